@@ -19,6 +19,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.collection import few_collections
+from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.relative_values import STATED, check_values
 from shadowprice.inputs.given import list_entries, to_int, to_python_values
@@ -310,7 +311,7 @@ class WhatIf(ShownAsTable):
 def simulate(
     cluster: PathLike | Mapping[str, Any] | None = None,
     jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
-    policy: str = "oasis",
+    policy: str = DEFAULT_POLICY,
     *,
     trace: str | None = None,
     parameters: Parameters | None = None,
@@ -383,7 +384,7 @@ def simulate(
 def compare(
     cluster: PathLike | Mapping[str, Any] | None = None,
     jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
-    policies: Policies = ("oasis", "fifo"),
+    policies: Policies = (DEFAULT_POLICY, "fifo"),
     *,
     seeds: int = 1,
     trace: str | None = None,
@@ -460,7 +461,7 @@ def compare(
 def whatif(
     cluster: PathLike | Mapping[str, Any] | None = None,
     jobs: PathLike | Iterable[Mapping[str, Any]] | None = None,
-    policies: Policies = "oasis",
+    policies: Policies = DEFAULT_POLICY,
     *,
     changes: Sequence[Mapping[str, int]] = (),
     seeds: int = 1,

@@ -181,7 +181,7 @@ def test_what_forks_away_ends_with_its_job(harness: Harness, tmp_path: Path, way
         ended = await told.one(Ended, "job")
         assert ended.ending is Ending.DONE
         if not own.containers:  # there the number is another one here, and nobody sees what is left
-            assert "what it left running in the background (sleep) was ended" in ended.reason
+            assert "background processes (sleep) were stopped when" in ended.reason
             assert start_time(int(pid.read_text())) is None
         assert not [one for one in own.leftovers() if "sleep\x00600" in one]
 

@@ -74,7 +74,7 @@ def test_death_by_a_signal_that_nobody_here_sent_is_a_failure(
     [
         (("/no/such/program",), "", "cannot run /no/such/program: No such file"),
         (("/",), "", "cannot run /: Permission denied"),
-        (("true",), "/no/such/place", "cannot begin in /no/such/place: No such file"),
+        (("true",), "/no/such/place", "cannot start in /no/such/place: No such file"),
     ],
 )
 def test_a_program_that_cannot_be_run_failed_and_says_why(

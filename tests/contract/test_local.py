@@ -99,7 +99,7 @@ def test_who_is_aborted_under_a_limit_of_memory_is_told_of_it(local: LocalHarnes
         await executor.start(spec("free", 1, "kill -ABRT $$"))
         await executor.start(spec("well", 1, "exit 3", worker={"memory": 200 << 20}))
         held = await told.one(Ended, "held")
-        assert "SIGABRT, status 134: what it maps is held to 200 MiB" in held.reason
+        assert "SIGABRT, status 134: its data memory is limited to 200 MiB" in held.reason
         assert (await told.one(Ended, "free")).reason == "worker-0 ended by SIGABRT, status 134"
         assert (await told.one(Ended, "well")).reason == "worker-0 exited 3"
 

@@ -1,7 +1,7 @@
 """Fuzz the whole command line: ``python -m tests.hostile.fuzz --seconds 60``.
 
-Every call is drawn from the commands and options as they are declared, with files from grammars,
-mutated. A failure is printed as a line of JSON that ``--replay FILE`` runs again.
+Each call uses the declared commands and options. Its files come from grammars and are mutated. A
+failure is printed as a line of JSON that ``--replay FILE`` runs again.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tests.hostile.pool import RUNS, Worker, good_runs, journal_lines, judge
 def main() -> int:
     """Fuzz for a while; return 1 if anything was found."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seconds", type=float, default=60.0, help="how long")
-    parser.add_argument("--calls", type=int, help="so many calls instead, however long they take")
-    parser.add_argument("--seed", type=int, default=None, help="of the calls; default: the clock")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration in seconds")
+    parser.add_argument("--calls", type=int, help="number of calls, instead of a duration")
+    parser.add_argument("--seed", type=int, default=None, help="random seed; default: the time")
     parser.add_argument("--keep", type=Path, help="append failures to this file, one a line")
     parser.add_argument("--replay", type=Path, help="run the cases of this file instead")
     chosen = parser.parse_args()
     seed = time.time_ns() % 10**9 if chosen.seed is None else chosen.seed
     with good_runs() as runs, Worker(runs) as worker:
-        # Before the clock starts: imports, and kernels that the small workload needs.
+        # Import modules and compile the policies' kernels before the time limit starts.
         for words in (("policies",), ("trace", "formats"), ("warm",)):
             worker.ask(Case(words), 900.0)
-        # `warm` is for policies: what proves bounds is compiled by the first that asks for one.
+        # `warm` doesn't compile the kernels of certificates; the first `bound` does.
         files = {"c.yaml": text_of(documents.CLUSTER), "j.yaml": text_of(documents.JOBS)}
         worker.ask(Case(("bound", "-c", "c.yaml", "-j", "j.yaml"), files), 900.0)
         if chosen.replay:
@@ -56,7 +56,7 @@ def main() -> int:
             answer = worker.ask(case)
             tried[answer["status"]] += 1
             # Kernels that `warm` leaves out may be compiled on the way.
-            faults = judge(answer, seconds=50.0, refusing=5.0)
+            faults = judge(answer, seconds=50.0, max_refusal_seconds=5.0)
             if faults:
                 found += 1
                 record = {"faults": faults, **case.record(), "err": answer["err"][-400:]}

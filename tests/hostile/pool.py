@@ -123,17 +123,17 @@ def judge(
     answer: dict[str, Any],
     *,
     seconds: float = 20.0,
-    refusing: float = float("inf"),
+    max_refusal_seconds: float = float("inf"),
     mebibytes: int = 500,
 ) -> list[str]:
-    """Return what no input may lead to, and this one did.
+    """Return the faults of a call: effects that no input may have.
 
     Parameters
     ----------
     answer : dict
         As a worker gives it.
-    seconds, refusing : float
-        CPU time that any call may take, and one whose input is refused.
+    seconds, max_refusal_seconds : float
+        Maximum CPU time of any call, and of a call whose input is refused.
     mebibytes : int
         Memory that a call that fails may take.
     """
@@ -154,7 +154,7 @@ def judge(
         faults.append("stderr holds more than 120 lines")
     if answer["seconds"] > seconds:
         faults.append(f"takes {answer['seconds']:.1f} s of CPU")
-    elif status == 2 and answer["seconds"] > refusing:
+    elif status == 2 and answer["seconds"] > max_refusal_seconds:
         faults.append(f"takes {answer['seconds']:.1f} s of CPU to refuse")
     if status and answer["mebibytes"] > mebibytes:
         faults.append(f"takes {answer['mebibytes']} MiB to refuse")

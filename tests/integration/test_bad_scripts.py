@@ -224,7 +224,7 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
             "exited 143, or was ended by a SIGTERM that the scheduler did not send",
             "I was told?",
         ),
-        ("elsewhere", "worker-0 exited 127: cannot begin in /no/such/place", "see run.workdir"),
+        ("elsewhere", "worker-0 exited 127: cannot start in /no/such/place", "check run.workdir"),
     ],
 )
 def test_it_fails_and_its_story_says_why_with_the_last_lines(
@@ -257,11 +257,9 @@ def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_end
     told = over(live, "daemon")
     assert told["job"]["state"] == "finished", told
     said = last_of(live, "daemon")
-    assert (
-        "ended with status 0: every worker exited 0; worker-0: what it left running in the" in said
-    )
+    assert "ended with status 0: every worker exited 0; worker-0: background processes" in said
     assert "(python" in said
-    assert "a job lasts as long as its command" in said
+    assert "keep the command running until they finish" in said
     assert "training in the background" in said
 
 

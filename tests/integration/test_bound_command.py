@@ -44,7 +44,8 @@ def test_its_prices_are_posted_by_oasis(
     exact = ["-q", "--gap", "0", "--time", "10min"]
     assert main(["bound", *files, *exact, "--prices", str(prices)]) == 0
     assert "no schedule earns more" in capsys.readouterr().out
-    call = ["simulate", *files, "-q", "-o", "json", "--set", f"prices=fixed:{prices}"]
+    call = ["simulate", *files, "-q", "-o", "json", "-p", "oasis"]
+    call += ["--set", f"prices=fixed:{prices}"]
     assert main(call) == 0
     earned = json.loads(capsys.readouterr().out)["summary"]["total_utility"]
     assert 34 <= earned <= 40  # a job worth exactly its price is not admitted

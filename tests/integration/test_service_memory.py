@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,12 +19,13 @@ import pytest
 import yaml
 from starlette.requests import ClientDisconnect
 
+from shadowprice.core import bounds
 from shadowprice.service.api import requests
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import MAX_BODY_BYTES
 from shadowprice.service.usage import (
     MAX_BODIES,
-    MIN_BODY_BYTES,
+    MAX_TENANT_REQUESTS,
     Usage,
     UsageLimits,
     added_memory,
@@ -161,20 +163,69 @@ def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
         wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 422)
 
 
-def test_a_tenants_slow_bodies_are_limited_however_little_they_send() -> None:
+def test_bodies_count_what_they_hold() -> None:
     usage = Usage()
     with ExitStack() as bodies:
-        for _ in range(MAX_BODIES // MIN_BODY_BYTES):
-            meter = bodies.enter_context(usage.receive("vision"))
-            meter.add(1)
-        with pytest.raises(ProblemError, match="present requests exceed"):
-            bodies.enter_context(usage.receive("vision"))
+        for _ in range(2 * MAX_TENANT_REQUESTS):  # small requests that wait for their responses
+            bodies.enter_context(usage.receive("vision")).add(100)
+        bodies.enter_context(usage.receive("vision")).add(MAX_BODY_BYTES)
         bodies.enter_context(usage.receive("speech")).add(MAX_BODY_BYTES)
     with usage.receive("vision") as meter:
         meter.add(MAX_BODIES - 1)
         meter.add(1)
         with pytest.raises(ProblemError, match="present requests exceed"):
             meter.add(1)
+
+
+def begin_requests(usage: Usage, stack: ExitStack, tenant: str, connections: int) -> int:
+    """Begin as many requests of a tenant as it may; return their number."""
+    for number in range(connections + 1):
+        try:
+            stack.enter_context(usage.handle(tenant, connections))
+        except ProblemError:
+            return number
+    raise AssertionError("no limit")
+
+
+def test_no_tenant_takes_the_connections_of_the_others() -> None:
+    usage = Usage()
+    with ExitStack() as stack:
+        assert begin_requests(usage, stack, "greedy", 10_000) == MAX_TENANT_REQUESTS
+        # Many accounts together leave some to a tenant that comes later.
+        numbers = [begin_requests(usage, stack, f"greedy-{n}", 1_000) for n in range(40)]
+        assert sum(numbers) + MAX_TENANT_REQUESTS < 1_000 - 1_000 // 8 + 40
+        assert begin_requests(usage, stack, "honest", 1_000) >= 1
+    with ExitStack() as stack:
+        assert begin_requests(usage, stack, "vision", 800) == 350
+        assert begin_requests(usage, stack, "speech", 800) == 175
+    with ExitStack() as stack:
+        assert begin_requests(usage, stack, "vision", 800) == 350
+
+
+def test_slow_requests_of_a_tenant_are_refused_and_not_those_of_others(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as service,
+        as_tenant(service, "vision") as vision,
+        as_tenant(service, "speech") as speech,
+        ExitStack() as stack,
+    ):
+        url = urlsplit(str(service.client.base_url))
+        digest = "0" * 64
+        token = vision.headers["Authorization"]
+        heads = [
+            "POST /v1/quote HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n",
+            f"PUT /v1/uploads/{digest} HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n",
+        ]
+        for number in range(MAX_TENANT_REQUESTS):
+            connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
+            head = f"{heads[number % 2]}Authorization: {token}\r\n\r\n"
+            connection.sendall(head.encode() + b"x")
+        wait_until(lambda: vision.get("/v1/jobs").status_code == 429)
+        assert "wait for some responses" in refusal(vision.get("/v1/jobs"))
+        assert speech.post("/v1/jobs", json=runs("theirs")).is_success
+        assert service.client.get("/v1/jobs").is_success
+        stack.close()
+        wait_until(lambda: vision.get("/v1/jobs").is_success)
 
 
 @pytest.mark.parametrize("how", ["disconnects", "pauses", "drips"])
@@ -200,6 +251,32 @@ def test_a_body_that_does_not_come_is_a_problem_and_no_unexpected_error(how: str
     with pytest.raises(ProblemError, match=words[how]) as caught:
         asyncio.run(read())
     assert caught.value.status == 400
+
+
+def test_large_bodies_are_parsed_and_validated_beside_the_event_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[tuple[int, int]] = []
+
+    def parse(text: bytes, **options: Any) -> Any:
+        threads.append((len(text), threading.get_ident()))
+        return parse_json(text, **options)
+
+    parse_json = requests.parse_json
+    monkeypatch.setattr(requests, "parse_json", parse)
+    with run_service(tmp_path) as live, live.as_(live.token("vision")) as vision:
+        threads.clear()
+        assert vision.post("/v1/jobs", json=job("small")).is_success
+        many = {"jobs": [job(f"many-{number}") for number in range(100)]}
+        assert vision.post("/v1/jobs", json=many).status_code == 202
+        answer = vision.patch("/v1/jobs/small", json={f"key-{number}": 1 for number in range(999)})
+        assert (answer.status_code, len(answer.json()["errors"])) == (422, 999)
+        keys = {f"key-{number}": 1 for number in range(bounds.ENTRIES.most + 1)}
+        answer = vision.post("/v1/quote", json=job("wide", labels=keys))
+        assert "body.labels: 10,001 is above the bound" in answer.json()["detail"]
+    (small, loop), *large = threads
+    assert small <= requests.MAX_INLINE_BODY_BYTES < min(size for size, _ in large)
+    assert loop not in {thread for _, thread in large}
 
 
 def test_a_request_without_memory_answers_503_and_one_line(

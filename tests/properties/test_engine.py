@@ -112,7 +112,7 @@ def check_end(engine: Engine, auditor: Auditor, jobs: list[Job]) -> None:
         assert (record.progress >= record.job.required) == (name in finished)
         assert (name in engine.open_jobs) == record.status.open
         if not record.status.open:
-            assert engine.ledger.holdings.get(name) is None
+            assert engine.ledger.reservations.get(name) is None
     if not engine.open_jobs:
         assert not engine.ledger.used.any()
 

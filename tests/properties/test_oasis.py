@@ -96,7 +96,7 @@ def test_payoff_never_falls_when_a_reservation_is_given_back(seed: int) -> None:
     case = random_case(seed)
     market = case[0]
     before = payoff(market, case)
-    for name in sorted(market.ledger.holdings)[::2]:
+    for name in sorted(market.ledger.reservations)[::2]:
         market.ledger.release(name)
     assert not_below(payoff(market, case), before)
 

@@ -14,7 +14,10 @@ from typing import Final, TypeVar
 Value = TypeVar("Value")
 
 WAIT_LIMIT_SECONDS: Final = 600.0
-"""Limit of every wait: below pytest's limit of a test, so that the wait reports what it lacks."""
+"""Timeout of every wait.
+
+It is shorter than pytest's timeout, so that the wait fails first and names the missing condition.
+"""
 
 POLL_SECONDS: Final = 0.05
 

@@ -208,6 +208,53 @@ def test_a_forked_child_has_the_handler_from_before_the_stop_signal(
     assert ran.stdout.splitlines() == [*handlers, latest]
 
 
+IMPORTED_AGAIN = """
+import multiprocessing, os, signal, sys
+from shadowprice import jobs
+stop = jobs.StopSignal()  # a child imports this line again
+
+def until_stopped(ready):
+    own = jobs.StopSignal()
+    ready.set()
+    own.wait({limit})
+    sys.exit(7 if own else 1)
+
+def until_ended(ready):
+    ready.set()
+    signal.sigwait([signal.SIGUSR1])
+
+if __name__ == "__main__":
+    context = multiprocessing.get_context(sys.argv[1])
+    for target in (until_ended, until_stopped):
+        ready = context.Event()
+        child = context.Process(target=target, args=(ready,))
+        child.start()
+        ready.wait()
+        child.terminate()
+        child.join()
+        print(child.exitcode, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+    print(bool(stop), flush=True)
+"""
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_child_that_imports_the_script_again_ends_on_terminate(
+    method: str, tmp_path: Path
+) -> None:
+    """A handler of the child's own, made in its function, stays."""
+    script = tmp_path / "script.py"
+    script.write_text(IMPORTED_AGAIN.format(limit=WAIT_LIMIT_SECONDS))
+    ran = subprocess.run(
+        [sys.executable, str(script), method],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert ran.stdout.splitlines() == ["-15", "7", "True"]
+
+
 def test_the_newest_whole_checkpoint_is_loaded(inside: Path) -> None:
     assert jobs.load() is None
     for step in (9, 10, 11):

@@ -53,7 +53,7 @@ def send_directory(
         digest = archive.digest
     if not quiet:
         text = f"sent {what} ({size})" if sent else f"the service has the {what} ({size})"
-        print_note(text)
+        print_note(f"{text}; what the job writes there isn't copied back")
     return digest
 
 

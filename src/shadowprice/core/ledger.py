@@ -22,25 +22,25 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.errors import OverbookingError, ShadowpriceError
 from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 
-_LIFE_BITS: Final = 20
+_CHANGES_PER_EVENT_BITS: Final = 20
 """log2 of the maximum number of version changes that one event makes."""
 
-_FEW: Final = 64
+_MAX_SMALL_ARRAY_SIZE: Final = 64
 """Maximum size of an array that Python searches faster than numpy."""
 
-Mark = tuple[int, int, NDArray[np.int64] | None]
-"""Position of a window: its start, its offset in the buffer, and the overwritten rows."""
+AdvanceUndo = tuple[int, int, NDArray[np.int64] | None]
+"""The window before `advance`: its start, its offset in the buffer, and the overwritten rows."""
 
 
 @dataclass(slots=True)
 class JobReservation:
-    """The reservations of one job: a plan of future slots, and a placement for all slots."""
+    """A job's plan for future slots, and its placement, which holds from the current slot on."""
 
     worker: Amounts
     ps: Amounts
     plan: Schedule = EMPTY_SCHEDULE
-    standing: Placement | None = None
-    taken: tuple[int | list[int], Amounts] | None = None
+    placement: Placement | None = None
+    placement_amounts: tuple[int | list[int], Amounts] | None = None
     """Cached amounts of the placement: index of the servers, and amounts."""
 
 
@@ -82,9 +82,9 @@ class LedgerView:
         """Number of changes of the servers' capacity."""
         return self._ledger.capacity_version
 
-    def holding(self, job: str) -> JobReservation | None:
-        """Return a job's reservations, None if it has none."""
-        return self._ledger.holdings.get(job)
+    def reservation(self, job: str) -> JobReservation | None:
+        """Return a job's reservation, None if it has none."""
+        return self._ledger.reservations.get(job)
 
 
 @dataclass
@@ -98,7 +98,7 @@ class Ledger:
     horizon: int
     start: int = 0
     capacity: Amounts = field(init=False)
-    holdings: dict[str, JobReservation] = field(init=False, default_factory=dict)
+    reservations: dict[str, JobReservation] = field(init=False, default_factory=dict)
     capacity_version: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
@@ -109,9 +109,10 @@ class Ledger:
         self._buffer = np.zeros((2 * self.horizon, *shape), dtype=np.int64)
         self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
         self._offset = 0
-        self._changes = 0  # changes of all slots, added to each slot's own version
-        self._standing = np.zeros(shape, dtype=np.int64)
-        self._nothing = np.zeros(shape[1], dtype=np.int64)
+        # Number of changes that affected every slot. A slot's version is this and its own count.
+        self._changes = 0
+        self._placed = np.zeros(shape, dtype=np.int64)  # amounts of all placements
+        self._zero_demand = np.zeros(shape[1], dtype=np.int64)
         self.capacity = self.cluster.capacity.copy()
 
     @property
@@ -133,7 +134,7 @@ class Ledger:
         """Increment the versions of these slots."""
         self._versions[slots - self.start + self._offset] += 1
 
-    def advance(self, slot: int) -> Mark:
+    def advance(self, slot: int) -> AdvanceUndo:
         """Move the window so that it starts at ``slot``; earlier slots are discarded.
 
         Returns the argument for `undo_advance`, the inverse. Raises ShadowpriceError if the window
@@ -149,7 +150,7 @@ class Ledger:
             # The old and new window don't overlap.
             rows = self.used.copy()
             self._offset = 0
-            self._buffer[: self.horizon] = self._standing
+            self._buffer[: self.horizon] = self._placed
             self._versions[: self.horizon] = 0
         elif steps:
             if self._offset + steps > self.horizon:
@@ -160,15 +161,15 @@ class Ledger:
                 self._versions[: self.horizon] = versions.copy()
                 self._offset = 0
             entering = slice(self._offset + self.horizon, self._offset + self.horizon + steps)
-            self._buffer[entering] = self._standing
+            self._buffer[entering] = self._placed
             self._versions[entering] = 0
             self._offset += steps
         self.start = slot
         return start, offset, rows
 
-    def undo_advance(self, mark: Mark) -> None:
-        """Undo `advance`; all later changes must have been undone before."""
-        self.start, offset, rows = mark
+    def undo_advance(self, before: AdvanceUndo) -> None:
+        """Undo `advance`, which returned ``before``; later changes must have been undone."""
+        self.start, offset, rows = before
         if rows is None:
             self._offset = offset
         else:
@@ -178,27 +179,28 @@ class Ledger:
         self._changes += int(self._versions.max()) + 1
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
-        """Reserve a plan for a job that has none; ``worker`` and ``ps`` are demands of a process.
+        """Reserve a plan for a job that has none.
 
-        Raises OverbookingError, and reserves nothing, if a server's capacity would be exceeded or a
-        slot is outside the window.
+        ``worker`` and ``ps`` are the demands of one worker and of one parameter server. Raises
+        OverbookingError, and reserves nothing, if a server's capacity would be exceeded or a slot
+        is outside the window.
         """
-        holding = self._holding(job, worker, ps)
-        if len(holding.plan):
-            raise OverbookingError(f"job {job!r} holds a plan already; release it first")
+        reservation = self._get_or_create(job, worker, ps)
+        if len(reservation.plan):
+            raise OverbookingError(f"job {job!r} already has a plan; release it first")
         if not len(plan):
             return
         if plan.start < self.start or plan.completion >= self.end:
-            self._forget_if_empty(job)
+            self._delete_if_empty(job)
             raise OverbookingError(
                 f"job {job!r}: slots {plan.start}..{plan.completion} lie outside the window "
                 f"{self.start}..{self.end - 1}"
             )
         rows = plan.slots - self.start
-        amounts = self.used[rows, plan.servers] + self._amounts(plan, holding)
+        amounts = self.used[rows, plan.servers] + self._plan_amounts(plan, reservation)
         exceeds = amounts > self.capacity[plan.servers]
         if exceeds.any():
-            self._forget_if_empty(job)
+            self._delete_if_empty(job)
             entry, column = (int(index) for index in np.argwhere(exceeds)[0])
             raise OverbookingError(
                 f"job {job!r} would overbook {self.cluster.resources[column]} of server "
@@ -206,93 +208,95 @@ class Ledger:
             )
         self.used[rows, plan.servers] = amounts
         self._touch(plan.active_slots)
-        holding.plan = plan
+        reservation.plan = plan
 
     def release(self, job: str) -> Schedule:
         """Release a job's plan and placement from ``start`` on; return the released entries."""
-        holding = self.holdings.pop(job, None)
-        if holding is None:
+        reservation = self.reservations.pop(job, None)
+        if reservation is None:
             return EMPTY_SCHEDULE
         released = EMPTY_SCHEDULE
-        if len(holding.plan):
-            released = holding.plan.from_slot(self.start)
+        if len(reservation.plan):
+            released = reservation.plan.from_slot(self.start)
             rows = released.slots - self.start
-            self.used[rows, released.servers] -= self._amounts(released, holding)
+            self.used[rows, released.servers] -= self._plan_amounts(released, reservation)
             self._touch(released.active_slots)
-        if holding.standing is not None:
-            self._take_away(*self._taken(holding))
+        if reservation.placement is not None:
+            servers, amounts = self._placement_amounts(reservation)
+            self._change_placed(servers, -amounts)
         return released
 
-    def put_back(self, job: str, holding: JobReservation, rest: Schedule) -> None:
-        """Undo `release`; ``rest`` is its result."""
-        self.holdings[job] = holding
-        if len(rest):
-            rows = rest.slots - self.start
-            self.used[rows, rest.servers] += self._amounts(rest, holding)
-            self._touch(rest.active_slots)
-        if holding.standing is not None:
-            self._add(*self._taken(holding))
+    def undo_release(self, job: str, reservation: JobReservation, released: Schedule) -> None:
+        """Undo `release`, which returned ``released``; ``reservation`` is the job's reservation."""
+        self.reservations[job] = reservation
+        if len(released):
+            rows = released.slots - self.start
+            self.used[rows, released.servers] += self._plan_amounts(released, reservation)
+            self._touch(released.active_slots)
+        if reservation.placement is not None:
+            self._change_placed(*self._placement_amounts(reservation))
 
     def undo_reserve(self, job: str) -> None:
         """Undo `reserve`."""
-        holding = self.holdings[job]
-        plan, holding.plan = holding.plan, EMPTY_SCHEDULE
-        self.used[plan.slots - self.start, plan.servers] -= self._amounts(plan, holding)
+        reservation = self.reservations[job]
+        plan, reservation.plan = reservation.plan, EMPTY_SCHEDULE
+        self.used[plan.slots - self.start, plan.servers] -= self._plan_amounts(plan, reservation)
         self._touch(plan.active_slots)
-        self._forget_if_empty(job)
+        self._delete_if_empty(job)
 
-    def undo_place(self, job: str, before: Placement | None) -> None:
-        """Undo `stand`; ``before`` is the job's previous placement."""
-        holding = self.holdings[job]
-        assert holding.standing is not None
-        self._take_away(*self._taken(holding))
-        holding.standing, holding.taken = before, None
-        if before is not None:
-            self._add(*self._taken(holding))
-        self._forget_if_empty(job)
-
-    def stand(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
+    def place(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
         """Place a job in every slot from ``start`` on, replacing its present placement.
 
         Raises OverbookingError, and keeps the present placement, if a server's capacity would be
         exceeded in any slot of the window.
         """
-        holding = self._holding(job, worker, ps)
-        previous_placement = holding.standing
+        reservation = self._get_or_create(job, worker, ps)
+        previous_placement = reservation.placement
         if previous_placement is not None:
-            previous = self._taken(holding)
-            self._take_away(*previous)
-        servers, added = amounts_taken = self._standing_amounts(placement, holding)
+            previous_servers, previous_amounts = self._placement_amounts(reservation)
+            self._change_placed(previous_servers, -previous_amounts)
+        servers, added = placement_amounts = self._compute_placement_amounts(placement, reservation)
         amounts = self.used[:, servers] + added
         exceeds = amounts > self.capacity[servers]
         # Most placements are small: searching bytes is then faster than `any`.
-        if (b"\1" in exceeds.tobytes()) if exceeds.size <= _FEW else exceeds.any():
+        if (b"\1" in exceeds.tobytes()) if exceeds.size <= _MAX_SMALL_ARRAY_SIZE else exceeds.any():
             if previous_placement is not None:
-                self._add(*previous)
-            self._forget_if_empty(job)
+                self._change_placed(previous_servers, previous_amounts)
+            self._delete_if_empty(job)
             entry, resource = divmod(int(exceeds.any(axis=0).argmax()), len(added.T))
             raise OverbookingError(
                 f"job {job!r} would overbook {self.cluster.resources[resource]} of server "
                 f"{self.cluster.names[placement.servers[entry]]!r}"
             )
         self.used[:, servers] = amounts
-        self._standing[servers] += added
+        self._placed[servers] += added
         self._changes += 1
-        holding.standing, holding.taken = placement, amounts_taken
+        reservation.placement, reservation.placement_amounts = placement, placement_amounts
 
-    def can_stand(
+    def undo_place(self, job: str, previous: Placement | None) -> None:
+        """Undo `place`; ``previous`` is the job's placement before."""
+        reservation = self.reservations[job]
+        assert reservation.placement is not None
+        servers, amounts = self._placement_amounts(reservation)
+        self._change_placed(servers, -amounts)
+        reservation.placement, reservation.placement_amounts = previous, None
+        if previous is not None:
+            self._change_placed(*self._placement_amounts(reservation))
+        self._delete_if_empty(job)
+
+    def can_place(
         self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None
     ) -> bool:
-        """Return whether `stand` would succeed."""
-        holding = JobReservation(worker, self._nothing if ps is None else ps)
-        servers, added = self._standing_amounts(placement, holding)
+        """Return whether `place` would succeed."""
+        reservation = JobReservation(worker, self._zero_demand if ps is None else ps)
+        servers, added = self._compute_placement_amounts(placement, reservation)
         amounts = self.used[:, servers] + added
-        reserved = self.holdings.get(job)
-        if reserved is not None and reserved.standing is not None:
-            own = np.zeros_like(self.capacity)
-            own_servers, own_amounts = self._taken(reserved)
-            own[own_servers] += own_amounts
-            amounts = amounts - own[servers]
+        present = self.reservations.get(job)
+        if present is not None and present.placement is not None:
+            replaced = np.zeros_like(self.capacity)
+            replaced_servers, replaced_amounts = self._placement_amounts(present)
+            replaced[replaced_servers] += replaced_amounts
+            amounts = amounts - replaced[servers]
         return bool((amounts <= self.capacity[servers]).all())
 
     def lose(self, server: int) -> tuple[str, ...]:
@@ -306,64 +310,68 @@ class Ledger:
 
     def holders(self, server: int) -> tuple[str, ...]:
         """Return the jobs with reservations on a server, sorted by name."""
-        return tuple(sorted(job for job in self.holdings if self._holds(job, server)))
+        return tuple(sorted(job for job in self.reservations if self._uses_server(job, server)))
 
     def restore(self, server: int) -> None:
         """Restore a lost server's full capacity."""
         self.capacity[server] = self.cluster.capacity[server]
         self.bump_capacity_version()
 
-    def overbooked(self, server: int) -> bool:
+    def is_overbooked(self, server: int) -> bool:
         """Return whether reservations on a server exceed its capacity, which may have shrunk."""
         return bool((self.used[:, server] > self.capacity[server]).any())
 
-    def rebuilt(self, cluster: Cluster, rows: NDArray[np.int64], out: Collection[int]) -> Ledger:
+    def for_changed_cluster(
+        self, cluster: Cluster, rows: NDArray[np.int64], unavailable: Collection[int]
+    ) -> Ledger:
         """Return the ledger of a cluster whose servers changed; its resources must be the same.
 
         ``rows`` has the new row of each old server, -1 for a removed one, which must have no
-        reservations. ``out`` are the new rows of unavailable servers.
+        reservations. ``unavailable`` are the new rows of servers without capacity.
         """
         ledger = Ledger(cluster, self.horizon, self.start)
         kept_rows = np.flatnonzero(rows >= 0)
         ledger._buffer[: self.horizon, rows[kept_rows]] = self.used[:, kept_rows]
-        ledger._standing[rows[kept_rows]] = self._standing[kept_rows]
+        ledger._placed[rows[kept_rows]] = self._placed[kept_rows]
         ledger._changes = self._changes + int(self._versions.max()) + 1
         ledger.capacity_version = self.capacity_version + 1
-        ledger.capacity[list(out)] = 0
-        ledger.holdings = {
+        ledger.capacity[list(unavailable)] = 0
+        ledger.reservations = {
             job: JobReservation(
-                holding.worker,
-                holding.ps,
-                holding.plan.from_slot(self.start).renumbered(rows),
-                None if holding.standing is None else holding.standing.renumbered(rows),
+                reservation.worker,
+                reservation.ps,
+                reservation.plan.from_slot(self.start).renumbered(rows),
+                None if reservation.placement is None else reservation.placement.renumbered(rows),
             )
-            for job, holding in self.holdings.items()
+            for job, reservation in self.reservations.items()
         }
         return ledger
 
-    def become(self, other: Ledger) -> None:
-        """Replace this ledger's contents by those of another; views then show them."""
+    def replace_contents(self, other: Ledger) -> None:
+        """Replace this ledger's contents by those of another; views of it then show them."""
         self.__dict__.update(other.__dict__)
 
     def clone(self) -> Ledger:
         """Return an independent copy."""
         ledger = copy(self)
         ledger._buffer, ledger._versions = self._buffer.copy(), self._versions.copy()
-        ledger._standing, ledger.capacity = self._standing.copy(), self.capacity.copy()
-        ledger.holdings = {
-            job: JobReservation(holding.worker, holding.ps, holding.plan, holding.standing)
-            for job, holding in self.holdings.items()
+        ledger._placed, ledger.capacity = self._placed.copy(), self.capacity.copy()
+        ledger.reservations = {
+            job: JobReservation(
+                reservation.worker, reservation.ps, reservation.plan, reservation.placement
+            )
+            for job, reservation in self.reservations.items()
         }
         return ledger
 
     def recompute_usage(self) -> Amounts:
         """Return the reserved amounts, recomputed from all reservations; for checks."""
         total = np.zeros_like(self.used)
-        for holding in self.holdings.values():
-            plan = holding.plan.from_slot(self.start)
-            total[plan.slots - self.start, plan.servers] += self._amounts(plan, holding)
-            if holding.standing is not None:
-                servers, added = self._standing_amounts(holding.standing, holding)
+        for reservation in self.reservations.values():
+            plan = reservation.plan.from_slot(self.start)
+            total[plan.slots - self.start, plan.servers] += self._plan_amounts(plan, reservation)
+            if reservation.placement is not None:
+                servers, added = self._compute_placement_amounts(reservation.placement, reservation)
                 total[:, servers] += added
         return total
 
@@ -371,71 +379,68 @@ class Ledger:
         """Return the reservations as plain values, which are equal for equal ledgers."""
         return {
             job: [
-                holding.plan.from_slot(self.start).rows(),
+                reservation.plan.from_slot(self.start).rows(),
                 None
-                if holding.standing is None
-                else [holding.standing.servers, holding.standing.workers, holding.standing.ps],
+                if reservation.placement is None
+                else [
+                    reservation.placement.servers,
+                    reservation.placement.workers,
+                    reservation.placement.ps,
+                ],
             ]
-            for job, holding in sorted(self.holdings.items())
+            for job, reservation in sorted(self.reservations.items())
         }
 
-    def _holds(self, job: str, server: int) -> bool:
-        holding = self.holdings[job]
-        if holding.standing is not None and server in holding.standing.servers:
+    def _uses_server(self, job: str, server: int) -> bool:
+        reservation = self.reservations[job]
+        if reservation.placement is not None and server in reservation.placement.servers:
             return True
-        plan = holding.plan
+        plan = reservation.plan
         entries = np.flatnonzero(plan.servers == server)
         return bool(len(entries) and plan.slots[entries[-1]] >= self.start)
 
-    def _holding(self, job: str, worker: Amounts, ps: Amounts | None) -> JobReservation:
-        holding = self.holdings.get(job)
-        if holding is None:
-            self.holdings[job] = holding = JobReservation(
-                worker, self._nothing if ps is None else ps
+    def _get_or_create(self, job: str, worker: Amounts, ps: Amounts | None) -> JobReservation:
+        reservation = self.reservations.get(job)
+        if reservation is None:
+            self.reservations[job] = reservation = JobReservation(
+                worker, self._zero_demand if ps is None else ps
             )
-        return holding
+        return reservation
 
-    def _forget_if_empty(self, job: str) -> None:
-        holding = self.holdings[job]
-        if not len(holding.plan) and holding.standing is None:
-            del self.holdings[job]
+    def _delete_if_empty(self, job: str) -> None:
+        reservation = self.reservations[job]
+        if not len(reservation.plan) and reservation.placement is None:
+            del self.reservations[job]
 
-    def _add(self, servers: int | list[int], change: Amounts) -> None:
+    def _change_placed(self, servers: int | list[int], change: Amounts) -> None:
+        """Add amounts, which may be negative, to those placed on servers."""
         if isinstance(servers, int):  # in-place changes of views avoid a second write
-            row, column = self._standing[servers], self.used[:, servers]
+            row, column = self._placed[servers], self.used[:, servers]
             row += change
             column += change
         else:
-            self._standing[servers] += change
+            self._placed[servers] += change
             self.used[:, servers] += change
         self._changes += 1
 
-    def _take_away(self, servers: int | list[int], change: Amounts) -> None:
-        if isinstance(servers, int):
-            row, column = self._standing[servers], self.used[:, servers]
-            row -= change
-            column -= change
-        else:
-            self._standing[servers] -= change
-            self.used[:, servers] -= change
-        self._changes += 1
-
-    def _taken(self, holding: JobReservation) -> tuple[int | list[int], Amounts]:
+    def _placement_amounts(self, reservation: JobReservation) -> tuple[int | list[int], Amounts]:
         """Return the amounts of a job's placement, cached."""
-        if holding.taken is None:
-            assert holding.standing is not None
-            holding.taken = self._standing_amounts(holding.standing, holding)
-        return holding.taken
+        if reservation.placement_amounts is None:
+            assert reservation.placement is not None
+            reservation.placement_amounts = self._compute_placement_amounts(
+                reservation.placement, reservation
+            )
+        return reservation.placement_amounts
 
-    def advance_versions_past(self, life: int) -> None:
-        """Advance the versions past those of all ledgers of earlier processes.
+    def raise_versions(self, sequence: int) -> None:
+        """Raise the versions above every version that a stored policy state can contain.
 
-        Restored policy state may contain versions of an earlier ledger. A new change with an equal
-        version would be missed. So ``life`` must exceed its value for every ledger whose versions
-        may be stored.
+        ``sequence`` is the engine's number of events. If a new change had the version that a
+        restored policy state has seen, the policy would miss it.
         """
-        self._changes = max(self._changes, life << _LIFE_BITS)
-        self.capacity_version = max(self.capacity_version, life << _LIFE_BITS)
+        minimum = sequence << _CHANGES_PER_EVENT_BITS
+        self._changes = max(self._changes, minimum)
+        self.capacity_version = max(self.capacity_version, minimum)
 
     def bump_capacity_version(self) -> None:
         """Increment the versions after a change of `capacity`."""
@@ -443,12 +448,12 @@ class Ledger:
         self._changes += 1
 
     @staticmethod
-    def _amounts(plan: Schedule, holding: JobReservation) -> Amounts:
-        return plan.workers[:, None] * holding.worker + plan.ps[:, None] * holding.ps
+    def _plan_amounts(plan: Schedule, reservation: JobReservation) -> Amounts:
+        return plan.workers[:, None] * reservation.worker + plan.ps[:, None] * reservation.ps
 
     @staticmethod
-    def _standing_amounts(
-        placement: Placement, holding: JobReservation
+    def _compute_placement_amounts(
+        placement: Placement, reservation: JobReservation
     ) -> tuple[int | list[int], Amounts]:
         """Return the index of a placement's servers, and the amounts on them.
 
@@ -457,12 +462,12 @@ class Ledger:
         """
         if len(placement.servers) == 1:
             workers, ps = placement.workers[0], placement.ps[0]
-            amounts = holding.worker if workers == 1 else workers * holding.worker
+            amounts = reservation.worker if workers == 1 else workers * reservation.worker
             if ps:
-                amounts = amounts + (holding.ps if ps == 1 else ps * holding.ps)
+                amounts = amounts + (reservation.ps if ps == 1 else ps * reservation.ps)
             return placement.servers[0], amounts
         counts = np.array((placement.workers, placement.ps), dtype=np.int64)[:, :, None]
-        return list(placement.servers), counts[0] * holding.worker + counts[1] * holding.ps
+        return list(placement.servers), counts[0] * reservation.worker + counts[1] * reservation.ps
 
 
 def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -48,11 +48,11 @@ class Empirical(Distribution):
             raise InputError("the factor of measured durations must be positive")
         times, first = np.unique(sample, return_index=True)
         # S just after times[i] is the share of the sample that is longer.
-        longer = 1.0 - np.append(first[1:], sample.size) / sample.size
+        survival = 1.0 - np.append(first[1:], sample.size) / sample.size
         if self.tail is not None:
             keep = times <= self.tail.threshold
-            times, longer = times[keep], longer[keep]
-        object.__setattr__(self, "_steps", (times, longer))
+            times, survival = times[keep], survival[keep]
+        object.__setattr__(self, "_steps", (times, survival))
 
     @property
     def steps(self) -> tuple[Floats, Floats]:
@@ -88,32 +88,32 @@ class Empirical(Distribution):
         return (self.label, self.durations.tobytes(), self.tail)
 
     def log_survival(self, time: Floats | float) -> Floats:
-        times, longer = self._steps
+        times, survival = self._steps
         unit_time = np.asarray(time, float) / self.factor
         position = np.searchsorted(times, unit_time, side="right")
         with np.errstate(divide="ignore"):
-            value = np.log(np.concatenate([[1.0], longer]))[position]
+            value = np.log(np.concatenate([[1.0], survival]))[position]
         if self.tail is not None:
             beyond = np.log(np.maximum(unit_time / self.tail.threshold, 1.0))
             value = value - self.tail.order * beyond
         return np.asarray(value)
 
     def inverse_survival(self, probability: Floats | float) -> Floats:
-        times, longer = self._steps
+        times, survival = self._steps
         goal = np.asarray(probability, float)
-        # The shortest time whose S is at most the probability (longer falls along times).
-        position = np.searchsorted(-longer, -goal, side="left")
+        # The shortest time whose S is at most the probability (survival falls along times).
+        position = np.searchsorted(-survival, -goal, side="left")
         result = times[np.minimum(position, times.size - 1)]
         if self.tail is not None:
             with np.errstate(divide="ignore"):
-                in_tail = self.tail.threshold * (longer[-1] / goal) ** (1.0 / self.tail.order)
+                in_tail = self.tail.threshold * (survival[-1] / goal) ** (1.0 / self.tail.order)
             result = np.where(position >= times.size, in_tail, result)
         return np.asarray(self.factor * result)
 
     @property
     def _body(self) -> tuple[Floats, Floats]:
-        times, longer = self._steps
-        return np.log(longer[:-1]), np.diff(times)
+        times, survival = self._steps
+        return np.log(survival[:-1]), np.diff(times)
 
     def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
         return self._body
@@ -122,7 +122,7 @@ class Empirical(Distribution):
         rows = super().table(most)
         if self.tail is None:
             return rows
-        # integral over the tail: r * p^r u / (alpha r - 1), with p = S(u)
+        # integral over the tail: r * p^r u / (order * r - 1), with p = S(u)
         ratio = np.exp(KNOT_STEP * np.arange(rows.shape[0]))
         order = self.tail.order
         log_left = math.log(self._steps[1][-1])
@@ -130,6 +130,6 @@ class Empirical(Distribution):
         value = self.tail.threshold * np.exp(log_left * ratio) * ratio / below
         # d ln value / dx with x = ln r, and its derivative
         slope = log_left * ratio - 1.0 / below
-        bow = log_left * ratio + order * ratio / (below * below)
-        tail = np.stack([value, value * slope, value * (slope * slope + bow)], axis=1)
+        curvature = log_left * ratio + order * ratio / (below * below)
+        tail = np.stack([value, value * slope, value * (slope * slope + curvature)], axis=1)
         return np.asarray(rows + tail)

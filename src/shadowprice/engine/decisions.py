@@ -115,7 +115,7 @@ def _place(state: EngineState, record: JobRecord, decision: Place) -> None:
         check_placement(record, decision.placement, state.cluster, local_free=local_free)
     _check_servers_available(state, record, decision.placement.servers)
     previous = record.placement
-    state.ledger.stand(job.name, decision.placement, job.worker, job.ps)
+    state.ledger.place(job.name, decision.placement, job.worker, job.ps)
     state.undo.push(state.ledger.undo_place, job.name, previous)
     state.touch(record).placement = decision.placement
     if decision.copies:

@@ -59,4 +59,4 @@ def without_stops(
 def _fits(state: EngineState, name: str, placement: Placement) -> bool:
     """Return whether a placement fits from now on in place of the job's present placement."""
     job = state.jobs[name].job
-    return state.ledger.can_stand(name, placement, job.worker, job.ps)
+    return state.ledger.can_place(name, placement, job.worker, job.ps)

@@ -155,7 +155,7 @@ class PolicySession:
         Raises ShadowpriceError if the policy state is damaged, of another version, or names jobs
         that aren't open.
         """
-        self._state.ledger.advance_versions_past(self._state.sequence)
+        self._state.ledger.raise_versions(self._state.sequence)
         load_policy_state(self.policy, memory, self.view)
         self._saved, self._is_stale = None, False
         if not self.keeps_memory:

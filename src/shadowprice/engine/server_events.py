@@ -147,7 +147,7 @@ def _replace_cluster(
     undo.assign(state, "never_fits", EmptyClusterCheck(change.cluster, local_free=local_free))
     for name in change.narrowed:
         row = change.cluster.index[name]
-        while ledger.overbooked(row):
+        while ledger.is_overbooked(row):
             # The earliest commitments are kept: the job that got its resources last is displaced.
             newest = max(ledger.holders(row), key=lambda job: _placement_recency(state, job))
             displaced_names += state.displace([newest])
@@ -168,10 +168,10 @@ def _placement_recency(state: EngineState, name: str) -> tuple[int, int, int]:
 def _renumber_servers(state: EngineState, change: Change) -> None:
     """Replace all row numbers of servers by the new ones."""
     undo, rows, ledger = state.undo, change.rows, state.ledger
-    undo.push(ledger.become, copy(ledger))
+    undo.push(ledger.replace_contents, copy(ledger))
     undo.assign(state, "lost", {int(rows[row]) for row in state.lost if rows[row] >= 0})
     undo.assign(state, "drained", {int(rows[row]) for row in state.drained if rows[row] >= 0})
-    ledger.become(ledger.rebuilt(change.cluster, rows, state.lost))
+    ledger.replace_contents(ledger.for_changed_cluster(change.cluster, rows, state.lost))
     for record in state.open_jobs.values():
         if len(record.plan):
             state.touch(record).plan = record.plan.renumbered(rows)

@@ -179,8 +179,8 @@ def _release_unused(state: EngineState, record: JobRecord) -> None:
     smaller = narrowed(record, state.slot)
     if smaller is None:
         return
-    holding = ledger.holdings[name]
-    undo.push(ledger.put_back, name, holding, ledger.release(name))
+    reservation = ledger.reservations[name]
+    undo.push(ledger.undo_release, name, reservation, ledger.release(name))
     ledger.reserve(name, smaller.from_slot(state.slot), job.worker, None)
     undo.push(ledger.undo_reserve, name)
     for slot, placement in smaller.placements():

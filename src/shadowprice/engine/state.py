@@ -228,7 +228,7 @@ class EngineState:
                 for slot, placement in record.plan.from_slot(self.slot).placements():
                     self.agenda.setdefault(slot, {})[name] = placement
             if record.placement is not None:
-                self.ledger.stand(name, record.placement, job.worker, job.ps)
+                self.ledger.place(name, record.placement, job.worker, job.ps)
         self.running.update(running)
         self.planned.update(dict.fromkeys(marks["planned"]))
         self.moved.update(dict.fromkeys(marks["moved"]))
@@ -242,7 +242,7 @@ class EngineState:
         for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
             setattr(self, name, getattr(other, name))
         self.lost, self.drained = set(other.lost), set(other.drained)
-        self.ledger.become(other.ledger.clone())
+        self.ledger.replace_contents(other.ledger.clone())
         self.jobs.update(other.jobs)
         for name, record in other.open_jobs.items():
             self.jobs[name] = self.open_jobs[name] = record.copy()
@@ -328,11 +328,11 @@ class EngineState:
 
     def _release_reservations(self, name: str) -> None:
         ledger, undo = self.ledger, self.undo
-        holding = ledger.holdings.get(name)
-        if holding is None:
+        reservation = ledger.reservations.get(name)
+        if reservation is None:
             return
         released = ledger.release(name)
-        undo.push(ledger.put_back, name, holding, released)
+        undo.push(ledger.undo_release, name, reservation, released)
         for slot in released.active_slots.tolist() if released is not EMPTY_SCHEDULE else ():
             planned = self.agenda[slot]
             undo.drop(planned, name, self.commitment_order)

@@ -27,7 +27,7 @@ def validate_state(state: EngineState) -> None:
     assert set(state.closed) == state.jobs.keys() - state.open_jobs.keys(), "jobs to collect"
     assert _is_ascending(record.order for record in state.jobs.values()), "order of arrival"
     assert _is_ascending(map(state.start_order, state.running)), "order of starts"
-    for names in (state.running, state.moved, state.planned, state.ledger.holdings):
+    for names in (state.running, state.moved, state.planned, state.ledger.reservations):
         assert names.keys() <= state.open_jobs.keys(), names.keys() - state.open_jobs.keys()
     _validate_reservations(state)
     assert state.drained <= state.lost
@@ -47,7 +47,7 @@ def _validate_open_job(state: EngineState, record: JobRecord) -> None:
     assert (record.completion, record.refusal) == (None, None), story
     assert record.generation or record.job.name not in state.running, story
     if record.placement is not None:
-        assert state.ledger.holdings[record.job.name].standing == record.placement, story
+        assert state.ledger.reservations[record.job.name].placement == record.placement, story
 
 
 def _validate_closed_job(record: JobRecord) -> None:

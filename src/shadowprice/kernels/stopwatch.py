@@ -1,4 +1,4 @@
-"""A clock that excludes the loading and compiling of kernels, so that it measures decisions."""
+"""Time spent on loading and compiling kernels, so that decision times can exclude it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 class Stopwatch:
     """Seconds spent on loading and compiling kernels in this process.
 
-    A kernel that is compiled for another one counts once.
+    Nested compilations are counted once.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,12 @@ class Stopwatch:
 
 
 preparing = Stopwatch()
-"""Counts in this process; `shadowprice.kernels.jit` starts and stops it."""
+"""The stopwatch of this process; `shadowprice.kernels.jit` starts and stops it."""
 
 
 def working_time() -> float:
-    """Return a monotonic time in seconds that stands still while `preparing` runs."""
+    """Return `perf_counter` less the time spent on preparing kernels.
+
+    Call it only while no kernel is being prepared: that time is subtracted when it ends.
+    """
     return time.perf_counter() - preparing.seconds

@@ -13,7 +13,7 @@ from shadowprice.rest.jobs import JobState, StoredEvent
 
 
 class ResourcePrice(TypedDict, total=False):
-    """Reserved share of a resource, and the mean price of a whole server's amount of it.
+    """Reserved share of a resource, and the mean price of one server's total amount of it.
 
     Absent keys are unknown.
     """
@@ -54,7 +54,7 @@ class PriceHistory(ApiRecord):
 
 
 class TimelineJob(ApiRecord):
-    """A job of the timeline; all keys are null for another tenant's."""
+    """A job of the timeline; all fields are null if it belongs to another tenant."""
 
     job: str | None
     job_id: int | None
@@ -89,11 +89,11 @@ class Timeline(ApiRecord):
     running: int | None = Field(description="running slot")
     next_slot: int = Field(description="first slot that can still be decided")
     servers: list[str]
-    incomplete: bool
+    incomplete: bool = Field(description="whether old bars are omitted, because there are too many")
     levels: str | None = Field(
         default=None,
         description="base64 of one byte per slot in [first, last), server by server: used share of "
-        "the scarcest resource, 255 for all; null for one job",
+        "the scarcest resource, 255 if all is used; null if the query names one job",
     )
     jobs: list[TimelineJob] | None
     bars: TimelineBars | None = Field(
@@ -116,8 +116,8 @@ WhatIfState = Literal["waiting", "running", "done", "failed", "cancelled"]
 class WhatIfProgress(ApiRecord):
     """Finished simulations of a what-if run."""
 
-    done: int
-    of: int
+    done: int = Field(description="finished simulations")
+    of: int = Field(description="simulations of the run")
 
 
 class WhatIfQuestion(ApiRecord):
@@ -126,7 +126,7 @@ class WhatIfQuestion(ApiRecord):
     days: float
     servers: dict[str, int]
     policy: str
-    set: dict[str, Any]
+    set: dict[str, Any] = Field(description="policy parameters that the run changes")
 
 
 class WhatIf(ApiRecord):

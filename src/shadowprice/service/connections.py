@@ -21,7 +21,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 MAX_HEADER_BYTES: Final = 64 << 10  # maximum size of a request's header
 
 HEADER_TIMEOUT_SECONDS: Final = 30.0
-"""Timeout of a request's header, from the start of the connection or of the header."""
+"""Timeout of a request's header, from the start of the connection or of the header.
+
+Also of the rest of a body, from the response: after a refusal a client could send it for ever.
+"""
 
 FILE_LIMIT: Final = 4_096
 """Soft limit of open files to set if it is lower; it bounds the number of connections."""
@@ -147,6 +150,7 @@ class Connection(HttpToolsProtocol):
         # Bytes received since the end of a header, a body chunk or a request.
         self._header_bytes = 0
         self._header_timer: asyncio.TimerHandle | None = None
+        self._is_body_complete = True
         self._current_cycle: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -184,6 +188,7 @@ class Connection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Start the timeout of a request's header."""
         super().on_message_begin()
+        self._is_body_complete = False
         if self._header_timer is None:
             self._start_header_timer()
 
@@ -201,7 +206,14 @@ class Connection(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         """Reset the count of bytes at the end of a request."""
         self._header_bytes = 0
+        self._is_body_complete = True
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """Start the timeout, if the request was answered before all of its body came."""
+        super().on_response_complete()
+        if not self._is_body_complete and self._header_timer is None:
+            self._start_header_timer()
 
     def _start_header_timer(self) -> None:
         self._header_timer = self.loop.call_later(self._header_seconds, self.transport.close)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -20,7 +21,12 @@ from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.operations import DecideBacklog, QuoteJob
+from shadowprice.service.state.operations import (
+    DecideBacklog,
+    ForkEngine,
+    QuoteJob,
+    ReviseJob,
+)
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.slot_operations import (
@@ -36,8 +42,11 @@ log = logging.getLogger("shadowprice.service")
 
 MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
 
-MAX_BATCH_QUOTES: Final = 8
-"""Maximum number of quotes in one transaction: a quote takes as long as many submissions."""
+SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)
+"""Operations that take as long as many submissions."""
+
+MAX_BATCH_SLOW_OPERATIONS: Final = 8
+"""Maximum number of them in one transaction."""
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
@@ -350,18 +359,32 @@ class Driver(Writer):
                 self._queue.extendleft(reversed(report_batch))
 
     def _next_batch(self) -> list[PendingOperation]:
-        """Remove the next batch from the queue; quotes above the limit remain in it."""
+        """Remove the next batch from the queue; slow operations above the limit remain in it.
+
+        Tenants take turns, so that one tenant's many operations don't delay those of the others.
+        """
+        lanes: dict[str | None, deque[PendingOperation]] = {}
+        for waiting in self._queue:
+            if not waiting.answer.cancelled():
+                lanes.setdefault(waiting.tenant, deque()).append(waiting)
         batch: list[PendingOperation] = []
         later: list[PendingOperation] = []
-        quotes = 0
-        while self._queue and len(batch) < MAX_BATCH_OPERATIONS:
-            waiting = self._queue.popleft()
-            if waiting.answer.cancelled():
-                continue
-            quotes += isinstance(waiting.operation, QuoteJob)
-            exceeds_quotes = quotes > MAX_BATCH_QUOTES and isinstance(waiting.operation, QuoteJob)
-            (later if exceeds_quotes else batch).append(waiting)
-        self._queue.extendleft(reversed(later))
+        slow = 0
+        while lanes and len(batch) < MAX_BATCH_OPERATIONS:
+            for tenant, lane in list(lanes.items()):
+                waiting = lane.popleft()
+                if not lane:
+                    del lanes[tenant]
+                if isinstance(waiting.operation, SLOW_OPERATIONS):
+                    slow += 1
+                    if slow > MAX_BATCH_SLOW_OPERATIONS:
+                        later.append(waiting)
+                        continue
+                batch.append(waiting)
+                if len(batch) == MAX_BATCH_OPERATIONS:
+                    break
+        rest = {id(waiting) for lane in lanes.values() for waiting in lane} | set(map(id, later))
+        self._queue = deque(waiting for waiting in self._queue if id(waiting) in rest)
         return batch
 
     # ---------------------------------------------------------------- slot boundaries

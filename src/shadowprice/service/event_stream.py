@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from shadowprice.core.errors import Fault
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.clock import to_datetime
-from shadowprice.service.problems import ProblemError
+from shadowprice.service.problems import ProblemError, tenant_limit_problem
 from shadowprice.service.state.commit_result import StreamEvent
 
 MIN_DELIVERY_INTERVAL: Final = 0.1  # minimum seconds between two deliveries
@@ -121,14 +120,19 @@ class EventBroadcaster:
 
         Raise `ProblemError` if too many streams are open.
         """
-        own = sum(viewer.tenant == tenant for viewer in self._viewers)
-        if tenant is not None and own >= MAX_TENANT_SUBSCRIBERS:
-            detail = f"{own} open event streams are the limit of a tenant"
-            fault = Fault("tenant", detail, "close some of them")
-            raise ProblemError("tenant-limit", detail, faults=[fault])
-        most = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS)
+        # Half of what is left to operators goes to first streams of tenants that come late.
+        most = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS // 2)
         if self.viewers >= most:
             raise ProblemError("overloaded", f"the stream has {self.viewers} subscribers")
+        if tenant is None:
+            return
+        own = sum(viewer.tenant == tenant for viewer in self._viewers)
+        free = MAX_SUBSCRIBERS - OPERATOR_SUBSCRIBERS - self.viewers
+        # A tenant has at most as many as are free, so that together they don't take all.
+        if own >= min(MAX_TENANT_SUBSCRIBERS, max(free, 1)):
+            raise tenant_limit_problem(
+                f"{own} open event streams are the limit of a tenant now", "close some of them"
+            )
 
     def publish(self, events: Iterable[StreamEvent]) -> None:
         """Queue new events for the next delivery."""

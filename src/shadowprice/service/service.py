@@ -71,6 +71,7 @@ from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.store.lookups import stored_value
+from shadowprice.service.turns import TenantTurns, requester
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.usage import UsageLimits
@@ -134,7 +135,9 @@ class Service:
         self._clock = clock or SystemClock()
         self._executor = executor
         self.outlooks = OutlookQueue()
+        self.bodies = TenantTurns()  # of large bodies that are parsed or validated
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="reader")
+        self._read_turns = TenantTurns(READER_THREADS)
         self._tasks: list[asyncio.Task[None]] = []
         self._other_records = False
         self._resident: KubernetesIntegration | None = None
@@ -443,7 +446,10 @@ class Service:
         return self.driver
 
     async def read(self, question: Callable[[Connection], Result]) -> Result:
-        """Run a query of the store in a reader thread, on its own connection."""
+        """Run a query of the store in a reader thread, on its own connection.
+
+        Tenants take turns.
+        """
 
         def ask() -> Result:
             try:
@@ -453,7 +459,8 @@ class Service:
                 log.error("the store cannot be read: %s", error)
                 raise
 
-        return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
+        async with self._read_turns.turn(requester.get()):
+            return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
 
     def ready(self) -> str | None:
         """Return why the service isn't ready; None if it is."""

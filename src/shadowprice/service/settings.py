@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.relative_values import AUTO
 from shadowprice.core.wording import quote_for_display
@@ -43,7 +44,7 @@ class ServiceSettings:
     data: str  # data directory, or URL of a database
     host: str = "127.0.0.1"
     port: int = 8642  # 0 for any
-    policy: PolicyChoice = field(default_factory=lambda: PolicyChoice("rolling"))
+    policy: PolicyChoice = field(default_factory=lambda: PolicyChoice(DEFAULT_POLICY))
     executor: str = "local"  # runs jobs, or observes those of another scheduler; see `NO_EXECUTOR`
     executor_settings: Mapping[str, str] = field(default_factory=dict)
     address: str = ""  # of the executor's cluster, if it is remote

@@ -15,9 +15,11 @@ from shadowprice.service.settings import MAX_BODY_BYTES
 MAX_BODIES: Final = 4 * MAX_BODY_BYTES
 """Maximum bytes of a tenant's request bodies that are handled at once."""
 
-MIN_BODY_BYTES: Final = 64 << 10
-"""Bytes that each body counts at least, so that a tenant's slow requests don't take all
-connections."""
+MAX_TENANT_REQUESTS: Final = 512
+"""Maximum number of a tenant's requests that are handled at once, event streams among them."""
+
+RESERVED_SHARE: Final = 8
+"""Divisor of the server's connections that tenants' requests leave to operators and probes."""
 
 
 def memory_of(value: object) -> int:
@@ -58,6 +60,7 @@ class Usage:
         self._jobs: Counter[str] = Counter()
         self._memory: Counter[str] = Counter()
         self._bodies: Counter[str] = Counter()
+        self._requests: Counter[str] = Counter()
         self._uploads: dict[str, tuple[str | None, str]] = {}
 
     def set(self, name: str, record: Mapping[str, Any]) -> None:
@@ -120,40 +123,58 @@ class Usage:
             self._memory[tenant] -= memory
 
     @contextmanager
-    def receive(self, tenant: str) -> Iterator[BodyMeter]:
-        """Count the body of a tenant's request during a block.
+    def handle(self, tenant: str, connections: int) -> Iterator[None]:
+        """Count a request of a tenant during a block; the server has so many ``connections``.
 
-        Raises `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
+        A tenant's requests, which may last, never take more than half of the connections that the
+        requests of the others leave. So tenants together can't take all of them. Raise
+        `ProblemError` if the tenant has too many requests.
         """
+        number = self._requests[tenant]
+        free = connections - connections // RESERVED_SHARE - self._requests.total()
+        if number >= min(MAX_TENANT_REQUESTS, max(free, 1)):
+            raise tenant_limit_problem(
+                f"{number:,} requests of the tenant are being handled",
+                "wait for some responses, or close event streams",
+            )
+        self._requests[tenant] += 1
+        try:
+            yield
+        finally:
+            self._requests[tenant] -= 1
+            if not self._requests[tenant]:
+                del self._requests[tenant]
+
+    @contextmanager
+    def receive(self, tenant: str) -> Iterator[BodyMeter]:
+        """Yield a meter of the body of a tenant's request; it counts during a block."""
         meter = BodyMeter(self._bodies, tenant)
         try:
-            meter.add(0)
             yield meter
         finally:
             meter.end()
 
 
 class BodyMeter:
-    """Counts the bytes of one request's body, at least `MIN_BODY_BYTES`."""
+    """Counts the bytes of one request's body."""
 
     def __init__(self, bodies: Counter[str], tenant: str) -> None:
         self._bodies = bodies
         self._tenant = tenant
-        self._size = self._received = 0
+        self._size = 0
 
     def add(self, size: int) -> None:
         """Count bytes.
 
         Raise `ProblemError` if the bodies of the tenant's present requests exceed `MAX_BODIES`.
         """
-        added = max(MIN_BODY_BYTES, self._received + size) - self._size
-        if self._bodies[self._tenant] + added > MAX_BODIES:
+        if self._bodies[self._tenant] + size > MAX_BODIES:
             raise tenant_limit_problem(
                 f"the bodies of the tenant's present requests exceed {MAX_BODIES:,} bytes",
                 "send fewer large requests at once",
             )
-        self._bodies[self._tenant] += added
-        self._received, self._size = self._received + size, self._size + added
+        self._bodies[self._tenant] += size
+        self._size += size
 
     def end(self) -> None:
         """Release the bytes."""

@@ -173,7 +173,7 @@ class VirtualService:
     @staticmethod
     def has_learnt_margin(view: JobView) -> bool:
         """Return whether enough jobs had finished to learn the margin of a job's promise."""
-        return view.margin_jobs >= margins.ENOUGH
+        return view.margin_jobs >= margins.MIN_GROUP_JOBS
 
     async def run_until_over(self, seconds: float, every: float = 1.0) -> bool:
         """Let time pass until every job is closed; return False on timeout.

@@ -23,6 +23,7 @@ from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
+from shadowprice.service.turns import requester
 from shadowprice.service.usage import Usage
 
 log = logging.getLogger("shadowprice.service")
@@ -36,10 +37,11 @@ RECENT_CLOSED_JOBS: Final = 1_000  # closed jobs that are cached in addition to 
 
 @dataclass(slots=True)
 class PendingOperation:
-    """A queued operation, and the future of its result."""
+    """A queued operation of a tenant (None: of others), and the future of its result."""
 
     operation: Operation
     answer: asyncio.Future[Any]
+    tenant: str | None = field(default_factory=requester.get)
     since: float = field(default_factory=monotonic)
 
 

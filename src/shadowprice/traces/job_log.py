@@ -7,10 +7,43 @@ from typing import Final
 
 import polars as pl
 
+from shadowprice.traces.records import ImportTally
 from shadowprice.traces.text import CheckedTable
 
 CLOCK_SKEW: Final = 60.0
 """Seconds by which a job may start before its submission: the clocks of two machines differ."""
+
+
+def waiting_time() -> pl.Expr:
+    """Return the seconds that a job waited: until its last attempt, without the earlier ones."""
+    return (pl.col("_queue") - pl.col("_lost").fill_null(0.0)).clip(lower_bound=0.0)
+
+
+def merge_attempts(frame: pl.DataFrame, name: str, tally: ImportTally) -> pl.DataFrame | None:
+    """Merge rows of jobs that were submitted once and ran several times, one after another.
+
+    The last attempt counts, and ``_lost`` is the time of the earlier ones. Return None if a name
+    that repeats is not that of such a job: rows overlap, or were submitted at different times.
+    """
+    ran = pl.coalesce("_duration", pl.col("_end") - pl.col("_start"))
+    timed = frame.with_columns(_ran=ran, _stopped=pl.coalesce("_end", pl.col("_start") + ran))
+    rows = timed.filter(pl.col(name).is_not_null()).sort("_start", nulls_last=True)
+    previous = pl.col("_stopped").shift(1).over(name)
+    is_later = pl.col("_start") >= previous - CLOCK_SKEW
+    is_same = pl.col("_submit") == pl.col("_submit").shift(1).over(name)
+    is_first = pl.int_range(pl.len()).over(name) == 0
+    is_attempt = (is_later & is_same).fill_null(False) | is_first
+    if not rows.select(is_attempt.all()).item():
+        return None
+    total = pl.col("_ran").fill_null(0.0)
+    attempts = rows.group_by(name, maintain_order=True).agg(
+        pl.exclude("_lost", "_ran", "_stopped").last(),
+        _lost=pl.when(pl.len() > 1).then(total.sum() - total.last()),
+    )
+    earlier = len(rows) - len(attempts)
+    tally.add("repaired", "earlier attempt of a job: lost time", earlier)
+    nameless = timed.filter(pl.col(name).is_null()).drop("_ran", "_stopped")
+    return pl.concat([attempts.select(nameless.columns), nameless]).sort("line")
 
 
 def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:

@@ -36,7 +36,7 @@ _NAMED_DATES: Final = ("%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%d/%b/%
 _DAY_FIRST: Final = ("%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%y", "%d.%m.%y")
 _MONTH_FIRST: Final = ("%m/%d/%Y", "%m.%d.%Y", "%m-%d-%Y", "%m/%d/%y", "%m.%d.%y")
 _CLOCKS: Final = (" %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ":%H:%M:%S", "")
-_CTIME: Final = "%b %d %H:%M:%S %Y"
+_CTIMES: Final = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 _WEEKDAY: Final = r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? "
 _OFFSET: Final = r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$"
 
@@ -65,8 +65,8 @@ _STATES: Final[Mapping[str, str]] = {
     for status, words in {
         "passed": "completed complete completing success successful succeeded done pass passed "
         "finished ok",
-        "failed": "failed fail failure error errored timeout timed_out oom crashed out_of_memory "
-        "node_fail boot_fail launch_failed reconfig_fail deadline",
+        "failed": "failed fail failure error errored exit timeout timed_out oom crashed "
+        "out_of_memory node_fail boot_fail launch_failed reconfig_fail deadline",
         "cancelled": "cancelled canceled cancel killed aborted stopped revoked preempted",
         "unfinished": "running pending queued waiting suspended resizing configuring requeued "
         "requeue_hold requeue_fed resv_del_hold special_exit signaling stage_out unfinished "
@@ -90,6 +90,13 @@ class Tres:
 def is_nothing(text: pl.Expr) -> pl.Expr:
     """Return whether text means a missing value."""
     return text.is_null() | text.str.strip_chars().str.to_lowercase().is_in(sorted(NOTHING))
+
+
+def is_zero_time(text: pl.Expr) -> pl.Expr:
+    """Return whether text is the zero of a type of times, which means a missing one."""
+    return text.str.contains(r"^\s*(?:0001-01-01|0000-00-00|1970-01-01[T ]00:00:00)").fill_null(
+        False
+    )
 
 
 def each(column: pl.Series, read: Callable[[str], Value | None], kind: pl.DataType) -> pl.Series:
@@ -185,6 +192,7 @@ def read_times(
             .str.strip_chars()
             .str.replace_all(r"\s+", " ")
             .str.replace(r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}")
+            .str.replace(r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}")
             .str.replace(_WEEKDAY, "")
         )
     )["text"]
@@ -253,9 +261,9 @@ def _forms(sample: pl.Series, order: Literal["", "dmy", "mdy"], location: str) -
         return {form: count for form, count in read.items() if count}
 
     found = counts(_ISO_DATES) | counts(_NAMED_DATES)
-    ctime = len(sample) - _parsed(sample, _CTIME).null_count()
-    if ctime:
-        found[_CTIME] = ctime
+    for form in _CTIMES:
+        if count := len(sample) - _parsed(sample, form).null_count():
+            found[form] = count
     if sum(found.values()) < len(sample):
         found |= _day_or_month_first(counts(_DAY_FIRST), counts(_MONTH_FIRST), order, location)
     return sorted(found, key=found.__getitem__, reverse=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import lzma
 import zlib
 from collections import Counter
@@ -106,9 +107,9 @@ def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
             raise InputError(Fault(f"{path}: line 1", message, "give a file with one job a line"))
 
 
-def column_names(head: str, separator: str = ",") -> list[str]:
-    """Return the names in the first line of a table."""
-    return [name.strip() for name in _cells(head.splitlines()[0], separator)]
+def column_names(head: str, separator: str = ",", preamble: int = 0) -> list[str]:
+    """Return the names in the first line of a table, after a number of other lines."""
+    return [name.strip() for name in _cells(head.splitlines()[preamble], separator)]
 
 
 def read_bytes(path: Path) -> bytes:
@@ -259,6 +260,7 @@ def read_table(
     header: bool = True,
     optional: Sequence[str] = (),
     quoted: bool = True,
+    preamble: int = 0,
     rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None = None,
     surplus_hint: str = "quote fields that contain the separator",
 ) -> CheckedTable:
@@ -266,7 +268,8 @@ def read_table(
 
     ``columns`` are those to read, with their types; without a header, they are all columns of the
     file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
-    enclose fields, else they are ordinary characters. ``rejoin`` gets the fields of a row that has
+    enclose fields, else they are ordinary characters. ``preamble`` lines come before the header and
+    are skipped. ``rejoin`` gets the fields of a row that has
     too many, and returns as many as the header has, or None: then the row is invalid, with
     ``surplus_hint``. Blank lines are dropped and counted. Raises `InputError` if the file isn't
     such a table.
@@ -274,7 +277,7 @@ def read_table(
     head = read_head(path)
     names = list(columns)
     if header:
-        names = column_names(head, separator)
+        names = column_names(head, separator, preamble)
         missing = [name for name in columns if name not in names and name not in optional]
         if missing:
             raise InputError(
@@ -294,14 +297,15 @@ def read_table(
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path
     cause: Exception | None = None
     try:
-        frame = _parse(source, schema, separator, header, quoted)
+        frame = _parse(source, schema, separator, header, quoted, preamble)
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         cause = error
     if cause is not None or _has_short_rows(path, source, frame, separator, quoted):
         lines = _lines(path, source, separator, quoted)
-        frame = _parse_leniently(path, lines, schema, header, reading, cause, rejoin, surplus_hint)
+        rows = itertools.islice(lines, preamble + header, None)
+        frame = _parse_leniently(path, rows, schema, reading, cause, rejoin, surplus_hint)
     if "line" not in frame.columns:
-        frame = _with_line_numbers(frame, 2 if header else 1)
+        frame = _with_line_numbers(frame, preamble + header + 1)
     present = [name for name in columns if name in names]
     absent = [
         pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
@@ -355,12 +359,14 @@ def _parse(
     separator: str,
     header: bool,
     quoted: bool,
+    preamble: int = 0,
 ) -> pl.DataFrame:
     if isinstance(source, Path) and not is_valid_utf8(str(source)):
         source = source.read_bytes()  # polars accepts only paths that are valid text
     return pl.read_csv(
         source,
         has_header=header,
+        skip_lines=preamble,
         new_columns=list(schema),
         schema_overrides=list(schema.values()),
         separator=separator,
@@ -409,7 +415,6 @@ def _parse_leniently(
     path: Path,
     lines: Iterator[tuple[int, list[str]]],
     schema: Mapping[str, pl.DataType],
-    header: bool,
     reading: ImportContext,
     cause: Exception | None,
     rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None,
@@ -424,7 +429,7 @@ def _parse_leniently(
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
     for line, found in lines:
         fields: Sequence[str] = found
-        if (header and line == 1) or not fields:
+        if not fields:
             continue
         if rejoin is not None and len(fields) > len(schema):
             whole = rejoin(found)

@@ -1,4 +1,4 @@
-"""The certificate: above every schedule at any prices, and close to the optimum."""
+"""The certificate's bound exceeds every schedule's utility, and is close to the optimum."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def some_jobs(on: Cluster, rng: np.random.Generator, count: int = 5) -> list[Job
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("far", [True, False])
+@pytest.mark.parametrize("all_slots", [True, False])
 @pytest.mark.parametrize(("horizon", "until"), [(6, 6), (2, 9), (2, None)])
 @settings(deadline=None, derandomize=True, max_examples=example_count(15))
 @given(seed=SEEDS)
 def test_any_prices_bound_the_optimum(
-    horizon: int, until: int | None, far: bool, seed: int
+    horizon: int, until: int | None, all_slots: bool, seed: int
 ) -> None:
-    """As far as anything can be gained, and where that would be too far to look at."""
+    """With a search of every slot that has a gain, and with limited search windows."""
     rng = np.random.default_rng(seed)
     machines = int(rng.integers(0, 2)), int(rng.integers(1, 5))
     on = cluster(2, 1, machines[0], gpus=machines[1], horizon=horizon)
@@ -73,11 +73,11 @@ def test_any_prices_bound_the_optimum(
     assert best.optimal
     floor = best.utility * (1 - 1e-6) - 1e-6
     with pytest.MonkeyPatch.context() as patch:
-        if not far:
+        if not all_slots:  # force limited search windows
             patch.setattr("shadowprice.certificate.relaxation._PAIRS", 0)
         relaxation = Relaxation(on, jobs, until)
         found = bounded(on, jobs, until)
-    assert not far or all(window.tail <= 1e-9 for window in relaxation.windows)
+    assert not all_slots or all(window.tail <= 1e-9 for window in relaxation.windows)
     for scale in (0.0, 1.0, 20.0):
         assert value(relaxation, rng.uniform(0, scale, relaxation.shape)) >= floor
     assert found.value >= floor
@@ -87,7 +87,7 @@ def test_any_prices_bound_the_optimum(
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
-def test_separate_lines_give_the_same_bound(seed: int) -> None:
+def test_an_independent_implementation_gives_the_same_bound(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
     jobs = some_jobs(on, rng, 4)
@@ -95,18 +95,18 @@ def test_separate_lines_give_the_same_bound(seed: int) -> None:
     relaxation = Relaxation(on, jobs, 6)
     plain = [at for at, limit in enumerate(relaxation.limits[0]) if not limit.parts]
     names = [relaxation.limits[0][at].resource for at in plain]
-    # Prices of plain resources only: the separate lines know no others.
+    # The other implementation prices whole resources only.
     prices = np.zeros((6, len(relaxation.limits), len(names)))
     kept = np.zeros(relaxation.shape)
     for pool, limits in enumerate(relaxation.limits):
         for at, limit in enumerate(limits):
             if not limit.parts and relaxation.counted[pool, at] and limit.resource in names:
-                mine = found.prices[:, pool, at]
-                kept[:, pool, at] = mine
+                price = found.prices[:, pool, at]
+                kept[:, pool, at] = price
                 begin = relaxation.start
-                prices[begin : begin + len(mine), pool, names.index(limit.resource)] = mine
-    theirs = lagrangian_bound(on, jobs, 6, prices, names)
-    assert value(relaxation, kept) == pytest.approx(theirs, rel=1e-6, abs=1e-6)
+                prices[begin : begin + len(price), pool, names.index(limit.resource)] = price
+    expected = lagrangian_bound(on, jobs, 6, prices, names)
+    assert value(relaxation, kept) == pytest.approx(expected, rel=1e-6, abs=1e-6)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
@@ -128,8 +128,8 @@ def test_jobs_priced_together_are_priced_as_alone(seed: int) -> None:
     assert together.total == pytest.approx(sum(payoffs), rel=1e-6, abs=1e-6)
     np.testing.assert_allclose(together.use, use, atol=1e-9)
     # A gap saves time, and may only raise the bound.
-    near = relaxation.price_all(members, prices, 0.05)
-    assert together.total * (1 - 1e-6) - 1e-6 <= near.total <= together.total / 0.94 + 1e-6
+    with_gap = relaxation.price_all(members, prices, 0.05)
+    assert together.total * (1 - 1e-6) - 1e-6 <= with_gap.total <= together.total / 0.94 + 1e-6
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
@@ -141,6 +141,7 @@ def test_the_volume_algorithm_bounds_the_optimum(seed: int) -> None:
     jobs = some_jobs(on, rng, 8)
     best = bounded(on, jobs, 6)
     with pytest.MonkeyPatch.context() as patch:
+        # No column generation: the volume algorithm computes the prices.
         patch.setattr("shadowprice.certificate.bound._COLUMNS", 0)
         found = bounded(on, jobs, 6)
         patch.setattr("shadowprice.certificate.bound._SAMPLE", 1)
@@ -154,7 +155,7 @@ def test_the_volume_algorithm_bounds_the_optimum(seed: int) -> None:
 
 @pytest.mark.parametrize("until", [None, 40, 7])
 def test_a_job_longer_than_the_horizon_counts_for_what_it_can_earn(until: int | None) -> None:
-    """All of it where it can complete, nothing where it cannot: no tail that nobody can have."""
+    """Its utility counts in full if it can complete before the end, else not at all."""
     on = cluster(1, 0, gpus=1, horizon=5)
     one = job(on, ps=None, epochs=8, chunks=1, minibatches=10)
     worth = 0.0 if until == 7 else 10.0
@@ -180,7 +181,7 @@ def test_jobs_that_outlast_their_windows_are_placed_behind_them() -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(15))
 @given(seed=SEEDS)
 def test_best_is_at_least_the_initial_schedules(policy: str, seed: int) -> None:
-    """Also what runs earn late: beyond every horizon, or slowed down by restarts."""
+    """Includes utility that is earned beyond the horizon, and by jobs that restarts slow down."""
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 3)), horizon=2)
     jobs = [replace(one, restart=Fraction(1, 2)) for one in some_jobs(on, rng)]
@@ -232,7 +233,7 @@ def test_no_policy_exceeds_the_bound(name: str) -> None:
 
 
 def ten_jobs(on: Cluster) -> list[Job]:
-    """Ten jobs that fill the machine for two slots each: in ten slots five can be had."""
+    """Return ten jobs that fill the server for two slots each; five of them fit in ten slots."""
     return [
         job(
             on,
@@ -334,7 +335,7 @@ def test_the_best_schedule_is_valid(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [0, 1, 3])
 def test_a_search_that_finds_nothing_better_ends(seed: int) -> None:
-    """Bound and optimum are apart for good here: the search does not wait for its time to pass."""
+    """The gap can't close here. The search stops before its time limit."""
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, gpus=2, horizon=6)
     jobs = some_jobs(on, rng, 6)
@@ -352,7 +353,7 @@ def test_a_search_that_finds_nothing_better_ends(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", sample(range(3)))
 def test_the_search_starts_from_a_policy_s_schedules(seed: int) -> None:
-    """The schedules of a run earn what the run earned, and a search that only has them keeps it."""
+    """A run's schedules earn what the run earned, and a search from them finds no worse one."""
     rng = np.random.default_rng(seed)
     on = cluster(3, 2, int(rng.integers(0, 2)), gpus=2, horizon=12)
     jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(20)]

@@ -131,7 +131,7 @@ def test_overbooking_is_refused_and_nothing_is_reserved() -> None:
     with pytest.raises(PolicyError, match="overbook gpu of server 'gpu-0' in slot 0"):
         made.handle(JobsArrived(0, (job(on),)))
     assert not made.ledger.used.any()
-    assert not made.ledger.holdings
+    assert not made.ledger.reservations
 
 
 def test_a_plan_in_the_past_or_beyond_the_timespan_is_refused() -> None:
@@ -303,7 +303,7 @@ def test_the_ledger_rolls_over_its_horizon() -> None:
     made = engine(on_arrival(Queue("job")), on)
     standing = Placement((0, 3), (1, 0), (0, 1))
     made.handle(JobsArrived(0, (job(on),)))
-    made.ledger.stand("job", standing, *pair(on))
+    made.ledger.place("job", standing, *pair(on))
     for slot in range(20):
         made.ledger.advance(slot)
         assert (made.ledger.recompute_usage() == made.ledger.used).all()
@@ -314,7 +314,7 @@ def test_the_ledger_rolls_over_its_horizon() -> None:
         if slot % 4 == 3:
             assert made.ledger.used[0, 1].any()
             assert len(made.ledger.release("job"))
-            made.ledger.stand("job", standing, *pair(on))
+            made.ledger.place("job", standing, *pair(on))
     with pytest.raises(ShadowpriceError, match="cannot return"):
         made.ledger.advance(3)
     assert made.ledger.release("nobody") is EMPTY_SCHEDULE

@@ -1,31 +1,35 @@
+"""Tests of the linear program of a slot: against HiGHS, by its dual bound, and by properties."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from shadowprice.core.amounts import UNLIMITED
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
-from shadowprice.kernels.slots.polygons import Slot as Machines
+from shadowprice.kernels.slots.polygons import Slot as SlotServers
 from shadowprice.kernels.slots.polygons import group_machines, slot_corners
-from tests.oracles.slot_cases import Slot, polygon_corners, random_slot
+from tests.oracles.slot_cases import Slot as SlotCase
+from tests.oracles.slot_cases import polygon_corners, random_slot
 from tests.oracles.slot_placement import solve_slot
 
 NONE = np.zeros((0, 0, 0))
 
 
-def solve(slot: Slot, whole: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def solve(slot: SlotCase, whole: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     points = np.zeros((len(slot.workers), 2, slot.machines))
     cost, duals, _ = solve_slots_lp(
-        Machines(*slot.place), slot.workers, slot.servers, whole, points
+        SlotServers(*slot.place), slot.workers, slot.servers, whole, points
     )
     return cost, duals, points
 
 
-def prices(slot: Slot) -> tuple[np.ndarray, np.ndarray]:
+def prices(slot: SlotCase) -> tuple[np.ndarray, np.ndarray]:
     usable = np.isfinite(slot.price_worker) & np.isfinite(slot.price_server)
     return np.where(usable, slot.price_worker, 0.0), np.where(usable, slot.price_server, 0.0)
 
 
-def test_every_optimum_is_that_of_highs() -> None:
+def test_every_optimum_equals_that_of_highs() -> None:
     rng = np.random.default_rng(0)
     solved = infeasible = 0
     for _ in range(260):
@@ -46,8 +50,8 @@ def test_every_optimum_is_that_of_highs() -> None:
 
 @pytest.mark.parametrize("wide_prices", [False, True])
 def test_solutions_carry_their_own_proof(wide_prices: bool) -> None:
-    # Feasible, and the multipliers bound every solution by the same value: no solver needed, so
-    # it also covers prices twelve orders of magnitude apart, where HiGHS gives up digits.
+    # The solution is feasible, and its dual bound equals its cost. No other solver is needed. So
+    # the test also covers prices that differ by 12 orders of magnitude, where HiGHS loses digits.
     rng = np.random.default_rng(1)
     proved = 0
     for _ in range(150):
@@ -78,7 +82,7 @@ def test_solutions_carry_their_own_proof(wide_prices: bool) -> None:
     assert proved > 400
 
 
-def test_at_most_two_machines_stand_between_corners() -> None:
+def test_at_most_two_servers_use_no_polygon_corner() -> None:
     rng = np.random.default_rng(2)
     between = 0
     for _ in range(100):
@@ -95,11 +99,11 @@ def test_at_most_two_machines_stand_between_corners() -> None:
     assert between == 2
 
 
-def test_machines_gathered_in_classes_cost_what_they_cost_apart() -> None:
+def test_grouping_equal_servers_keeps_the_cost() -> None:
     rng = np.random.default_rng(3)
     for _ in range(60):
         slot = random_slot(rng)
-        twice = Slot(
+        twice = SlotCase(
             np.tile(slot.price_worker, 3),
             np.tile(slot.price_server, 3),
             np.tile(slot.free, (3, 1)),
@@ -108,8 +112,8 @@ def test_machines_gathered_in_classes_cost_what_they_cost_apart() -> None:
             slot.workers,
             slot.servers,
         )
-        # Prices a hair apart: no two machines are one class, and the optimum hardly moves.
-        apart = Slot(
+        # Prices differ slightly, so that no two servers are grouped.
+        apart = SlotCase(
             twice.price_worker * (1 + 1e-14 * np.arange(twice.machines)),
             twice.price_server,
             twice.free,
@@ -121,11 +125,13 @@ def test_machines_gathered_in_classes_cost_what_they_cost_apart() -> None:
         np.testing.assert_allclose(solve(twice)[0], solve(apart)[0], rtol=1e-9, atol=1e-13)
 
 
-def test_classes_look_only_at_what_the_job_asks_for() -> None:
+def test_groups_ignore_resources_that_the_job_does_not_use() -> None:
     free = np.array([[4, 1], [4, 2], [3, 1], [4, 3]])
     price = np.array([1.0, 1.0, 1.0, np.inf])
     worker, server = np.array([1, 0]), np.array([2, 0])
-    first, count, following, classes = group_machines(Machines(price, price, free, worker, server))
+    first, count, following, classes = group_machines(
+        SlotServers(price, price, free, worker, server)
+    )
     assert classes == 2
     assert first[:2].tolist() == [0, 2]
     assert count[:2].tolist() == [2, 1]
@@ -138,7 +144,7 @@ def test_hull_is_the_hull_of_the_integer_points() -> None:
         free = rng.integers(0, 40, (1, 2))
         worker, server = rng.integers(1, 9, (2, 2))
         one = np.ones(1)
-        begin, w, s, *_ = slot_corners(Machines(one, one, free, worker, server), 12, 9, True)
+        begin, w, s, *_ = slot_corners(SlotServers(one, one, free, worker, server), 12, 9, True)
         grid = np.array([(x, y) for x in range(13) for y in range(10)])
         inside = grid[(np.outer(grid[:, 0], worker) + np.outer(grid[:, 1], server) <= free).all(1)]
         if len(begin) == 1:
@@ -150,7 +156,7 @@ def test_hull_is_the_hull_of_the_integer_points() -> None:
             assert (corners @ direction).max() == pytest.approx((inside @ direction).max())
 
 
-def test_whole_relaxation_lies_between_the_paper_relaxation_and_the_optimum() -> None:
+def test_integer_hull_bound_lies_between_lp_bound_and_optimum() -> None:
     rng = np.random.default_rng(5)
     for _ in range(60):
         slot = random_slot(rng)
@@ -171,18 +177,18 @@ def test_optimum_is_convex_in_the_demands() -> None:
     rng = np.random.default_rng(6)
     for _ in range(60):
         slot = random_slot(rng)
-        level = Slot(*slot.place, slot.workers, np.minimum(slot.servers, slot.servers[0]))
+        level = SlotCase(*slot.place, slot.workers, np.minimum(slot.servers, slot.servers[0]))
         cost = solve(level)[0]
         cost = cost[np.isfinite(cost)]
         assert (np.diff(cost, 2) >= -1e-9 * cost[2:]).all()
 
 
-def test_undeclared_bandwidth_and_huge_amounts_stay_exact() -> None:
-    free = np.array([[2**62, 3 * 10**12], [2**62, 5 * 10**12]])
+def test_unlimited_resources_and_huge_amounts_stay_exact() -> None:
+    free = np.array([[UNLIMITED, 3 * 10**12], [UNLIMITED, 5 * 10**12]])
     worker, server = np.array([10**9, 10**12]), np.array([10**10, 0])
     price = np.array([1.0, 2.0])
     cost, _, _ = solve_slots_lp(
-        Machines(price, price, free, worker, server),
+        SlotServers(price, price, free, worker, server),
         np.arange(1, 10),
         np.zeros(9, np.int64),
         False,

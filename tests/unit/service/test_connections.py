@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -104,6 +104,28 @@ def test_what_is_beside_a_body_is_bounded(begun: bytes, piece: bytes) -> None:
 
     # The answer may be lost where more comes than is read: what counts is that it ends.
     assert asyncio.run(scenario()).startswith((b"HTTP/1.1 431", b"reset")) or b"Trans" in begun
+
+
+def test_a_body_that_goes_on_after_the_response_ends_with_the_connection() -> None:
+    async def refusing(_scope: Any, _receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 401, "headers": []})
+        await send({"type": "http.response.body", "body": b"no"})
+
+    async def scenario() -> None:
+        async with listening(header_seconds=0.2, answers=refusing) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 1000000\r\n\r\n")
+            assert (await reader.readline()).startswith(b"HTTP/1.1 401")
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+                while not writer.is_closing() and not reader.at_eof():
+                    writer.write(b"a")
+                    with suppress(TimeoutError):
+                        async with asyncio.timeout(0.01):
+                            await reader.read(100)
+            writer.close()
+
+    with suppress(ConnectionError):
+        asyncio.run(scenario())
 
 
 def test_a_long_head_and_a_body_in_small_pieces_are_taken() -> None:

@@ -11,6 +11,7 @@ import pytest
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import (
     HEARTBEAT_FRAME,
+    MAX_SUBSCRIBERS,
     MAX_TENANT_SUBSCRIBERS,
     OPERATOR_SUBSCRIBERS,
     EventBroadcaster,
@@ -82,13 +83,23 @@ def test_one_tenant_leaves_streams_to_others_and_tenants_leave_some_to_operators
                 streams.push_async_callback(stream.aclose)  # type: ignore[attr-defined]  # a generator
                 await anext(stream)
 
-            for number in range(9):
-                for _ in range(MAX_TENANT_SUBSCRIBERS):
-                    await subscribe(f"tenant-{number}")
-                with pytest.raises(ProblemError, match="100 open event streams are the limit"):
-                    await subscribe(f"tenant-{number}")
-            with pytest.raises(ProblemError, match="900 subscribers"):
-                await subscribe("late")
+            async def subscribe_often(tenant: str) -> int:
+                for number in range(MAX_TENANT_SUBSCRIBERS + 1):
+                    try:
+                        await subscribe(tenant)
+                    except ProblemError:
+                        return number
+                raise AssertionError("no limit")
+
+            for number in range(8):
+                assert await subscribe_often(f"tenant-{number}") == MAX_TENANT_SUBSCRIBERS
+            # However many tenants take all that they get, one that comes later gets some.
+            numbers = [await subscribe_often(f"tenant-{number}") for number in range(8, 13)]
+            assert numbers == [50, 25, 13, 6, 3]
+            await subscribe("late")
+            while hub.viewers < MAX_SUBSCRIBERS - OPERATOR_SUBSCRIBERS:
+                await subscribe(f"another-{hub.viewers}")
+            hub.check_limits("one more")
             for _ in range(OPERATOR_SUBSCRIBERS):
                 await subscribe(None)
             with pytest.raises(ProblemError, match="1000 subscribers"):

@@ -13,9 +13,10 @@ from shadowprice.core.events import ServerState
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.service.clock import SECOND
+from shadowprice.service.state.job_views import State
 from shadowprice.service.state.operations import UpdateServers
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
-from shadowprice.service.state.store_queries import list_events
+from shadowprice.service.state.store_queries import job, list_events
 from shadowprice.service.store import tables
 from tests.support.simulated_hours import CLUSTER
 from tests.unit.service.test_durable_engine import Bench
@@ -180,6 +181,44 @@ def test_exit_0_without_a_stop_completes_a_job_whatever_it_reported(tmp_path: Pa
     bench.exits(Ending.DONE, 0)
     assert "train" not in bench.truth.engine.open_jobs
     assert bench.ends() == []
+
+
+@pytest.mark.parametrize("late", [0, 1])
+@pytest.mark.parametrize(
+    ("code", "limits"),
+    [
+        ("time-limit", {"walltime": "2 slots"}),
+        ("no-value", {"minibatches": 6, "utility": {"kind": "deadline", "value": 9, "by": "150s"}}),
+    ],
+)
+def test_an_exit_before_a_job_was_abandoned_counts_though_it_is_reported_after(
+    tmp_path: Path, code: str, limits: Mapping[str, Any], late: int
+) -> None:
+    bench = Bench(tmp_path / "state.db", "fifo")
+    bench.submit("train", **{"minibatches": WORK, **limits})
+    bench.slot()
+    bench.started("train")
+    generation = bench.truth.orders["train"].generation
+    while "train" in bench.truth.engine.open_jobs:
+        bench.slot()
+    begins = bench.truth.calendar.begins(bench.truth.coming - 1)
+    ended = Ended(0, "train", generation, begins / SECOND + late, Ending.DONE, 0, "")
+    for _ in range(2):
+        bench.do(RecordReports([ended]))
+    with bench.store.reading() as connection:
+        found = job(connection, "train")
+    assert found is not None
+    view, kinds = found[0], bench.kinds("train")
+    if late:
+        assert view.state is State.FAILED
+        assert view.reason is not None
+        assert view.reason["code"] == code
+        assert "finished" not in kinds
+    else:
+        assert (view.state, view.reason) == (State.FINISHED, None)
+        assert kinds[-1] == "finished"
+        assert kinds.count("finished") == 1
+    bench.store.close()
 
 
 def test_a_save_that_failed_on_a_stop_is_in_the_jobs_history(tmp_path: Path) -> None:

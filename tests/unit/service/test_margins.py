@@ -12,10 +12,19 @@ import pytest
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.margins import MAX_GROUPS, NEWEST, Margins
+from shadowprice.service.state.margins import (
+    MAX_DELAYS_PER_GROUP,
+    MAX_TENANT_GROUPS,
+    MAX_TENANTS,
+    MIN_TENANT_JOBS,
+    RECOVERED_JOBS,
+    Margins,
+    read_margins,
+)
 from shadowprice.service.state.operations import QuoteJob
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.timespan import ChangeTimespan
+from shadowprice.service.store import tables
 from tests.support.examples import sample
 from tests.unit.service.test_durable_engine import Bench
 
@@ -125,12 +134,49 @@ def test_old_jobs_and_surplus_groups_are_forgotten() -> None:
     margins = Margins()
     for _ in range(100):
         margins.follow(finished(9))
-    for _ in range(NEWEST):
+    for _ in range(MAX_DELAYS_PER_GROUP):
         margins.follow(finished(0))
     assert margins.margin("a", None, 9, 0).slots == 0
-    for at in range(MAX_GROUPS + 5):
+    for at in range(MAX_TENANTS + 5):
         margins.follow(finished(0, tenant=f"t-{at}"))
-    assert len(margins._groups) == MAX_GROUPS
+    assert len(margins._tenants) == MAX_TENANTS
+
+
+def test_a_tenants_many_families_push_out_no_margin_of_another() -> None:
+    margins = Margins()
+    for _ in range(MIN_TENANT_JOBS):
+        margins.follow(finished(9, tenant="honest"))
+    expected = margins.margin("honest", None, 9, 0)
+    assert expected.slots == 9
+    for number in range(3 * MAX_TENANT_GROUPS):
+        margins.follow(finished(0, tenant="other", family=f"family-{number}"))
+    assert margins.margin("honest", None, 9, 0) == expected
+    assert len(margins._tenants["other"]) == MAX_TENANT_GROUPS
+    assert margins.margin("other", None, 9, 0).jobs == MAX_DELAYS_PER_GROUP
+
+
+def test_a_tenants_many_jobs_push_out_no_margin_of_another_at_a_restart(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "fifo")
+    views = [finished(9, tenant="honest") for _ in range(MIN_TENANT_JOBS)]
+    views += [finished(0, tenant="busy") for _ in range(2 * RECOVERED_JOBS)]
+    views += [replace(finished(5), tenant=None) for _ in range(MIN_TENANT_JOBS)]
+    rows = [
+        {
+            "id": 100 + number, "key": f"job-{number}", "qualified_name": "job", "name": "job",
+            "tenant": view.tenant, "state": view.state.value, "open": 0, "submitted": 0,
+            "closed": number, "spec": "{}", "content": "",
+            "view": replace(view, id=100 + number, key=f"job-{number}", closed=number).stored(),
+        }
+        for number, view in enumerate(views)
+    ]  # fmt: skip
+    with bench.store.transaction() as connection:
+        bench.store.write(connection, tables.jobs.insert(), rows)
+    with bench.store.reading() as connection:
+        margins = read_margins(connection, ())
+    assert margins.margin("honest", None, 9, 0).slots == 9
+    assert margins.margin(None, None, 9, 0).slots == 5
+    assert margins.margin("busy", None, 9, 0).jobs == MAX_DELAYS_PER_GROUP
+    bench.store.close()
 
 
 class _Bench(Bench):

@@ -1,4 +1,4 @@
-"""Tenants take turns in the queue of outlooks."""
+"""Tenants take turns at a resource that serves few requests at a time."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import asyncio
 import pytest
 
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.queries.outlook import MAX_REQUESTS, OutlookQueue
+from shadowprice.service.turns import TenantTurns
+
+MAX_WAITING = 4
 
 
 class Requests:
     """Requests that hold their turn until they are released."""
 
-    def __init__(self) -> None:
-        self.queue = OutlookQueue()
+    def __init__(self, width: int = 1) -> None:
+        self.queue = TenantTurns(width, max_waiting=MAX_WAITING)
         self.served: list[str] = []
         self.release = asyncio.Semaphore(0)
 
@@ -52,13 +54,26 @@ def test_a_tenant_that_fills_its_share_of_the_queue_refuses_no_other() -> None:
     async def check() -> None:
         requests = Requests()
         # The first is served, the others wait.
-        names = [f"a{index}" for index in range(MAX_REQUESTS + 1)]
+        names = [f"a{index}" for index in range(MAX_WAITING + 1)]
         tasks = await requests.begin(*names)
         with pytest.raises(ProblemError, match="already wait"):
             await requests.ask("a", "refused")
         tasks += await requests.begin("b1")
         await _end(requests, tasks)
         assert sorted(requests.served) == sorted([*names, "b1"])
+
+    asyncio.run(check())
+
+
+def test_a_wide_queue_serves_several_at_once() -> None:
+    async def check() -> None:
+        requests = Requests(width=2)
+        tasks = await requests.begin("a1", "a2", "a3", "b1")
+        assert requests.served == ["a1", "a2"]
+        await _end(requests, tasks)
+        assert requests.served == ["a1", "a2", "a3", "b1"]
+        await _end(requests, await requests.begin("a5", "a6"))
+        assert requests.served[-2:] == ["a5", "a6"]
 
     asyncio.run(check())
 

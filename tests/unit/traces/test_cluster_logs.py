@@ -57,6 +57,7 @@ def notes(trace: Trace) -> dict[str, tuple[str, int]]:
         "%b %d %Y %H:%M:%S",
         "%a %b %d %H:%M:%S %Y",
         "%d/%b/%Y:%H:%M:%S",
+        "%Y%m%dT%H%M%SZ",
     ],
 )
 def test_times_in_every_usual_form_are_read(form: str) -> None:
@@ -712,3 +713,100 @@ def test_times_are_no_names(tmp_path: Path) -> None:
     trace = read(tmp_path, text)
     assert trace.jobs["job"].to_list() == ["a"]
     assert trace.jobs["tenant"].to_list() == ["alice"]
+
+
+HEADER = "job,submit,start,end,gpus"
+ROW = "1,2024-01-02 03:04:05,2024-01-02 03:05:05,2024-01-02 05:05:05,2"
+
+
+@pytest.mark.parametrize(
+    ("lines", "dropped"),
+    [
+        (["sep=;", HEADER.replace(",", ";"), ROW.replace(",", ";")], 1),
+        (["# from the batch system, 2024", "# by ops", HEADER, ROW], 2),
+        (["", "", HEADER, ROW], 2),
+        (["#" + HEADER, ROW], 0),
+    ],
+)
+@pytest.mark.parametrize("broken", [False, True])
+def test_lines_before_the_header_are_skipped(
+    tmp_path: Path, lines: list[str], dropped: int, broken: bool
+) -> None:
+    text = "\n".join(lines) + "\n"
+    if broken:
+        line = len(lines) + 1
+        with pytest.raises(InputError, match=rf"line {line}: has 2 fields, not 5"):
+            read(tmp_path, text + "a;b\n" if ";" in text else text + "a,b\n")
+        return
+    trace = read(tmp_path, text)
+    assert trace.jobs.select("duration", "queue", "gpus").row(0) == (7200.0, 60.0, 2.0)
+    assert notes(trace).get("line before the header", ("", 0))[1] == dropped
+
+
+def test_a_wait_after_the_submission_gives_the_start(tmp_path: Path) -> None:
+    rows = "a,2024-01-02 03:04:05,90s,1-02:03:04,2\nb,2024-01-02 03:04:06,0,60,1\n"
+    trace = read(tmp_path, f"job,submit,Wait time,elapsed,gpus\n{rows}")
+    assert trace.jobs.select("job", "queue", "duration").rows() == [
+        ("a", 90.0, 93784.0),
+        ("b", 0.0, 60.0),
+    ]
+    trace = read(tmp_path, "job,submit,wait_min,elapsed,gpus\na,0,1.5,60,2\n")
+    assert trace.jobs["queue"].to_list() == [90.0]
+    with pytest.raises(InputError, match="line 2: wait 'soon' is not a duration"):
+        read(tmp_path, "job,submit,wait,elapsed,gpus\na,0,soon,60,2\n")
+
+
+@pytest.mark.parametrize(
+    "zero", ["0001-01-01T00:00:00Z", "0000-00-00 00:00:00", "1970-01-01 00:00:00", "Unknown"]
+)
+def test_the_zero_of_a_type_of_times_is_a_missing_one(tmp_path: Path, zero: str) -> None:
+    rows = f"{ROW}\n2,2024-01-02 03:04:05,2024-01-02 03:05:05,{zero},1\n"
+    trace = read(tmp_path, f"{HEADER}\n{rows}")
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace)["no end: still running when the log was written"] == ("dropped", 1)
+
+
+def test_rows_of_a_job_that_ran_again_are_its_attempts(tmp_path: Path) -> None:
+    def row(name: str, submit: str, start: str, end: str) -> str:
+        return f"{name},2024-01-02 {submit},2024-01-02 {start},{end and f'2024-01-02 {end}'},2\n"
+
+    first = row("1", "03:00:00", "03:10:00", "04:10:00")
+    again = row("1", "03:00:00", "05:00:00", "07:00:00")
+    other = row("2", "03:00:00", "03:00:00", "03:30:00")
+    trace = read(tmp_path, f"{HEADER}\n{again}{other}{first}")
+    # It waited for ten minutes, lost an hour, and waited for fifty minutes.
+    assert trace.jobs.sort("job").select("job", "duration", "queue", "lost").rows() == [
+        ("1", 7200.0, 3600.0, 3600.0),
+        ("2", 1800.0, 0.0, None),
+    ]
+    assert notes(trace)["earlier attempt of a job: lost time"] == ("repaired", 1)
+    unfinished = read(tmp_path, f"{HEADER}\n{first}{row('1', '03:00:00', '05:00:00', '')}{other}")
+    assert unfinished.jobs["job"].to_list() == ["2"], "its last attempt still runs"
+    for repeated in (
+        row("1", "04:30:00", "05:00:00", "07:00:00"),  # another submission
+        row("1", "03:00:00", "03:30:00", "07:00:00"),  # at the same time
+    ):
+        trace = read(tmp_path, f"{HEADER}\n{first}{repeated}{other}")
+        assert len(trace.jobs) == 3
+        assert notes(trace)["column 'job' repeats; jobs are named by line"] == ("read", 2)
+
+
+def test_logs_of_lsf_and_kubernetes_are_understood(tmp_path: Path) -> None:
+    lsf = read(
+        tmp_path,
+        "JOBID;USER;STAT;QUEUE;SUBMIT_TIME;START_TIME;FINISH_TIME;NGPUS\n"
+        "101;ann;DONE;gpu;Jan 2 03:04 2024;Jan 2 03:05 2024;Jan 2 05:05 2024;2\n"
+        "102;bob;EXIT;gpu;Jan 2 03:04 2024;Jan 2 03:05 2024;Jan 2 04:05 2024;1\n",
+    )
+    assert lsf.jobs.select("user", "duration", "queue", "gpus", "status").rows() == [
+        ("ann", 7200.0, 60.0, 2.0, "passed"),
+        ("bob", 3600.0, 60.0, 1.0, "failed"),
+    ]
+    kubernetes = read(
+        tmp_path,
+        "name,namespace,creationTimestamp,startTime,completionTime,nvidia.com/gpu,phase\n"
+        "a,vision,2024-01-02T03:04:05Z,2024-01-02T03:05:05Z,2024-01-02T05:05:05Z,2,Succeeded\n",
+    )
+    assert kubernetes.jobs.select("job", "tenant", "gpus", "queue").row(0) == (
+        *("a", "vision", 2.0, 60.0),
+    )

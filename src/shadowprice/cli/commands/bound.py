@@ -94,7 +94,7 @@ def bound(
 
     shadowprice bound --trace itp:cluster02.csv.gz --time 5min --prices prices.json
 
-    shadowprice simulate -c cluster.yaml -j jobs.yaml --set prices=fixed:prices.json
+    shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=fixed:prices.json
     """
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.simulator.interrupt import stop_on_signal

@@ -17,6 +17,7 @@ from shadowprice.cli import options as o
 from shadowprice.cli.completion import complete_policy
 from shadowprice.cli.console import Output, print_line, print_note, print_result
 from shadowprice.cli.option_records import expand_options
+from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
 from shadowprice.core.wording import quote_for_display
 
@@ -73,7 +74,7 @@ class ServeOptions:
             help="Scheduling policy: a name listed by `shadowprice policies`, or ./file.py:NAME.",
             autocompletion=complete_policy,
         ),
-    ] = "rolling"
+    ] = DEFAULT_POLICY
     settings: o.SetOption = None
     params: o.ParamsOption = None
     executor: Annotated[

@@ -21,6 +21,7 @@ from shadowprice.cli.console import (
 )
 from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.workload import Workload, read
+from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 @expand_options()
 def simulate(
     workload: Workload,
-    policy: o.PolicyOption = "oasis",
+    policy: o.PolicyOption = DEFAULT_POLICY,
     set_: o.SetOption = None,
     params: o.ParamsOption = None,
     lengths: o.LengthsOption = "known",
@@ -76,7 +77,7 @@ def simulate(
 
     shadowprice simulate --trace 'philly:philly.csv.gz?limit=2000' --policy fifo
 
-    shadowprice simulate -c cluster.yaml -j jobs.yaml --until '300 slots' --set prices=online
+    shadowprice simulate -c cluster.yaml -j jobs.yaml -p oasis --set prices=online
 
     shadowprice simulate -c cluster.yaml -j jobs.yaml --advice --out run
     """

@@ -26,6 +26,7 @@ from shadowprice.cli.console import (
 from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.workload import Workload, read
 from shadowprice.core import bounds
+from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def whatif(
             "oasis?preset=paper is a variant with its own parameter value.",
             rich_help_panel=o.HOW,
             autocompletion=complete_policy,
-            show_default="oasis; of a service, its own",
+            show_default=f"{DEFAULT_POLICY}; of a service, its own",
         ),
     ] = None,
     set_: o.SetOption = None,
@@ -131,7 +132,7 @@ def whatif(
     from shadowprice.simulator.trials import seeds_from
     from shadowprice.simulator.whatif import whatif as run_whatif
 
-    choices = o.policy_choices(policy or ["oasis"], params, set_)
+    choices = o.policy_choices(policy or [DEFAULT_POLICY], params, set_)
     changes = parse_changes(add, remove)
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)

@@ -72,7 +72,7 @@ class GenerationDirectory:
         return self.path / "progress.json"
 
     def plan(self) -> dict[str, Any]:
-        """Return what to run; empty once it is forgotten."""
+        """Return the plan; empty after the generation was forgotten."""
         try:
             plan: dict[str, Any] = json.loads((self.path / "plan.json").read_bytes())
         except FileNotFoundError:
@@ -86,8 +86,8 @@ class GenerationDirectory:
     def write_state(self, state: dict[str, Any]) -> None:
         """Store its state; the caller holds the lock.
 
-        If it doesn't fit, leave out the exit statuses of single processes, then their pids, then
-        cut the tail.
+        If it doesn't fit, the exit statuses of single processes are omitted, then their pids, and
+        then the log tail is shortened.
         """
         for optional in ("exits", "processes"):
             if optional in state and not self._state.fits(state):
@@ -118,10 +118,10 @@ class GenerationDirectory:
         """Acquire its lock; return None if its supervisor lives."""
         return FileLock.try_acquire(self.path)
 
-    def claim(self, who: dict[str, Any]) -> FileLock | None:
+    def claim(self, supervisor: dict[str, Any]) -> FileLock | None:
         """Claim it for its only launch; return the lock, or None if it must not be launched.
 
-        ``who`` identifies the supervisor, and is added to the state.
+        ``supervisor`` is the supervisor's `own_identity`, and is added to the state.
         """
         lock = self.try_lock()
         if lock is None:
@@ -137,16 +137,16 @@ class GenerationDirectory:
                 self.write_state({**state, **refused})
                 lock.release()
                 return None
-            self.write_state({**state, **who, "phase": LAUNCHING, "at": time.time()})
+            self.write_state({**state, **supervisor, "phase": LAUNCHING, "at": time.time()})
         except BaseException:
             lock.release()
             raise
         return lock
 
     def mark_lost_if_dead(self, reason: str) -> bool:
-        """Mark it as lost if its supervisor died; return whether it has ended.
+        """Mark it as lost if its supervisor died; return whether its state is terminal.
 
-        Its processes must have ended before.
+        The caller makes sure that none of its processes runs.
         """
         lock = self.try_lock()
         if lock is None:
@@ -181,7 +181,8 @@ def start_time(process: int) -> int | None:
         content = Path(f"/proc/{process}/stat").read_bytes()
     except OSError:
         return None
-    # The name may contain any character, so count from its closing parenthesis to field 22.
+    # The name, field 2, may contain any character, so split after its closing parenthesis. Then
+    # fields[0] is field 3, and the start time, field 22, is fields[19].
     fields = content.rpartition(b")")[2].split()
     return None if fields[0] in {b"Z", b"X"} else int(fields[19])
 

@@ -243,7 +243,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         plan = launch_plan.build_launch_plan(
             spec,
             allocations,
-            own=own,
+            job_directory=own,
             progress=progress,
             port=port,
             log_bytes=self._settings.log_bytes,

@@ -17,14 +17,15 @@ from shadowprice.executors.generations.placement_checks import RENDEZVOUS_PORTS,
 from shadowprice.executors.local.machine import ProcessAllocation
 
 PROGRESS_FILE: Final = "SHADOWPRICE_PROGRESS_FILE"
-_DATA_LIMIT: Final = 64 << 20  # minimum memory limit in bytes; below it, programs can't start
+_MIN_MEMORY_LIMIT_BYTES: Final = 64 << 20
+"""With a lower limit, programs can't start."""
 
 
 def build_launch_plan(
     spec: GenerationSpec,
-    dealt: Sequence[ProcessAllocation],
+    allocations: Sequence[ProcessAllocation],
     *,
-    own: Path,
+    job_directory: Path,
     progress: Path,
     port: int,
     log_bytes: int,
@@ -35,16 +36,18 @@ def build_launch_plan(
 ) -> dict[str, Any]:
     """Return the plan of a generation as JSON-compatible values.
 
-    ``own`` is the job's directory, the default parent of its working and checkpoint directories.
-    ``port`` is the rendezvous port of its processes on this machine. ``memory`` is ``cgroup``,
-    ``rlimit`` or ``off``. ``user`` is from `users.user_credentials`; by default the executor's own.
+    ``job_directory`` is the default parent of the job's working and checkpoint directories.
+    ``port`` is the rendezvous port of its processes on this machine. ``bell`` is the executor's
+    named pipe, through which supervisors notify it. ``memory`` is ``cgroup``, ``rlimit`` or
+    ``off``. ``user`` is from `users.user_credentials`; None runs the processes as the executor's
+    user.
     """
     execution = secrets.token_hex(16)
-    checkpoints = spec.checkpoint_dir or str(own / "checkpoints")
+    checkpoints = spec.checkpoint_dir or str(job_directory / "checkpoints")
     user_variables = {} if user is None else user["environment"]
     inherited = inherited_environment(spec, {**os.environ, **user_variables})
     processes = []
-    for allocation in dealt:
+    for allocation in allocations:
         environment = inherited | environment_of(
             spec,
             allocation.process,
@@ -55,13 +58,13 @@ def build_launch_plan(
         )
         environment[PROGRESS_FILE] = str(progress)
         environment[EXECUTION_VARIABLE] = execution
-        limit = max(allocation.memory, _DATA_LIMIT) if allocation.memory else 0
+        limit = max(allocation.memory, _MIN_MEMORY_LIMIT_BYTES) if allocation.memory else 0
         processes.append(
             {
                 "name": allocation.process.name,
                 "command": list(spec.program.command),
                 "environment": environment,
-                "directory": spec.program.directory or str(own / "work"),
+                "directory": spec.program.directory or str(job_directory / "work"),
                 "cores": list(allocation.cores),
                 "memory": limit if memory == "rlimit" else 0,
                 "cgroup_memory": limit if memory == "cgroup" else 0,
@@ -71,7 +74,7 @@ def build_launch_plan(
     return {
         "execution": execution,
         "processes": processes,
-        "deals": [allocation.record() for allocation in dealt],
+        "deals": [allocation.record() for allocation in allocations],
         "grace": spec.program.grace,
         "tolerates_workers": spec.program.tolerates_workers,
         "port": port,
@@ -82,7 +85,7 @@ def build_launch_plan(
         "cgroup": str(cgroup) if cgroup is not None else "",
         "folders": []
         if user is not None
-        else [checkpoints, *([] if spec.program.directory else [str(own / "work")])],
+        else [checkpoints, *([] if spec.program.directory else [str(job_directory / "work")])],
     }
 
 

@@ -1,4 +1,7 @@
-"""Sources of the supervisor for the nodes; they need only the standard library."""
+"""Source files of the supervisor that are shipped to Ray nodes.
+
+They import only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,7 @@ _PACKAGES: Final = (
 @cache
 def source_files() -> dict[str, str]:
     """Return the text of every file by its path."""
+    # Empty, because the real ones may import modules that the nodes lack.
     texts = {f"{_ROOT}/{package}__init__.py": "" for package in _PACKAGES}
     root = files(_ROOT)
     for module in _MODULES:

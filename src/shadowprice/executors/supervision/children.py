@@ -190,10 +190,10 @@ def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:
     """Return why `spawn` failed, with a hint."""
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.filename == plan["directory"]:
-        return f"cannot begin in {plan['directory']}: {reason}; see run.workdir"
+        return f"cannot start in {plan['directory']}: {reason}; check run.workdir"
     hint = ""
     if isinstance(error, PermissionError):
-        hint = "; is it executable (chmod +x)?"
+        hint = "; make it executable (chmod +x)"
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
-        hint = "; does its first line name an interpreter (#!)?"
+        hint = "; name its interpreter in the first line (#!)"
     return f"cannot run {plan['command'][0]}: {reason}{hint}"

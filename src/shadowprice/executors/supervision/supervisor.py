@@ -294,8 +294,8 @@ class Supervisor:
                     self._notes[child.name] = "it used more memory than its job requests"
                 elif returned in _OUT_OF_MEMORY_STATUSES and child.memory and not self._ending:
                     self._notes[child.name] = (
-                        f"what it maps is held to {child.memory >> 20} MiB, the memory that its "
-                        "job asks for, which may be why"
+                        f"its data memory is limited to {child.memory >> 20} MiB, the job's "
+                        "request; this may be the cause"
                     )
                 self._exited(child, shell_exit_status(returned))
 
@@ -350,8 +350,8 @@ class Supervisor:
         for name, processes in strays_by_name.items():
             if names := children.process_names(processes):
                 self._notes[name] = (
-                    f"what it left running in the background ({names}) was ended with it; "
-                    "a job lasts as long as its command"
+                    f"background processes ({names}) were stopped when the command ended; "
+                    "keep the command running until they finish"
                 )
         return False
 

@@ -1,4 +1,4 @@
-"""The bound, the best schedule found, and what policies earn with and without its prices."""
+"""Policies compared with the certificate: its bound, its best schedule, and its prices."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from shadowprice.policies.pricing.posted import PostedPrices
     from shadowprice.simulator.scenario import Scenario
 
+# No job is worth this price, so nothing is promised.
 NO_PROMISES: Final = PolicyChoice(
     "rolling", {"prices": "given", "price": 1e12}, "rolling, no promises"
 )
@@ -39,7 +40,7 @@ PROMISED_JOBS_ONLY: Final = {"standby": False, "spare": False}
 
 
 def measure(settings: ExperimentSettings) -> Tables:
-    """Bound generated workloads, and run policies at the prices that prove the bound."""
+    """Compute upper bounds of generated workloads, and run policies at the prices of the bounds."""
     jobs, slots, seconds = (40, 60, 5.0) if settings.quick else (200, 150, 60.0)
     seeds = range(settings.seed, settings.seed + (1 if settings.quick else 3))
     results = settings.each(
@@ -95,10 +96,10 @@ def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
 
 
 def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
-    """Return uniform prices, the mean of the bound's, in the form of `oasis` and of `rolling`.
+    """Return the certificate's mean price: as posted prices for `oasis`, as a number for `rolling`.
 
-    `rolling` applies a given price to every resource that servers limit. For `oasis` only limits
-    that are resources themselves have a price, so that both policies charge every plan the same.
+    `rolling` applies a given price to every resource that servers limit. For `oasis`, only the
+    limits on whole resources have this price, so that both policies charge every plan the same.
     """
     is_resource = np.zeros(prices.prices.shape[1:], np.bool_)
     for index, pool in enumerate(prices.limits):
@@ -108,7 +109,7 @@ def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
 
 
 def _at_one(price: float, file: Path) -> tuple[PolicyChoice, ...]:
-    """Return policies with the same uniform price, which differ in how they treat plans."""
+    """Return policies with one uniform price, which differ in how they treat plans."""
     uniform = {"prices": "given", "price": price}
     return (
         PolicyChoice("oasis", {"prices": f"fixed:{file}"}, "oasis at one price"),

@@ -29,9 +29,11 @@ from shadowprice.service.api import (
 )
 from shadowprice.service.api.requests import problem_response, split_path
 from shadowprice.service.auth import verify_progress_token
+from shadowprice.service.connections import max_connections
 from shadowprice.service.dashboard import router as dashboard
 from shadowprice.service.problems import ProblemError, problem_of
 from shadowprice.service.service import Service
+from shadowprice.service.turns import requester
 
 log = logging.getLogger("shadowprice.service")
 
@@ -84,7 +86,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_parameters)
     app.add_exception_handler(Exception, _known_error)
-    app.add_middleware(RequestGuard)
+    app.add_middleware(RequestGuard, connections=max_connections())
     return app
 
 
@@ -174,12 +176,15 @@ _PROGRESS = re.compile(r"/v1/jobs/([^/]+)/progress")  # path whose POST needs th
 class RequestGuard:
     """ASGI middleware: authentication, security headers, encoded slashes, and HEAD for GET routes.
 
+    It also limits the requests of a tenant that are handled at once.
+
     Authentication comes before routing, so that an anonymous client doesn't learn which paths
     exist. HEAD runs the handler of GET; the web server drops the body.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, connections: int) -> None:
         self._app = app
+        self._connections = connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
@@ -199,27 +204,32 @@ class RequestGuard:
             scope = {**scope, "path": split_path(raw)}
         if scope["method"] == "HEAD" and scope["path"] != _ENDLESS:
             scope = {**scope, "method": "GET"}
-        problem = _refusal(scope)
-        if problem is not None:
-            await problem_response(problem)(scope, receive, guarded)
-            return
-        await self._app(scope, receive, guarded)
+        try:
+            tenant = _requesting_tenant(scope)
+            requester.set(tenant)
+            if tenant is None:
+                await self._app(scope, receive, guarded)
+                return
+            service: Service = scope["app"].state.service
+            with service.writing.usage.handle(tenant, self._connections):
+                await self._app(scope, receive, guarded)
+        except ProblemError as error:  # the application handles those of its routes itself
+            await problem_response(error)(scope, receive, guarded)
 
 
-def _refusal(scope: Scope) -> ProblemError | None:
-    """Return why a request isn't authenticated; None if it is, or needn't be."""
+def _requesting_tenant(scope: Scope) -> str | None:
+    """Return the tenant whose token a request has; None for an operator or a public path.
+
+    A job's own token is one of its tenant. Raise `ProblemError` if the request isn't authenticated.
+    """
     path = scope["path"]
     if _PUBLIC.fullmatch(path):
         return None
     service: Service = scope["app"].state.service
     header = Headers(scope=scope).get("authorization")
-    progress = _PROGRESS.fullmatch(path)
-    try:
-        driver = service.writing
-        if progress is not None and scope["method"] == "POST":
-            verify_progress_token(service.key, header)
-        else:
-            service.tokens.caller(header, driver.clock.now())
-    except ProblemError as error:
-        return error
-    return None
+    driver = service.writing
+    if _PROGRESS.fullmatch(path) is not None and scope["method"] == "POST":
+        key, _ = verify_progress_token(service.key, header)
+        view = driver.published.cached_job(key)
+        return None if view is None else view.tenant
+    return service.tokens.caller(header, driver.clock.now()).scope

@@ -20,7 +20,7 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.owner import RESERVED_LABELS
-from shadowprice.core.specs import JobSpec
+from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
 from shadowprice.core.wording import quote_for_display
 from shadowprice.executors.progress import read_progress
@@ -50,7 +50,9 @@ from shadowprice.service.api.requests import (
     Limit,
     ServiceDep,
     api_router,
-    read_json_body,
+    in_turn,
+    parse_json,
+    read_body,
     service_of,
 )
 from shadowprice.service.auth import Caller
@@ -78,6 +80,7 @@ from shadowprice.service.state.operations import (
 from shadowprice.service.state.submission import (
     REVISABLE_KEYS,
     Submission,
+    merge_changes,
     read_submissions,
     request_hash,
 )
@@ -167,8 +170,7 @@ async def submit(
         raise InputError(Fault("body.jobs", f"expected a list of 1 to {MAX_JOBS_PER_REQUEST} jobs"))
     driver = service.writing
     read = partial(_submissions, service, caller, records, single=not several)
-    # Validating many jobs on the loop would delay other requests.
-    submissions = await asyncio.to_thread(read) if len(records) > 4 else read()
+    submissions = await in_turn(request, read)
     if service.runner is not None:
         _check_users(service, submissions, single=not several)
     submissions = [
@@ -452,6 +454,7 @@ async def resubmit(
 @router.patch("/jobs/{name:name}", responses=problems(404, 409, 429))
 async def revise(
     name: str,
+    request: Request,
     service: ServiceDep,
     caller: CallerDep,
     changes: Annotated[Any, Depends(JsonBody(JobRevision, validated=False))],
@@ -465,10 +468,26 @@ async def revise(
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
     view = await find_job(service, caller, name)
     driver = service.writing
-    memory = added_memory(driver.specification(view.key) or {}, changes)
+    memory = await in_turn(request, partial(_check_revision, service, view, changes))
     with service.reserve(caller.scope, 0, memory):
         revised: JobView = await driver.do(ReviseJob(view.key, changes, dry_run))
     return revised.to_resource()
+
+
+def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any]) -> int:
+    """Validate the changes of a job; return the memory that they add to its record.
+
+    The writer validates them again, against the job and the servers at that moment. Many invalid
+    values would take it long.
+    """
+    driver = service.writing
+    record = driver.specification(view.key)
+    if record is None:  # the job was closed meanwhile
+        return memory_of(changes)
+    _, faults = validate(JobSpec, merge_changes(record, changes), "job")
+    if faults:
+        raise InputError(faults)
+    return added_memory(record, changes)
 
 
 @router.get("/jobs/{name:name}/explain", responses=problems(404))
@@ -611,7 +630,7 @@ async def report_progress(
     key, generation = await find_reporting_job(service, name, request.headers.get("authorization"))
     try:
         # Python writes NaN for a diverged loss; that must not cost the report's progress.
-        body = await read_json_body(request, MAX_REPORT_BYTES, strict=False)
+        body = parse_json(await read_body(request, MAX_REPORT_BYTES), strict=False)
         if isinstance(body, dict):
             body.setdefault("generation", generation)
         report, omitted = read_progress(key, body, driver.clock.now() / SECOND)
@@ -661,6 +680,7 @@ async def logs(
 
 @router.post("/quote", responses=problems(403, 409, 429))
 async def quote(
+    request: Request,
     service: ServiceDep,
     caller: CallerDep,
     body: Annotated[Any, Depends(JsonBody(JobSpec, validated=False))],
@@ -675,7 +695,8 @@ async def quote(
         body = {"name": "quote", **body}
     driver = service.writing
     calendar = driver.published.servers.calendar
-    [submission] = _submissions(service, caller, [body], quoted=True)
+    read = partial(_submissions, service, caller, [body], quoted=True)
+    [submission] = await in_turn(request, read)
     quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)

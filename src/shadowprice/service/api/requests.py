@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import json.scanner
 import math
 import re
 import time
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from typing import Annotated, Any, Final, TypeVar
 from urllib.parse import quote, unquote
@@ -29,6 +30,7 @@ from shadowprice.service.auth import Caller
 from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.settings import MAX_BODY_BYTES
+from shadowprice.service.turns import requester
 from shadowprice.service.usage import BodyMeter
 
 T = TypeVar("T")
@@ -166,12 +168,18 @@ class JsonBody:
     async def __call__(self, request: Request, caller: CallerDep) -> AsyncIterator[Any]:
         """Yield the body, once the caller is known; it counts until the request is answered."""
         if caller.scope is None:
-            yield self._checked(await read_json_body(request))
+            yield await self._read(request)
             return
         with service_of(request).writing.usage.receive(caller.scope) as meter:
-            yield self._checked(await read_json_body(request, meter=meter))
+            yield await self._read(request, meter)
 
-    def _checked(self, value: Any) -> Any:
+    async def _read(self, request: Request, meter: BodyMeter | None = None) -> Any:
+        text = await read_body(request, meter=meter)
+        request.state.has_large_body = len(text) > MAX_INLINE_BODY_BYTES
+        return await in_turn(request, lambda: self._parse(text))
+
+    def _parse(self, text: bytes) -> Any:
+        value = parse_json(text)
         if not self._validated:
             return value
         spec, faults = validate(self.model, value, "body")
@@ -186,6 +194,22 @@ class JsonBody:
     def schema(self) -> dict[str, Any]:
         """Return the JSON schema of the body, with references to components."""
         return TypeAdapter(self.model).json_schema(ref_template=REFERENCE)
+
+
+MAX_INLINE_BODY_BYTES: Final = 4 << 10
+"""Largest body that the event loop parses and validates: it handles no other request meanwhile."""
+
+
+async def in_turn(request: Request, work: Callable[[], T]) -> T:
+    """Return the result of work on a request's body; if that is large, in a thread.
+
+    Only one large body is worked on at a time, and tenants take turns: threads would compete with
+    the event loop for the interpreter.
+    """
+    if not request.state.has_large_body:
+        return work()
+    async with service_of(request).bodies.turn(requester.get()):
+        return await asyncio.to_thread(work)
 
 
 BODY_IDLE_SECONDS: Final = 60.0  # longest pause within a body of JSON
@@ -221,17 +245,13 @@ def _malformed_body(detail: str) -> ProblemError:
     return ProblemError("malformed", str(fault), faults=[fault])
 
 
-async def read_json_body(
-    request: Request,
-    limit: int = MAX_BODY_BYTES,
-    meter: BodyMeter | None = None,
-    *,
-    strict: bool = True,
-) -> Any:
-    """Return the JSON of a request's body; ``strict`` as in `parse_json`.
+async def read_body(
+    request: Request, limit: int = MAX_BODY_BYTES, meter: BodyMeter | None = None
+) -> bytes:
+    """Return a request's body of JSON.
 
-    Raise `ProblemError` if the body exceeds ``limit`` bytes or the meter's limit, is not JSON, has
-    another media type, or doesn't come in time.
+    Raise `ProblemError` if the body exceeds ``limit`` bytes or the meter's limit, has another media
+    type, or doesn't come in time.
     """
     kind = request.headers.get("content-type", "application/json").partition(";")[0].strip()
     if kind.lower() not in {"application/json", "application/merge-patch+json"}:
@@ -252,12 +272,12 @@ async def read_json_body(
         if meter is not None:
             meter.add(len(part))
         parts.append(part)
-    return parse_json(b"".join(parts), strict=strict)
+    return b"".join(parts)
 
 
 _SEPARATORS: Final = (b",", b"[", b"{")
 """Before each value but the first is one of these. Those within texts count too: counting is fast,
-and parsing millions of values takes seconds and gigabytes."""
+and parsing millions of values takes seconds and gigabytes, while no other thread runs."""
 
 
 def parse_json(text: bytes, *, strict: bool = True) -> Any:
@@ -270,7 +290,11 @@ def parse_json(text: bytes, *, strict: bool = True) -> Any:
         hint = f"send at most {bounds.BODY_VALUES.most:,}"
         raise ProblemError("too-large", f"the body has too many values; {hint}")
     try:
-        value = json.loads(text, object_pairs_hook=_unique if strict else None)
+        value = json.loads(
+            text,
+            cls=_YieldingDecoder if len(text) > MAX_INLINE_BODY_BYTES else None,
+            object_pairs_hook=_unique if strict else None,
+        )
     except json.JSONDecodeError as error:
         where = f"line {error.lineno}, column {error.colno}"
         raise ProblemError("malformed", f"not JSON: {error.msg} ({where})") from error
@@ -284,6 +308,18 @@ def parse_json(text: bytes, *, strict: bool = True) -> Any:
         fault = Fault("body" + "".join(reversed(inside)), message, hint)
         raise ProblemError("malformed", str(fault), faults=(fault,))
     return value
+
+
+class _YieldingDecoder(json.JSONDecoder):
+    """Decoder in Python, so that other threads run meanwhile.
+
+    The one in C decodes an object of a hundred thousand keys without releasing the interpreter. It
+    is six times as fast.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.scan_once = json.scanner.py_make_scanner(self)  # type: ignore[attr-defined]  # no stub
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -301,6 +337,8 @@ def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
     """Return the first part that is too deep, not finite, or not text that can be stored."""
     if depth > bounds.NESTING.most:
         return [], "nested too deeply", f"nest at most {bounds.NESTING.most} levels"
+    if isinstance(value, dict | list) and len(value) > bounds.ENTRIES.most:
+        return [], bounds.ENTRIES.message(len(value)), "send less at once"
     if isinstance(value, str):
         reason = text_problem(value)
         return None if reason is None else ([], *reason)

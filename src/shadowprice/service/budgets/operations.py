@@ -1,4 +1,4 @@
-"""Operations on budgets, by operators, the cluster file and time."""
+"""Operations on budgets: requests of operators, changes of the cluster file, and due periods."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class StartDuePeriods:
 class PutTenant:
     """Add a tenant, or change its share or budget.
 
-    A ``share`` of None keeps the share. ``budget`` only applies if ``budgeted``; then None removes
-    the budget.
+    A ``share`` of None keeps the share. ``budgeted`` is whether the request sets the budget; a
+    ``budget`` of None then removes it.
     """
 
     name: str
@@ -66,7 +66,7 @@ class RemoveTenant:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Grant points to a tenant beyond its budget, in millionths of a point."""
+    """Grant points to a tenant beyond its budget. ``points`` is in millionths of a point."""
 
     tenant: str
     points: int

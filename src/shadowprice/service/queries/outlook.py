@@ -10,9 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
@@ -33,9 +31,9 @@ from shadowprice.rest.jobs import JobOutlook, SuggestedChange
 from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice, advice_lines
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
 from shadowprice.service.driver import Driver
-from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.operations import EngineFork, ForkEngine
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
+from shadowprice.service.turns import TenantTurns
 
 log = logging.getLogger("shadowprice.service")
 
@@ -63,8 +61,7 @@ class OutlookQueue:
     """
 
     def __init__(self) -> None:
-        self._waiting: dict[str | None, deque[asyncio.Future[None]]] = {}
-        self._is_busy = False
+        self._turns = TenantTurns(max_waiting=MAX_REQUESTS, what="requests for advice")
 
     async def build(
         self,
@@ -81,46 +78,9 @@ class OutlookQueue:
         of its requests wait, and `ShadowpriceError` if the policy gives no quotes, or the cluster
         lacks a resource that the job names.
         """
-        async with self.turn(tenant):
+        async with self._turns.turn(tenant):
             fork = await driver.do(ForkEngine(key, JobSpec.model_validate(record)))
             return await asyncio.to_thread(build_outlook, fork, record, waits=waits)
-
-    @asynccontextmanager
-    async def turn(self, tenant: str | None) -> AsyncIterator[None]:
-        """Wait until it is this request's turn, and run a block during it."""
-        if self._is_busy:
-            requests = self._waiting.setdefault(tenant, deque())
-            if len(requests) >= MAX_REQUESTS:
-                raise ProblemError("overloaded", f"{MAX_REQUESTS} requests for advice already wait")
-            turn = asyncio.get_running_loop().create_future()
-            requests.append(turn)
-            try:
-                await turn
-            except asyncio.CancelledError:
-                if not turn.cancelled():
-                    self._next()  # the turn began before the request was cancelled
-                elif turn in requests:
-                    requests.remove(turn)
-                raise
-        self._is_busy = True
-        try:
-            yield
-        finally:
-            self._next()
-
-    def _next(self) -> None:
-        """Begin the turn of the tenant that has waited for the most turns."""
-        while self._waiting:
-            tenant, requests = next(iter(self._waiting.items()))
-            del self._waiting[tenant]
-            while requests:
-                turn = requests.popleft()
-                if not turn.cancelled():
-                    if requests:
-                        self._waiting[tenant] = requests  # behind all other tenants
-                    turn.set_result(None)
-                    return
-        self._is_busy = False
 
 
 @dataclass(frozen=True, slots=True)

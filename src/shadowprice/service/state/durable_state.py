@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.clock import MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.backlog import Backlog
 from shadowprice.service.state.commit_result import Withheld
 from shadowprice.service.state.ending import TimespanEnd
 from shadowprice.service.state.job_views import JobView
@@ -35,7 +35,7 @@ class StoredState:
     views: dict[str, JobView]  # of open jobs by key, as are the specifications
     specs: dict[str, Mapping[str, Any]]
     orders: dict[str, Start | Resize]  # newest command of each running job
-    backlog: deque[str]  # accepted jobs that wait for a decision
+    backlog: Backlog
     next_job: int
     next_event_id: int
     accounts: Accounts

@@ -1,13 +1,13 @@
 """Promise margins, learnt from the delays of jobs against their plans.
 
 A policy plans with stated speeds and whole slots. Real jobs start late, run longer and yield to
-other jobs. The service therefore promises a completion later than the planned one, by a share of
-the time from a job's arrival to its planned completion.
+other jobs. The service therefore promises a completion later than the planned one. The relative
+margin is this difference divided by the time from a job's arrival to its planned completion.
 
-The goal is that 95 % of the promises are kept. The share is the 97 % quantile of earlier delays,
-corrected for their number: of n measured shares, it is that of rank ceil(0.97 (n + 1)). If jobs
-behave like those before them, at least 97 % of the promises are kept. This is conformal prediction
-(Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005, chapter 2).
+The goal is that 95 % of the promises are kept. The relative margin is the 97 % quantile of earlier
+relative delays, corrected for their number: of n delays, the one of rank ceil(0.97 (n + 1)). If
+jobs behave like those before them, at least 97 % of the promises are kept. This is conformal
+prediction (Vovk, Gammerman and Shafer, Algorithmic Learning in a Random World, 2005, chapter 2).
 
 Delays come in bursts. So open jobs count as soon as their plans slip, and the quantile adapts. Each
 broken promise raises it, and each kept promise lowers it a little, never below 97 % (Gibbs and
@@ -34,29 +34,39 @@ from sqlalchemy import Connection, select
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 
-TARGET_SHARE: Final = 0.97
-"""Share of promises that the quantile is set to keep, so that at least 95 % are kept.
+QUANTILE_LEVEL: Final = 0.97
+"""Fraction of promises that the quantile is set to keep, so that at least 95 % are kept.
 
-Promises that are made in a burst of delays don't know them yet. With 0.95 here, 94.2 to 94.7 % were
-kept in the runs of docs/experiments/live-errors.md.
+A promise made early in a burst of delays can't allow for the delays that follow. With 0.95 here,
+94.2 to 94.7 % were kept in the runs of docs/experiments/live-errors.md.
 """
 
-NEWEST: Final = 200  # number of a group's newest finished jobs that determine its margin
+MAX_DELAYS_PER_GROUP: Final = 200
+"""Number of a group's newest finished jobs that determine its margin."""
 
-STORED: Final = 1_000  # number of newest finished jobs that recovery reads
+RECOVERED_JOBS: Final = 2_000
+"""Newest finished jobs that recovery reads, but at least `MIN_GROUP_JOBS` of each tenant."""
 
-MAX_GROUPS: Final = 10_000  # maximum number of groups; the oldest is dropped first
+MAX_TENANTS: Final = 1_000
+"""Maximum number of tenants; the one whose job finished longest ago is dropped first."""
 
-ENOUGH: Final = 19
+MAX_TENANT_GROUPS: Final = 100
+"""Maximum number of a tenant's groups, so that they push out no other tenant's."""
+
+MIN_GROUP_JOBS: Final = 19
 """Minimum finished jobs of a group. The longest of 19 delays is expected to cover 95 % of jobs."""
 
-FEWEST: Final = 3
-"""Minimum finished jobs of a tenant without `ENOUGH`: then the longest delay counts."""
+MIN_TENANT_JOBS: Final = 3
+"""Minimum finished jobs of a tenant none of whose groups has `MIN_GROUP_JOBS`.
 
-MIN_VOTES: Final = 3
+With so few jobs, the quantile is the longest delay.
+"""
+
+MIN_TENANTS: Final = 3
 """Minimum number of tenants for a median: with fewer, a single tenant would determine it."""
 
-STEP: Final = 0.05  # step of the quantile per promise: gamma of Gibbs and Candes
+QUANTILE_STEP: Final = 0.05
+"""Step of the quantile per promise: gamma of Gibbs and Candes."""
 
 _Group = tuple[str | None, ...]
 
@@ -74,38 +84,43 @@ class Margin:
 
 @dataclass(slots=True)
 class _Delays:
-    """Delays of a group of jobs, as shares of their planned time.
+    """Relative delays of a group of jobs.
 
-    ``slipped`` has the present delays of open jobs that complete later than first planned, by name.
-    ``given_up`` is the share of promises that the quantile allows to break, at most ``1 -
-    TARGET_SHARE``: alpha of Gibbs and Candes.
+    ``slipped`` has the current delays of open jobs that complete later than first planned, by name.
+    ``miss_fraction`` is the fraction of promises that the quantile allows to break, at most ``1 -
+    QUANTILE_LEVEL``: alpha of Gibbs and Candes.
     """
 
-    newest: deque[float] = field(default_factory=lambda: deque(maxlen=NEWEST))
+    newest: deque[float] = field(default_factory=lambda: deque(maxlen=MAX_DELAYS_PER_GROUP))
     slipped: dict[str, float] = field(default_factory=dict)
-    given_up: float = 1.0 - TARGET_SHARE
+    miss_fraction: float = 1.0 - QUANTILE_LEVEL
     _quantile: float | None = None
 
-    def slip(self, name: str, delay: float | None) -> None:
-        """Record the present delay of an open job; None if its plan doesn't slip."""
+    def record_open_delay(self, name: str, delay: float | None) -> None:
+        """Record the current delay of an open job; None if its plan isn't late."""
         self._quantile = None
         self.slipped.pop(name, None)
         if delay is not None:
             self.slipped[name] = delay
 
-    def note(self, delay: float, *, is_broken: bool | None) -> None:
-        """Record a delay, and whether the promise was broken; None if it had no learnt margin."""
+    def record_finished(self, delay: float, *, is_broken: bool | None) -> None:
+        """Record the delay of a finished job, and whether its promise was broken.
+
+        ``is_broken`` is None if the promise had no learnt margin.
+        """
         self._quantile = None
         self.newest.append(delay)
         if is_broken is not None:
-            moved = self.given_up + STEP * (1.0 - TARGET_SHARE - is_broken)
-            self.given_up = min(1.0 - TARGET_SHARE, max(0.0, moved))
+            moved = self.miss_fraction + QUANTILE_STEP * (1.0 - QUANTILE_LEVEL - is_broken)
+            self.miss_fraction = min(1.0 - QUANTILE_LEVEL, max(0.0, moved))
 
     def quantile(self) -> float:
-        """Return the delay that promises allow for, as a share of the planned time."""
+        """Return the relative delay that promises allow for."""
         if self._quantile is None:
-            delays = sorted([*self.newest, *islice(reversed(self.slipped.values()), NEWEST)])
-            rank = min(len(delays), math.ceil((1.0 - self.given_up) * (len(delays) + 1)))
+            delays = sorted(
+                [*self.newest, *islice(reversed(self.slipped.values()), MAX_DELAYS_PER_GROUP)]
+            )
+            rank = min(len(delays), math.ceil((1.0 - self.miss_fraction) * (len(delays) + 1)))
             self._quantile = delays[rank - 1]
         return self._quantile
 
@@ -114,27 +129,32 @@ class Margins:
     """Delays of jobs by tenant and family; the oldest are dropped."""
 
     def __init__(self) -> None:
-        self._groups: dict[_Group, _Delays] = {}
+        self._tenants: dict[str | None, dict[_Group, _Delays]] = {}
 
     def follow(self, view: JobView) -> None:
-        """Record a job's delay: that of its end, or of its present plan while it is open."""
+        """Record a job's delay at its end, or of its current plan while it is open."""
         if view.first_promise is None or view.arrival is None:
             return
         planned = view.first_promise - view.margin
         late = 0 if view.completion is None else max(0, view.completion - planned)
         delay = late / _slots(planned, view.arrival)
+        known = self._tenants.get(view.tenant, {})
         for group in _groups(view.tenant, view.family):
-            delays = self._groups.get(group)
+            delays = known.get(group)
             if delays is not None:
-                delays.slip(view.key, delay if late and view.state.open else None)
+                delays.record_open_delay(view.key, delay if late and view.state.open else None)
         if view.state is not State.FINISHED:
             return
         assert view.completion is not None
         is_broken = view.completion > view.first_promise if view.margin_jobs else None
+        self._tenants[view.tenant] = self._tenants.pop(view.tenant, known)  # the newest
         for group in _groups(view.tenant, view.family):
-            self._groups.setdefault(group, _Delays()).note(delay, is_broken=is_broken)
-        while len(self._groups) > MAX_GROUPS:
-            del self._groups[next(iter(self._groups))]
+            delays = known[group] = known.pop(group, _Delays())
+            delays.record_finished(delay, is_broken=is_broken)
+        while len(known) > MAX_TENANT_GROUPS:
+            del known[next(iter(known))]
+        while len(self._tenants) > MAX_TENANTS:
+            del self._tenants[next(iter(self._tenants))]
 
     def margin(
         self,
@@ -150,52 +170,71 @@ class Margins:
         its tenant. Without one, it comes from the other tenants. The promise stays before
         ``until``, the first slot in which nothing may run.
         """
-        share, jobs = self._own(tenant, family) or self._of_others(tenant)
-        slots = math.ceil(share * _slots(planned, arrival) - 1e-9)
+        relative, jobs = self._tenant_margin(tenant, family) or self._median_of_others(tenant)
+        slots = math.ceil(relative * _slots(planned, arrival) - 1e-9)
         if until is not None:
             slots = min(slots, max(0, until - 1 - planned))
         return Margin(slots, jobs)
 
-    def _own(self, tenant: str | None, family: str | None) -> tuple[float, int] | None:
-        """Return a tenant's margin as a share, and the number of its jobs; None if too few."""
-        for group, fewest in (
-            *((group, ENOUGH) for group in _groups(tenant, family)),
-            ((tenant,), FEWEST),
+    def _tenant_margin(self, tenant: str | None, family: str | None) -> tuple[float, int] | None:
+        """Return a tenant's relative margin, and the number of its jobs; None if too few."""
+        known = self._tenants.get(tenant, {})
+        for group, minimum in (
+            *((group, MIN_GROUP_JOBS) for group in _groups(tenant, family)),
+            ((tenant,), MIN_TENANT_JOBS),
         ):
-            delays = self._groups.get(group)
-            if delays is not None and len(delays.newest) >= fewest:
+            delays = known.get(group)
+            if delays is not None and len(delays.newest) >= minimum:
                 return delays.quantile(), len(delays.newest)
         return None
 
-    def _of_others(self, tenant: str | None) -> tuple[float, int]:
-        """Return the median of the other tenants' margins as shares, and the number of jobs."""
-        voting = [
+    def _median_of_others(self, tenant: str | None) -> tuple[float, int]:
+        """Return the median of the other tenants' relative margins, and the number of jobs."""
+        others = [
             delays
-            for group, delays in self._groups.items()
-            if len(group) == 1 and group != (tenant,) and len(delays.newest) >= FEWEST
+            for other, groups in self._tenants.items()
+            if other != tenant
+            and (delays := groups.get((other,)))
+            and len(delays.newest) >= MIN_TENANT_JOBS
         ]
-        if len(voting) < MIN_VOTES:
+        if len(others) < MIN_TENANTS:
             return 0.0, 0
-        # The lower of two middle values: half of the voters must ask for a margin.
+        # The lower of two middle values, so that at least half of the tenants need the margin.
         return (
-            median_low(delays.quantile() for delays in voting),
-            sum(len(delays.newest) for delays in voting),
+            median_low(delays.quantile() for delays in others),
+            sum(len(delays.newest) for delays in others),
         )
 
 
 def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margins:
-    """Return the delays of open jobs, and of the newest finished jobs in the store."""
+    """Return the delays of open jobs, and of each tenant's newest finished jobs in the store."""
     table, margins = tables.jobs, Margins()
-    rows = connection.execute(
-        select(table.c.view)
-        .where(table.c.state == State.FINISHED.value)
-        .order_by(table.c.id.desc())
-        .limit(STORED)
-    ).scalars()
-    views = [JobView.from_json(text) for text in rows]
+    tenants = _stored_tenants(connection)
+    views: list[JobView] = []
+    for tenant in tenants:
+        rows = connection.execute(
+            select(table.c.view)
+            .where(table.c.tenant == tenant, table.c.state == State.FINISHED.value)
+            .order_by(table.c.id.desc())
+            .limit(min(MAX_DELAYS_PER_GROUP, max(MIN_GROUP_JOBS, RECOVERED_JOBS // len(tenants))))
+        ).scalars()
+        views += map(JobView.from_json, rows)
     for view in (*sorted(views, key=lambda view: view.closed or 0), *open_views):
         margins.follow(view)
     return margins
+
+
+def _stored_tenants(connection: Connection) -> list[str | None]:
+    """Return the tenants of all stored jobs, and None; each takes one step in an index."""
+    column = tables.jobs.c.tenant
+    tenants: list[str | None] = [None]
+    query = select(column).where(column.is_not(None))
+    while True:
+        following = query if tenants[-1] is None else query.where(column > tenants[-1])
+        tenant = connection.execute(following.order_by(column).limit(1)).scalar()
+        if tenant is None:
+            return tenants
+        tenants.append(tenant)
 
 
 def _slots(planned: int, arrival: int) -> int:

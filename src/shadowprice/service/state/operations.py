@@ -172,7 +172,7 @@ class SubmitJobs:
         if self.at_once:
             _decide_new(batch, fresh)
         else:
-            state.backlog.extend(fresh)
+            state.backlog.extend((item.tenant, key) for key, item in fresh.items())
         return answers
 
     def _record_new(
@@ -319,7 +319,7 @@ def _decide_alone(batch: Batch, key: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class DecideBacklog:
-    """Decide the oldest accepted jobs of the backlog, at most ``most`` of them."""
+    """Decide accepted jobs of the backlog, at most ``most`` of them; tenants take turns."""
 
     most: int
 
@@ -328,7 +328,7 @@ class DecideBacklog:
         state = batch.state
         keys: list[str] = []
         while state.backlog and len(keys) < self.most:
-            key = state.backlog.popleft()
+            key = state.backlog.pop()
             view = state.views.get(key)
             if view is not None and view.state is State.PENDING:
                 keys.append(key)

@@ -12,7 +12,6 @@ import json
 import logging
 import platform
 import zlib
-from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
@@ -41,6 +40,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
 from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
+from shadowprice.service.state.backlog import Backlog
 from shadowprice.service.state.durable_state import StoredState
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margins, read_margins
@@ -125,7 +125,7 @@ def _begin(
         store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
     return StoredState(
-        engine, calendar, {}, {}, {}, deque(), 1, 1, Accounts({}, 1), now, 0, 0, Margins()
+        engine, calendar, {}, {}, {}, Backlog(), 1, 1, Accounts({}, 1), now, 0, 0, Margins()
     )
 
 
@@ -355,12 +355,12 @@ def _under(engine: Engine, choice: PolicyChoice) -> Engine:
 
 def _jobs(
     connection: Connection,
-) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], deque[str]]:
+) -> tuple[dict[str, JobView], dict[str, Mapping[str, Any]], Backlog]:
     """Return the views and specifications of open jobs, and the keys of undecided ones."""
     table = tables.jobs
     views: dict[str, JobView] = {}
     specs: dict[str, Mapping[str, Any]] = {}
-    backlog: deque[str] = deque()
+    backlog = Backlog()
     rows = connection.execute(
         select(table.c.key, table.c.view, table.c.spec)
         .where(table.c.open == 1)
@@ -370,7 +370,7 @@ def _jobs(
         view = views[row.key] = JobView.from_json(row.view)
         specs[row.key] = json.loads(row.spec)
         if view.state is State.PENDING:
-            backlog.append(row.key)
+            backlog.extend([(view.tenant, row.key)])
     return views, specs, backlog
 
 

@@ -40,7 +40,6 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
-from shadowprice.service.budgets.billing import REFUSAL_CODE
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
@@ -353,16 +352,17 @@ class RecordReports:
 
 
 def _complete_abandoned(batch: Batch, report: Ended) -> None:
-    """Complete a job that exited 0 before the slot that its tenant couldn't pay.
+    """Complete a job that exited 0 before the slot for which it was abandoned.
 
-    The slot began before the exit was reported, so the job was abandoned. It neither held nor paid
-    the slot.
+    The slot began before the exit was reported: the tenant couldn't pay it, or a limit of the job
+    was exceeded. The job neither held nor paid the slot. A job that failed by itself has no other
+    end of that generation to report.
     """
     job = batch.find_jobs([report.job]).get(report.job)
     if job is None or job.view.state is not State.FAILED:
         return
     view = job.view
-    if (view.reason or {}).get("code") != REFUSAL_CODE or view.generation != report.generation:
+    if view.generation != report.generation:
         return
     commands = tables.commands
     record = batch.connection.execute(

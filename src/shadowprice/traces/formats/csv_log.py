@@ -13,7 +13,7 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.traces.job_log import CLOCK_SKEW, check_times
+from shadowprice.traces.job_log import CLOCK_SKEW, check_times, merge_attempts, waiting_time
 from shadowprice.traces.log_values import (
     Times,
     Tres,
@@ -22,6 +22,7 @@ from shadowprice.traces.log_values import (
     each,
     gpus_of,
     is_nothing,
+    is_zero_time,
     number_of,
     read_times,
     seconds_of,
@@ -45,11 +46,14 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "completion datefinished timefinished dateended timeended",
     "duration": "duration runtime elapsed elapsedtime elapsedraw wallclock wallclocktime "
     "runseconds executiontime usedwalltime wallduration resourcesusedwalltime",
+    "wait": "wait waittime waited waiting waitingtime queuetime queueingtime queuingtime "
+    "queuedelay queueduration pendingtime pendtime",
     "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
     "reqwalltime maxruntime resourcelistwalltime walltime",
     "deadline": "deadline deadlinetime due duedate dueat dueby ddl",
     "gpus": "gpus gpu numgpus numgpu ngpus gpunum gpucount requestedgpus reqgpus gpusrequested "
     "allocgpus gpusallocated allocatedgpus gpualloc gpureq totalgpus numberofgpus "
+    "nvidiacomgpu nvidiagpu "
     "alloctres reqtres tres allocgres reqgres gres",
     "gpus_per_node": "gpuspernode gpupernode",
     "nodes": "nodes numnodes nnodes nodecount allocnodes reqnodes",
@@ -59,7 +63,7 @@ _COLUMNS: Final[Mapping[str, str]] = {
     "tenant": "tenant account group groupname project projectname team vc virtualcluster "
     "department organization organisation namespace queue queuename partition partitionname",
     "user": "user username userid owner submitter submittedby",
-    "status": "status state jobstate finalstate result outcome exitstatus exitcode",
+    "status": "status state stat jobstate finalstate result outcome exitstatus exitcode",
     "model": "model modelname architecture network",
 }
 """Headers by meaning, in lower case without separators and units; the best first."""
@@ -92,8 +96,9 @@ _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
     files="*.csv[.gz], with commas, semicolons, tabs or bars between columns",
     gotchas=(
         (
-            "a job needs a submission (or start), and a run time or a start and an end; guessed "
-            "columns are listed, and --map submit=COLUMN,gpus=COLUMN,... replaces them"
+            "a job needs a submission (or start), and a run time or a start and an end; a wait "
+            "after the submission gives the start; guessed columns are listed, and "
+            "--map submit=COLUMN,gpus=COLUMN,... replaces them"
         ),
         (
             "times may be ISO 8601, seconds or milliseconds since 1970 or since the first job, or "
@@ -103,6 +108,10 @@ _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
         "GPUs may be counts or TRES strings (gres/gpu:a100=2), or gpus_per_node times nodes",
         "time limits are kept apart from run times",
         "deadlines are times, written as the submissions are",
+        (
+            "rows of one job, submitted once and run one after another, are its attempts: the last "
+            "one's run time counts, and the earlier ones are its lost time"
+        ),
         "jobs that never started, and those still running at the end of the log, are left out",
     ),
     options={
@@ -115,36 +124,46 @@ _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
 def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     """Read a table of jobs."""
     head = read_head(path)
-    first = head.splitlines()[0]
-    separator = max(_SEPARATORS, key=first.count)
-    header = column_names(head, separator)
+    preamble, separator = _preamble(head)
+    header = column_names(head, separator, preamble)
+    place = f"{path}: line {preamble + 1}"
     if "line" in header:
         message = "the header names a column 'line', which this reader uses itself"
-        raise InputError(Fault(f"{path}: line 1", message, "rename it"))
+        raise InputError(Fault(place, message, "rename it"))
     mapping = _pairs(reading.options.get("map", ""))
     zone = time_zone(reading.options.get("timezone", "UTC"))
     order = reading.options.get("dates", "")
     if order not in {"", "dmy", "mdy"}:
         raise InputError(f"dates={quote_for_display(order)}: write dates=dmy or dates=mdy")
-    table = read_table(path, dict.fromkeys(header, pl.String()), reading, separator=separator)
+    table = read_table(
+        path, dict.fromkeys(header, pl.String()), reading, separator=separator, preamble=preamble
+    )
+    reading.tally.add("dropped", "line before the header", preamble)
     filled = [name for name in header if table.frame.select(~is_nothing(pl.col(name)).all()).item()]
-    names = _mapping(path, header, filled, mapping)
-    named = names.get("job")
-    if named and "job" not in mapping and table.frame[named].drop_nulls().is_duplicated().any():
-        # A column of names rather than of ids.
-        repeated = int(table.frame[named].is_duplicated().sum())
-        reading.tally.add(
-            "read", f"column {quote_for_display(named)} repeats; jobs are named by line", repeated
-        )
-        del names["job"]
-    for meaning, column in names.items():
-        used = int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
-        reading.tally.add("read", f"{meaning}: column {quote_for_display(column)}", used)
+    names = _mapping(place, header, filled, mapping)
+    used = {
+        meaning: int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
+        for meaning, column in names.items()
+    }
     log = _Log(table, names)
     absolute = log.times(zone, cast(Literal["", "dmy", "mdy"], order))
     log.durations()
     log.resources()
     log.states(reading)
+    table.frame = table.frame.with_columns(_lost=pl.lit(None, dtype=pl.Float64()))
+    named = names.get("job")
+    if named and table.frame[named].drop_nulls().is_duplicated().any():
+        if (merged := merge_attempts(table.frame, named, reading.tally)) is not None:
+            table.frame = merged
+        elif "job" not in mapping:
+            # A column of names rather than of ids.
+            repeated = int(table.frame[named].is_duplicated().sum())
+            column = quote_for_display(named)
+            reading.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
+            del names["job"]
+    for meaning, column in names.items():
+        text = f"{meaning}: column {quote_for_display(column)}"
+        reading.tally.add("read", text, used[meaning])
     check_times(table, names)
     own = names.get("job")
     job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
@@ -152,7 +171,8 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
         job=job,
         submit="_submit",
         duration="_duration",
-        queue="_queue",
+        queue=waiting_time(),
+        lost="_lost",
         time_limit="_time_limit",
         deadline="_deadline",
         gpus="_gpus",
@@ -167,11 +187,29 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     return build_trace("csv", jobs, path, reading.tally, absolute=absolute)
 
 
+def _preamble(head: str) -> tuple[int, str]:
+    """Return the number of lines before the header, and the separator of columns.
+
+    Such lines are blank, comments after ``#``, or Excel's ``sep=;``. A header may begin with ``#``
+    too: it has as many separators as the first row.
+    """
+    lines = head.splitlines()
+    stated = re.fullmatch(r"sep=([,;\t|])", lines[0].strip(" ") if lines else "", re.IGNORECASE)
+    count = 1 if stated else 0
+    first_row = next((line for line in lines[count:] if line.strip()[:1] not in {"", "#"}), "")
+    separator = stated[1] if stated else max(_SEPARATORS, key=first_row.count)
+    for line in lines[count:]:
+        is_comment = line.startswith("#") and line.count(separator) < first_row.count(separator)
+        if line.strip() and not is_comment:
+            break
+        count += 1
+    return min(count, len(lines) - 1), separator
+
+
 def _mapping(
-    path: Path, header: Sequence[str], filled: Sequence[str], mapping: Mapping[str, str]
+    location: str, header: Sequence[str], filled: Sequence[str], mapping: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the column of each meaning: as mapped, else as the header of a filled column says."""
-    location = f"{path}: line 1"
     times, others = dict[str, str](), dict[str, str]()
     for name in reversed(filled):
         # `queue_ts` is no queue, so that only times may end with words for their form.
@@ -252,6 +290,12 @@ def _unit(name: str, units: Mapping[str, float]) -> float:
     return units.get(words[-1], 1.0) if len(words) > 1 else 1.0
 
 
+def _without_zero_times(texts: pl.Series) -> pl.Series:
+    """Replace times that stand for a missing one by null."""
+    text = pl.col("text")
+    return texts.to_frame("text").select(pl.when(~is_zero_time(text)).then(text))["text"]
+
+
 class _Log:
     """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
 
@@ -271,7 +315,7 @@ class _Log:
         hint = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
         times: dict[str, Times] = {}
         for meaning in ("submit", "start", "end"):
-            texts = self._texts(meaning)
+            texts = _without_zero_times(self._texts(meaning))
             if texts.null_count() == len(texts):
                 self._add(meaning, [None] * len(texts), pl.Float64())
                 continue
@@ -280,14 +324,31 @@ class _Log:
             zone_here = "UTC" if _UTC.intersection(_words(column)[-1:]) else zone
             times[meaning] = read_times(texts, zone_here, order, location, _unit(column, _SECONDS))
             absolute |= times[meaning].absolute
+        self._add_start_after_wait(times)
         unit = _unit(self._names.get("duration", ""), _SECONDS)
         span = each(self._texts("duration"), partial(seconds_of, unit=unit), pl.Float64())
         for meaning, seconds in choose_readings(times, span, CLOCK_SKEW).items():
             self._add(meaning, seconds, pl.Float64())
         for meaning in times:
             self._check(meaning, "is not a time", hint)
+        if "_wait" in self._table.frame.columns:
+            self._check("wait", "is not a duration", "write seconds, h:mm:ss, or 2h30m")
         self._deadlines(zone, order, absolute=absolute)
         return absolute
+
+    def _add_start_after_wait(self, times: dict[str, Times]) -> None:
+        """Add the starts of jobs of which the log has the submission and the wait."""
+        if "wait" not in self._names or "start" in times or "submit" not in times:
+            return
+        unit = _unit(self._names["wait"], _SECONDS)
+        waits = each(self._texts("wait"), partial(seconds_of, unit=unit), pl.Float64())
+        submit = times["submit"]
+        starts = Times(submit.seconds + waits, submit.later + waits, submit.absolute)
+        del times["submit"]  # in the order in which they happen
+        later = {"submit": submit, "start": starts, **times}
+        times.clear()
+        times.update(later)
+        self._add("wait", waits, pl.Float64())
 
     def _deadlines(self, zone: str, order: Literal["", "dmy", "mdy"], *, absolute: bool) -> None:
         """Add deadlines, which are times as the submissions are.
@@ -374,5 +435,6 @@ class _Log:
         """Refuse rows whose text couldn't be read."""
         column = self._names.get(meaning)
         if column is not None:
-            read = pl.col(f"_{meaning}").is_not_null() | is_nothing(pl.col(column))
+            nothing = is_nothing(pl.col(column)) | is_zero_time(pl.col(column))
+            read = pl.col(f"_{meaning}").is_not_null() | nothing
             self._table.check(read, column, message, hint)

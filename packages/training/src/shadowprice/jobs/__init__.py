@@ -207,9 +207,10 @@ class StopSignal:
     """True once the job received SIGTERM, when the grace period begins.
 
     Create it in the main thread: it installs the SIGTERM handler. A forked child gets the previous
-    handler back, so that `terminate` ends it. While the interpreter exits, SIGTERM is ignored, so
-    that a process that has done its work keeps its own exit status. ``since`` is when SIGTERM came,
-    by `time.monotonic`; None before.
+    handler back, so that `terminate` ends it. A child of multiprocessing that only imports the
+    script again, to find its functions, installs none. While the interpreter exits, SIGTERM is
+    ignored, so that a process that has done its work keeps its own exit status. ``since`` is when
+    SIGTERM came, by `time.monotonic`; None before.
     """
 
     _previous: Any
@@ -217,6 +218,8 @@ class StopSignal:
     def __init__(self) -> None:
         self.since: float | None = None
         self._stop_requested = threading.Event()
+        if _is_imported_by_child():
+            return
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         other = getattr(previous, "__self__", None)
         self._previous = other._previous if isinstance(other, StopSignal) else previous
@@ -258,6 +261,12 @@ class StopSignal:
     def wait(self, seconds: float) -> bool:
         """Sleep for some seconds, or until SIGTERM; return whether SIGTERM came."""
         return self._stop_requested.wait(seconds)
+
+
+def _is_imported_by_child() -> bool:
+    """Return whether a child of multiprocessing (spawn, forkserver) imports the script now."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and getattr(process.current_process(), "_inheriting", False)
 
 
 def leave() -> NoReturn:

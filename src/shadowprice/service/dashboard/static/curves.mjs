@@ -9,5 +9,10 @@ export function valueAt(line, x) {
   return y0 + (y1 - y0) * (x - x0) / (x1 - x0);
 }
 
+/** Return the reports that count: a job of one step, such as a plain command, counts by time whatever steps its script has. */
+export function counted(job, points) {
+  return job.required === 1 ? points.filter((point) => !Number.isInteger(point.minibatches)) : points;
+}
+
 /** Return the positions of all lines, in order. */
 export const positionsOf = (...lines) => [...new Set(lines.flatMap((line) => line.map(([x]) => x)))].sort((a, b) => a - b);

@@ -182,7 +182,7 @@ export function localTimes(text) {
 /** Return what a job lacks and what would get it admitted; lines may begin with a label of ten characters. */
 export function outlookNote(outlook) {
   const lines = outlook.lines.map((line) => line.match(/^(.{10}) {2}(\S.*)$/)?.slice(1) ?? ["", line]);
-  return note("info", ...lines.map(([label, text]) => element("p", {}, label.trim() ? element("b", {}, `${label.trim()}: `) : null, localTimes(text))));
+  return note("info lines", ...lines.map(([label, text]) => element("p", {}, label.trim() ? element("b", {}, `${label.trim()}: `) : null, localTimes(text))));
 }
 
 /** Return a promise against what is expected: kept so far, late, or none. */

@@ -14,7 +14,7 @@ export class ActivityView {
     this.before = [];
     this.cursor = null;
     this.list = element("div", {});
-    this.node = element("div", {}, element("p", { class: "soft" }, "What the policy decided, and why. A job's own page tells the whole of its story."), this.list);
+    this.node = element("div", {}, element("p", { class: "soft" }, "What the policy decided, and why. The page of a job has its whole history."), this.list);
   }
 
   async refresh() {
@@ -24,7 +24,7 @@ export class ActivityView {
       { head: "What", cell: (one) => element("span", { class: `badge ${KINDS[one.kind] ?? "b-c7"}` }, one.kind) },
       { head: "Job", cell: (one) => (one.job === null ? "" : jobLink(one.job, one.job_id)) },
       { head: "Tenant", class: "minor", cell: (one) => one.tenant ?? "" },
-      { head: "Because", class: "why", cell: (one) => element("span", { class: "clip", title: said(one) }, said(one)) },
+      { head: "Because", class: "why", cell: (one) => element("span", { class: "clip", title: said(one, this.app.service) }, said(one, this.app.service)) },
     ];
     swap(this.list, told.decisions.length || this.before.length ? table("Decisions, the newest first", columns, told.decisions, { key: (one) => String(one.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
       element("div", { class: "pager end" },
@@ -47,27 +47,29 @@ function told(value) {
   return typeof value === "object" ? JSON.stringify(value, (_, one) => rounded(one)) : String(rounded(value));
 }
 
-/** Return a decision in words. */
-export function said(event) {
-  return localTimes(textOf(event));
+/** Return a decision in words, with the local times of slots. */
+export function said(event, { origin, slot_seconds: seconds }) {
+  const begins = (slot) => new Date(new Date(origin).getTime() + slot * seconds * 1000).toISOString();
+  return localTimes(textOf(event, begins));
 }
 
-function textOf({ kind, data }) {
+function textOf({ kind, data }, begins) {
+  const by = (slot) => begins(slot + 1); // the end of a slot
   const reason = data.reason?.message ?? (typeof data.reason === "string" ? data.reason : "");
   const [first] = String(reason).split("\n");
   const worth = data.utility !== null && data.utility !== undefined && data.cost !== null && data.cost !== undefined ? `worth ${number(data.utility)} for ${number(data.cost)}` : "";
   switch (kind) {
     case "submitted": return "submitted";
-    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by the end of slot ${number(data.promise)}${data.margin ? ` (${number(data.margin)} after the plan)` : ""}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
-    case "moved": return (data.before ?? null) === null ? `has a promise again, by the end of slot ${number(data.promise)}: ${first || "there is room for what is left of it"}` : `promise moved from slot ${number(data.before)} to ${number(data.promise)}${first ? `: ${first}` : ""}`;
-    case "broken": return `promise for slot ${number(data.before)} taken back${first ? `: ${first}` : ""}`;
+    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by ${by(data.promise)}${data.margin ? ` (${number(data.margin)} slot${data.margin === 1 ? "" : "s"} after the plan)` : ""}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
+    case "moved": return (data.before ?? null) === null ? `has a promise again, by ${by(data.promise)}: ${first || "there is room for what is left of it"}` : `promise moved from ${by(data.before)} to ${by(data.promise)}${first ? `: ${first}` : ""}`;
+    case "broken": return `promise by ${by(data.before)} taken back${first ? `: ${first}` : ""}`;
     case "standby": return /^waits/.test(data.message ?? "") ? data.message : `waits: ${data.message ?? ""}`;
     case "refused": case "given-up": return first;
-    case "paid": return `paid by ${data.payer ?? "nobody"} to ${data.payee ?? "nobody"} in slot ${number(data.slot)}`;
-    case "started": case "resized": return `generation ${data.generation}, from slot ${number(data.slot)}: ${data.placement.map(([server, workers, ps]) => `${server} (${workers}${ps ? `+${ps} ps` : ""})`).join(", ")}`;
+    case "paid": return `paid by ${data.payer ?? "nobody"} to ${data.payee ?? "nobody"} in the slot of ${begins(data.slot)}`;
+    case "started": case "resized": return `generation ${data.generation} on ${data.placement.map(([server, workers, ps]) => `${server} (${workers}${ps ? `+${ps} ps` : ""})`).join(", ")}`;
     case "running": return `generation ${data.generation} runs`;
-    case "stopped": return `generation ${data.generation} is stopped from slot ${number(data.slot)} on`;
-    case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}${data.reported === false ? "; it never reported progress: time was counted" : ""}`;
+    case "stopped": return `generation ${data.generation} is stopped from ${begins(data.slot)} on`;
+    case "finished": return `finished${data.kept === true ? ", as promised" : data.kept === false ? ", later than promised" : ""}; earned ${number(data.utility)}${data.reported === false ? "; its progress was counted by time" : ""}`;
     case "failed": case "retrying": case "lost": case "ended": case "start-failed": return `generation ${data.generation}${data.code !== undefined && data.code !== null ? `, exit status ${data.code}` : ""}${first ? `: ${first}` : ""}`;
     case "revised": return `revised: ${Object.entries(data.changes ?? {}).map(([name, value]) => `${name} = ${told(value)}`).join(", ")}`;
     case "rescheduled": return `the promise is at another time: ${data.why ?? ""}`;

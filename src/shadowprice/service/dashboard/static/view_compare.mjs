@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
-import { positionsOf, valueAt } from "./curves.mjs";
+import { counted, positionsOf, valueAt } from "./curves.mjs";
 import { badge, CLOSED, element, empty, jobLink, OPEN, shown, swap, to, trouble } from "./parts.mjs";
 
 const UNITS = [["days", 1440, 4320], ["hours", 60, 180], ["minutes", 1, 0]]; // name, minutes, and minutes above which an axis has the unit
@@ -52,14 +52,17 @@ export class CompareView {
   }
 
   draw(curves) {
-    swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name, job.id), badge(job.state)]));
+    const names = curves.map(({ job }) => job.name);
+    this.shownNames = new Set(names).size < names.length ? this.names : names; // ids and tenants tell equal names apart
+    swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("span", { class: "key" }, element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name, job.id), badge(job.state))]));
     const progress = curves.map(({ job, points }) => progressOf(job, points));
+    const shares = curves.map(({ job, points }) => progressOf(job, counted(job, points)));
     const longest = Math.max(0, ...progress.flat().map(([x]) => x));
     const [unit, minutes] = UNITS.find(([, , above]) => longest >= above);
     const x_label = `${unit} since its start`, scaled = (line) => line.map(([x, y]) => [x / minutes, y]);
     const any = progress.some((line) => line.length > 1);
     swap(this.place, any ? null : empty("No progress yet", "The curves appear as soon as one of the jobs reports progress."));
-    this.lines("progress", "Progress", "share of the work", progress.map((line, at) => scaled(line).map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1, x_label });
+    this.lines("progress", "Progress", "share of the work", shares.map((line, at) => scaled(line).map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1, x_label });
     this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => scaled(throughputOf(CLOSED.includes(curves[at].job.state) ? line : line.slice(0, -1)))), { x_label });
     const metrics = curves.map(({ points }) => new Set(points.flatMap((point) => Object.keys(point.metrics))));
     const varies = (name) => curves.some(({ points }) => new Set(points.map((point) => point.metrics[name]).filter((value) => value !== undefined)).size > 1);
@@ -82,7 +85,7 @@ export class CompareView {
     const xs = positionsOf(...lines);
     chart.figure.hidden = xs.length < 2;
     if (chart.figure.hidden) return;
-    const series = lines.map((line, at) => ({ name: shown(this.names[at]), colour: at, values: xs.map((x) => valueAt(line, x)) }));
+    const series = lines.map((line, at) => ({ name: shown(this.shownNames[at]), colour: at, values: xs.map((x) => valueAt(line, x)) }));
     const description = { kind: "lines", x: xs.map((x) => Math.round(x * 1000) / 1000), y_label, legend: true, height: 260, series, ...more };
     if (chart.drawing && this.app.charts.charts.has(chart.drawing)) chart.drawing.update(description);
     else chart.drawing = new Chart(chart.host, description, this.app.charts);

@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
-import { positionsOf, valueAt } from "./curves.mjs";
+import { counted, positionsOf, valueAt } from "./curves.mjs";
 import { badge, bar, button, distance, element, isOpen, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe, RAN } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
@@ -111,12 +111,12 @@ export class JobView {
     const paced = Number.isFinite(ends) && ends < where.last ? new Date(new Date(where.origin).getTime() + ends * where.slot_seconds * 1000).toISOString() : null;
     const expected = isOpen(job) ? paced ?? job.completion : null;
     swap(this.tiles,
-      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? "it is told when there is one" : ""),
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? "as soon as it is worth the price" : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
         : !isOpen(job) ? tile("Ended", when(job.closed, { brief: true }), element("span", { "data-moment": job.closed }, distance(job.closed)))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
-      tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
-      tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : isOpen(job) ? "nothing of it runs" : ""),
+      tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), job.required === 1 ? " of the expected time" : ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
+      tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : isOpen(job) ? "no process runs" : ""),
       tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
       ...speed(job.speed),
       ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} came back`)] : []),
@@ -129,12 +129,14 @@ export class JobView {
     const { charts } = this.app, { clock } = charts;
     const slotOf = (moment) => (new Date(moment) - new Date(where.origin)) / 1000 / where.slot_seconds;
     const began = slotOf(job.started ?? job.submitted);
-    const seen = points.map((point) => [slotOf(point.at), point.minibatches]);
+    const seen = counted(job, points).map((point) => [slotOf(point.at), point.minibatches]);
     if (!seen.length && !(job.started && job.progress)) {
       this.pace.hidden = true;
       return;
     }
     const over = job.closed ? slotOf(job.closed) : where.now;
+    // A job of one step, such as a plain command, is counted by time.
+    const percent = job.required === 1;
     const known = [[began, 0], ...seen.filter(([at]) => at >= began), [Math.max(over, seen.at(-1)?.[0] ?? 0), job.state === "finished" ? job.required : job.progress]];
     let most = 0;
     for (const one of known) {
@@ -149,7 +151,7 @@ export class JobView {
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
     this.pace.hidden = false;
-    this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: "mini-batches", series, marks, legend: true }, charts);
+    this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true }, charts);
   }
 
   drawMetrics(points) {
@@ -194,7 +196,7 @@ export class JobView {
       if (same > 3) at += same - 1;
     }
     swap(this.story, element("h2", {}, "Story"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
-      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
+      when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
     count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full tells all.`) : null);
   }
 

@@ -49,7 +49,7 @@ export class PricesView {
     this.show("total", coming.priced ? { ...common, y_label: "utility a slot", series: series(sum) } : null);
     const resources = [...new Set(rows.flatMap((row) => Object.keys(row.kinds[this.kind] ?? {})))];
     swap(this.kinds, names.length > 1 ? chips("Kind of server", names.map((name) => [name, shown(name)]), this.kind, (name) => { this.kind = name; this.app.refresh(); }) : null);
-    this.show("one", coming.priced ? { ...common, y_label: `utility a slot for all of one of ${shown(this.kind)}`, series: resources.slice(0, 8).map((resource, at) => ({ name: shown(resource), colour: at, values: rows.map((row) => row.kinds[this.kind]?.[resource]?.price ?? null) })) } : null);
+    this.show("one", coming.priced ? { ...common, y_label: "utility a slot", series: resources.slice(0, 8).map((resource, at) => ({ name: shown(resource), colour: at, values: rows.map((row) => row.kinds[this.kind]?.[resource]?.price ?? null) })) } : null);
     this.show("used", { ...common, y_label: "reserved", percent: true, y_high: 1, series: series(most) });
     if (coming.kinds.length > 8) this.titles.total.textContent = `A server, by kind: the first 8 of ${number(coming.kinds.length)}`;
   }
@@ -67,7 +67,7 @@ export class PricesView {
 }
 
 const SAYS = {
-  total: "What all of a server's resources cost together for one slot: up to now as posted then, from now on as a job would be asked today.",
-  one: "What each resource of a server costs for one slot, all of it.",
+  total: "The price of all resources of a server for one slot: until now as it was posted, and from now on as a job would pay it today.",
+  one: "The price of a server's whole capacity of each resource for one slot.",
   used: "The share of the scarcest resource that runs or is planned.",
 };

@@ -63,7 +63,7 @@ export class TenantsView {
       { head: "", class: "acts", cell: (one) => (one.revoked ? "" : button("Revoke", () => this.revoke(one), { kind: "quiet", focus: `revoke ${one.id}`, "aria-label": `Revoke token ${one.id}` })) },
     ];
     swap(this.tokens, element("div", { class: "row" }, element("h2", {}, "Tokens"), element("span", { class: "grow" }), button("Make a token", () => this.token(null, tenants))),
-      table("Tokens", columns, tokens, { key: (one) => String(one.id) }), element("p", { class: "remark" }, "What a token is, is shown once, when it is made."));
+      table("Tokens", columns, tokens, { key: (one) => String(one.id) }), element("p", { class: "remark" }, "A token is shown once, when it is made."));
   }
 
   async put(one) {

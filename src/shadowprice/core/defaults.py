@@ -1,0 +1,6 @@
+"""Defaults that commands, Python functions and the service share."""
+
+from typing import Final
+
+DEFAULT_POLICY: Final = "rolling"
+"""Policy of simulations and of the service if none is named."""
