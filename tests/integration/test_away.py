@@ -22,7 +22,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
-AWAY = 12.0
+AWAY = 20.0
 STEPS = 50
 SOURCE = str(Path(__file__).parents[2] / "src")
 TRAIN = (
@@ -66,10 +66,10 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
         return ServiceProcess(tmp_path / "data", cluster, *more)
 
     # A report that nobody answers holds its job up for five seconds.
-    later = "48s" if way == "suspended" else "36s"
+    later = "56s" if way == "suspended" else "44s"
     jobs = [
         # Both have some slots to spare, and would have none had they done nothing meanwhile.
-        record("files", STEPS, "36s", [sys.executable, "-c", TRAIN]),
+        record("files", STEPS, "44s", [sys.executable, "-c", TRAIN]),
         record("posts", STEPS, later, [sys.executable, "-c", POST + TRAIN]),
         record("ends", 16, "16s", ["sleep", "8"]),
     ]
