@@ -20,7 +20,7 @@ from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.driver import Driver
+from shadowprice.service.driver import MAX_BATCH_SLOW_OPERATIONS, Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Operation
@@ -450,7 +450,7 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
     asyncio.run(play())
     store.close()
     quoted = [batch.count(QuoteJob) for batch in truth.batches]
-    assert (sum(quoted), max(quoted)) == (40, 8)
+    assert (sum(quoted), max(quoted)) == (40, MAX_BATCH_SLOW_OPERATIONS)
     assert truth.batches[0].count(SubmitJobs) == 3
 
 

@@ -201,7 +201,7 @@ def test_an_exit_before_a_job_was_abandoned_counts_though_it_is_reported_after(
     generation = bench.truth.orders["train"].generation
     while "train" in bench.truth.engine.open_jobs:
         bench.slot()
-    begins = bench.truth.calendar.begins(bench.truth.coming - 1)
+    begins = bench.truth.calendar.begins(bench.truth.next_slot - 1)
     ended = Ended(0, "train", generation, begins / SECOND + late, Ending.DONE, 0, "")
     for _ in range(2):
         bench.do(RecordReports([ended]))

@@ -108,3 +108,17 @@ def test_a_stop_is_overdue_until_its_generation_ends() -> None:
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {("job", 1): 1_000}
     outbox.record_report(Ended(7, "job", 1, 0.0, Ending.STOPPED, 143, ""), 2_000)
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {}
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_generation_starts_once_the_end_of_the_one_before_is_recorded(restarted: bool) -> None:
+    """It may have been an exit 0 before the stop, which completes the job."""
+    reconciler = Reconciler()
+    running = {"job": _start("job", 6, "two", generation=2)}
+    if restarted:  # the executor still holds the end
+        reconciler.found([_held("job", "one", GenerationPhase.ENDED)])
+    else:
+        reconciler.record_report(Ended(5, "job", 1, 0.0, Ending.DONE, 0, ""), 0)
+    assert reconciler.actions(running, {}, 0) == []
+    reconciler.recorded("job", 1)
+    assert reconciler.actions(running, {}, 0) == [StartAction(running["job"])]

@@ -215,10 +215,9 @@ class Reconciler:
                 actions.append(StopAction(command, job, generation))
         withheld = self._withheld()
         for job, order in running.items():
-            phases = self.held.get(job, {})
-            if order.generation in phases or now < self._not_before.get(job, 0):
-                continue
-            if any(phase is not GenerationPhase.ENDED for phase in phases.values()):
+            # Not before the end of the previous generation is recorded either: an exit 0 that came
+            # before the stop completes the job.
+            if job in self.held or now < self._not_before.get(job, 0):
                 continue
             if any(number in unacknowledged for number in order.after):
                 continue
