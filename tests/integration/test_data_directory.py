@@ -173,6 +173,64 @@ def test_a_lost_database_is_refused_until_a_backup_is_restored(place: Place, how
     assert len(place.began("kept")) == 1
 
 
+def _used_store(folder: Path) -> Store:
+    """Return a store with data, whose log is empty."""
+    store = Store(str(folder))
+    store.open()
+    store.mark_used()
+    with store.transaction() as connection:
+        store.put(connection, "format", "1")
+    store.close()
+    store.open()
+    store.mark_used()
+    return store
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.4, 0.999])
+def test_a_log_that_is_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
+    """SQLite reads the complete part; the newest acknowledged changes would be lost silently."""
+    store = _used_store(tmp_path / "whole")
+    for number in range(50):
+        with store.transaction() as connection:
+            store.put(connection, f"key-{number}", "x" * 500)
+    copied = tmp_path / "copied"  # as after a kill
+    shutil.copytree(tmp_path / "whole", copied)
+    store.close()
+    log, index = (copied / name for name in DATABASE[1:])
+    size = log.stat().st_size
+    os.truncate(log, int(size * kept))
+    again = Store(str(copied))
+    for _ in range(2):
+        with pytest.raises(InputError, match="is cut off or damaged") as refusal:
+            again.open()
+        assert f"remove {index}" in str(refusal.value)
+    index.unlink()
+    again.open()
+    assert again.get("key-49") is None
+    again.close()
+
+
+def test_a_log_whose_end_is_damaged_is_refused(tmp_path: Path) -> None:
+    store = _used_store(tmp_path / "whole")
+    with store.transaction() as connection:
+        store.put(connection, "key", "value")
+    intact, damaged = tmp_path / "intact", tmp_path / "damaged"
+    for copy in (intact, damaged):
+        shutil.copytree(tmp_path / "whole", copy)
+    store.close()
+    log = damaged / DATABASE[1]
+    content = bytearray(log.read_bytes())
+    used = len(content) // (24 + 4096) * (24 + 4096) + 32 - (24 + 4096)
+    content[used + 20] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(InputError, match="is cut off or damaged"):
+        Store(str(damaged)).open()
+    whole = Store(str(intact))
+    whole.open()
+    assert whole.get("key") == "value"
+    whole.close()
+
+
 def test_a_log_that_another_program_has_written_into_the_database(place: Place) -> None:
     with _serving(place):
         pass  # an ordered stop leaves no log

@@ -1,11 +1,14 @@
 """Checks that the SQLite file of a directory, and its log, are the ones that the service wrote.
 
-SQLite creates a missing database, and ignores a missing log. A service would then start without its
-jobs. So a record beside the database says that there is one, and whether its log must exist.
+SQLite creates a missing database, and ignores a log that is missing, cut off or damaged. A service
+would then start without its jobs, or without the newest ones. So a record beside the database says
+that there is one, and whether its log must exist. The log's index, which outlives a killed process,
+says what the log must contain.
 """
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +27,16 @@ EXECUTOR_JOBS: Final = "executor/jobs"
 """Directory in which executors on this machine record their jobs."""
 
 
+_INDEX: Final = struct.Struct("=12xBxHI4xII8s")
+"""Index of a log (SQLite's file format, section "The WAL-Index File Format"): whether it is
+initialized, page size, number of frames, checksum of the last one, salt of the log."""
+
+_LOG_HEADER: Final = struct.Struct(">16x8s8x")
+"""Salt of a log; a log that begins anew has another one."""
+
+_FRAME_HEADER: Final = struct.Struct(">8x8sII")
+"""Salt and checksum of a frame, which a page follows."""
+
 _OWN_FILES: Final = (FILE, RECORD, "executor", "operator.token")
 """Files by which a data directory is recognized."""
 
@@ -40,6 +53,7 @@ class Presence:
         self._database = database
         self._record = database.with_name(RECORD)
         self._log = database.with_name(f"{database.name}-wal")
+        self._index = database.with_name(f"{database.name}-shm")
 
     def must_exist(self) -> bool:
         """Return whether the directory shows that a service has stored data in it."""
@@ -50,7 +64,7 @@ class Presence:
         """Check the files before the database is opened.
 
         Raise `InputError` if the database is missing or empty although there were data, or its log
-        is missing.
+        is missing, cut off or damaged at its end.
         """
         try:
             size = self._database.stat().st_size
@@ -68,6 +82,37 @@ class Presence:
                     f"them there: remove {self._record}; otherwise {RESTORE_HINT}",
                 )
             )
+
+        if size and self._lacks_frames():
+            raise InputError(
+                Fault(
+                    str(self._log),
+                    "is cut off or damaged; the newest changes were in that file",
+                    f"{RESTORE_HINT}; or, to go on without these changes, remove {self._index}",
+                )
+            )
+
+    def _lacks_frames(self) -> bool:
+        """Return whether the log lacks changes that its index has."""
+        try:
+            index = self._index.read_bytes()[: _INDEX.size]
+            with self._log.open("rb") as log:
+                header = log.read(_LOG_HEADER.size)
+                if len(index) < _INDEX.size:
+                    return False
+                is_set, page, frames, *checksum, salt = _INDEX.unpack(index)
+                if not is_set or not frames:
+                    return False
+                if len(header) < _LOG_HEADER.size:
+                    return True
+                if _LOG_HEADER.unpack(header) != (salt,):
+                    return False  # it is another log's index
+                frame_bytes = _FRAME_HEADER.size + (65_536 if page == 1 else page)
+                log.seek(_LOG_HEADER.size + (frames - 1) * frame_bytes)
+                last = log.read(frame_bytes)
+        except FileNotFoundError:
+            return False
+        return len(last) < frame_bytes or _FRAME_HEADER.unpack_from(last) != (salt, *checksum)
 
     def refuse(self, what: str) -> None:
         """Raise `InputError` because the database doesn't hold the data that it must hold."""
