@@ -128,6 +128,7 @@ def _service(
     data = folder / "data"
     argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *choice.words(), *where.words()]
     argv += ["--cluster", str(folder / "cluster.yaml"), "--data", str(data)]
+    argv += ["--values", "stated"]  # as in the simulations that the runs are compared with
     with (
         (folder / "log").open("w") as errors,
         subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=errors) as service,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 import polars as pl
@@ -19,11 +19,14 @@ def waiting_time() -> pl.Expr:
     return (pl.col("_queue") - pl.col("_lost").fill_null(0.0)).clip(lower_bound=0.0)
 
 
-def merge_attempts(frame: pl.DataFrame, name: str, tally: ImportTally) -> pl.DataFrame | None:
+def merge_attempts(
+    frame: pl.DataFrame, name: str, same: Collection[str], tally: ImportTally
+) -> pl.DataFrame | None:
     """Merge rows of jobs that were submitted once and ran several times, one after another.
 
     The last attempt counts, and ``_lost`` is the time of the earlier ones. Return None if a name
-    that repeats is not that of such a job: rows overlap, or were submitted at different times.
+    that repeats is not that of such a job: rows overlap, were submitted at different times, differ
+    in a column of ``same`` (such as the user), or follow one that passed.
     """
     ran = pl.coalesce("_duration", pl.col("_end") - pl.col("_start"))
     timed = frame.with_columns(_ran=ran, _stopped=pl.coalesce("_end", pl.col("_start") + ran))
@@ -31,6 +34,9 @@ def merge_attempts(frame: pl.DataFrame, name: str, tally: ImportTally) -> pl.Dat
     previous = pl.col("_stopped").shift(1).over(name)
     is_later = pl.col("_start") >= previous - CLOCK_SKEW
     is_same = pl.col("_submit") == pl.col("_submit").shift(1).over(name)
+    for column in same:
+        is_same &= pl.col(column).eq_missing(pl.col(column).shift(1).over(name))
+    is_same &= pl.col("_status").shift(1).over(name).ne_missing("passed")
     is_first = pl.int_range(pl.len()).over(name) == 0
     is_attempt = (is_later & is_same).fill_null(False) | is_first
     if not rows.select(is_attempt.all()).item():

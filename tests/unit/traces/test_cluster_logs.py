@@ -810,3 +810,27 @@ def test_logs_of_lsf_and_kubernetes_are_understood(tmp_path: Path) -> None:
     assert kubernetes.jobs.select("job", "tenant", "gpus", "queue").row(0) == (
         *("a", "vision", 2.0, 60.0),
     )
+
+
+@pytest.mark.parametrize("columns", ["user,gpus", "state,gpus"])
+def test_rows_of_different_jobs_with_one_name_are_not_attempts(
+    tmp_path: Path, columns: str
+) -> None:
+    first, second = ("ann,1", "bob,1") if columns == "user,gpus" else ("COMPLETED,1", "COMPLETED,1")
+    trace = read(
+        tmp_path,
+        f"name,submit,start,end,{columns}\n"
+        f"train,2024-01-02 03:00:00,2024-01-02 03:00:00,2024-01-02 04:00:00,{first}\n"
+        f"train,2024-01-02 03:00:00,2024-01-02 04:00:00,2024-01-02 05:00:00,{second}\n",
+    )
+    assert trace.jobs["duration"].to_list() == [3600.0, 3600.0]
+
+
+def test_a_log_whose_times_begin_in_1970_keeps_its_first_job(tmp_path: Path) -> None:
+    trace = read(
+        tmp_path,
+        "job,submit,start,end,gpus\n"
+        "a,1970-01-01 00:00:00,1970-01-01 00:00:00,1970-01-01 01:00:00,1\n"
+        "b,1970-01-01 00:10:00,1970-01-01 00:20:00,1970-01-01 01:20:00,1\n",
+    )
+    assert trace.jobs.select("job", "duration").rows() == [("a", 3600.0), ("b", 3600.0)]

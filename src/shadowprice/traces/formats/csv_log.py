@@ -153,7 +153,9 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     table.frame = table.frame.with_columns(_lost=pl.lit(None, dtype=pl.Float64()))
     named = names.get("job")
     if named and table.frame[named].drop_nulls().is_duplicated().any():
-        if (merged := merge_attempts(table.frame, named, reading.tally)) is not None:
+        same = [names[meaning] for meaning in ("tenant", "user") if meaning in names]
+        merged = merge_attempts(table.frame, named, [*same, "_gpus"], reading.tally)
+        if merged is not None:
             table.frame = merged
         elif "job" not in mapping:
             # A column of names rather than of ids.
@@ -293,7 +295,11 @@ def _unit(name: str, units: Mapping[str, float]) -> float:
 def _without_zero_times(texts: pl.Series) -> pl.Series:
     """Replace times that stand for a missing one by null."""
     text = pl.col("text")
-    return texts.to_frame("text").select(pl.when(~is_zero_time(text)).then(text))["text"]
+    year = text.str.strip_chars().str.slice(0, 4)
+    # Seconds since the beginning of a log, written as times, begin in 1970 too.
+    counts_from_zero = (year == "1970").all() & ~is_zero_time(text).all()
+    is_missing = is_zero_time(text) & ~((year == "1970") & counts_from_zero)
+    return texts.to_frame("text").select(pl.when(~is_missing).then(text))["text"]
 
 
 class _Log:
@@ -332,7 +338,11 @@ class _Log:
         for meaning in times:
             self._check(meaning, "is not a time", hint)
         if "_wait" in self._table.frame.columns:
-            self._check("wait", "is not a duration", "write seconds, h:mm:ss, or 2h30m")
+            self._check(
+                "wait",
+                "is not a duration",
+                "write seconds, h:mm:ss, or 2h30m, or leave the column out: --map wait=",
+            )
         self._deadlines(zone, order, absolute=absolute)
         return absolute
 
