@@ -122,6 +122,9 @@ class Driver(Writer):
         self._start_collecting()
         self._boundary_failed_at = 0.0
         self._chunk = 16
+        self._slow_served: dict[str | None, int] = {}
+        """When a slow operation of each tenant in the queue was last served, as a count."""
+        self._slow_count = 0
         self._last_tick = 0.0
         self._snapshot_due = False
         self._steady_since = monotonic()
@@ -367,6 +370,10 @@ class Driver(Writer):
         for waiting in self._queue:
             if not waiting.answer.cancelled():
                 lanes.setdefault(waiting.tenant, deque()).append(waiting)
+        # Whose slow operation was served longest ago comes first, also over batches.
+        served = {tenant: self._slow_served.get(tenant, 0) for tenant in lanes}
+        lanes = dict(sorted(lanes.items(), key=lambda item: served[item[0]]))
+        self._slow_served = served
         batch: list[PendingOperation] = []
         later: list[PendingOperation] = []
         slow = 0
@@ -380,6 +387,8 @@ class Driver(Writer):
                     if slow > MAX_BATCH_SLOW_OPERATIONS:
                         later.append(waiting)
                         continue
+                    self._slow_count += 1
+                    served[tenant] = self._slow_count
                 batch.append(waiting)
                 if len(batch) == MAX_BATCH_OPERATIONS:
                     break

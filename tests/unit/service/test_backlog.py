@@ -34,6 +34,7 @@ def next_batches(pending: list[tuple[str | None, Any]], count: int) -> list[list
     async def build() -> list[list[Any]]:
         loop = asyncio.get_running_loop()
         driver = cast(Any, Driver.__new__(Driver))
+        driver._slow_served, driver._slow_count = {}, 0
         driver._queue = deque(
             PendingOperation(operation, loop.create_future(), tenant)
             for tenant, operation in pending
@@ -69,3 +70,12 @@ def test_slow_operations_share_a_batch_among_tenants() -> None:
         CancelJob("a"),
     ]
     assert [operation.key for operation in second] == ["a1", "a2"]
+
+
+def test_a_third_tenants_slow_operation_waits_for_one_of_each_of_the_others() -> None:
+    pending: list[tuple[str | None, Any]] = [
+        (tenant, ReviseJob(f"{tenant}{number}", {})) for number in range(9) for tenant in "ab"
+    ]
+    pending.append(("c", ReviseJob("c0", {})))
+    first, second = next_batches(pending, 2)
+    assert {operation.key for operation in (*first, *second)} >= {"a0", "b0", "c0"}

@@ -152,6 +152,15 @@ def test_a_share_that_a_plain_command_reports_is_counted(tmp_path: Path) -> None
     assert bench.events("misreported") == []
 
 
+def test_the_last_share_of_a_plain_command_is_all_of_its_time(tmp_path: Path) -> None:
+    """1.0 is also what a script that counts its own steps reports first."""
+    bench = PlainCommand(tmp_path, 0.25)
+    bench.report(1.0)
+    bench.drain()
+    bench.exits(Ending.DONE, 0)
+    assert "train" not in bench.truth.engine.open_jobs
+
+
 def test_checkpoints_of_a_plain_command_count_though_its_steps_do_not(tmp_path: Path) -> None:
     bench = PlainCommand(tmp_path, 3.0)
     assert bench.truth.engine.jobs["train"].job.resumable is True

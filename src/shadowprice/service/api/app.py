@@ -205,31 +205,36 @@ class RequestGuard:
         if scope["method"] == "HEAD" and scope["path"] != _ENDLESS:
             scope = {**scope, "method": "GET"}
         try:
-            tenant = _requesting_tenant(scope)
+            tenant, lane = _requesting_tenant(scope)
             requester.set(tenant)
-            if tenant is None:
+            if lane is None:
                 await self._app(scope, receive, guarded)
                 return
             service: Service = scope["app"].state.service
-            with service.writing.usage.handle(tenant, self._connections):
+            with service.writing.usage.handle(lane, self._connections):
                 await self._app(scope, receive, guarded)
         except ProblemError as error:  # the application handles those of its routes itself
             await problem_response(error)(scope, receive, guarded)
 
 
-def _requesting_tenant(scope: Scope) -> str | None:
-    """Return the tenant whose token a request has; None for an operator or a public path.
+def _requesting_tenant(scope: Scope) -> tuple[str | None, str | None]:
+    """Return the tenant whose token a request has, and the name under which it counts.
 
-    A job's own token is one of its tenant. Raise `ProblemError` if the request isn't authenticated.
+    Both are None for an operator or a public path. A job's own token is one of its tenant. Its
+    reports count apart, so that the tenant's event streams and slow requests don't keep them out.
+    Raise `ProblemError` if the request isn't authenticated.
     """
     path = scope["path"]
     if _PUBLIC.fullmatch(path):
-        return None
+        return None, None
     service: Service = scope["app"].state.service
     header = Headers(scope=scope).get("authorization")
     driver = service.writing
     if _PROGRESS.fullmatch(path) is not None and scope["method"] == "POST":
         key, _ = verify_progress_token(service.key, header)
         view = driver.published.cached_job(key)
-        return None if view is None else view.tenant
-    return service.tokens.caller(header, driver.clock.now()).scope
+        if view is None:  # a token outlives its job
+            return None, f"reports of {key}"
+        return view.tenant, None if view.tenant is None else f"reports of {view.tenant}"
+    tenant = service.tokens.caller(header, driver.clock.now()).scope
+    return tenant, tenant

@@ -217,7 +217,7 @@ class Reconciler:
         for job, order in running.items():
             # Not before the end of the previous generation is recorded either: an exit 0 that came
             # before the stop completes the job.
-            if job in self.held or now < self._not_before.get(job, 0):
+            if self.held.get(job) or now < self._not_before.get(job, 0):
                 continue
             if any(number in unacknowledged for number in order.after):
                 continue

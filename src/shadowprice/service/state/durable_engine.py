@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from sqlalchemy import delete, func, select
+from sqlalchemy import Select, delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
@@ -55,14 +55,15 @@ JOURNAL_DELETE_BATCH: Final = 1_000
 SMALL_POLICY_STATE_BYTES: Final = 64 << 10
 """Maximum bytes of policy state that are written with every batch; larger ones less often."""
 
-_TENANTS_WITH_TOKENS: Final = (
-    select(tables.tokens.c.tenant)
-    .distinct()
-    .where(tables.tokens.c.tenant.is_not(None), tables.tokens.c.revoked.is_(None))
-)
-
 POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
+
+
+def _tenants_with_tokens(now: int) -> Select[Any]:
+    """Return a query of the tenants that have a valid token."""
+    table = tables.tokens
+    is_valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
+    return select(table.c.tenant).distinct().where(table.c.tenant.is_not(None), is_valid)
 
 
 class DurableEngine(DurableState):
@@ -117,8 +118,9 @@ class DurableEngine(DurableState):
         self.end = read_end(self.store)
         self.start_ups = read_start_ups(self.store)
         self.withheld = read_withheld(self.store)
+        known = _tenants_with_tokens(self.clock.now())
         with self.store.reading() as connection:
-            self.token_tenants = dict.fromkeys(connection.execute(_TENANTS_WITH_TOKENS).scalars())
+            self.token_tenants = dict.fromkeys(connection.execute(known).scalars())
         self.values = None
         if self.values_mode != STATED:
             self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))

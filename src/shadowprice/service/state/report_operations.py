@@ -423,8 +423,10 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
         return report
     # The engine counts no reports of a generation that was stopped, or of its first slot.
     generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
-    has_reported = generation == report.generation and not _counts_own_steps(record.job, reached)
-    if has_reported or batch.state.views[report.job].reports:
+    reports_shares = batch.state.views[report.job].reports  # then 1.0 is the whole work
+    counts = reports_shares or not _counts_own_steps(record.job, reached)
+    has_reported = generation == report.generation and counts
+    if has_reported or reports_shares:
         measured = max(record.measured, reached if has_reported else 0)
         share = measured / (record.job.work * MICRO)
         progress = f"{measured / MICRO:,.6g} of {record.job.work:,} mini-batches"
@@ -555,7 +557,9 @@ class RecordProgress:
             name = report.job
             first_report = first_reports.get((name, report.generation), report)
             running.append((report, _first_start_seconds(batch, record, first_report)))
-            if _counts_own_steps(record.job, report.progress):
+            if not batch.state.views[name].reports and _counts_own_steps(
+                record.job, report.progress
+            ):
                 self._note_own_steps(batch, report)
                 continue
             _note_work(batch, record, first_report)
