@@ -85,7 +85,11 @@ def check_is_no_program(files: Sequence[Path]) -> None:
     """Refuse a command without the ``--`` before it."""
     first = files[0]
     is_python = first.suffix == ".py"
-    if not is_python and (first.exists() or shutil.which(str(first)) is None):
+    try:
+        is_program = is_python or (not first.exists() and shutil.which(str(first)) is not None)
+    except OSError:  # the name is too long
+        return
+    if not is_program:
         return
     command = shlex.join([*(["python"] if is_python else []), *map(str, files)])
     hint = f"write -- before a command: -- {command}"
