@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from shadowprice.core.defaults import DEFAULT_POLICY
 from tests.hostile import documents
 from tests.hostile.case import Case, Content
 from tests.hostile.commands import COUNTED, QUICK, STAYING, Command, Option, commands
@@ -334,7 +335,7 @@ class Drawer:
 
     def _set(self, files: Files, world: str, words: list[str]) -> str:
         flags = [at for at, word in enumerate(words) if word == "--policy"]
-        policy = words[flags[0] + 1] if flags else "oasis"
+        policy = words[flags[0] + 1] if flags else DEFAULT_POLICY
         return self._setting(policy, files)
 
     def _setting(self, policy: str, files: Files) -> str:
