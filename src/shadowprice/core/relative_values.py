@@ -41,7 +41,7 @@ AUTO: Final = "auto"
 SERVICE_VALUES: Final = (AUTO, *VALUES)
 """Ways in which values count in a service.
 
-With `AUTO` they are relative once a tenant is known. Without tenants there is nobody to outbid.
+With `AUTO` they are relative once a tenant is known. Without tenants there is no one to outbid.
 """
 
 MEMORY_HORIZONS: Final = 2.0
