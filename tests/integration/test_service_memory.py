@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,6 +22,7 @@ from starlette.requests import ClientDisconnect
 
 from shadowprice.core import bounds
 from shadowprice.service.api import requests
+from shadowprice.service.auth import progress_token
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.settings import MAX_BODY_BYTES
 from shadowprice.service.usage import (
@@ -51,6 +53,16 @@ def serving(folder: Path, *more: str) -> Iterator[ServiceProcess]:
 
 def as_tenant(service: ServiceProcess, tenant: str) -> httpx.Client:
     token = service.client.post("/v1/tokens", json={"tenant": tenant}).json()["token"]
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.Client(base_url=service.client.base_url, headers=headers, timeout=None)
+
+
+def as_job(service: ServiceProcess, key: str) -> httpx.Client:
+    """Return a client with the token with which a job's first generation reports."""
+    with closing(sqlite3.connect(service.folder / "shadowprice.db")) as connection:
+        query = "SELECT value FROM meta WHERE key = 'key'"
+        [(secret,)] = connection.execute(query).fetchall()
+    token = progress_token(bytes.fromhex(secret), key, 1)
     headers = {"Authorization": f"Bearer {token}"}
     return httpx.Client(base_url=service.client.base_url, headers=headers, timeout=None)
 
@@ -209,6 +221,7 @@ def test_slow_requests_of_a_tenant_are_refused_and_not_those_of_others(tmp_path:
         as_tenant(service, "speech") as speech,
         ExitStack() as stack,
     ):
+        assert vision.post("/v1/jobs", json=runs("own")).is_success
         url = urlsplit(str(service.client.base_url))
         digest = "0" * 64
         token = vision.headers["Authorization"]
@@ -224,8 +237,32 @@ def test_slow_requests_of_a_tenant_are_refused_and_not_those_of_others(tmp_path:
         assert "wait for some responses" in refusal(vision.get("/v1/jobs"))
         assert speech.post("/v1/jobs", json=runs("theirs")).is_success
         assert service.client.get("/v1/jobs").is_success
+        with as_job(service, "vision/own") as own:  # reports count apart
+            report = {"generation": 1, "minibatches": 1.0}
+            assert own.post("/v1/jobs/own/progress", json=report).status_code != 429
         stack.close()
         wait_until(lambda: vision.get("/v1/jobs").is_success)
+
+
+def test_slow_reports_of_a_job_that_is_unknown_are_limited(tmp_path: Path) -> None:
+    """A token outlives its job, and may not take the connections of all tenants."""
+    with (
+        serving(tmp_path) as service,
+        as_job(service, "vision/gone") as gone,
+        as_tenant(service, "vision") as vision,
+        ExitStack() as stack,
+    ):
+        url = urlsplit(str(service.client.base_url))
+        head = (
+            "POST /v1/jobs/gone/progress HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n"
+            f"Authorization: {gone.headers['Authorization']}\r\n\r\nx"
+        )
+        for _ in range(MAX_TENANT_REQUESTS):
+            connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
+            connection.sendall(head.encode())
+        report = {"generation": 1, "minibatches": 1.0}
+        wait_until(lambda: gone.post("/v1/jobs/gone/progress", json=report).status_code == 429)
+        assert vision.post("/v1/jobs", json=runs("plain")).is_success
 
 
 @pytest.mark.parametrize("how", ["disconnects", "pauses", "drips"])
