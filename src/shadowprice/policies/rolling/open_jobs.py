@@ -15,6 +15,7 @@ from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
+from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements, compare_placements
 from shadowprice.policies.reactive.table import JobRows, increasing_positions
@@ -62,7 +63,7 @@ class OpenJobs(JobRows):
         self.expected_remaining = np.zeros(0, np.int64)
         # In a slot, if every worker count fitted on one server.
         self.max_gain_colocated = np.zeros(0, np.int64)
-        self.full_utility = np.zeros(0)  # of completing in the slot of arrival
+        self.full_utility = np.zeros(0)  # of completing as early as possible
         # Whether the remaining work is a prediction (`limit_predictions`).
         self.predicted = np.zeros(0, np.bool_)
         self._utilities = UtilityTable()
@@ -145,7 +146,8 @@ class OpenJobs(JobRows):
         self._utilities.enter(row, job.utility)
         self.arrays = self.arrays._replace(worths=self._utilities.columns)
         self.arrays.last_slot[row] = self._last_slot(job, self.final_slot)
-        self.full_utility[row] = float(job.utility.values(np.zeros(1))[0])
+        earliest = 0 if job.predicted else job.min_slots_colocated - 1
+        self.full_utility[row] = utility_value(job.utility, earliest)
 
     def resume(
         self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None

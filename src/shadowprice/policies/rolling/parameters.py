@@ -40,9 +40,8 @@ class RollingParameters(Parameters):
         default=0.25,
         gt=0.0,
         le=1e6,
-        description="part of the time that demand was watched for which a promise that earns "
-        "little of what the job is worth may take the whole cluster, or as much work, and six "
-        "times as much one that earns more: larger jobs wait for theirs; not without `standby`",
+        description="maximum size of a promise, in slots of the whole cluster, as a share of the "
+        "slots in which demand was observed; larger jobs wait for a promise; not without `standby`",
     )
     revision: bool = Field(
         default=True,
