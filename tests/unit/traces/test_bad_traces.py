@@ -157,6 +157,7 @@ def test_skip_invalid_leaves_wrong_rows_out_and_counts_them(tmp_path):
     assert trace.jobs["duration"].to_list() == [5.0, 7.0]
     assert trace.jobs["job"].to_list() == ["v-2", "w-8"]
     assert dict(trace.dropped) == {
+        "blank line": 1,
         "row that cannot be parsed": 3,
         "duration is not above 0": 1,
     }

@@ -31,6 +31,7 @@ from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import (
     CheckedTable,
+    RowRules,
     column_names,
     invalid_rows,
     read_bytes,
@@ -158,8 +159,10 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         separator="|",
         optional=optional,
         quoted=False,
-        rejoin=partial(_rejoin, header),
-        surplus_hint="use sacct --json if a name or comment contains a bar",
+        rules=RowRules(
+            rejoin=partial(_rejoin, header),
+            surplus_hint="use sacct --json if a name or comment contains a bar",
+        ),
     )
     present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
     table.frame = table.frame.select("line", *present)
