@@ -13,8 +13,6 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import lzma
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -45,6 +43,15 @@ OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 
 _SKIP_NOTE: Final = "--skip-invalid leaves invalid rows out, and counts them"
 
+_TAR_MARK_AT: Final = 257
+_OTHER_KINDS: Final = (
+    (b"PAR1", "a Parquet file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"SQLite format 3\0", "a SQLite database"),
+    (b"\xd0\xcf\x11\xe0", "an Office document"),
+    (b"%PDF-", "a PDF file"),
+)
+"""First bytes of files that may hold a table, but aren't text."""
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
 _NUMBER_WORDS: Final[Mapping[object, str]] = {
     pl.Int64(): "a whole number",
@@ -72,22 +79,16 @@ def read_head(path: Path) -> str:
         raise InputError(
             Fault(str(path), "is not a regular file", "write the data to a file first")
         )
-    try:
-        bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
-        packed = detect_compression(path)
-        head = read_first_bytes(path, HEAD_BYTES)
-    except EOFError as error:
-        message = f"truncated {packed} stream"
-        raise InputError(Fault(str(path), message, "fetch it again")) from error
-    except (zlib.error, lzma.LZMAError) as error:
-        raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
-    except OSError as error:
-        if error.errno is None:  # gzip and bzip2 raise it for a damaged stream
-            raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
-        raise InputError(Fault(str(path), f"cannot be read ({error.strerror})")) from error
+    bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
+    head = read_first_bytes(path, HEAD_BYTES)
     if not head.strip():
         raise InputError(Fault(str(path), "is empty", "give a file with rows"))
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+    other = next((name for magic, name in _OTHER_KINDS if head.startswith(magic)), "")
+    if head[_TAR_MARK_AT:].startswith(b"ustar"):
+        raise InputError(Fault(str(path), "is a tar archive", "extract the file inside it"))
+    if other:
+        raise InputError(Fault(str(path), f"is {other}", "save the table as CSV"))
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or _is_utf16(head):
         raise InputError(Fault(f"{path}: line 1", "is UTF-16", "save it as UTF-8"))
     controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
     if b"\0" in head or controls > len(head) // 100:
@@ -100,6 +101,12 @@ def read_head(path: Path) -> str:
         text = head[: error.start].decode("utf-8-sig")
     _check_first_line(path, text, cut=len(head) >= HEAD_BYTES)
     return text
+
+
+def _is_utf16(head: bytes) -> bool:
+    """Return whether text has a zero in nearly every other byte, as ASCII letters in UTF-16 do."""
+    zeros = sorted((head[::2].count(0), head[1::2].count(0)))
+    return len(head) >= 16 and zeros[0] == 0 and zeros[1] > 0.4 * len(head)
 
 
 def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
