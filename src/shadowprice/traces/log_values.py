@@ -485,7 +485,8 @@ def tres_of(text: str) -> Tres | None:
             return None
     if total is None and typed:
         total = sum(typed.values())
-    return Tres(total, "|".join(sorted(typed)) or None, cpus, memory, nodes)
+    types = sorted(name for name, count in typed.items() if count)
+    return Tres(total, "|".join(types) or None, cpus, memory, nodes)
 
 
 def state_of(text: str) -> str | None:

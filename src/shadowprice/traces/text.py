@@ -417,6 +417,10 @@ def read_table(
             within = number.is_null() | (number.abs() <= MAX_INTEGER)
             table.check(within, name, "is out of all range", f"write at most {MAX_INTEGER:g}")
     table.drop(pl.all_horizontal(pl.col(name).is_null() for name in present), "blank line")
+    if header and len(texts) == len(present) > 1:
+        own = dict(zip(names, in_header, strict=True))
+        is_repeated = pl.all_horizontal(pl.col(name) == own[name] for name in texts)
+        table.drop(is_repeated, "header again, of joined files")
     return table
 
 

@@ -1051,3 +1051,209 @@ def test_a_log_whose_times_begin_in_1970_keeps_its_first_job(tmp_path: Path) -> 
         "b,1970-01-01 00:10:00,1970-01-01 00:20:00,1970-01-01 01:20:00,1\n",
     )
     assert trace.jobs.select("job", "duration").rows() == [("a", 3600.0), ("b", 3600.0)]
+
+
+SACCT_HEAD = "JobID|JobName|User|State|Submit|Eligible|Start|End|Elapsed|Timelimit|AllocTRES"
+
+
+def sacct_row(job: str, **other: str) -> str:
+    """Return a job of an hour that waited for ten minutes, as sacct prints it."""
+    row = {
+        "JobName": "train", "User": "ann", "State": "COMPLETED", "Submit": "2024-03-05T06:00:00",
+        "Start": "2024-03-05T06:10:00", "End": "2024-03-05T07:10:00", "Elapsed": "01:00:00",
+        "Timelimit": "1-00:00:00", "AllocTRES": "cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1",
+    } | other  # fmt: skip
+    row = {"JobID": job, "Eligible": row["Submit"]} | row
+    return "|".join(row[name] for name in SACCT_HEAD.split("|"))
+
+
+def read_sacct(tmp_path: Path, *rows: str, options: str = "") -> Trace:
+    return read(tmp_path, "\n".join([SACCT_HEAD, *rows]) + "\n", options, form="sacct")
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        *(("OUT_OF_MEMORY", "failed"), ("NODE_FAIL", "failed"), ("BOOT_FAIL", "failed")),
+        *(("DEADLINE", "failed"), ("TIMEOUT", "failed"), ("FAILED", "failed")),
+        *(("PREEMPTED", "cancelled"), ("CANCELLED by 1001", "cancelled")),
+        *(("REVOKED", "cancelled"), ("COMPLETED", "passed")),
+    ],
+)
+def test_jobs_of_slurm_end_in_every_state(tmp_path: Path, state: str, status: str) -> None:
+    pending = {"Start": "None", "Elapsed": "00:00:00", "AllocTRES": ""}
+    trace = read_sacct(
+        tmp_path, sacct_row("1", State=state), sacct_row("2", State=state, **pending)
+    )
+    assert trace.jobs.select("job", "status", "duration").rows() == [("1", status, 3600.0)]
+    if state != "COMPLETED":
+        assert notes(trace) == {"never started": ("dropped", 1)}
+
+
+@pytest.mark.parametrize(
+    "state", ["RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "REQUEUED", "SIGNALING"]
+)
+def test_jobs_of_slurm_that_have_not_ended_are_left_out(tmp_path: Path, state: str) -> None:
+    trace = read_sacct(tmp_path, sacct_row("1"), sacct_row("2", State=state, End="Unknown"))
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace) == {"no end: still running when the log was written": ("dropped", 1)}
+
+
+def test_a_resized_job_of_slurm_is_one_run(tmp_path: Path) -> None:
+    large = {"AllocTRES": "cpu=32,gres/gpu=8,node=4", "State": "RESIZING", "Elapsed": "02:00:00"}
+    trace = read_sacct(
+        tmp_path,
+        sacct_row("1", State="NODE_FAIL"),
+        sacct_row("1", Start="2024-03-05T07:20:00", End="2024-03-05T09:20:00", **large),
+        sacct_row("1", Start="2024-03-05T09:20:00", End="2024-03-05T10:20:00"),
+        sacct_row("2"),
+    )
+    columns = ("job", "duration", "queue", "lost", "gpus", "cpus", "status")
+    assert trace.jobs.select(columns).rows() == [
+        ("1", 10800.0, 1200.0, 3600.0, 8.0, 32.0, "passed"),
+        ("2", 3600.0, 600.0, None, 2.0, 8.0, "passed"),
+    ]
+    assert notes(trace) == {
+        "part of a resized job: with the GPUs of its longest one": ("repaired", 1),
+        "earlier attempt of a requeued job: lost time": ("repaired", 1),
+    }
+
+
+def test_limits_and_lengths_of_slurm_that_are_none(tmp_path: Path) -> None:
+    rows = [
+        sacct_row(str(number), Timelimit=limit)
+        for number, limit in enumerate(["UNLIMITED", "Partition_Limit", "INVALID", "00:30:00"])
+    ]
+    trace = read_sacct(tmp_path, *rows, sacct_row("9", Elapsed="INVALID"))
+    assert trace.jobs["time_limit"].to_list() == [None, None, None, 1800.0, 86400.0]
+    assert trace.jobs["duration"].to_list() == [3600.0] * 5
+
+
+def test_a_job_of_slurm_that_is_eligible_after_its_start_arrives_earlier(tmp_path: Path) -> None:
+    trace = read_sacct(tmp_path, sacct_row("1", Eligible="2024-03-05T06:20:00"))
+    assert trace.jobs["queue"].to_list() == [600.0]
+    reason = "eligible after its start: it arrives when submitted"
+    assert notes(trace)[reason] == ("repaired", 1)
+
+
+def test_dumps_of_slurm_may_be_joined_and_have_other_separators(tmp_path: Path) -> None:
+    joined = read_sacct(tmp_path, sacct_row("1"), SACCT_HEAD, sacct_row("2", JobName="Größe|lr"))
+    assert joined.jobs["job"].to_list() == ["1", "2"]
+    assert notes(joined)["header again, of joined files"] == ("dropped", 1)
+    text = f"{SACCT_HEAD}\n{sacct_row('1')}\n"
+    for separator in ";\t^":
+        other = read(tmp_path, text.replace("|", separator), form="sacct")
+        assert other.jobs.equals(read_sacct(tmp_path, sacct_row("1")).jobs)
+    csv_log = "submit,duration,gpus\n0,60,1\n"
+    twice = read(tmp_path, csv_log * 2)
+    assert twice.jobs["gpus"].to_list() == [1.0, 1.0]
+    assert dict(twice.dropped) == {"header again, of joined files": 1}
+
+
+def test_a_cluster_with_a_dot_in_its_name_has_jobs(tmp_path: Path) -> None:
+    rows = [f"{cluster}|{sacct_row('1')}" for cluster in ("a.org", "b.org")]
+    text = "\n".join([f"Cluster|{SACCT_HEAD}", *rows, f"a.org|{sacct_row('1.batch')}"]) + "\n"
+    trace = read(tmp_path, text, form="sacct")
+    assert trace.jobs["job"].to_list() == ["1@a.org", "1@b.org"]
+    assert notes(trace) == {"step of a job": ("dropped", 1)}
+
+
+def test_all_faults_of_a_dump_of_slurm_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_sacct(
+            tmp_path,
+            sacct_row("1", Start="soon", Elapsed="an hour", AllocTRES="two"),
+            "2|cut",
+            sacct_row("3", End="2024-03-05T06:00:00", Elapsed=""),
+            sacct_row("4", Submit="2024-03-31T02:30:00"),
+            options="?timezone=Europe/Berlin",
+        )
+    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
+    assert found == [
+        "line 2: Start 'soon' is not a time",
+        "line 2: Elapsed 'an hour' is not a duration",
+        "line 2: AllocTRES 'two' is no list of resources",
+        "line 3: has 2 fields, not 11",
+        "line 4: End '2024-03-05T06:00:00' is before the start",
+        "line 5: Submit '2024-03-31T02:30:00' is a time that the clock of Europe/Berlin skipped",
+        "line 5: Eligible '2024-03-31T02:30:00' is a time that the clock of Europe/Berlin skipped",
+    ]
+
+
+def json_job(number: int, **other: Any) -> dict[str, Any]:
+    """Return a job of an hour as ``sacct --json`` of Slurm 23.11 writes it."""
+    begin = int(MOMENT.replace(tzinfo=ZoneInfo("UTC")).timestamp())
+    unset = {"set": False, "infinite": False, "number": 0}
+    moments = {"submission": begin, "eligible": begin, "start": begin + 600, "end": begin + 4200}
+    tres = [
+        {"type": "cpu", "name": "", "id": 1, "count": 8},
+        {"type": "energy", "name": "", "id": 3, "count": -2},
+        {"type": "gres", "name": "gpu", "id": 1001, "count": 2},
+        {"type": "gres", "name": "gpu:a100", "id": 1002, "count": 2},
+        {"type": "gres", "name": "gpu:v100", "id": 1003, "count": 0},
+    ]
+    return {
+        "job_id": number,
+        "array": {"job_id": 0, "task_id": unset, "task": ""},
+        "het": {"job_id": 0, "job_offset": unset},
+        "user": "",
+        "association": {"account": "vision", "user": "ann"},
+        "account": "vision",
+        "state": {"current": ["COMPLETED"], "reason": "None"},
+        "time": {
+            **moments,
+            "elapsed": 3600,
+            "limit": {"set": True, "infinite": False, "number": 60},
+        },
+        "tres": {"allocated": tres, "requested": tres},
+    } | other
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [
+        (["COMPLETED", "COMPLETING"], "passed"),
+        (["COMPLETING", "CANCELLED"], "cancelled"),
+        (["RESIZING", "FAILED"], "failed"),
+        (["REVOKED"], "cancelled"),
+    ],
+)
+def test_states_in_json_come_with_flags(tmp_path: Path, states: list[str], status: str) -> None:
+    job = json_job(1, state={"current": states, "reason": "None"})
+    trace = read(tmp_path, json.dumps({"jobs": [job]}), form="sacct")
+    columns = ("status", "gpus", "gpu_type", "user", "time_limit")
+    assert trace.jobs.select(columns).row(0) == (status, 2.0, "a100", "ann", 3600.0)
+
+
+def test_components_of_heterogeneous_jobs_have_their_names_in_json(tmp_path: Path) -> None:
+    def component(number: int, offset: int) -> dict[str, Any]:
+        place = {"set": True, "infinite": False, "number": offset}
+        return json_job(number, het={"job_id": 80, "job_offset": place})
+
+    trace = read(tmp_path, json.dumps({"jobs": [component(80, 0), component(81, 1)]}), form="sacct")
+    assert trace.jobs["job"].to_list() == ["80+0", "80+1"]
+
+
+def test_documents_of_json_may_be_joined_and_their_errors_are_shown(tmp_path: Path) -> None:
+    one, two = (json.dumps({"jobs": [json_job(number)], "errors": []}) for number in (1, 2))
+    assert read(tmp_path, f"{one}\n{two}\n", form="sacct").jobs["job"].to_list() == ["1", "2"]
+    with pytest.raises(InputError, match="is not JSON"):
+        read(tmp_path, f"{one}\n{two[:-20]}", form="sacct")
+    failed = {"jobs": [], "errors": [{"description": "Unable to connect to database"}]}
+    message = "sacct reported errors: 'Unable to connect to database'"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, json.dumps(failed), form="sacct")
+
+
+def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
+    wrong = {"allocated": [{"type": "gres", "name": "gpu", "count": "x"}]}
+    jobs = [json_job(1), {"job_id": 2}, json_job(3, tres=wrong)]
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, json.dumps({"jobs": jobs}), form="sacct")
+    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
+    assert found == [
+        "job 2: is not a job of sacct --json ('time')",
+        "job 3: AllocTRES 'gres/gpu=x' is no list of resources",
+    ]
+    trace = read(tmp_path, json.dumps({"jobs": jobs}), "?skip_invalid=yes", form="sacct")
+    assert trace.jobs["job"].to_list() == ["1"]

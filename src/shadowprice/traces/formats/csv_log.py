@@ -93,7 +93,7 @@ _DEADLINE_HINT: Final = (
             "one's run time counts, and the earlier ones are its lost time"
         ),
         "jobs that never started, and those still running at the end of the log, are left out",
-        "comments after # and blank lines are left out",
+        "comments after #, blank lines, and the headers of joined files are left out",
     ),
     options={
         "map": "columns by meaning, submit=COLUMN,...; an empty one isn't used. Meanings: "
