@@ -73,7 +73,7 @@ PARTS: Final = {
     "prices": _in("nodes", "prices", "Show prices of servers in the next slots."),
     "nodes": _own("nodes", "List servers, as sinfo does.", LIVE),
     "drain": _in("nodes", "drain", "Stop placing work on servers."),
-    "cordon": _in("nodes", "cordon", "Drain servers; uncordon returns them."),
+    "cordon": _in("nodes", "cordon", "Drain servers: another name of drain."),
     "uncordon": _in("nodes", "uncordon", "Return drained servers to service."),
     "until": _own("until", "Show or set the end of the timespan.", LIVE),
     "observed": _own("observed", "Compare observed with simulated execution.", LIVE),
