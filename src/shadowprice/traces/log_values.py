@@ -7,7 +7,7 @@ the importer reports its row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final, Literal, TypeVar
@@ -19,6 +19,9 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 
 Value = TypeVar("Value")
+
+Order = Literal["", "dmy", "mdy"]
+"""Whether days or months come first in dates such as 3/4/2024; empty if it isn't stated."""
 
 NOTHING: Final = frozenset(
     {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "(null)", "unknown", "never"}
@@ -34,6 +37,7 @@ _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
 _NAMED_DATES: Final = ("%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%d/%b/%Y")
 _DAY_FIRST: Final = ("%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%y", "%d.%m.%y")
 _MONTH_FIRST: Final = ("%m/%d/%Y", "%m.%d.%Y", "%m-%d-%Y", "%m/%d/%y", "%m.%d.%y")
+_NUMERIC_DATE: Final = r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?:[ ,T]|$)"
 _CLOCKS: Final = (" %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ":%H:%M:%S", "")
 _CTIMES: Final = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 _WEEKDAY: Final = r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? "
@@ -216,7 +220,7 @@ def choose_readings(
 def read_times(
     column: pl.Series,
     zone: str,
-    order: Literal["", "dmy", "mdy"],
+    order: Order,
     location: str,
     unit: float = 1.0,
 ) -> Times:
@@ -269,9 +273,7 @@ def _scaled(numbers: pl.Series, unit: float) -> pl.Series:
     return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
 
 
-def _naive(
-    text: pl.Series, order: Literal["", "dmy", "mdy"], location: str
-) -> tuple[pl.Series, pl.Series]:
+def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
     """Return times without their offsets from UTC, and the offsets in seconds (null: none)."""
     suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
     offset = each(suffix, _offset_seconds, pl.Float64())
@@ -291,7 +293,7 @@ def _naive(
     return parsed, offset
 
 
-def _forms(sample: pl.Series, order: Literal["", "dmy", "mdy"], location: str) -> list[str]:
+def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
     """Return the forms in which times of a sample are written, the most frequent first."""
 
     def counts(dates: tuple[str, ...]) -> dict[str, int]:
@@ -314,10 +316,22 @@ def _parsed(texts: pl.Series, form: str) -> pl.Series:
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 
 
+def date_order(columns: Iterable[pl.Series]) -> Order:
+    """Return whether dates such as 3/25/2024 in any column show that days or months come first."""
+    orders = set[Order]()
+    for texts in columns:
+        first, second = (
+            texts.str.extract(_NUMERIC_DATE, group).cast(pl.Int64, strict=False) for group in (1, 2)
+        )
+        orders |= {"dmy"} if (first > 12).any() else set()
+        orders |= {"mdy"} if (second > 12).any() else set()
+    return orders.pop() if len(orders) == 1 else ""
+
+
 def _day_or_month_first(
     day_first: dict[str, int],
     month_first: dict[str, int],
-    order: Literal["", "dmy", "mdy"],
+    order: Order,
     location: str,
 ) -> dict[str, int]:
     if order:

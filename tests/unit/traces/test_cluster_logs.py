@@ -271,6 +271,12 @@ def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
     assert str(read(tmp_path, log, "?dates=mdy").start) == "2024-03-04 10:00:00"
     shown = log + "25/04/2024 10:00,60,1\n"
     assert str(read(tmp_path, shown).start) == "2024-04-03 10:00:00"
+    for end, start in (("25/04/2024", "2024-04-03"), ("04/25/2024", "2024-03-04")):
+        other = f"submit,start,end,gpus\n03/04/2024 10:00,03/04/2024 10:00,{end} 10:00,1\n"
+        assert str(read(tmp_path, other).start) == f"{start} 10:00:00"
+    both = "submit,duration,gpus,from,to\n03/04/2024,60,1,25/04/2024,04/25/2024\n"
+    with pytest.raises(InputError, match="can't be distinguished"):
+        read(tmp_path, both)
 
 
 @given(st.integers(0, 10**7))
@@ -576,6 +582,24 @@ def test_numbers_have_the_unit_of_their_header(tmp_path: Path) -> None:
     assert read(tmp_path, days).jobs["submit"].to_list() == [0.0, 20100512.0]
     dates = "id,submit,duration,gpus\n1,20240305,60,1\n2,20240306,60,1\n"
     assert read(tmp_path, dates).jobs["submit"].to_list() == [0.0, 86400.0]
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"),
+    [("minutes", 60), ("hours", 3600), ("milliseconds", 0.001), ("days", 86400)],
+)
+def test_the_unit_of_run_times_without_one_is_found(
+    tmp_path: Path, unit: str, seconds: float
+) -> None:
+    spans = [86400, 7200, 90000, 3600]
+    rows = "".join(f"0,0,{span},{span / seconds:.4f},1\n" for span in spans)
+    trace = read(tmp_path, f"submit,start,end,Runtime,gpus\n{rows}")
+    assert trace.jobs["duration"].to_list() == pytest.approx(spans, rel=1e-3)
+    reason = f"run time of column 'Runtime' is in {unit}, as start and end show"
+    assert notes(trace)[reason] == ("repaired", 4)
+    stated = read(tmp_path, f"submit,start,end,Runtime (s),gpus\n{rows}0,0,60,60,1\n")
+    assert reason not in notes(stated)
+    assert notes(stated)["run time differs from the end minus the start"] == ("kept", 4)
 
 
 def test_decimal_commas_and_thousands(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import polars as pl
 
@@ -25,10 +25,12 @@ from shadowprice.traces.log_columns import (
     seconds_unit,
 )
 from shadowprice.traces.log_values import (
+    Order,
     Times,
     Tres,
     bytes_of,
     choose_readings,
+    date_order,
     each,
     gpus_of,
     is_nothing,
@@ -44,8 +46,11 @@ from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import Check, CheckedTable, RowRules, read_head, read_table
 
-Order = Literal["", "dmy", "mdy"]
-
+_UNITS_TO_FIND: Final = (
+    *(("minutes", 60.0), ("hours", 3600.0), ("milliseconds", 0.001), ("days", 86400.0)),
+)
+_EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be rounded
+_MIN_SHARE: Final = 0.9  # of run times whose unit is the same
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
@@ -77,6 +82,10 @@ _DEADLINE_HINT: Final = (
         (
             "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header; "
             "1:30 is minutes and seconds, unless the header says h:mm"
+        ),
+        (
+            "run times in a unit that the header doesn't state are found if nearly all agree with "
+            "the starts and ends"
         ),
         (
             "1,000 is a thousand, unless another number of its column has a decimal comma (1,5 or "
@@ -281,6 +290,7 @@ class _Log:
         self.table.check_all(self._checks)
         if self._faults:
             raise InputError(self._faults)
+        self._compare_durations()
         if "gpus" in self._names or "gpus_per_node" in self._names:
             is_none = pl.col("_gpus") == 0
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
@@ -288,12 +298,41 @@ class _Log:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
             self.table.count_repairs(is_unknown, "state is none that is known", "kept")
 
+    def _compare_durations(self) -> None:
+        """Find the unit of run times without one from the starts and ends.
+
+        Run times that still differ from them are counted: a job may have been suspended.
+        """
+        span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
+        ratio = self.table.frame.select(
+            pl.when((span > 0) & (duration > 0)).then(span / duration)
+        ).to_series()
+        column = self._names.get("duration", "")
+        stated = seconds_unit(column) != 1.0 or ratio.is_between(*_EQUAL).any()
+        for unit, seconds in () if stated or not ratio.count() else _UNITS_TO_FIND:
+            share = (ratio / seconds).is_between(*_EQUAL).mean()
+            if isinstance(share, float) and share >= _MIN_SHARE:
+                self.table.frame = self.table.frame.with_columns(_duration=duration * seconds)
+                reason = f"run time of column {quote_for_display(column)} is in {unit}"
+                self.table.count_repairs(duration > 0, f"{reason}, as start and end show")
+                break
+        differs = (span - duration).abs() > CLOCK_SKEW
+        self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
+
     def _times(self, texts: pl.Series, column: str) -> Times:
         if column not in self._read_times_of:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             zone = "UTC" if is_utc(column) else self._zone
-            unit = seconds_unit(column)
-            self._read_times_of[column] = read_times(texts, zone, self._order, location, unit)
+            read = partial(read_times, texts, zone, location=location, unit=seconds_unit(column))
+            try:
+                times = read(self._order)
+            except InputError:
+                # Dates of one log have one form, and another column may show it.
+                columns = self.table.frame.select(pl.selectors.string()).get_columns()
+                if not (order := date_order(columns)):
+                    raise
+                times = read(order)
+            self._read_times_of[column] = times
         return self._read_times_of[column]
 
     def _read_times(self) -> bool:
