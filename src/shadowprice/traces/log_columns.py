@@ -55,6 +55,7 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 """Headers by meaning, in lower case without separators and units; the best first."""
 
+_KNOWN: Final = frozenset(word for words in HEADERS.values() for word in words.split())
 TIMES: Final = frozenset({"submit", "start", "end", "deadline"})
 DURATIONS: Final = frozenset({"duration", "wait", "time_limit"})
 
@@ -70,6 +71,7 @@ _SPAN_WORDS: Final = frozenset({"hh", "mm", "ss", "hms", "dd"})
 """Last words of a header that say how a duration is written."""
 _OWN: Final = "column "  # beginning of a name that differs from the header's
 _SEPARATORS: Final = (",", ";", "\t", "|")
+_MAX_COMMENTS: Final = 100  # lines at each end of a preamble that may be the header
 _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
 
 Misfit = Callable[[str, str], str | None]
@@ -129,31 +131,33 @@ def _preamble(path: Path, head: str, mapped: AbstractSet[str]) -> tuple[int, str
     """Return the number of lines before the header, and the separator of columns.
 
     Such lines are blank, comments after ``#``, or Excel's ``sep=;``. A header may begin with ``#``
-    too: it is the last of these lines, has as many fields as the first row, and is at least as
-    likely a header as that row.
+    too: it has as many fields as the first row, and is at least as likely a header as that row.
     """
     lines = [line.strip("\r ") for line in head.split("\n")]
     stated = re.fullmatch(r"sep=([,;\t|])", lines[0], re.IGNORECASE)
     count = 1 if stated else 0
-    comment: int | None = None
+    comments: list[int] = []
     while count < len(lines) and lines[count][:1] in {"", "#"}:
-        comment = count if lines[count] else comment
+        comments += [count] if lines[count] else []
         count += 1
-    if count == len(lines):
+    has_rows = count < len(lines)
+    first_row = lines[count] if has_rows else max(lines, key=len)
+    separator = stated[1] if stated else max(_SEPARATORS, key=first_row.count)
+
+    def likeness(names: Sequence[str]) -> int:
+        return sum(name in mapped or _is_known(name) for name in names)
+
+    header = column_names(head, separator, count) if has_rows else []
+    best, least = count, max(1, likeness(header))
+    # The header is the first of these lines if all rows begin with #, else the last one.
+    for index in [*comments[:_MAX_COMMENTS], *comments[-_MAX_COMMENTS:]]:
+        names = column_names(lines[index], separator)
+        fits = len(names) == len(header) or not has_rows
+        if fits and len(names) > 1 and likeness(names) >= least:
+            best, least = index, likeness(names) + (not has_rows)
+    if best == len(lines):
         raise InputError(Fault(str(path), "has comments only", "give a file with rows"))
-    separator = stated[1] if stated else max(_SEPARATORS, key=lines[count].count)
-    if comment is None:
-        return count, separator
-
-    def fields(index: int) -> list[str]:
-        return column_names(head, separator, index)
-
-    def likeness(index: int) -> int:
-        return sum(name in mapped or _is_known(name) for name in fields(index))
-
-    width = len(fields(count))
-    is_header = len(fields(comment)) == width > 1 and likeness(comment) >= likeness(count)
-    return comment if is_header else count, separator
+    return best, separator
 
 
 def parse_mapping(mapping: str) -> dict[str, str]:
@@ -273,7 +277,8 @@ def _candidates(meaning: str, names: Sequence[str]) -> list[str]:
 
 
 def _is_known(name: str) -> bool:
-    return any(_candidates(meaning, [name]) for meaning in HEADERS)
+    keys = (_key(name, meaning) for meaning in ("submit", "duration", "memory", "gpus"))
+    return any(key in _KNOWN or (key.removeprefix("job") or key) in _KNOWN for key in keys)
 
 
 def _listed(names: Sequence[str]) -> str:

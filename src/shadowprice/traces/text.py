@@ -520,7 +520,7 @@ def _parse_leniently(
     blank after a number, is accepted.
     """
     faults: list[tuple[int, Fault]] = []
-    rejoined = blank = comments = 0
+    rejoined = blank = comments = skipped = 0
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
     for row in found:
         if row.is_blank:
@@ -540,17 +540,17 @@ def _parse_leniently(
             rows["line"].append(row.line)
             for (name, kind), text in zip(schema.items(), fields, strict=True):
                 rows[name].append(_value(text, kind))
+        elif reading.skip_invalid:
+            skipped += 1
         else:
             faults.append((row.line, fault))
-            if not reading.skip_invalid and len(faults) >= MAX_INVALID_LINES:
+            if len(faults) >= MAX_INVALID_LINES:
                 break
     frame = pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema})
     reading.tally.add("dropped", "blank line", blank)
     reading.tally.add("dropped", "comment", comments)
     reading.tally.add("repaired", rules.rejoined, rejoined)
-    if reading.skip_invalid:
-        reading.tally.add("dropped", "row that cannot be parsed", len(faults))
-        return frame, []
+    reading.tally.add("dropped", "row that cannot be parsed", skipped)
     return frame, faults
 
 

@@ -936,6 +936,15 @@ def test_faults_of_the_header_name_its_line(tmp_path: Path) -> None:
         read(tmp_path, "submit,duration,GPUs\n0,60,\n")
 
 
+def test_a_header_and_names_may_begin_with_the_sign_of_comments(tmp_path: Path) -> None:
+    rows = [f"#{number}{ROW[1:]}" for number in range(1, 4)]
+    for first in ([f"#{HEADER}"], ["# of 2024", f"#{HEADER}"], [HEADER]):
+        trace = read(tmp_path, "\n".join([*first, *rows]) + "\n")
+        assert trace.jobs["job"].to_list() == ["#1", "#2", "#3"]
+        trace = read(tmp_path, "\n".join([*first, *rows, ROW.replace("1,", "4,", 1)]) + "\n")
+        assert trace.jobs["job"].to_list() == ["#1", "#2", "#3", "4"]
+
+
 def test_comments_between_rows_are_dropped_and_counted(tmp_path: Path) -> None:
     other = ROW.replace("1,", "2,", 1)
     trace = read(tmp_path, f"{HEADER}\n{ROW}\n# moved, to the new cluster\n{other}\n# 2 rows\n")
