@@ -132,6 +132,29 @@ def test_a_guessed_column_that_does_not_fit_is_not_used(
             read(tmp_path, log, f"?map={meaning}={column}")
 
 
+def test_a_negative_wait_is_none(tmp_path: Path) -> None:
+    log = "submit,wait,duration,gpus\n0,-1,60,1\n5,4,60,1\n"
+    trace = read(tmp_path, log)
+    assert trace.jobs["queue"].to_list() == [None, None]
+    assert "wait: column 'wait' isn't used: line 2: '-1' is not a duration" in notes(trace)
+    with pytest.raises(InputError, match="line 2: wait '-1' is not a duration"):
+        read(tmp_path, log, "?map=wait=wait")
+
+
+@pytest.mark.parametrize("end", ["2024-01-02 03:00:50", "2024-01-02 09:00:00"])
+def test_rows_that_joined_logs_both_have_are_one_job(tmp_path: Path, end: str) -> None:
+    row = f"1,2024-01-02 03:00:00,2024-01-02 03:00:00,{end},1"
+    other = row.replace("1,", "2,", 1)
+    trace = read(tmp_path, f"{HEADER}\n{row}\n{other}\n{HEADER}\n{row}\n")
+    assert trace.jobs.select("job", "lost").rows() == [("1", None), ("2", None)]
+    assert dict(trace.dropped) == {
+        "header again, of joined files": 1,
+        "same row as an earlier one": 1,
+    }
+    names = "name,submit,duration,gpus\n" + "train,0,60,1\n" * 2  # two equal jobs
+    assert read(tmp_path, names).jobs["job"].to_list() == ["job-2", "job-3"]
+
+
 def test_the_best_column_that_fits_is_guessed(tmp_path: Path) -> None:
     log = "id,submit,created,duration,gpus,num_gpus\n1,web,0,60,half,2\n2,cli,5,60,half,4\n"
     trace = read(tmp_path, log)

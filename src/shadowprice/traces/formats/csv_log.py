@@ -12,7 +12,13 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import CLOCK_SKEW, check_times, merge_attempts, waiting_time
+from shadowprice.traces.job_log import (
+    CLOCK_SKEW,
+    check_times,
+    drop_repeated_rows,
+    merge_attempts,
+    waiting_time,
+)
 from shadowprice.traces.log_columns import (
     HEADERS,
     LogColumns,
@@ -102,7 +108,7 @@ _DEADLINE_HINT: Final = (
             "one's run time counts, and the earlier ones are its lost time"
         ),
         "jobs that never started, and those still running at the end of the log, are left out",
-        "comments after #, blank lines, and the headers of joined files are left out",
+        "comments after #, blank lines, and headers and rows that joined files repeat are left out",
     ),
     options={
         "map": "columns by meaning, submit=COLUMN,...; an empty one isn't used. Meanings: "
@@ -162,6 +168,8 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
     log.check()
     table.frame = table.frame.with_columns(_lost=pl.lit(None, dtype=pl.Float64()))
     named = names.get("job")
+    if named:
+        table.frame = drop_repeated_rows(table.frame, named, reading.tally)
     if named and table.frame[named].drop_nulls().is_duplicated().any():
         same = [names[meaning] for meaning in ("tenant", "user") if meaning in names]
         merged = merge_attempts(table.frame, named, [*same, "_gpus"], reading.tally)
@@ -491,6 +499,11 @@ def _seconds(column: str, text: str) -> float | None:
     return seconds_of(text, seconds_unit(column))
 
 
+def _wait(column: str, text: str) -> float | None:
+    seconds = _seconds(column, text)
+    return None if seconds is None or seconds < 0 else seconds
+
+
 def _limit(column: str, text: str) -> float | None:
     """Return a time limit in seconds; infinity for limits such as UNLIMITED."""
     return float("inf") if text.strip().lower() in _UNLIMITED else _seconds(column, text)
@@ -504,7 +517,7 @@ _Reader = tuple[Callable[[str, str], object | None], str, pl.DataType]
 
 _READERS: Final[dict[str, _Reader]] = {
     "duration": (_seconds, "a duration", pl.Float64()),
-    "wait": (_seconds, "a duration", pl.Float64()),
+    "wait": (_wait, "a duration", pl.Float64()),
     "time_limit": (_limit, "a duration", pl.Float64()),
     "gpus": (lambda _, text: gpus_of(text), "a number of GPUs", pl.Object()),
     "gpus_per_node": (lambda _, text: gpus_of(text), "a number of GPUs", pl.Object()),
