@@ -352,10 +352,11 @@ def read_table(
     ``columns`` are those to read, with their types; without a header, they are all columns of the
     file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
     enclose fields, else they are ordinary characters. ``preamble`` lines come before the header and
-    are skipped. ``names`` replace those of the header. Rows with
-    other numbers of fields are treated by ``rules``; blank lines are dropped and counted. Invalid
-    rows are faults of the table. Raises `InputError` if the file isn't such a table, or if no row
-    is valid.
+    are skipped. ``names`` replace those of the header. Rows with other numbers of fields are
+    treated by ``rules``; blank lines and repeated headers are dropped and counted. Invalid rows are
+    faults of the table, which its methods `jobs` and `done` raise.
+
+    Raises `InputError` if the file isn't such a table, or if no row is valid.
     """
     head = read_head(path)
     location = f"{path}: line {preamble + 1}"
@@ -388,7 +389,7 @@ def read_table(
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         cause = error
     faults: list[tuple[int, Fault]] = []
-    if cause is not None or _has_short_rows(path, source, frame, separator, quoted):
+    if cause is not None or _has_short_rows(path, source, frame, first, separator, quoted):
         lines = itertools.islice(_lines(path, source), first - 1, None)
         rows = _rows(lines, separator, quoted)
         frame, faults = _parse_leniently(path, rows, schema, reading, rules)
@@ -473,24 +474,26 @@ def _parse(
 
 
 def _has_short_rows(
-    path: Path, source: Path | bytes, frame: pl.DataFrame, separator: str, quoted: bool
+    path: Path, source: Path | bytes, frame: pl.DataFrame, first: int, separator: str, quoted: bool
 ) -> bool:
     """Return whether a row that isn't blank has too few fields, as the end of a cut file has.
 
-    Polars fills them with nulls, so only a table with nulls in its last column is read again.
+    Polars fills them with nulls, so only a table with nulls in its last column is read again, from
+    the line ``first``.
     """
     if not frame[frame.columns[-1]].has_nulls():
         return False
     expected = len(frame.columns)
     with _open(path, source) as file:
-        for line in file:
+        for line in itertools.islice(file, first - 1, None):
             if quoted and b'"' in line:
                 break
             if line.count(separator.encode()) < expected - 1 and line.strip():
                 return True
         else:
             return False
-    rows = _rows(_lines(path, source), separator, quoted)
+    lines = itertools.islice(_lines(path, source), first - 1, None)
+    rows = _rows(lines, separator, quoted)
     return any(len(row.fields) < expected and not row.is_blank for row in rows)
 
 
