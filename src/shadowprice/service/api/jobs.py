@@ -143,7 +143,7 @@ class ProgressReport(BaseModel):
 
 @router.post(
     "/jobs",
-    responses={202: {"model": SubmittedJobs}, **problems(403, 409, 429, 500)},
+    responses={202: {"model": SubmittedJobs}, **problems(403, 409)},
 )
 async def submit(
     request: Request,
@@ -403,7 +403,7 @@ async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
     return cancelled.to_resource()
 
 
-@router.post("/jobs/{name:name}/resubmit", responses=problems(403, 404, 409, 429))
+@router.post("/jobs/{name:name}/resubmit", responses=problems(403, 404, 409))
 async def resubmit(
     name: str,
     service: ServiceDep,
@@ -451,7 +451,7 @@ async def resubmit(
     return (await get_view(service, key)).to_resource()
 
 
-@router.patch("/jobs/{name:name}", responses=problems(404, 409, 429))
+@router.patch("/jobs/{name:name}", responses=problems(404, 409))
 async def revise(
     name: str,
     request: Request,
@@ -606,7 +606,7 @@ _progress_token = HTTPBearer(scheme_name="progress", auto_error=False)
     "/jobs/{name:name}/progress",
     status_code=202,
     response_class=Response,
-    responses=problems(400, 401, 403, 413, 415, 422, 503),
+    responses=problems(400, 403, 413, 415, 422),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -678,7 +678,7 @@ async def logs(
     )
 
 
-@router.post("/quote", responses=problems(403, 409, 429))
+@router.post("/quote", responses=problems(403, 409))
 async def quote(
     request: Request,
     service: ServiceDep,
