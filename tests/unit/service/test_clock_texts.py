@@ -45,6 +45,8 @@ CALENDAR = SlotCalendar.starting(
         ("joins a round, in slot 2 or later", "joins a round, at 2026-01-01T00:20:00Z or later"),
         ("if it begins by slot 2", "if it begins by 2026-01-01T00:20:00Z"),
         ("1e+03 slots of the whole cluster", "1e+03 slots of the whole cluster"),
+        ("needs 6 slots (1h) at full width", "needs 6 slots (1h) at full width"),
+        ("for only 3 slots (evidence)", "for only 3 slots (30min) (evidence)"),
         ("nothing to see", "nothing to see"),
     ],
 )

@@ -71,11 +71,12 @@ def refuse_restart_cost(loss: float, limit: float) -> Refusal:
 def refuse_below_price(offer: Offer) -> Refusal:
     """Return the refusal of a job whose utility is below the cost of its plan."""
     lacks = offer.cost - offer.utility
-    more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * offer.cost else ""
+    is_clear = lacks > 1e-4 * offer.cost
+    relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
     return Refusal(
         RefusalReason.PRICE,
-        f"its utility by slot {offer.done} is {offer.utility:.4g}, below the price of its plan, "
-        f"{offer.cost:.4g}{more}",
+        f"its utility by slot {offer.done} is {offer.utility:.4g}, {relation} the price of its "
+        f"plan, {offer.cost:.4g}{more}",
         value=offer.utility,
         cost=offer.cost,
         completion=offer.done,
@@ -93,8 +94,8 @@ def refuse_little_evidence(offer: Offer, used: float, observed: float, *, little
         RefusalReason.POLICY,
         f"its utility by slot {offer.done} is {offer.utility:.4g}{of_it}; it takes at least "
         f"{used:.3g} slots of the whole cluster, too many for a promise while demand was observed "
-        f"for only {observed:.3g} (evidence); it gets a promise when more was observed, or less "
-        "work remains",
+        f"for only {observed:.3g} slots (evidence); it gets a promise when more was observed, or "
+        "less work remains",
         value=offer.utility,
         cost=offer.cost,
         completion=offer.done,

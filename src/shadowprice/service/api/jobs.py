@@ -497,8 +497,9 @@ async def explain(
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
     A long history has its first and its newest events. `omitted` counts the events between them;
-    `/events` lists all. With `outlook`, it also has what a job that waits or was refused lacks now,
-    and the smallest changes that would get it admitted, which takes up to a second.
+    `/events` lists all. With `outlook`, it also has when a job that doesn't run yet starts, what
+    one that waits or was refused lacks now, and the smallest changes that would get it admitted,
+    which takes up to a second.
     """
     view = await find_job(service, caller, name)
     events, gap = await service.read(
@@ -519,16 +520,21 @@ async def explain(
 
 
 async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOutlook | None:
-    """Return the outlook of a job that waits or was refused; None for others and without quotes."""
-    if view.state not in {State.STANDBY, State.REFUSED}:
+    """Return the outlook of a job that doesn't run yet or was refused; None without quotes."""
+    is_promised = view.state is State.ADMITTED and not view.servers
+    if view.state not in {State.STANDBY, State.REFUSED} and not is_promised:
         return None
     stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     if stored is None:
         return None
-    waits = view.state is State.STANDBY
     try:
         return await service.outlooks.build(
-            service.writing, view.key, stored[1], tenant=tenant, waits=waits
+            service.writing,
+            view.key,
+            stored[1],
+            tenant=tenant,
+            waits=view.state is not State.REFUSED,
+            promised=is_promised,
         )
     except ShadowpriceError as error:
         if error.code == "overloaded":
@@ -688,8 +694,9 @@ async def quote(
 ) -> Quote:
     """Return what would be decided if a job were submitted now; nothing is reserved.
 
-    With `outlook`, also return what a job that would wait or be refused lacks, and the smallest
-    changes that would get it promised or admitted, which takes up to a second.
+    With `outlook`, also return when the job would start, what one that would wait or be refused
+    lacks, and the smallest changes that would get it promised or admitted, which takes up to a
+    second.
     """
     if isinstance(body, dict):
         body = {"name": "quote", **body}
@@ -700,13 +707,14 @@ async def quote(
     quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
-    if not outlook or resource.answer == "admitted":
+    if not outlook:
         return resource
     answer = await service.outlooks.build(
         driver,
         submission.qualified_name,
         submission.record,
         tenant=caller.scope,
-        waits=resource.answer == "queued",
+        waits=resource.answer != "refused",
+        promised=resource.answer == "admitted",
     )
     return resource.model_copy(update={"outlook": answer})

@@ -19,13 +19,13 @@ _BEFORE: Final = re.compile(
 )
 _BY: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
 _OR_LATER: Final = re.compile(r"\bin slot (\d{1,15}) or later\b")
-_COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b")
+_COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b(?! \(\d)")
 _AT: Final = {"begins in": "begins at", "decided in": "decided at"}
 _LATER: Final = {"in": "by"}
 
 
 def with_clock_times(text: str, calendar: SlotCalendar) -> str:
-    """Replace slots by times in UTC, and add durations to counts of slots.
+    """Replace slots by times in UTC, and add durations to counts of slots that have none.
 
     A slot in which something completes is its end; one from which or until which something holds
     is its start.
