@@ -132,6 +132,11 @@ class JobDetail(Job):
     """A job with its submission; values of environment variables are masked."""
 
     spec: dict[str, Any]
+    obstacle: str | None = Field(
+        default=None,
+        description="why a generation of the job can't be started or ended now; no later one "
+        "starts before it has ended",
+    )
     broken_promise: BrokenPromise | None = Field(
         default=None, description="null if the first promise was kept, or still may be"
     )

@@ -481,6 +481,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""
     yield "reason", with_local_times(first_line(job.reason_text))
+    yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
 

@@ -22,7 +22,8 @@ from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import escape_controls, quote_for_display
+from shadowprice.executors.contract import Obstacle
 from shadowprice.executors.progress import read_progress
 from shadowprice.rest.jobs import (
     BrokenPromise,
@@ -383,7 +384,21 @@ async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetai
     stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
-    return JobDetail(**dict(view.to_resource()), broken_promise=broken, spec=spec)
+    obstacles = (item for item in service.obstacles() if item.job == view.key)
+    return JobDetail(
+        **dict(view.to_resource()),
+        broken_promise=broken,
+        spec=spec,
+        obstacle=next((describe_obstacle(item) for item in obstacles), None),
+    )
+
+
+def describe_obstacle(obstacle: Obstacle) -> str:
+    """Return why a generation can't be started or ended, for people."""
+    job = quote_for_display(name_of_key(obstacle.job))
+    on = f" on {', '.join(obstacle.servers)}" if obstacle.servers else ""
+    name = f"generation {obstacle.generation} of {job}{on}"
+    return escape_controls(f"{name} can't be started or ended: {obstacle.reason}")
 
 
 def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
