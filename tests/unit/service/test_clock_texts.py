@@ -47,6 +47,14 @@ CALENDAR = SlotCalendar.starting(
         ("1e+03 slots of the whole cluster", "1e+03 slots of the whole cluster"),
         ("needs 6 slots (1h) at full width", "needs 6 slots (1h) at full width"),
         ("for only 3 slots (evidence)", "for only 3 slots (30min) (evidence)"),
+        (
+            "needs 18 slots, and nothing is left of its utility after 6",
+            "needs 18 slots (3h), and nothing is left of its utility after 6 slots (1h)",
+        ),
+        (
+            "it takes 18 slots, and 6 are left until its deadline",
+            "it takes 18 slots (3h), and 6 slots (1h) are left until its deadline",
+        ),
         ("nothing to see", "nothing to see"),
     ],
 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.rolling.quotas import ShareLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,26 @@ def refuse_past_end(job: Job, done: int) -> Refusal:
     )
 
 
-def refuse_too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
-    """Return the refusal of a job that no plan completes in time, even alone."""
-    scope = "in its tenant's share and what no tenant owns" if shares else "in the cluster"
+def refuse_too_late(name: str, slot: int, *, share: ShareLimit | None, ends: bool) -> Refusal:
+    """Return the refusal of a job that no plan completes in time, even alone.
+
+    ``share`` is what limits it in its tenant's share; None if its tenant has none.
+    """
+    if share is not None and share.is_exceeded:
+        return Refusal(
+            RefusalReason.TOO_LATE,
+            f"no plan completes {name} in its tenant's share and what no tenant owns: it needs "
+            f"{share.needed} {share.resource}, and they have {share.available}",
+            bottleneck=share.resource,
+        )
+    scope = "in the cluster"
+    if share is not None:
+        scope = f"in its tenant's share and what no tenant owns, {share.available} {share.resource}"
     return Refusal(
         RefusalReason.TOO_LATE,
         f"no plan from slot {slot} on is certain to complete {name} before its utility is gone"
         f"{' or the timespan ends' if ends else ''}, even without other jobs {scope}",
+        bottleneck=None if share is None else share.resource,
     )
 
 
