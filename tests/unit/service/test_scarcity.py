@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shadowprice.core.events import JobsArrived, SlotBegan
-from shadowprice.core.policy import PolicyContext
+from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.engine.engine import Engine
@@ -142,9 +142,13 @@ def test_reasons_name_no_jobs_of_other_tenants(engine: Engine, tenant: str | Non
 def test_a_job_that_fits_waits_for_the_next_slot(engine: Engine) -> None:
     """Policies that decide slot by slot give no message."""
     calendar = SlotCalendar.starting(0, Fraction(600))
-    reason = queue_reason(engine, calendar, job("a", {"gpu": 4}), "")
-    assert reason["message"] == "fits on free capacity, which is allocated when slots begin"
+    first, second = job("a", {"gpu": 4}), job("b", {"gpu": 4})
+    reason = queue_reason(engine, calendar, first, "")
+    assert reason["message"] == "waits for the next slot, in which it can start"
     assert "resource" not in reason
+    engine.handle(JobsArrived(0, (first, second)))
+    engine.state.set_status(engine.open_jobs["a"], Status.QUEUED)
+    assert queue_reason(engine, calendar, second, "")["message"] == "waits for gpu of big servers"
 
 
 @pytest.mark.parametrize("code", [RefusalReason.TOO_LATE, RefusalReason.NO_VALUE])

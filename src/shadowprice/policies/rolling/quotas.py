@@ -80,13 +80,13 @@ class Quotas:
         columns = np.flatnonzero((limit >= 0) & (needed > 0))
         if not len(columns):
             return None
-        column = int(max(columns, key=lambda column: needed[column] / max(limit[column], 1)))
-        amounts = (
-            format_amount(int(amount[column]), cluster.dimensions[column])
-            for amount in (needed, limit)
-        )
+        column = int(columns[np.argmax(needed[columns] / np.maximum(limit[columns], 1))])
+        need, available, kind = int(needed[column]), int(limit[column]), cluster.dimensions[column]
         return ShareLimit(
-            cluster.resources[column], *amounts, is_exceeded=bool(needed[column] > limit[column])
+            cluster.resources[column],
+            format_amount(need, kind),
+            format_amount(available, kind),
+            is_exceeded=need > available,
         )
 
     def owed_after(self, owed: Floats, usage: Integers, demand: Integers, is_open: Flags) -> Floats:

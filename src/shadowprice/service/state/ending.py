@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.relative_values import counted_share
 from shadowprice.engine.engine import Engine
@@ -67,8 +68,8 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
     """
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
     text = _without_others(engine, job, text)
-    if job.bag is None and has_free_capacity(engine, job):
-        message = "fits on free capacity, which is allocated when slots begin"
+    if (text or _waits_alone(engine, job)) and job.bag is None and has_free_capacity(engine, job):
+        message = "waits for the next slot, in which it can start"
         if text:
             message = f"not promised, but fits on free capacity: {text}"
         return {"code": "standby", "message": message}
@@ -81,6 +82,14 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
         "message": f"{waits}: {text}" if text else waits,
         **scarce.record(),
     }
+
+
+def _waits_alone(engine: Engine, job: Job) -> bool:
+    """Return whether no other job waits without a promise."""
+    return not any(
+        record.status is Status.QUEUED and name != job.name
+        for name, record in engine.open_jobs.items()
+    )
 
 
 def _is_others(engine: Engine, job: Job, name: str) -> bool:
