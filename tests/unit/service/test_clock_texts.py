@@ -55,6 +55,10 @@ CALENDAR = SlotCalendar.starting(
             "it takes 18 slots, and 6 are left until its deadline",
             "it takes 18 slots (3h), and 6 slots (1h) are left until its deadline",
         ),
+        (
+            "takes 18 slots at best; the longest round has 6",
+            "takes 18 slots (3h) at best; the longest round has 6 slots (1h)",
+        ),
         ("nothing to see", "nothing to see"),
     ],
 )

@@ -20,7 +20,9 @@ _BEFORE: Final = re.compile(
 _BY: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
 _OR_LATER: Final = re.compile(r"\bin slot (\d{1,15}) or later\b")
 _COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b(?! \(\d)")
-_BARE: Final = re.compile(r"\b(?:(after )(\d{1,12})(?=$|[;,)])|(\d{1,12})( are left\b))")
+_BARE: Final = re.compile(
+    r"\b(?:(after |the longest round has )(\d{1,12})(?=$|[;,)])|(\d{1,12})( are left\b))"
+)
 _AT: Final = {"begins in": "begins at", "decided in": "decided at"}
 _LATER: Final = {"in": "by"}
 
