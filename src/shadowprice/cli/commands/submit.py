@@ -237,7 +237,7 @@ def _print_submitted(
             job.state,
             *([] if wait else [when(job.promise)]),
             when(job.completion),
-            number(job.payoff),
+            payoff_text(job.payoff, job.utility, job.cost),
             with_local_times(first_line(job.reason_text)),
         )
         for job in submitted
@@ -464,7 +464,8 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         ps = f", {job.ps} parameter servers" if job.ps else ""
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
-        yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
+        payoff = payoff_text(job.payoff, job.utility, job.cost)
+        yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {payoff}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
@@ -484,6 +485,13 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
+
+
+def payoff_text(payoff: float | None, utility: float | None, cost: float | None) -> str:
+    """Format a payoff; a rounding error of the difference of utility and cost is 0."""
+    if payoff is not None and abs(payoff) <= 1e-9 * max(abs(utility or 0.0), abs(cost or 0.0)):
+        return "0"
+    return number(payoff)
 
 
 def _margin(job: Job) -> str:
