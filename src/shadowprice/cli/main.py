@@ -19,6 +19,7 @@ import typer
 
 from shadowprice import __version__
 from shadowprice.cli.lazy import LazyGroup, Part
+from shadowprice.cli.program import called_program
 from shadowprice.cli.stopping import CLOSED, INTERRUPTED, TERMINATED, terminable
 from shadowprice.core import bounds
 from shadowprice.core.collection import THRESHOLDS
@@ -168,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with terminable() as termination, _stdout_descriptor() as descriptor:
         try:
             status = command.main(
-                argv or ["--help"], prog_name="shadowprice", standalone_mode=False
+                argv or ["--help"], prog_name=called_program.get(), standalone_mode=False
             )
             _flush()
         except SystemExit as exit_:

@@ -185,7 +185,7 @@ def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
     ):
         (made,) = decide(on, [one], evidence=evidence)
         assert isinstance(made, Promise if known else Queue)
-        assert known or "while demand was observed for only 10.3 (evidence)" in made.message
+        assert known or "while demand was observed for only 10.3 slots (evidence)" in made.message
         # What earns more than a little of what it would be at once may take six times as much.
         flat = replace(one, utility=Constant(1e-3))
         (made,) = decide(on, [flat], evidence=evidence)
