@@ -174,14 +174,14 @@ SPEC: Final = GenerationSpec(
 )  # fmt: skip
 VIEW: Final = JobView(
     1, "vision/training", "training", "vision", State.RUNNING, 10, 11, 1, 5, 4, 12, 2, 40, 6, 13,
-    0.5, 8.0, 2, 1, 14, 15, 2, 1, ("gpu-0",), 7.0, 9.0, 2.0, {"code": "displaced"},
+    29, 30, 0.5, 8.0, 2, 1, 14, 15, 2, 1, ("gpu-0",), 7.0, 9.0, 2.0, {"code": "displaced"},
     {"code": "StartRefused", "message": "no right"}, 1, 2, "resnet", (2, 4), True, True,
     covered=24, covered_before=25, blamed=1, price=16, paid_at=17, planned=18,
     unused=((1, 2, 3),), held=19, used=20, overrun=26, overrun_slots=27, slot_price=28, refund=21,
     decided=22, closed=23,
 )  # fmt: skip
 QUOTES: Final = (
-    Quote("training", 1, QuoteAnswer.ADMITTED, 5, 9.0, 2.0, ("bag",), message="decided at once"),
+    Quote("training", 1, QuoteAnswer.ADMITTED, 5, 9.0, 2.0, ("bag",), message="now", expected=3),
     Quote("training", 1, QuoteAnswer.REFUSED, refusal=REFUSAL),
 )
 CALENDAR: Final = SlotCalendar(0, Fraction(60 * SECOND))

@@ -215,6 +215,10 @@ def test_servers_prices_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None
     assert main(["nodes", "--each"]) == 0
     assert "drained" in capsys.readouterr().out
     assert main(["uncordon", "g-3"]) == 0
+    capsys.readouterr()
+    assert main(["cordon", "g-3", "-o", "json"]) == 0
+    assert _json(capsys)[0]["state"] == "drained", "another name of drain"
+    assert main(["uncordon", "g-3"]) == 0
     assert main(["prices", "--slots", "3"]) == 0
     assert "g gpu" in capsys.readouterr().out
     assert main(["top"]) == 0

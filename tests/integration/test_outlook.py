@@ -1,4 +1,4 @@
-"""What the live service answers about jobs that wait or were refused."""
+"""What the live service answers about jobs that don't run yet or were refused."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_late_job_is_told_the_deadline_that_suffices(live: RunningService) -> 
     for change in outlook["changes"]:
         answer = quoted(live, changed(record, change))
         assert answer["answer"] == "admitted", change
-        assert answer["promise"] == change["completion"]
+        assert answer["expected"] == change["completion"] <= answer["promise"]
     # One slot less, or 1 % more work, isn't admitted.
     minutes = int(by_key["utility.by"]["after"].removesuffix("min"))
     shorter = {**by_key["utility.by"], "after": f"{minutes - 10}min"}
@@ -134,7 +134,7 @@ def test_a_waiting_job_is_told_until_when_and_what_would_get_it_promised(
     live.client.delete("/v1/jobs/c")
     for change in outlook["changes"]:
         answer = quoted(live, changed(record, change))
-        assert (answer["answer"], answer["promise"]) == ("admitted", change["completion"]), change
+        assert (answer["answer"], answer["expected"]) == ("admitted", change["completion"]), change
 
 
 def test_what_the_time_is_too_short_for_is_named(
@@ -153,14 +153,23 @@ def test_what_the_time_is_too_short_for_is_named(
     assert any(line.startswith("not tried") for line in outlook["lines"])
 
 
-def test_jobs_that_neither_wait_nor_were_refused_have_none(live: RunningService) -> None:
-    live.client.post("/v1/jobs", json=job("a", 1))
+def test_a_promised_job_is_told_when_it_starts_and_completes(live: RunningService) -> None:
+    record = job("a", 1)
+    first = live.client.get("/v1/prices", params={"slots": 1}).json()["slots"][0]["begins"]
+    ends = datetime.fromisoformat(first) + timedelta(hours=1)
+    quote = live.client.post("/v1/quote", json=record, params={"outlook": True}).json()
+    live.client.post("/v1/jobs", json=record)
+    for outlook in (quote["outlook"], outlook_of(live, "a")):
+        assert outlook["starts"] == first
+        assert datetime.fromisoformat(outlook["completes"]) == ends
+        assert outlook["changes"] == outlook["untried"] == []
+        [line] = outlook["lines"]
+        assert line.startswith(f"starts by {first}, and is expected to complete by ")
+    assert live.client.get("/v1/jobs/a/explain").json()["outlook"] is None
+    closed = live.client.delete("/v1/jobs/a").json()
+    assert closed["state"] == "cancelled"
     answer = live.client.get("/v1/jobs/a/explain", params={"outlook": True}).json()
     assert answer["outlook"] is None
-    wide = live.client.get("/v1/jobs/a/explain").json()
-    assert wide["outlook"] is None
-    quote = live.client.post("/v1/quote", json=job("b", 1), params={"outlook": True}).json()
-    assert (quote["answer"], quote["outlook"]) == ("admitted", None)
     quote = live.client.post("/v1/quote", json=job("b", 8), params={"outlook": True}).json()
     assert [change["key"] for change in quote["outlook"]["changes"]] == ["worker.gpu"]
 

@@ -13,6 +13,9 @@ from urllib.parse import quote
 
 import pytest
 
+from shadowprice.core.errors import PolicyError
+from shadowprice.executors.contract import Ended, Ending, ExecutorOptions
+from shadowprice.executors.registry import create_executor
 from shadowprice.service.state import store_queries
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
@@ -617,7 +620,7 @@ def test_a_restart_knows_everything(tmp_path: Path) -> None:
         for before in told[1:]:
             after = live.client.get(f"/v1/jobs/{before['name']}").json()
             del after["spec"]
-            assert after.pop("broken_promise") is None
+            assert after.pop("broken_promise") is after.pop("obstacle") is None
             assert after == before
         assert live.client.get("/v1/jobs/kept-0").json()["state"] == "cancelled"
         names = [server["name"] for server in live.client.get("/v1/servers").json()["servers"]]
@@ -738,3 +741,22 @@ def test_metrics_are_scraped_while_the_policy_decides(tmp_path: Path) -> None:
         finally:
             decided.set()
     assert 'shadowprice_shadow_price{resource="gpu",server_class="g"}' in answer.text
+
+
+def test_a_job_names_why_its_generation_cannot_be_ended(tmp_path: Path) -> None:
+    options = ExecutorOptions(str(tmp_path / "data" / "executor"), settings={"cgroup": "off"})
+    with run_service(tmp_path, executor=create_executor("local", options)) as live:
+        own = live.client.post("/v1/jobs", json=job("own", run={"command": ["true"]})).json()
+        assert live.client.get("/v1/jobs/own").json()["obstacle"] is None
+        runner = live.service.runner
+        assert runner is not None
+        report = Ended(0, "own", 3, 1.0, Ending.DONE, 0, "")
+        runner.pending.keep(report)
+        [entry] = runner.pending.kept.values()
+        runner.pending.put_off(entry, PolicyError("of secret"))
+        entry.due = float("inf")
+        text = live.client.get("/v1/jobs/own").json()["obstacle"]
+        assert text.startswith("generation 3 of 'own' can't be started or ended: a report of it")
+        [warning] = live.client.get("/v1/service").json()["warnings"]
+        assert (warning["job_id"], warning["message"]) == (own["id"], text)
+        assert live.client.get("/readyz").status_code == 503

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.support.services import CLUSTER, RunningService, job, run_service
@@ -193,3 +194,52 @@ def test_budgets_of_the_cluster_file_and_accounts_outlive_a_restart(tmp_path: Pa
     with run_service(tmp_path, policy="oasis", cluster={**CLUSTER, "tenants": tenants}) as edited:
         assert _tenant(edited, "vision")["account"]["held"] == 12.0
         assert _tenant(edited, "vision")["budget"]["carry"] == 0.0
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_points_held_in_jobs_and_spent_are_those_granted(tmp_path: Path, seed: int) -> None:
+    """Whatever operators, owners and the time do: no point is lost, and none is made."""
+    cluster = {**CLUSTER, "slot": "1s"}
+    rng = np.random.default_rng(seed)
+    budget = {"points": 30.0, "period": "7d"}
+    tenants = [{"name": "vision", "budget": budget}, {"name": "speech"}]
+    seen: set[str] = set()
+    with run_service(tmp_path, policy="oasis", cluster={**cluster, "tenants": tenants}) as live:
+        client = live.client
+        for number in range(120):
+            names = [one["name"] for one in client.get("/v1/jobs?tenant=vision").json()["jobs"]]
+            name = str(rng.choice(names)) if names else "none"
+            match rng.integers(7):
+                case 0:
+                    points = float(rng.integers(0, 40))
+                    body = {"budget": {**budget, "points": points}}
+                    assert client.put("/v1/tenants/vision", json=body).is_success
+                case 1:
+                    points = float(rng.integers(1, 9_000_000)) / 1e6
+                    answer = client.post("/v1/tenants/vision/grants", json={"points": points})
+                    assert answer.is_success
+                case 2:
+                    client.delete(f"/v1/jobs/{name}")
+                case 3:
+                    changes = {"minibatches": int(rng.integers(5, 60))}
+                    client.patch(f"/v1/jobs/{name}", json=changes)
+                case 4:
+                    filler = {**_wide(f"filler-{number}"), "minibatch_time": "0.1s"}
+                    client.post("/v1/jobs", json=filler)
+                case _:
+                    more = {"minibatches": int(rng.integers(5, 60)), "minibatch_time": "0.1s"}
+                    client.post("/v1/jobs", json=job(f"paid-{number}", tenant="vision", **more))
+            account = _tenant(live, "vision")["account"]
+            sums = account["sums"]
+            seen |= {kind for kind, points in sums.items() if points}
+            granted = sums["grant"] + sums["payment"] - sums["expiry"]
+            total = account["held"] + account["reserved_points"] + account["spent"]
+            assert total == pytest.approx(granted, abs=2e-6), (number, account)
+            seen |= {kind for kind in ("spent", "reserved_points") if account[kind]}
+        for name in names:
+            client.delete(f"/v1/jobs/{name}")
+        account, statement = _tenant(live, "vision")["account"], _statement(live)
+        assert statement["closing"] == account["held"]
+        assert statement["sums"] == account["sums"]
+        assert account["reserved_points"] == 0.0
+    assert seen >= {"grant", "debit", "refund", "spent", "reserved_points"}

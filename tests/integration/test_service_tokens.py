@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 
+from shadowprice.service.auth import progress_token
+from shadowprice.service.connections import max_connections
+from shadowprice.service.problems import ProblemError
 from tests.support.services import RunningService, job, run_service
 
 OPEN = {("get", "/healthz"), ("get", "/readyz")}
@@ -101,6 +105,24 @@ def test_nothing_but_health_answers_without_a_valid_token(
             assert answer.status_code in wanted, (method, path, answer.text)
             if wanted == {401}:
                 assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_every_route_with_a_token_documents_that_a_tenant_has_too_many_requests(
+    live: RunningService, routes: list[tuple[str, str]]
+) -> None:
+    paths = live.client.get("/v1/openapi.json").json()["paths"]
+    view = live.client.get("/v1/jobs/theirs").json()
+    usage, progress = live.service.writing.usage, ("post", f"{OWN}/progress")
+    own = progress_token(live.service.key, "vision/theirs", max(1, view["generation"]))
+    with ExitStack() as stack, live.as_(live.token("vision")) as tenant, live.as_(own) as report:
+        for lane in ("vision", "reports of vision"):
+            with suppress(ProblemError):
+                while True:
+                    stack.enter_context(usage.handle(lane, max_connections()))
+        for method, path in sorted(set(routes) - OPEN):
+            answer = _ask(report if (method, path) == progress else tenant, method, path)
+            assert answer.status_code == 429, (method, path, answer.text)
+            assert {"401", "429", "500", "503"} <= set(paths[path][method]["responses"]), path
 
 
 def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) -> None:

@@ -63,6 +63,15 @@ class SafeConsole(Console):
     Names, labels and messages come from files and could otherwise control the terminal.
     """
 
+    def on_broken_pipe(self) -> None:
+        """Raise the `BrokenPipeError` of stdout, and print no more on a closed stderr.
+
+        Rich's own method would replace stdout, and end the command whichever stream was closed.
+        """
+        if not self.stderr:
+            raise  # noqa: PLE0704  # called where the error is handled
+        self.quiet = True
+
     def render_str(self, text: str, **options: Any) -> Text:
         """Return the text with control characters escaped and all markup but bold disabled."""
         text = to_encodable(escape_controls(text, lines=True), self.encoding)

@@ -12,6 +12,7 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.console import SafeText, plain_table, stdout
+from shadowprice.cli.program import PROGRAM, called_program
 from shadowprice.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,7 +100,8 @@ def connected(server: str | None) -> Iterator[Client]:
             yield client
         except ServiceError as error:
             if error.code == "unauthenticated":
-                hint = "shadowprice login, or set SHADOWPRICE_TOKEN"
+                login = f"{PROGRAM} login, or " if called_program.get() == PROGRAM else ""
+                hint = f"{login}set SHADOWPRICE_TOKEN"
                 raise InputError(f"{client.address.url}: {error}; {hint}") from error
             if error.faults:
                 raise InputError(error.faults) from error

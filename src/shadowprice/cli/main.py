@@ -6,11 +6,12 @@ import errno
 import gc
 import io
 import os
+import select
 import sys
 import traceback
 import warnings
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Annotated, Any, Final, NoReturn
 
@@ -18,6 +19,7 @@ import typer
 
 from shadowprice import __version__
 from shadowprice.cli.lazy import LazyGroup, Part
+from shadowprice.cli.program import called_program
 from shadowprice.cli.stopping import CLOSED, INTERRUPTED, TERMINATED, terminable
 from shadowprice.core import bounds
 from shadowprice.core.collection import THRESHOLDS
@@ -72,7 +74,7 @@ PARTS: Final = {
     "prices": _in("nodes", "prices", "Show prices of servers in the next slots."),
     "nodes": _own("nodes", "List servers, as sinfo does.", LIVE),
     "drain": _in("nodes", "drain", "Stop placing work on servers."),
-    "cordon": _in("nodes", "cordon", "Drain servers; uncordon returns them."),
+    "cordon": _in("nodes", "cordon", "Drain servers: another name of drain."),
     "uncordon": _in("nodes", "uncordon", "Return drained servers to service."),
     "until": _own("until", "Show or set the end of the timespan.", LIVE),
     "observed": _own("observed", "Compare observed with simulated execution.", LIVE),
@@ -164,23 +166,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     argv = [*(word for word in own if word != "--debug"), *argv[len(own) :]]
     command = _parser()
     streams = sys.stdout, sys.stderr
-    with terminable() as termination:
+    with terminable() as termination, _stdout_descriptor() as descriptor:
         try:
             status = command.main(
-                argv or ["--help"], prog_name="shadowprice", standalone_mode=False
+                argv or ["--help"], prog_name=called_program.get(), standalone_mode=False
             )
             _flush()
         except SystemExit as exit_:
             sys.stdout, sys.stderr = streams  # the parser replaces them if a pipe is closed
             if isinstance(exit_.__context__, BrokenPipeError):
-                return _report(exit_.__context__)
+                return _report(exit_.__context__, descriptor)
             status = exit_.code
         except (KeyboardInterrupt, typer.Abort):
             status = INTERRUPTED
         except Exception as error:
             if debug:
                 traceback.print_exception(error)
-            return _report(error)
+            return _report(error, descriptor)
         if status == INTERRUPTED:
             status = termination.status
             # A stopped run has already printed a more specific message.
@@ -251,12 +253,38 @@ def _flush() -> None:
         sys.stdout.flush()
 
 
+@contextmanager
+def _stdout_descriptor() -> Iterator[int | None]:
+    """Yield a duplicate of stdout's descriptor, or None if it has none.
+
+    The console of the help replaces the descriptor itself after a broken pipe.
+    """
+    try:
+        descriptor = os.dup(sys.stdout.fileno())
+    except (AttributeError, OSError, ValueError):
+        yield None
+        return
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _is_closed(descriptor: int | None) -> bool:
+    """Return whether the reader of a stream closed it: other pipes and sockets may break too."""
+    if descriptor is None:
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return bool(poll.poll(0))
+
+
 def _report_notes(error: Exception) -> None:
     for note in getattr(error, "__notes__", ()):
         _say(f"hint: {note}")
 
 
-def _report(error: Exception) -> int:
+def _report(error: Exception, stdout: int | None) -> int:
     if isinstance(error, InputError) and len(error.faults) > 1:
         _say(f"error: found {len(error.faults)} problems in the input; nothing was run")
         limit = int(bounds.FAULTS.most)
@@ -281,7 +309,7 @@ def _report(error: Exception) -> int:
         _say(f"error: {error}")
         _report_notes(error)
         return error.exit_code
-    if isinstance(error, BrokenPipeError):
+    if isinstance(error, BrokenPipeError) and _is_closed(stdout):
         return CLOSED  # without a message: `shadowprice queue | head` is no error
     if isinstance(error, OSError):
         _say(f"error: {_named(error)}")

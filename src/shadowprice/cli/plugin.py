@@ -20,8 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from shadowprice.cli.program import called_program
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.wording import escape_controls, hint_for_unknown, quote_for_display
+
+PROGRAM: Final = "kubectl shadowprice"  # the name in hints
 
 JOB_COMMANDS: Final = ("explain", "status", "logs")
 """Commands whose first argument is a TrainingJob."""
@@ -257,6 +260,7 @@ def main(words: Sequence[str]) -> int:
     if not words or words[0] in {"-h", "--help"}:
         sys.stdout.write(HELP)
         return 0
+    called = called_program.set(PROGRAM)
     try:
         request = read_words(words)
         kubectl = Kubectl(request)
@@ -268,6 +272,8 @@ def main(words: Sequence[str]) -> int:
         with suppress(OSError):
             print(f"error: {error}", file=sys.stderr)
         return error.exit_code
+    finally:
+        called_program.reset(called)
 
 
 def _run_command(call: PluginCall, kubectl: Kubectl, run: Any) -> int:

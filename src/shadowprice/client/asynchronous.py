@@ -190,8 +190,9 @@ class AsyncClient:
     async def explain(self, name: str, *, outlook: bool = False) -> JobHistory:
         """Return a job's history, which explains the decisions on it.
 
-        With ``outlook``, it also says what a job that waits or was refused lacks now, and which
-        changes would get it admitted; the service takes up to a second for that.
+        With ``outlook``, it also says when a job that doesn't run yet starts, what one that waits
+        or was refused lacks now, and which changes would get it admitted. The service takes up to a
+        second for that.
         """
         return await self.send(calls.explain(name, outlook=outlook))
 

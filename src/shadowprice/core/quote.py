@@ -33,6 +33,7 @@ class Quote:
     displaced: tuple[str, ...] = ()  # jobs that would lose their promise, in order of arrival
     refusal: Refusal | None = None  # if requested
     message: str = ""  # further information, such as when a batch is decided
+    expected: int | None = None  # completion slot of an admitted job in its plan
 
     @property
     def admitted(self) -> bool:
@@ -48,9 +49,10 @@ class Quote:
         """
         match decision:
             case Commit(job, schedule, _, utility, cost):
-                return cls(job, slot, QuoteAnswer.ADMITTED, schedule.completion, utility, cost)
-            case Promise(job, completion, _, _, utility, cost) if completion is not None:
-                return cls(job, slot, QuoteAnswer.ADMITTED, completion, utility, cost)
+                end = schedule.completion
+                return cls(job, slot, QuoteAnswer.ADMITTED, end, utility, cost, expected=end)
+            case Promise(job, end, expected, _, utility, cost) if end is not None:
+                return cls(job, slot, QuoteAnswer.ADMITTED, end, utility, cost, expected=expected)
             case Place(job, _):
                 return cls(job, slot, QuoteAnswer.ADMITTED)
             case Queue(job, message):

@@ -7,14 +7,18 @@ import gzip
 import io
 import lzma
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, Final, Protocol, cast
 
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import quote_for_display
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -38,10 +42,22 @@ _MAGIC: Final = (
     (b"\x28\xb5\x2f\xfd", "zstd"),
     # pzstd begins with a frame that is skipped.
     *((bytes([number]) + b"\x2a\x4d\x18", "zstd") for number in range(0x50, 0x60)),
-    (b"PK\x03\x04", "zip"),
+    (b"\x5d\0\0", "lzma"),
+    *((mark, "zip") for mark in (b"PK\x03\x04", b"PK\x05\x06", b"PK\x07\x08PK")),
     *((b"BZh%d%s" % (level, mark), "bzip2") for level in range(1, 10) for mark in _BZIP2_MARKS),
+    (b"7z\xbc\xaf\x27\x1c", "7z"),
+    (b"Rar!\x1a\x07", "rar"),
+    (b"LZIP\x01", "lzip"),
+    (b"\x04\x22\x4d\x18", "lz4"),
+    (b"\x1f\x9d", "compress"),
 )
 """First bytes of packed files, and their format."""
+
+_MAX_DIRECTORY_BYTES: Final = 1 << 20
+"""Maximum size of a zip file's directory, because all of it is read at once."""
+_ZIP_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+"""Methods that need little memory, whatever the file states."""
+_MAX_LISTED: Final = 10  # files of a zip file that an error lists
 
 _HINT: Final = "copy or download the file again"
 
@@ -72,26 +88,80 @@ def open_unpacked(path: Path, packed: str) -> IO[bytes]:
             return io.BufferedReader(_Streams(path, _xz_decompressor))
         case "zstd":
             return io.BufferedReader(_Streams(path, _ZstdDecompressor))
+        case "lzma":
+            return io.BufferedReader(_Streams(path, _lzma_decompressor))
+        case "zip":
+            return _open_member(path)
     raise InputError(
         Fault(str(path), f"is packed with {packed}", "unpack it first, or pack it with gzip")
     )
 
 
 def read_first_bytes(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file's content, fewer if it is damaged after them."""
+    """Return the first bytes of a file's content, fewer if it is damaged after them.
+
+    Raises `InputError` if it can't be read from its beginning.
+    """
     content = b""
-    with open_unpacked(path, detect_compression(path)) as file:
-        try:
-            while len(content) < size and (block := file.read(min(1 << 12, size - len(content)))):
-                content += block
-        except (EOFError, OSError, zlib.error, lzma.LZMAError):
-            if not content:
-                raise
+    with _explained(path, lambda: 0) as explanation:
+        explanation.packed = detect_compression(path)
+        with open_unpacked(path, explanation.packed) as file:
+            try:
+                while len(content) < size:
+                    block = file.read(min(1 << 12, size - len(content)))
+                    if not block:
+                        break
+                    content += block
+            except _DAMAGE:
+                if not content:
+                    raise
     return content
+
+
+def _open_member(path: Path) -> IO[bytes]:
+    """Open the only file in a zip file."""
+    with path.open("rb") as file:
+        tail = max(0, path.stat().st_size - (1 << 16) - 22)
+        file.seek(tail)
+        end = file.read()
+    end = end[end.rfind(b"PK\x05\x06") :]
+    if len(end) < 22:
+        raise EOFError
+    if int.from_bytes(end[12:16], "little") > _MAX_DIRECTORY_BYTES:
+        message = f"the directory of the zip file exceeds {_MAX_DIRECTORY_BYTES >> 20} MiB"
+        raise InputError(Fault(str(path), message, "pack one file, with gzip"))
+    archive = zipfile.ZipFile(path)
+    names = [entry.filename for entry in archive.infolist() if _is_content(entry)]
+    if "[Content_Types].xml" in names:
+        archive.close()
+        raise InputError(Fault(str(path), "is an Office document", "save the table as CSV"))
+    if len(names) != 1:
+        archive.close()
+        listed = ", ".join(quote_for_display(name) for name in names[:_MAX_LISTED])
+        more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
+        message = f"the zip file holds {len(names)} files: {listed}{more}" if names else "is empty"
+        hint = "extract one with unzip, and give its path" if names else "give a file with rows"
+        raise InputError(Fault(str(path), message, hint))
+    entry = archive.getinfo(names[0])
+    if entry.flag_bits & 1 or entry.compress_type not in _ZIP_METHODS:
+        archive.close()
+        message = "is encrypted" if entry.flag_bits & 1 else "is packed with a rare zip method"
+        raise InputError(Fault(str(path), message, "unzip it first"))
+    return archive.open(names[0])  # it keeps the archive's file open
+
+
+def _is_content(entry: zipfile.ZipInfo) -> bool:
+    """Return whether an entry is a file that a user put there: macOS adds files of its own."""
+    parts = PurePosixPath(entry.filename).parts
+    return not entry.is_dir() and parts[:1] != ("__MACOSX",) and parts[-1:] != (".DS_Store",)
 
 
 def _xz_decompressor() -> lzma.LZMADecompressor:
     return lzma.LZMADecompressor(memlimit=MAX_DECOMPRESSOR_BYTES)
+
+
+def _lzma_decompressor() -> lzma.LZMADecompressor:
+    return lzma.LZMADecompressor(lzma.FORMAT_ALONE, memlimit=MAX_DECOMPRESSOR_BYTES)
 
 
 class _Decompressor(Protocol):
@@ -178,13 +248,13 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
     ``largest`` limits the decompressed bytes; a packed file is also limited by its own size. An
     error of a damaged or truncated stream names the line at which the stream ends.
     """
-    lines, packed = 0, ""
-    try:
+    lines = 0
+    with _explained(path, lambda: lines) as explanation:
         if path.exists() and not path.is_file() and not path.is_dir():
             raise InputError(
                 Fault(str(path), "is not a regular file", "write the data to a file first")
             )
-        packed = detect_compression(path)
+        packed = explanation.packed = detect_compression(path)
         max_bytes = largest.most
         if packed:
             max_bytes = min(
@@ -208,24 +278,51 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
                 bounds.LINES.check(lines + new_lines, str(path))
                 yield block
                 lines += new_lines
+
+
+_DAMAGE: Final = (
+    *(EOFError, OSError, zlib.error, lzma.LZMAError),
+    *(zipfile.BadZipFile, NotImplementedError),  # of features of zip that Python lacks
+)
+
+
+@dataclass(slots=True)
+class _Explanation:
+    packed: str = ""
+
+
+@contextmanager
+def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
+    """Raise `InputError` for the errors of reading a file, plain or packed.
+
+    ``lines`` returns the number of lines before the damage.
+    """
+    explanation = _Explanation()
+    try:
+        yield explanation
     except FileNotFoundError as error:
         raise InputError(Fault(str(path), "no such file")) from error
     except IsADirectoryError as error:
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:
-        place = f"{path}: line {lines + 1}"
-        raise InputError(Fault(place, f"truncated {packed} stream", _HINT)) from error
-    except (zlib.error, lzma.LZMAError) as error:
-        raise _damaged(path, packed, lines, error) from error
+        place = f"{path}: line {lines() + 1}"
+        raise InputError(Fault(place, f"truncated {explanation.packed} stream", _HINT)) from error
     except OSError as error:
-        if packed and error.errno is None:  # gzip, bzip2 and zstd raise it for a damaged stream
-            raise _damaged(path, packed, lines, error) from error
+        if explanation.packed and error.errno is None:  # of a damaged gzip, bzip2 or zstd stream
+            raise _damaged(path, explanation.packed, lines(), error) from error
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
+    except _DAMAGE as error:
+        raise _damaged(path, explanation.packed, lines(), error) from error
 
 
 def _damaged(path: Path, packed: str, lines: int, error: Exception) -> InputError:
     if any(text in str(error) for text in ("Memory usage limit", "too much memory")):
         message = f"its {packed} dictionary exceeds {MAX_DECOMPRESSOR_BYTES >> 20} MiB"
         return InputError(Fault(str(path), message, f"pack it with {packed} -9 or gzip"))
+    if packed == "zstd" and "ictionary" in str(error):
+        message = "needs a zstd dictionary"
+        return InputError(Fault(str(path), message, "pack it without a dictionary"))
+    if isinstance(error, NotImplementedError):
+        return InputError(Fault(str(path), f"cannot be unpacked: {error}", "unzip it first"))
     return InputError(Fault(f"{path}: line {lines + 1}", f"corrupt {packed} stream", _HINT))

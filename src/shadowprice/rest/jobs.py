@@ -58,7 +58,10 @@ class JobPoints(ApiRecord):
 
 
 class Job(ApiRecord):
-    """A job. The times ``promise`` and ``completion`` are the ends of slots."""
+    """A job. The times ``promise`` and ``completion`` are the ends of slots.
+
+    A promise may be much later than the expected completion, if later is worth as much to the job.
+    """
 
     id: int
     name: str = Field(description="unique among the open jobs of its tenant")
@@ -74,7 +77,11 @@ class Job(ApiRecord):
         description="slots from the planned completion to the promise, learnt from earlier jobs"
     )
     promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
-    completion: datetime | None = Field(description="completion, expected while the job is open")
+    completion: datetime | None = Field(
+        description="completion; while the job is open, the expected one, if work and speed are as "
+        "stated. null if it waits without a promise or longer than planned, or runs longer than "
+        "stated"
+    )
     completion_slot: int | None
     closed: datetime | None
     progress: float = Field(description="mini-batches")
@@ -125,6 +132,11 @@ class JobDetail(Job):
     """A job with its submission; values of environment variables are masked."""
 
     spec: dict[str, Any]
+    obstacle: str | None = Field(
+        default=None,
+        description="why a generation of the job can't be started or ended now; no later one "
+        "starts before it has ended",
+    )
     broken_promise: BrokenPromise | None = Field(
         default=None, description="null if the first promise was kept, or still may be"
     )
@@ -231,13 +243,19 @@ class SuggestedChange(ApiRecord):
 
 
 class JobOutlook(ApiRecord):
-    """What a job that waits or was refused lacks now, and what would get it admitted."""
+    """What a job that waits or was refused lacks now, and what would get it admitted.
+
+    Of a promised job that doesn't run yet, it only has the start and the completion.
+    """
 
     resource: str | None = Field(description="the scarcest resource for the job")
     servers: str | None = Field(description="kind of server that lacks it")
     admitted_now: bool = Field(description="whether it would be admitted if submitted again now")
     starts: datetime | None = Field(
         description="when a waiting job starts at the latest, if its plans hold and no job arrives"
+    )
+    completes: datetime | None = Field(
+        description="when a job that starts then completes, if its work and speed are as stated"
     )
     abandoned: datetime | None = Field(
         description="when a waiting job is abandoned instead, because it couldn't end in time"
@@ -263,7 +281,7 @@ class JobHistory(ApiRecord):
     lines: list[str] = Field(description="one sentence for people an event")
     outlook: JobOutlook | None = Field(
         default=None,
-        description="null unless requested, and if the job neither waits nor was refused",
+        description="null unless requested, and if the job runs, or ran and ended",
     )
 
 
@@ -318,6 +336,7 @@ class Quote(ApiRecord):
     admitted: bool
     completion: int | None = Field(description="promised completion slot")
     promise: datetime | None
+    expected: datetime | None = Field(description="completion in the plan of an admitted job")
     promise_margin_slots: int = Field(
         description="slots from the planned completion to the promise, learnt from earlier jobs"
     )
@@ -333,5 +352,5 @@ class Quote(ApiRecord):
     timespan: QuoteEnd | None = Field(description="null if the end of the timespan is far")
     outlook: JobOutlook | None = Field(
         default=None,
-        description="null unless requested, and unless the job would wait or be refused",
+        description="null unless requested",
     )

@@ -211,8 +211,11 @@ class Connection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Start the timeout, if the request was answered before all of its body came."""
+        # With a pipelined request, it is that request's body which isn't complete, and its handler
+        # limits it.
+        is_newest = self._current_cycle is self.cycle
         super().on_response_complete()
-        if not self._is_body_complete and self._header_timer is None:
+        if is_newest and not self._is_body_complete and self._header_timer is None:
             self._start_header_timer()
 
     def _start_header_timer(self) -> None:

@@ -19,6 +19,18 @@ def waiting_time() -> pl.Expr:
     return (pl.col("_queue") - pl.col("_lost").fill_null(0.0)).clip(lower_bound=0.0)
 
 
+def drop_repeated_rows(frame: pl.DataFrame, name: str, tally: ImportTally) -> pl.DataFrame:
+    """Drop and count rows that equal an earlier one: joined logs both list a job.
+
+    Only rows with a name and a start, because several equal jobs may be submitted at once.
+    """
+    identified = frame[name].is_not_null() & frame["_start"].is_not_null()
+    is_first = frame.select(pl.struct(pl.exclude("line")).is_first_distinct()).to_series()
+    kept = frame.filter(is_first | ~identified)
+    tally.add("dropped", "same row as an earlier one", frame.height - kept.height)
+    return kept
+
+
 def merge_attempts(
     frame: pl.DataFrame, name: str, same: Collection[str], tally: ImportTally
 ) -> pl.DataFrame | None:

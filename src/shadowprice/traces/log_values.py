@@ -7,7 +7,7 @@ the importer reports its row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final, Literal, TypeVar
@@ -15,11 +15,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import polars as pl
 
-from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 
 Value = TypeVar("Value")
+
+Order = Literal["", "dmy", "mdy"]
+"""Whether days or months come first in dates such as 3/4/2024; empty if it isn't stated."""
 
 NOTHING: Final = frozenset(
     {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "(null)", "unknown", "never"}
@@ -35,14 +37,35 @@ _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
 _NAMED_DATES: Final = ("%d-%b-%Y", "%d %b %Y", "%b %d %Y", "%b %d, %Y", "%d/%b/%Y")
 _DAY_FIRST: Final = ("%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%d/%m/%y", "%d.%m.%y")
 _MONTH_FIRST: Final = ("%m/%d/%Y", "%m.%d.%Y", "%m-%d-%Y", "%m/%d/%y", "%m.%d.%y")
+_NUMERIC_DATE: Final = r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?:[ ,T]|$)"
 _CLOCKS: Final = (" %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ":%H:%M:%S", "")
 _CTIMES: Final = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 _WEEKDAY: Final = r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? "
 _OFFSET: Final = r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$"
+_REWRITTEN: Final = (
+    (r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}"),
+    (r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}"),
+    (r"(:\d{2}),(\d+)", "${1}.${2}"),
+    (r"(:\d{2}(?:\.\d+)?) ?([+-]\d{2})$", "${1}${2}:00"),  # PostgreSQL's 10:00:00+02
+    (_WEEKDAY, ""),
+    (r"(?i) (utc|gmt) (\d{4})$", " ${2} ${1}"),  # date's Tue Mar  5 06:07:08 UTC 2024
+)
+"""Patterns of times that differ from the forms below only in writing, and their replacements."""
+
+UNIT_SECONDS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("us", "micros", "microseconds"), 1e-6),
+    **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), 1e-3),
+    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
+    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
+    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
+    **dict.fromkeys(("d", "day", "days"), 86400.0),
+    **dict.fromkeys(("w", "week", "weeks"), 7 * 86400.0),
+}
+"""Seconds of each unit of time that durations and headers are written with."""
 
 _DAYS_CLOCK: Final = re.compile(
     r"(?:(?P<days>\d+)(?:-| days?,? ))?(?P<first>\d+):(?P<second>\d{1,2})"
-    r"(?::(?P<third>\d{1,2}))?(?P<fraction>\.\d+)?"
+    r"(?::(?P<third>\d{1,2}))?(?P<fraction>[.,]\d+)?"
 )
 _ISO_SPAN: Final = re.compile(
     r"P(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
@@ -52,13 +75,33 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
 _POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _GPU: Final = re.compile(
-    r"(?:gres[/:])?gpu(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
+    r"(?:gres[/:]|[\w-]+\.com/)?gpu(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
     r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
-_OTHER: Final = re.compile(r"(?!(?:gres[/:])?gpu\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE)
+_OTHER: Final = re.compile(
+    r"(?!(?:gres[/:]|[\w-]+\.com/)?gpu\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE
+)
 """A resource that isn't counted; what looks like GPUs must be readable."""
-_TYPED: Final = re.compile(r"(?P<type>[A-Za-z][\w.+-]*)[:=x*](?P<count>\d+)(?:\(.*\))?")
+_TYPED: Final = (
+    # No x after a letter: an rtx3090 isn't 3090 GPUs.
+    re.compile(
+        r"(?P<type>[A-Za-z][\w.+ -]*?)(?: ?[:=*\u00d7] ?|(?:(?<=\d)| )x ?)(?P<count>\d+)(?:\(.*\))?"
+    ),
+    re.compile(r"(?P<count>\d+) ?[x*\u00d7] ?(?P<type>[A-Za-z][\w.+ -]*)"),
+)
+_COUNTED: Final = re.compile(r"(?P<count>\d+) ?(?:x ?)?gpus?", re.IGNORECASE)
+_GROUPED: Final = re.compile(r"\d{1,3}(?:([ \u00a0\u202f'\u2019])\d{3})(?:\1\d{3})*(?:[.,]\d+)?")
+"""A number whose thousands aren't separated by a mark that may be a decimal one."""
+_POINT_NUMBERS: Final = r"^\s*\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})\b"
+_COMMA_NUMBERS: Final = (
+    r"^\s*(?:\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})|\d+,(?:\d{1,2}|\d{4,})|\d{4,},\d+|0,\d+)"
+    r"(?: ?[A-Za-z]+)?\s*$"
+)
+_COMMA_NUMBER: Final = r"^\s*([\d.]+),(\d+)( ?[A-Za-z]*)\s*$"
+_POINTS_ONLY: Final = r"^\s*\d{1,3}(?:\.\d{3})+( ?[A-Za-z]*)\s*$"
+
+_NO_TYPES: Final = frozenset({"cpu", "mem", "node", "billing", "gpu", "gpus"})
 
 _STATES: Final[Mapping[str, str]] = {
     word: status
@@ -130,6 +173,7 @@ class Times:
     seconds: pl.Series
     later: pl.Series
     absolute: bool  # whether the seconds count from 1970
+    skipped: pl.Series  # whether the local clock skipped that time
 
 
 def choose_readings(
@@ -176,7 +220,7 @@ def choose_readings(
 def read_times(
     column: pl.Series,
     zone: str,
-    order: Literal["", "dmy", "mdy"],
+    order: Order,
     location: str,
     unit: float = 1.0,
 ) -> Times:
@@ -188,14 +232,11 @@ def read_times(
     """
     text = column.to_frame("text").select(
         pl.when(~is_nothing(pl.col("text"))).then(
-            pl.col("text")
-            .str.strip_chars()
-            .str.replace_all(r"\s+", " ")
-            .str.replace(r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}")
-            .str.replace(r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}")
-            .str.replace(_WEEKDAY, "")
+            pl.col("text").str.strip_chars().str.replace_all(r"\s+", " ")
         )
     )["text"]
+    for pattern, replacement in _REWRITTEN:
+        text = text.str.replace(pattern, replacement)
     numbers = text.cast(pl.Float64, strict=False)
     # 20240305 is a date if all are, or if other times aren't numbers; else it is a number.
     dates = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
@@ -203,7 +244,8 @@ def read_times(
     numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
     if numeric.sum() == text.is_not_null().sum():
         seconds = _scaled(numbers, unit).alias(column.name)
-        return Times(seconds, seconds, bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any()))
+        is_absolute = bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any())
+        return Times(seconds, seconds, is_absolute, pl.repeat(False, len(text), eager=True))
     naive, offset = _naive(text, order, location)
     shift = pl.Series("offset", offset)
     readings = []
@@ -218,7 +260,8 @@ def read_times(
         mixed = pl.DataFrame({"read": read, "number": scaled, "numeric": numeric})
         chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
         readings.append(mixed.select(chosen).to_series())
-    return Times(readings[0], readings[1], absolute=True)
+    skipped = naive.is_not_null() & readings[0].is_null()
+    return Times(readings[0], readings[1], absolute=True, skipped=skipped)
 
 
 def _scaled(numbers: pl.Series, unit: float) -> pl.Series:
@@ -230,9 +273,7 @@ def _scaled(numbers: pl.Series, unit: float) -> pl.Series:
     return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
 
 
-def _naive(
-    text: pl.Series, order: Literal["", "dmy", "mdy"], location: str
-) -> tuple[pl.Series, pl.Series]:
+def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
     """Return times without their offsets from UTC, and the offsets in seconds (null: none)."""
     suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
     offset = each(suffix, _offset_seconds, pl.Float64())
@@ -252,7 +293,7 @@ def _naive(
     return parsed, offset
 
 
-def _forms(sample: pl.Series, order: Literal["", "dmy", "mdy"], location: str) -> list[str]:
+def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
     """Return the forms in which times of a sample are written, the most frequent first."""
 
     def counts(dates: tuple[str, ...]) -> dict[str, int]:
@@ -275,10 +316,22 @@ def _parsed(texts: pl.Series, form: str) -> pl.Series:
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 
 
+def date_order(columns: Iterable[pl.Series]) -> Order:
+    """Return whether dates such as 3/25/2024 in any column show that days or months come first."""
+    orders = set[Order]()
+    for texts in columns:
+        first, second = (
+            texts.str.extract(_NUMERIC_DATE, group).cast(pl.Int64, strict=False) for group in (1, 2)
+        )
+        orders |= {"dmy"} if (first > 12).any() else set()
+        orders |= {"mdy"} if (second > 12).any() else set()
+    return orders.pop() if len(orders) == 1 else ""
+
+
 def _day_or_month_first(
     day_first: dict[str, int],
     month_first: dict[str, int],
-    order: Literal["", "dmy", "mdy"],
+    order: Order,
     location: str,
 ) -> dict[str, int]:
     if order:
@@ -322,19 +375,16 @@ def seconds_of(text: str, unit: float = 1.0) -> float | None:
         days, hours = text.split("-")
         return int(days) * 86400.0 + int(hours) * 3600.0
     parts = _UNITS.findall(text.lower())
-    if not parts or _UNITS.sub("", text.lower()).strip(" ,"):
+    separators = _UNITS.sub("", text.lower()).replace("and", "").strip(" ,")
+    if not parts or separators or any(unit not in UNIT_SECONDS for _, unit in parts):
         return None
-    try:
-        durations = [parse_duration(number + unit) for number, unit in parts]
-    except InputError:
-        return None
-    return None if any(d.slots for d in durations) else float(sum(d.seconds for d in durations))
+    return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
 
 
 def _clock_seconds(clock: re.Match[str]) -> float:
     first, second, third = int(clock["first"]), int(clock["second"]), clock["third"]
     days = 86400.0 * int(clock["days"] or 0)
-    fraction = float(clock["fraction"] or 0)
+    fraction = float((clock["fraction"] or "0").replace(",", "."))
     if third is not None:
         return days + 3600.0 * first + 60.0 * second + int(third) + fraction
     if clock["days"]:  # d-hh:mm
@@ -362,8 +412,13 @@ def memory_scope(text: str) -> str | None:
 
 
 def number_of(text: str) -> float | None:
-    """Return a number of at least 0; commas may separate thousands, or decimals (``1,5``)."""
+    """Return a number of at least 0; commas may separate thousands, or decimals (``1,5``).
+
+    See `with_points` for the numbers of a column.
+    """
     text = text.strip()
+    if _GROUPED.fullmatch(text):
+        text = re.sub(r"[ \u00a0\u202f'\u2019]", "", text).replace(",", ".")
     if re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", text):
         text = text.replace(",", "")
     elif re.fullmatch(r"\d+,\d+", text):
@@ -371,15 +426,44 @@ def number_of(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) and float(text) >= 0 else None
 
 
+def with_points(texts: pl.Series) -> pl.Series:
+    """Write the numbers of a column with decimal points, if any of them has a decimal comma.
+
+    ``1,000`` is a thousand only if no other number of its column shows that commas are decimal.
+    """
+    found = texts.to_frame("t").select(
+        point=pl.col("t").str.contains(_POINT_NUMBERS).any(),
+        comma=pl.col("t").str.contains(_COMMA_NUMBERS).any(),
+    )
+    if not found["comma"].item() or found["point"].item():
+        return texts
+    text = pl.col("t")
+    number = text.str.extract(_COMMA_NUMBER, 1).str.replace_all(".", "", literal=True)
+    decimals, unit = text.str.extract(_COMMA_NUMBER, 2), text.str.extract(_COMMA_NUMBER, 3)
+    whole = text.str.replace_all(".", "", literal=True)
+    return texts.to_frame("t").select(
+        pl.when(number.is_not_null())
+        .then(pl.concat_str(number, pl.lit("."), decimals, unit))
+        .when(text.str.contains(_POINTS_ONLY))
+        .then(whole)
+        .otherwise(text)
+        .alias(texts.name)
+    )[texts.name]
+
+
 def gpus_of(text: str) -> Tres | None:
-    """Return GPUs from a count, ``gpu:a100:2``, ``a100:2``, or a TRES list; None if unreadable."""
-    text = text.strip()
+    """Return GPUs from a count, ``gpu:a100:2``, ``2 x a100`` or a TRES list; else None."""
+    text = re.sub(r" *([:=]) *", r"\1", text.strip())
     number = number_of(text)
     if number is not None:
         return Tres(gpus=number)
-    typed = _TYPED.fullmatch(text)
-    if typed is not None and typed["type"].lower() not in {"cpu", "mem", "node", "billing", "gpu"}:
-        return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
+    counted = _COUNTED.fullmatch(text)
+    if counted is not None:
+        return Tres(gpus=float(counted["count"]))
+    for pattern in _TYPED:
+        typed = pattern.fullmatch(text)
+        if typed is not None and typed["type"].lower() not in _NO_TYPES:
+            return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
     if "=" not in text and not re.search(r"gpu|gres", text, re.IGNORECASE):
         return None
     return tres_of(text)
@@ -415,7 +499,8 @@ def tres_of(text: str) -> Tres | None:
             return None
     if total is None and typed:
         total = sum(typed.values())
-    return Tres(total, "|".join(sorted(typed)) or None, cpus, memory, nodes)
+    types = sorted(name for name, count in typed.items() if count)
+    return Tres(total, "|".join(types) or None, cpus, memory, nodes)
 
 
 def state_of(text: str) -> str | None:

@@ -64,7 +64,7 @@ REQUIRED: Final = ("job", "submit", "gpus")
 ABSOLUTE_TIME_COLUMNS: Final = frozenset({"submit", "deadline"})
 """Columns that are points in time; the others are durations and amounts."""
 
-Action = Literal["read", "dropped", "repaired", "kept"]
+Action = Literal["read", "ignored", "dropped", "repaired", "kept"]
 
 STATUSES: Final = ("passed", "failed", "cancelled", "unfinished")
 
@@ -74,7 +74,7 @@ class ImportNote:
     """Rows that an importer read in an assumed way, dropped, repaired, or kept though unusual."""
 
     action: Action
-    """Whether the rows were read, dropped, repaired or kept unchanged."""
+    """Whether the rows were read, dropped, repaired or kept unchanged, or a column ignored."""
     reason: str
     """Reason, which names the trait of the format."""
     count: int

@@ -13,10 +13,10 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import lzma
-import zlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal
 
@@ -31,6 +31,10 @@ from shadowprice.traces.registry import ImportContext
 
 HEAD_BYTES: Final = 1 << 16
 MAX_FAULTS: Final = 20
+MAX_INVALID_LINES: Final = 1_000
+"""Lines with invalid fields after which a file isn't read on: it is another kind of file."""
+MAX_LINES_PER_ROW: Final = 10_000
+"""Lines of a row with quoted line breaks, after which its quote counts as never closed."""
 MAX_INTEGER: Final = 10**15
 """Maximum number in a table, above any time in microseconds and any memory in bytes."""
 DUPLICATE_NAME_HINT: Final = "job names must be unique within a trace"
@@ -39,6 +43,15 @@ OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 
 _SKIP_NOTE: Final = "--skip-invalid leaves invalid rows out, and counts them"
 
+_TAR_MARK_AT: Final = 257
+_OTHER_KINDS: Final = (
+    (b"PAR1", "a Parquet file"),
+    (b"ARROW1", "an Arrow file"),
+    (b"SQLite format 3\0", "a SQLite database"),
+    (b"\xd0\xcf\x11\xe0", "an Office document"),
+    (b"%PDF-", "a PDF file"),
+)
+"""First bytes of files that may hold a table, but aren't text."""
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
 _NUMBER_WORDS: Final[Mapping[object, str]] = {
     pl.Int64(): "a whole number",
@@ -66,22 +79,16 @@ def read_head(path: Path) -> str:
         raise InputError(
             Fault(str(path), "is not a regular file", "write the data to a file first")
         )
-    try:
-        bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
-        packed = detect_compression(path)
-        head = read_first_bytes(path, HEAD_BYTES)
-    except EOFError as error:
-        message = f"truncated {packed} stream"
-        raise InputError(Fault(str(path), message, "fetch it again")) from error
-    except (zlib.error, lzma.LZMAError) as error:
-        raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
-    except OSError as error:
-        if error.errno is None:  # gzip and bzip2 raise it for a damaged stream
-            raise InputError(Fault(str(path), f"is damaged {packed}", "fetch it again")) from error
-        raise InputError(Fault(str(path), f"cannot be read ({error.strerror})")) from error
+    bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
+    head = read_first_bytes(path, HEAD_BYTES)
     if not head.strip():
         raise InputError(Fault(str(path), "is empty", "give a file with rows"))
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+    other = next((name for magic, name in _OTHER_KINDS if head.startswith(magic)), "")
+    if head[_TAR_MARK_AT:].startswith(b"ustar"):
+        raise InputError(Fault(str(path), "is a tar archive", "extract the file inside it"))
+    if other:
+        raise InputError(Fault(str(path), f"is {other}", "save the table as CSV"))
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or _is_utf16(head):
         raise InputError(Fault(f"{path}: line 1", "is UTF-16", "save it as UTF-8"))
     controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
     if b"\0" in head or controls > len(head) // 100:
@@ -96,6 +103,12 @@ def read_head(path: Path) -> str:
     return text
 
 
+def _is_utf16(head: bytes) -> bool:
+    """Return whether text has a zero in nearly every other byte, as ASCII letters in UTF-16 do."""
+    zeros = sorted((head[::2].count(0), head[1::2].count(0)))
+    return len(head) >= 16 and zeros[0] == 0 and zeros[1] > 0.4 * len(head)
+
+
 def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
     """Refuse a head without a line end, unless it may be JSON; ``cut``: the file is longer."""
     if "\n" not in text and not text.lstrip().startswith(("[", "{")):
@@ -108,8 +121,17 @@ def _check_first_line(path: Path, text: str, *, cut: bool) -> None:
 
 
 def column_names(head: str, separator: str = ",", preamble: int = 0) -> list[str]:
-    """Return the names in the first line of a table, after a number of other lines."""
-    return [name.strip() for name in _cells(head.splitlines()[preamble], separator)]
+    """Return the names in the header of a table, after a number of other lines."""
+    return _header(head, separator, preamble)[0]
+
+
+def _header(head: str, separator: str, preamble: int, quoted: bool = True) -> tuple[list[str], int]:
+    """Return the names in a header, and its number of lines; a line break is a blank in a name."""
+    lines = list(enumerate(head.split("\n")[preamble:], start=1))
+    rows = _rows(((line, text.rstrip("\r")) for line, text in lines), separator, quoted)
+    header = next(rows, _Row(1, []))
+    names = [" ".join(name.split()) for name in header.fields]
+    return names, header.height
 
 
 def read_bytes(path: Path) -> bytes:
@@ -118,6 +140,18 @@ def read_bytes(path: Path) -> bytes:
     Raises `InputError` as `inputs.unpacking.read_blocks` does.
     """
     return b"".join(read_blocks(path, bounds.TABLE_BYTES, 1 << 24))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A condition of valid rows, and the fault of the others."""
+
+    valid: pl.Expr
+    """Whether a row is valid; null counts as false."""
+    column: str
+    """Column whose value the error shows."""
+    message: str
+    hint: str = ""
 
 
 class CheckedTable:
@@ -136,6 +170,7 @@ class CheckedTable:
         self._place = place
         self._faults: list[tuple[int, Fault]] = []
         self._wrong = 0
+        self._is_partial = False
 
     def drop(self, condition: pl.Expr, reason: str) -> None:
         """Drop and count rows that meet a known condition of the format."""
@@ -156,22 +191,51 @@ class CheckedTable:
         Errors show the value of ``column``, a message and a hint. If invalid rows are skipped, drop
         and count the rows instead.
         """
-        is_valid = self.frame.select(valid.fill_null(False)).to_series()
-        if is_valid.all():
-            return
-        invalid = self.frame.filter(~is_valid)
-        if self._reading.skip_invalid:
-            self._reading.tally.add("dropped", f"{column} {message}", invalid.height)
-        else:
-            self._wrong += invalid.height
-            remaining = MAX_FAULTS - len(self._faults)
-            for line, value in invalid.select("line", column).head(max(remaining, 0)).iter_rows():
-                value_text = "" if value is None else f" {value!r}"
-                location = f"{self.path}: {self._place.format(line)}"
-                self._faults.append(
-                    (line, Fault(location, f"{column}{value_text} {message}", hint))
-                )
-        self.frame = self.frame.filter(is_valid)
+        self.check_all([Check(valid, column, message, hint)])
+
+    def check_all(self, checks: Sequence[Check]) -> None:
+        """Refuse rows as `check` does; all faults of a row are reported, not only its first."""
+        every = pl.Series([True] * self.frame.height, dtype=pl.Boolean())
+        for check in checks:
+            is_valid = self.frame.select(check.valid.fill_null(False)).to_series()
+            if len(is_valid) != self.frame.height:  # a constant
+                is_valid = is_valid.new_from_index(0, self.frame.height)
+            newly = every & ~is_valid
+            every &= is_valid
+            if self._reading.skip_invalid:
+                reason = f"{check.column} {check.message}"
+                self._reading.tally.add("dropped", reason, int(newly.sum()))
+            elif not is_valid.all():
+                self._wrong += int(newly.sum())
+                self._add_faults(check, self.frame.filter(~is_valid))
+        self.frame = self.frame.filter(every)
+
+    def _add_faults(self, check: Check, invalid: pl.DataFrame) -> None:
+        # Of each check, because only the first lines of all of them are shown.
+        for line, value in invalid.select("line", check.column).head(MAX_FAULTS).iter_rows():
+            value_text = "" if value is None else f" {value!r}"
+            location = f"{self.path}: {self._place.format(line)}"
+            message = f"{check.column}{value_text} {check.message}"
+            self._faults.append((line, Fault(location, message, check.hint)))
+
+    def add_faults(self, faults: Sequence[tuple[int, Fault]], *, partial: bool = False) -> None:
+        """Add faults of rows that aren't in the frame, each with its line.
+
+        ``partial``: the rows after them weren't read.
+        """
+        self._faults.extend(faults)
+        self._wrong += len(faults)
+        self._is_partial |= partial
+
+    @contextmanager
+    def collect(self) -> Iterator[None]:
+        """Add the faults of the rows to an error that a block raises."""
+        try:
+            yield
+        except InputError as error:
+            if not self._faults or any(fault in error.faults for _, fault in self._faults):
+                raise
+            raise invalid_rows([*error.faults, *self._shown_faults()]) from error
 
     def check_positive(self, *columns: str) -> None:
         """Refuse rows in which one of some numbers isn't above 0, or is missing."""
@@ -236,12 +300,17 @@ class CheckedTable:
         The error has up to 20 diagnostics, and the number of further invalid rows.
         """
         if self._faults:
-            faults = [fault for _, fault in sorted(self._faults, key=lambda item: item[0])]
-            more = self._wrong - len(faults)
-            if more:
-                faults.append(Fault(str(self.path), f"and {more} more rows are wrong"))
-            raise invalid_rows(faults)
+            raise invalid_rows(self._shown_faults())
         return self.frame
+
+    def _shown_faults(self) -> list[Fault]:
+        shown = sorted(self._faults, key=lambda item: item[0])[:MAX_FAULTS]
+        faults = [fault for _, fault in shown]
+        more = self._wrong - len({line for line, _ in shown})
+        if more:
+            at_least = "at least " if self._is_partial else ""
+            faults.append(Fault(str(self.path), f"and {at_least}{more} more rows are wrong"))
+        return faults
 
 
 def invalid_rows(faults: Sequence[Fault]) -> InputError:
@@ -249,6 +318,20 @@ def invalid_rows(faults: Sequence[Fault]) -> InputError:
     error = InputError(faults)
     error.add_note(_SKIP_NOTE)
     return error
+
+
+@dataclass(frozen=True, slots=True)
+class RowRules:
+    """Treatment of rows without as many fields as the table has columns."""
+
+    comment: str = ""
+    """Beginning of lines that are dropped and counted; empty if there are none."""
+    rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None = None
+    """Returns as many fields as there are columns from a row with more, or None if it can't."""
+    rejoined: str = "separator within a field that isn't used"
+    """Reason for which rejoined rows are counted."""
+    surplus_hint: str = "quote fields that contain the separator"
+    """Hint for rows that can't be rejoined."""
 
 
 def read_table(
@@ -261,28 +344,32 @@ def read_table(
     optional: Sequence[str] = (),
     quoted: bool = True,
     preamble: int = 0,
-    rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None = None,
-    surplus_hint: str = "quote fields that contain the separator",
+    names: Sequence[str] = (),
+    rules: RowRules = RowRules(),
 ) -> CheckedTable:
     """Read a delimited file, plain or packed, with every type declared.
 
     ``columns`` are those to read, with their types; without a header, they are all columns of the
     file in order. ``optional`` ones may be missing and are then null. If ``quoted``, double quotes
     enclose fields, else they are ordinary characters. ``preamble`` lines come before the header and
-    are skipped. ``rejoin`` gets the fields of a row that has
-    too many, and returns as many as the header has, or None: then the row is invalid, with
-    ``surplus_hint``. Blank lines are dropped and counted. Raises `InputError` if the file isn't
-    such a table.
+    are skipped. ``names`` replace those of the header. Rows with other numbers of fields are
+    treated by ``rules``; blank lines and repeated headers are dropped and counted. Invalid rows are
+    faults of the table, which its methods `jobs` and `done` raise.
+
+    Raises `InputError` if the file isn't such a table, or if no row is valid.
     """
     head = read_head(path)
-    names = list(columns)
+    location = f"{path}: line {preamble + 1}"
+    first = preamble + 1
     if header:
-        names = column_names(head, separator, preamble)
+        in_header, height = _header(head, separator, preamble, quoted)
+        names = list(names or in_header)
+        first += height
         missing = [name for name in columns if name not in names and name not in optional]
         if missing:
             raise InputError(
                 Fault(
-                    f"{path}: line 1",
+                    location,
                     f"the header lacks {', '.join(missing)}",
                     f"the columns must be {', '.join(c for c in columns if c not in optional)}",
                 )
@@ -290,8 +377,9 @@ def read_table(
         repeated = [name for name, count in Counter(names).items() if count > 1]
         if repeated:
             message = f"the header names {quote_for_display(repeated[0])} more than once"
-            raise InputError(Fault(f"{path}: line 1", message, "give each column once"))
+            raise InputError(Fault(location, message, "give each column once"))
     else:
+        names = list(columns)
         _check_width(path, head, len(names), separator)
     schema = {name: columns.get(name, pl.String()) for name in names}
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path
@@ -300,12 +388,17 @@ def read_table(
         frame = _parse(source, schema, separator, header, quoted, preamble)
     except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
         cause = error
-    if cause is not None or _has_short_rows(path, source, frame, separator, quoted):
-        lines = _lines(path, source, separator, quoted)
-        rows = itertools.islice(lines, preamble + header, None)
-        frame = _parse_leniently(path, rows, schema, reading, cause, rejoin, surplus_hint)
+    faults: list[tuple[int, Fault]] = []
+    if cause is not None or _has_short_rows(path, source, frame, first, separator, quoted):
+        lines = itertools.islice(_lines(path, source), first - 1, None)
+        rows = _rows(lines, separator, quoted)
+        frame, faults = _parse_leniently(path, rows, schema, reading, rules)
+        if faults and frame.is_empty():
+            table = CheckedTable(path, frame, reading)
+            table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)
+            table.done()
     if "line" not in frame.columns:
-        frame = _with_line_numbers(frame, preamble + header + 1)
+        frame = _with_line_numbers(frame, first)
     present = [name for name in columns if name in names]
     absent = [
         pl.lit(None, dtype=columns[name]).alias(name) for name in columns if name not in names
@@ -318,12 +411,17 @@ def read_table(
     stripped = pl.col(texts).str.strip_chars()
     frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
     table = CheckedTable(path, frame.select("line", *present, *absent), reading)
+    table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)
     for name, kind in columns.items():
         if kind.is_numeric():
             number = pl.col(name)
             within = number.is_null() | (number.abs() <= MAX_INTEGER)
             table.check(within, name, "is out of all range", f"write at most {MAX_INTEGER:g}")
     table.drop(pl.all_horizontal(pl.col(name).is_null() for name in present), "blank line")
+    if header and len(texts) == len(present) > 1:
+        own = dict(zip(names, in_header, strict=True))
+        is_repeated = pl.all_horizontal(pl.col(name) == own[name] for name in texts)
+        table.drop(is_repeated, "header again, of joined files")
     return table
 
 
@@ -338,7 +436,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
     try:
         frame = _parse(source, {"text": pl.String()}, "\x1f", False, False)
     except pl.exceptions.PolarsError as error:
-        for _ in _lines(path, source, "\x1f", False):
+        for _ in _lines(path, source):
             pass  # raises at the line that is not UTF-8
         raise InputError(Fault(str(path), f"cannot be read as lines ({error})")) from error
     lines = frame.with_row_index("line", offset=1)
@@ -348,7 +446,7 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
 
 
 def _check_width(path: Path, head: str, width: int, separator: str) -> None:
-    count = len(_cells(head.splitlines()[0], separator))
+    count = len(_header(head, separator, 0)[0])
     if count != width:
         raise InputError(Fault(f"{path}: line 1", f"has {count} fields", f"{width} are expected"))
 
@@ -376,26 +474,27 @@ def _parse(
 
 
 def _has_short_rows(
-    path: Path, source: Path | bytes, frame: pl.DataFrame, separator: str, quoted: bool
+    path: Path, source: Path | bytes, frame: pl.DataFrame, first: int, separator: str, quoted: bool
 ) -> bool:
     """Return whether a row that isn't blank has too few fields, as the end of a cut file has.
 
-    Polars fills them with nulls, so only a table with nulls in its last column is read again.
-    Fields of several lines aren't checked.
+    Polars fills them with nulls, so only a table with nulls in its last column is read again, from
+    the line ``first``.
     """
     if not frame[frame.columns[-1]].has_nulls():
         return False
-    expected = len(frame.columns) - 1
-    found = False
+    expected = len(frame.columns)
     with _open(path, source) as file:
-        for line in file:
+        for line in itertools.islice(file, first - 1, None):
             if quoted and b'"' in line:
-                if line.count(b'"') % 2:
-                    return False
-                continue
-            if line.count(separator.encode()) < expected and line.strip():
-                found = True
-    return found
+                break
+            if line.count(separator.encode()) < expected - 1 and line.strip():
+                return True
+        else:
+            return False
+    lines = itertools.islice(_lines(path, source), first - 1, None)
+    rows = _rows(lines, separator, quoted)
+    return any(len(row.fields) < expected and not row.is_blank for row in rows)
 
 
 def _with_line_numbers(frame: pl.DataFrame, first: int) -> pl.DataFrame:
@@ -413,58 +512,114 @@ def _with_line_numbers(frame: pl.DataFrame, first: int) -> pl.DataFrame:
 
 def _parse_leniently(
     path: Path,
-    lines: Iterator[tuple[int, list[str]]],
+    found: Iterator[_Row],
     schema: Mapping[str, pl.DataType],
     reading: ImportContext,
-    cause: Exception | None,
-    rejoin: Callable[[Sequence[str]], Sequence[str] | None] | None,
-    surplus_hint: str,
-) -> pl.DataFrame:
-    """Read a file that polars can't parse; report its invalid lines, or drop and count them.
+    rules: RowRules,
+) -> tuple[pl.DataFrame, list[tuple[int, Fault]]]:
+    """Read a file that polars can't parse: the valid rows, and the faults of the others.
 
-    Text that only polars refuses, such as a blank after a number, is accepted.
+    If invalid rows are skipped, they are counted instead. Text that only polars refuses, such as a
+    blank after a number, is accepted.
     """
-    faults: list[Fault] = []
-    rejoined = 0
+    faults: list[tuple[int, Fault]] = []
+    rejoined = blank = comments = skipped = 0
     rows: dict[str, list[object]] = {"line": [], **{name: [] for name in schema}}
-    for line, found in lines:
-        fields: Sequence[str] = found
-        if not fields:
+    for row in found:
+        if row.is_blank:
+            blank += 1
             continue
-        if rejoin is not None and len(fields) > len(schema):
-            whole = rejoin(found)
+        fields: Sequence[str] = row.fields
+        is_comment = rules.comment and fields[0].lstrip().startswith(rules.comment)
+        if is_comment and len(fields) != len(schema):
+            comments += 1
+            continue
+        if rules.rejoin is not None and len(fields) > len(schema):
+            whole = rules.rejoin(fields)
             rejoined += whole is not None
-            fields = whole or found
-        fault = _row_fault(f"{path}: line {line}", fields, schema, surplus_hint)
+            fields = whole or fields
+        fault = _row_fault(f"{path}: line {row.line}", row, fields, schema, rules.surplus_hint)
         if fault is None:
-            rows["line"].append(line)
+            rows["line"].append(row.line)
             for (name, kind), text in zip(schema.items(), fields, strict=True):
                 rows[name].append(_value(text, kind))
+        elif reading.skip_invalid:
+            skipped += 1
         else:
-            faults.append(fault)
-            if not reading.skip_invalid and len(faults) >= MAX_FAULTS:
+            faults.append((row.line, fault))
+            if len(faults) >= MAX_INVALID_LINES:
                 break
-    if faults and not reading.skip_invalid:
-        raise invalid_rows(faults) from cause
-    reading.tally.add("repaired", "separator within a field that isn't used", rejoined)
-    reading.tally.add("dropped", "row that cannot be parsed", len(faults))
-    return pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema})
+    frame = pl.DataFrame(rows, schema={"line": pl.UInt32(), **schema})
+    reading.tally.add("dropped", "blank line", blank)
+    reading.tally.add("dropped", "comment", comments)
+    reading.tally.add("repaired", rules.rejoined, rejoined)
+    reading.tally.add("dropped", "row that cannot be parsed", skipped)
+    return frame, faults
 
 
-def _lines(
-    path: Path, source: Path | bytes, separator: str, quoted: bool
-) -> Iterator[tuple[int, list[str]]]:
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """Fields of a row of delimited text."""
+
+    line: int
+    """First line of the row, from 1."""
+    fields: list[str]
+    height: int = 1
+    """Number of its lines: a quoted field may contain line breaks."""
+    closed: bool = True
+    """Whether each quote at the beginning of a field has its counterpart."""
+
+    @property
+    def is_blank(self) -> bool:
+        return len(self.fields) < 2 and not "".join(self.fields).strip()
+
+
+def _rows(lines: Iterator[tuple[int, str]], separator: str, quoted: bool) -> Iterator[_Row]:
+    """Yield the rows of numbered lines; a quote that is never closed ends with its line."""
+    pending = deque[tuple[int, str]]()
+
+    def next_line() -> tuple[int, str] | None:
+        return pending.popleft() if pending else next(lines, None)
+
+    while (first := next_line()) is not None:
+        line, text = first
+        if not quoted or '"' not in text:
+            yield _Row(line, text.split(separator) if text else [])
+            continue
+        taken = [first]
+
+        def texts(taken: list[tuple[int, str]] = taken) -> Iterator[str]:
+            yield f"{taken[0][1]}\n"
+            while len(taken) < MAX_LINES_PER_ROW and (following := next_line()) is not None:
+                taken.append(following)
+                yield f"{following[1]}\n"
+
+        try:
+            fields = next(csv.reader(texts(), delimiter=separator, strict=True))
+        except csv.Error:  # an open quote, text after a quote, or a carriage return
+            pending.extendleft(reversed(taken[1:]))
+            yield _Row(line, _cells(text, separator), closed=not _is_open(text, separator))
+        else:
+            yield _Row(line, fields, height=len(taken))
+
+
+def _is_open(row: str, separator: str) -> bool:
+    """Return whether the last field of a line begins with a quote that isn't closed."""
+    try:
+        next(csv.reader([row], delimiter=separator, strict=True), None)
+    except csv.Error as error:
+        return str(error).startswith("unexpected end of data")
+    return False
+
+
+def _lines(path: Path, source: Path | bytes) -> Iterator[tuple[int, str]]:
     with _open(path, source) as file:
         for line, data in enumerate(iter(lambda: file.readline(HEAD_BYTES), b""), start=1):
             try:
                 text = data.decode("utf-8-sig" if line == 1 else "utf-8")
             except UnicodeDecodeError as error:
                 raise _encoding_fault(path, line) from error
-            row = text.rstrip("\r\n")
-            if quoted:
-                yield line, _cells(row, separator)
-            else:
-                yield line, row.split(separator) if row else []
+            yield line, text.rstrip("\r\n")
 
 
 def _open(path: Path, source: Path | bytes) -> IO[bytes]:
@@ -480,8 +635,14 @@ def _cells(row: str, separator: str) -> list[str]:
 
 
 def _row_fault(
-    place: str, fields: Sequence[str], schema: Mapping[str, pl.DataType], surplus_hint: str
+    place: str,
+    row: _Row,
+    fields: Sequence[str],
+    schema: Mapping[str, pl.DataType],
+    surplus_hint: str,
 ) -> Fault | None:
+    if not row.closed:
+        return Fault(place, "a quote isn't closed", "close it, or copy the file again")
     if len(fields) != len(schema):
         is_short = len(fields) < len(schema)
         hint = "copy the file again if it was cut off" if is_short else surplus_hint

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -107,3 +108,39 @@ def test_quiet_commands_report_no_progress() -> None:
     with progress_bar("fifo", quiet=True) as bar, bound_progress(quiet=True) as report:
         assert bar is None
         assert report is None
+
+
+@pytest.mark.parametrize("words", [["policies"], ["--help"], ["policies", "-o", "json"]])
+def test_a_closed_stdout_ends_a_command_as_sigpipe_does(words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "shadowprice", *words],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_another_broken_pipe_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "lab.py").write_text(
+        "import socket\n"
+        "def read(path, reading):\n"
+        "    ours, theirs = socket.socketpair()\n"
+        "    theirs.close()\n"
+        "    ours.send(b'anyone there?')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "shadowprice", "trace", "info", "./lab.py:read:lab.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "error: Broken pipe" in done.stderr

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.cli.commands.submit import payoff_text
 from shadowprice.cli.plain_job import PlainJob, generate_repeated_name
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
@@ -58,3 +59,10 @@ def test_times_may_be_written_as_slurm_writes_them(time: str | None, expected: s
 def test_times_that_are_ambiguous_are_refused(time: str) -> None:
     with pytest.raises(InputError, match="--time"):
         PlainJob(["train"], time=time)._work()
+
+
+def test_a_rounding_error_is_no_payoff() -> None:
+    assert payoff_text(6.939e-18, 0.03333, 0.03333) == "0"
+    assert payoff_text(2e-9, 2e-9, 0.0) == "2e-09"
+    assert payoff_text(-0.5, 1.0, 1.5) == "-0.5"
+    assert payoff_text(None, None, None) == "-"

@@ -8,6 +8,7 @@ import pytest
 import typer
 
 from shadowprice.cli.commands.submit import quote
+from shadowprice.cli.main import main as run_command
 from shadowprice.cli.plugin import COMMANDS, HELP, WITH_VALUES, main, read_words, split
 from shadowprice.core.errors import InputError
 
@@ -93,3 +94,21 @@ def test_of_kubectl_what_it_says_is_told_without_the_log_of_its_library(
     assert main(["explain", "a"]) != 0
     said = capsys.readouterr().err
     assert said == "error: kubectl: The connection to the server localhost:8080 was refused\n"
+
+
+def test_hints_name_the_program_that_was_called(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KUBECTL", "true")
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", "sp_token")
+    monkeypatch.setenv("SHADOWPRICE_SERVER", "http://127.0.0.1:1")
+    for words, hint in (
+        (["budget", "--grant", "5"], "name it: {} budget NAME"),
+        (["prices", "--unknown"], "see {} prices --help"),
+    ):
+        assert main(["--server", "http://127.0.0.1:1", *words]) == 2
+        assert hint.format("kubectl shadowprice") in capsys.readouterr().err
+        assert run_command(words) == 2
+        error = capsys.readouterr().err
+        assert hint.format("shadowprice") in error
+        assert "kubectl" not in error

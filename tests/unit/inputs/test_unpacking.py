@@ -6,6 +6,7 @@ import bz2
 import gzip
 import lzma
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -98,8 +99,9 @@ def test_a_dictionary_above_the_limit_is_not_called_damage(tmp_path: Path) -> No
     header[-4:] = zlib.crc32(header[:-4]).to_bytes(4, "little")
     content[12 : 12 + len(header)] = header
     path.write_bytes(content)
-    with pytest.raises(InputError, match="its xz dictionary exceeds 256 MiB"):
-        content_of(path)
+    for read in (content_of, read_head):
+        with pytest.raises(InputError, match="its xz dictionary exceeds 256 MiB"):
+            read(path)
 
 
 def test_a_window_of_zstd_above_the_limit_is_not_called_damage(tmp_path: Path) -> None:
@@ -110,8 +112,9 @@ def test_a_window_of_zstd_above_the_limit_is_not_called_damage(tmp_path: Path) -
         if fits:
             assert content_of(path) == b"a line\n"
             continue
-        with pytest.raises(InputError, match="its zstd dictionary exceeds 256 MiB"):
-            content_of(path)
+        for read in (content_of, read_head):
+            with pytest.raises(InputError, match="its zstd dictionary exceeds 256 MiB"):
+                read(path)
 
 
 def test_a_skipped_frame_of_zstd_may_come_first(tmp_path: Path) -> None:
@@ -122,7 +125,98 @@ def test_a_skipped_frame_of_zstd_may_come_first(tmp_path: Path) -> None:
     assert read_head(path) == "a line\nanother\n"
 
 
-@pytest.mark.parametrize(("head", "name"), [(b"PK\3\4", "zip")])
+def lzma_alone(content: bytes) -> bytes:
+    return lzma.compress(content, format=lzma.FORMAT_ALONE)
+
+
+def test_the_old_format_of_lzma_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "table.lzma"
+    content = b"a line\n" * 5_000
+    path.write_bytes(lzma_alone(content))
+    assert content_of(path) == content
+    assert read_head(path).startswith("a line\n")
+    path.write_bytes(lzma_alone(content)[:-9])
+    with pytest.raises(InputError, match="truncated lzma stream"):
+        content_of(path)
+
+
+def zip_of(path: Path, *names: str, method: int = zipfile.ZIP_DEFLATED) -> Path:
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name in names:
+            archive.writestr(name, b"" if name.endswith("/") else b"a line\n" * 5_000)
+    return path
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2])
+def test_a_zip_file_of_one_file_is_read(tmp_path: Path, method: int) -> None:
+    own = ("logs/", "logs/jobs.csv", "__MACOSX/logs/._jobs.csv", "logs/.DS_Store")
+    path = zip_of(tmp_path / "table.csv", *own, method=method)
+    assert content_of(path) == b"a line\n" * 5_000
+    assert read_head(path).startswith("a line\n")
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) // 2])
+    for read in (content_of, read_head):
+        with pytest.raises(InputError, match="truncated zip stream"):
+            read(path)
+    damaged = bytearray(whole)
+    start = whole.index(b"jobs.csv") + 20
+    damaged[start : start + 4] = bytes(byte ^ 0x55 for byte in whole[start : start + 4])
+    path.write_bytes(damaged)
+    with pytest.raises(InputError, match="corrupt zip stream"):
+        content_of(path)
+
+
+def test_the_files_of_a_zip_file_are_listed(tmp_path: Path) -> None:
+    path = zip_of(tmp_path / "logs.zip", *(f"{month}.csv" for month in range(1, 13)))
+    message = r"the zip file holds 12 files: '1\.csv', .*'10\.csv' and 2 more; extract one"
+    for read in (content_of, read_head):
+        with pytest.raises(InputError, match=message):
+            read(path)
+    with pytest.raises(InputError, match=r"is empty; give a file with rows"):
+        read_head(zip_of(path))
+    with pytest.raises(InputError, match="is an Office document; save the table as CSV"):
+        read_head(zip_of(path, "[Content_Types].xml", "xl/workbook.xml"))
+    with pytest.raises(InputError, match="packed with a rare zip method; unzip it first"):
+        read_head(zip_of(path, "a.csv", method=zipfile.ZIP_LZMA))
+
+
+def test_a_large_directory_of_a_zip_file_is_not_read(tmp_path: Path) -> None:
+    path = zip_of(tmp_path / "logs.zip", *(f"{number:0200}" for number in range(5_000)))
+    with pytest.raises(InputError, match="the directory of the zip file exceeds 1 MiB"):
+        read_head(path)
+
+
+def test_a_dictionary_that_a_frame_of_zstd_needs_is_not_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / "table"
+    samples = [f"a line of job {number}\n".encode() for number in range(2_000)]
+    dictionary = zstd.train_dict(samples, 2_000)
+    path.write_bytes(zstd.compress(b"a line of job 7\n", zstd_dict=dictionary))
+    for read in (content_of, read_head):
+        with pytest.raises(InputError, match="needs a zstd dictionary; pack it without"):
+            read(path)
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (b"7z\xbc\xaf\x27\x1c", "is packed with 7z; unpack it first"),
+        (b"\x04\x22\x4d\x18", "is packed with lz4; unpack it first"),
+        (gzip.compress(bytes(257) + b"ustar" + bytes(250)), "is a tar archive; extract the file"),
+        (b"PAR1", "is a Parquet file; save the table as CSV"),
+        ("job,gpus\n1,1\n".encode("utf-16"), "is UTF-16; save it as UTF-8"),
+        ("job,gpus\n1,1\n".encode("utf-16-le"), "is UTF-16; save it as UTF-8"),
+        ("job,gpus\n1,1\n".encode("utf-16-be"), "is UTF-16; save it as UTF-8"),
+    ],
+    ids=["7z", "lz4", "tar", "parquet", "utf-16", "utf-16-le", "utf-16-be"],
+)
+def test_other_kinds_of_tables_are_named(head: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(head)
+    with pytest.raises(InputError, match=message):
+        read_head(path)
+
+
+@pytest.mark.parametrize(("head", "name"), [(b"Rar!\x1a\x07", "rar")])
 def test_other_formats_are_named(head: bytes, name: str, tmp_path: Path) -> None:
     path = tmp_path / "table.csv"
     path.write_bytes(head + bytes(50))

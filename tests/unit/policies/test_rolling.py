@@ -186,7 +186,7 @@ def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
     ):
         (made,) = decide(on, [one], evidence=evidence)
         assert isinstance(made, Promise if known else Queue)
-        assert known or "while demand was observed for only 10.3 (evidence)" in made.message
+        assert known or "while demand was observed for only 10.3 slots (evidence)" in made.message
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
             (made,) = decide(on, [one], evidence=evidence, **settings)

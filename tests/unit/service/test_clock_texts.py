@@ -45,6 +45,20 @@ CALENDAR = SlotCalendar.starting(
         ("joins a round, in slot 2 or later", "joins a round, at 2026-01-01T00:20:00Z or later"),
         ("if it begins by slot 2", "if it begins by 2026-01-01T00:20:00Z"),
         ("1e+03 slots of the whole cluster", "1e+03 slots of the whole cluster"),
+        ("needs 6 slots (1h) at full width", "needs 6 slots (1h) at full width"),
+        ("for only 3 slots (evidence)", "for only 3 slots (30min) (evidence)"),
+        (
+            "needs 18 slots, and nothing is left of its utility after 6",
+            "needs 18 slots (3h), and nothing is left of its utility after 6 slots (1h)",
+        ),
+        (
+            "it takes 18 slots, and 6 are left until its deadline",
+            "it takes 18 slots (3h), and 6 slots (1h) are left until its deadline",
+        ),
+        (
+            "takes 18 slots at best; the longest round has 6",
+            "takes 18 slots (3h) at best; the longest round has 6 slots (1h)",
+        ),
         ("nothing to see", "nothing to see"),
     ],
 )

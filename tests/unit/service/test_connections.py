@@ -128,6 +128,24 @@ def test_a_body_that_goes_on_after_the_response_ends_with_the_connection() -> No
         asyncio.run(scenario())
 
 
+def test_a_slow_body_of_a_pipelined_request_is_read_to_its_end() -> None:
+    """The response to the first request comes while the second one's body does."""
+
+    async def scenario() -> None:
+        async with listening(header_seconds=1.0) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            length = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\n"
+            writer.write(length + b"aa" + length + b"a")
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+                assert b"read 2" in await reader.readuntil(b"read 2")
+                await asyncio.sleep(1.5)  # longer than a header may take
+                writer.write(b"a")
+                assert b"read 2" in await reader.readuntil(b"read 2")
+            writer.close()
+
+    asyncio.run(scenario())
+
+
 def test_a_long_head_and_a_body_in_small_pieces_are_taken() -> None:
     async def scenario() -> tuple[bytes, bytes]:
         async with listening() as port:
@@ -157,7 +175,7 @@ def test_one_connection_more_than_there_may_be_is_closed() -> None:
 @pytest.mark.parametrize("sent", [b"", BEGUN, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" + BEGUN])
 def test_who_says_nothing_is_not_waited_for(sent: bytes) -> None:
     async def scenario() -> bytes:
-        async with listening(header_seconds=0.05) as port:
+        async with listening(header_seconds=1.0) as port:
             return await heard(port, sent)
 
     assert asyncio.run(scenario()).count(b" 200 ") == sent.count(b"GET")

@@ -119,6 +119,9 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
         assert hour.world.forgotten == {(name, 1) for name in others}
         said = "what was reported of generation 1 of 'bad' cannot be recorded: "
         assert hour.runner.health_error == f"{said}{type(error).__name__}: {error}"
+        [obstacle] = hour.runner.obstacles()
+        assert (obstacle.job, obstacle.generation) == ("bad", 1)
+        assert str(error) not in obstacle.reason  # it may name other tenants' jobs
         await hour.hear()  # its pause is not over
         assert hour.failures == 1
         await hour.hear(later=True)
@@ -127,6 +130,7 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
         await hour.hear(later=True)
         assert hour.state("bad") == "finished"
         assert hour.runner.health_error is None
+        assert hour.runner.obstacles() == []
         assert ("bad", 1) in hour.world.forgotten
 
     play(tmp_path, scenario)

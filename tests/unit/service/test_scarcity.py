@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from shadowprice.core.events import JobsArrived, SlotBegan
-from shadowprice.core.policy import PolicyContext
+from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.engine.engine import Engine
@@ -15,16 +15,15 @@ from shadowprice.service.clock import SlotCalendar
 from shadowprice.service.state.ending import queue_reason, refusal_reason
 from shadowprice.service.state.scarcity import ScarceResource, find_scarcest
 
-CLUSTER = ClusterSpec.model_validate(
-    {
-        "slot": "10min",
-        "horizon": 50,
-        "servers": [
-            {"name": "big", "count": 2, "capacity": {"gpu": 4, "cpu": 16, "memory": "64GiB"}},
-            {"name": "host", "count": 3, "capacity": {"cpu": 32, "memory": "16GiB"}},
-        ],
-    }
-).resolve()
+CLUSTER_SPEC = {
+    "slot": "10min",
+    "horizon": 50,
+    "servers": [
+        {"name": "big", "count": 2, "capacity": {"gpu": 4, "cpu": 16, "memory": "64GiB"}},
+        {"name": "host", "count": 3, "capacity": {"cpu": 32, "memory": "16GiB"}},
+    ],
+}
+CLUSTER = ClusterSpec.model_validate(CLUSTER_SPEC).resolve()
 
 
 def job(name: str, worker: dict[str, Any], **more: Any) -> Any:
@@ -138,3 +137,52 @@ def test_reasons_name_no_jobs_of_other_tenants(engine: Engine, tenant: str | Non
         refusal_reason(engine, calendar, asked, refusal),
     )
     assert all(("secret" in str(reason)) == (tenant == "vision") for reason in reasons)
+
+
+def test_a_job_that_fits_waits_for_the_next_slot(engine: Engine) -> None:
+    """Policies that decide slot by slot give no message."""
+    calendar = SlotCalendar.starting(0, Fraction(600))
+    first, second = job("a", {"gpu": 4}), job("b", {"gpu": 4})
+    reason = queue_reason(engine, calendar, first, "")
+    assert reason["message"] == "waits for the next slot, in which it can start"
+    assert "resource" not in reason
+    engine.handle(JobsArrived(0, (first, second)))
+    engine.state.set_status(engine.open_jobs["a"], Status.QUEUED)
+    assert queue_reason(engine, calendar, second, "")["message"] == "waits for gpu of big servers"
+
+
+@pytest.mark.parametrize("code", [RefusalReason.TOO_LATE, RefusalReason.NO_VALUE])
+def test_a_late_job_names_the_resource_that_limits_its_workers(
+    engine: Engine, code: RefusalReason
+) -> None:
+    calendar = SlotCalendar.starting(0, Fraction(600))
+    refusal = Refusal(code, "takes 18 slots, and 6 are left until its deadline")
+    text = "takes 18 slots (3h), and 6 slots (1h) are left until its deadline"
+    wide = job("a", {"gpu": 2}, workers={"max": 20})
+    reason = refusal_reason(engine, calendar, wide, refusal)
+    assert reason["message"] == f"{text} (gpu of big servers limits it to 4 workers)"
+    assert (reason["resource"], reason["servers"]) == ("gpu", "big")
+    small = job("b", {"gpu": 2}, workers={"max": 4})  # only its own maximum limits it
+    reason = refusal_reason(engine, calendar, small, refusal)
+    assert (reason["message"], reason.get("resource")) == (text, None)
+
+
+def test_rolling_names_the_resource_of_a_tenants_share() -> None:
+    shares = {
+        "tenants": [{"name": "red", "share": {"gpu": 2}}, {"name": "blue", "share": {"gpu": 5}}]
+    }
+    cluster = ClusterSpec.model_validate({**CLUSTER_SPEC, **shares}).resolve()
+    engine = Engine(cluster, PolicyChoice("rolling").build(PolicyContext(cluster, (), None, 0)))
+    calendar = SlotCalendar.starting(0, Fraction(600))
+    record = {"steps": 100, "minibatch_time": "1min", "tenant": "red"}
+    for name, gpus, text in (
+        # One of the eight GPUs belongs to nobody.
+        ("wide", 4, "it needs 4 gpu, and they have 3"),
+        ("late", 2, "in its tenant's share and what no tenant owns, 3 gpu"),
+    ):
+        utility = {"kind": "deadline", "value": 9, "by": "20min" if name == "late" else "9h"}
+        spec = {**record, "name": name, "worker": {"gpu": gpus}, "utility": utility}
+        asked = JobSpec.model_validate({**spec, "workers": {"max": 8}}).resolve(cluster)
+        quote = engine.quote(asked)
+        message = quote.message or str(quote.refusal and quote.refusal.message)
+        assert queue_reason(engine, calendar, asked, message)["message"].endswith(text)

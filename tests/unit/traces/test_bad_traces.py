@@ -1,18 +1,24 @@
 """Files that are no traces: one clear error with location and hint, before much is read."""
 
+import csv
 import gzip
+import io
 import os
 import re
 import tracemalloc
 from pathlib import Path
 
+import hypothesis.strategies as st
 import polars as pl
 import pytest
+from hypothesis import given, settings
 
 from shadowprice.core.errors import InputError
 from shadowprice.traces.locate import read_trace
-from shadowprice.traces.registry import formats
+from shadowprice.traces.registry import ImportContext, formats
+from shadowprice.traces.text import read_table
 from tests.hostile.trace_files import TRACES
+from tests.support.examples import example_count
 
 GOOD = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 06:13:03,5.0,1,5.0,v\n"
 ROW = "2017-10-09 06:13:03,5.0,1,5.0,v\n"
@@ -76,9 +82,10 @@ def test_gzip_cut_short_or_damaged(tmp_path):
     broken = bytearray(whole)
     broken[-8] ^= 0xFF  # the checksum of the content
     assert "corrupt gzip stream" in fault(tmp_path, bytes(broken))
-    assert "damaged gzip" in fault(tmp_path, b"\x1f\x8bnot gzip at all")
+    assert "corrupt gzip stream" in fault(tmp_path, b"\x1f\x8bnot gzip at all")
     for length in (2, 9, 12):  # cut before the first byte of its content
-        assert fault(tmp_path, whole[:length]) == "bad: truncated gzip stream; fetch it again"
+        message = "bad: line 1: truncated gzip stream; copy or download the file again"
+        assert fault(tmp_path, whole[:length]) == message
 
 
 def test_missing_columns_are_named(tmp_path):
@@ -157,6 +164,7 @@ def test_skip_invalid_leaves_wrong_rows_out_and_counts_them(tmp_path):
     assert trace.jobs["duration"].to_list() == [5.0, 7.0]
     assert trace.jobs["job"].to_list() == ["v-2", "w-8"]
     assert dict(trace.dropped) == {
+        "blank line": 1,
         "row that cannot be parsed": 3,
         "duration is not above 0": 1,
     }
@@ -287,3 +295,29 @@ def test_equivalent_spellings_of_a_table_give_the_same_trace(tmp_path, name):
         assert read(text).equals(plain)
     with pytest.raises(InputError, match=r"line 1: the header names 'x' more than once"):
         read("\n".join(",".join((*row, "x", "x")) for row in rows))
+
+
+CELLS = st.text(st.sampled_from('a",\n ;#'), max_size=6)
+
+
+@given(st.lists(st.tuples(CELLS, CELLS), min_size=1, max_size=8), st.sampled_from(",;\t"))
+@settings(max_examples=example_count(100), deadline=None)
+def test_rows_beside_a_wrong_one_are_split_as_csv_defines_it(
+    tmp_path_factory: pytest.TempPathFactory, cells: list[tuple[str, str]], separator: str
+) -> None:
+    path = tmp_path_factory.mktemp("rows") / "table"
+    rows = [["x", *row] for row in cells]
+    text = io.StringIO(newline="")
+    writer = csv.writer(text, delimiter=separator, lineterminator="\n")
+    writer.writerows([["name", "of\ntwo lines", "note"], *rows, ["x", "y", "z", "surplus"]])
+    path.write_text(text.getvalue())
+    columns = dict.fromkeys(("name", "of two lines", "note"), pl.String())
+    reading = ImportContext(skip_invalid=True)
+    table = read_table(path, columns, reading, separator=separator)
+    expected = [tuple(cell.strip() or None for cell in row) for row in rows]
+    assert table.frame.select(*columns).rows() == expected
+    lines = [3 + sum("".join(row).count("\n") + 1 for row in rows[:n]) for n in range(len(rows))]
+    assert table.frame["line"].to_list() == lines
+    assert {note.reason: note.count for note in reading.tally.notes()} == {
+        "row that cannot be parsed": 1
+    }

@@ -58,6 +58,10 @@ def notes(trace: Trace) -> dict[str, tuple[str, int]]:
         "%a %b %d %H:%M:%S %Y",
         "%d/%b/%Y:%H:%M:%S",
         "%Y%m%dT%H%M%SZ",
+        "%Y-%m-%d %H:%M:%S+00",
+        "%Y-%m-%d %H:%M:%S.000000+00",
+        "%Y-%m-%d %H:%M:%S,000",
+        "%a %b %d %H:%M:%S UTC %Y",
     ],
 )
 def test_times_in_every_usual_form_are_read(form: str) -> None:
@@ -81,17 +85,160 @@ def test_deadlines_are_read_from_their_column(tmp_path: Path, header: str, optio
 
 
 @pytest.mark.parametrize(
-    ("deadline", "message"),
+    ("deadline", "message", "reason"),
     [
-        ("2024-03-05 09:00", "is before the submission"),
-        ("soon", "is not a time"),
-        ("3600", "counts from another beginning; write times as the submissions do"),
+        ("2024-03-05 09:00", "is before the submission", "line 2: it is before the submission"),
+        ("soon", "is not a time", "line 2: 'soon' is not a time"),
+        ("3600", "counts from another beginning; write times", "counts from another beginning"),
     ],
 )
-def test_a_wrong_deadline_is_refused(tmp_path: Path, deadline: str, message: str) -> None:
+def test_a_wrong_deadline_is_refused_if_mapped_and_else_not_used(
+    tmp_path: Path, deadline: str, message: str, reason: str
+) -> None:
     text = f"submit,duration,gpus,deadline\n2024-03-05 10:00,60,1,{deadline}\n"
     with pytest.raises(InputError, match=message):
+        read(tmp_path, text, "?map=deadline=deadline")
+    trace = read(tmp_path, text)
+    assert trace.jobs["deadline"].to_list() == [None]
+    note = f"deadline: column 'deadline' isn't used: {reason}"
+    assert notes(trace)[note] == ("ignored", 1)
+
+
+@pytest.mark.parametrize(
+    ("meaning", "column", "text", "kind"),
+    [
+        ("wait", "Waiting", "yes", "a duration"),
+        ("time_limit", "Limit", "long", "a duration"),
+        ("nodes", "nodes", "n1", "a number"),
+        ("cpus", "CPUs", "many", "a number"),
+        ("memory", "Memory", "lots", "an amount of memory"),
+        ("status", "Outcome", "good enough", "a known state"),
+        ("start", "Started", "yes", "a time"),
+        ("end", "Completed", "true", "a time"),
+    ],
+)
+def test_a_guessed_column_that_does_not_fit_is_not_used(
+    tmp_path: Path, meaning: str, column: str, text: str, kind: str
+) -> None:
+    log = f"id,submit,duration,gpus_per_node,{column}\n1,0,60,1,\n2,5,60,1,{text}\n"
+    trace = read(tmp_path, log)
+    assert len(trace.jobs) == 2
+    found = notes(trace)
+    reason = f"{meaning}: column '{column}' isn't used: line 3: '{text}' is not {kind}"
+    assert found[reason] == ("ignored", 1)
+    assert f"{meaning}: column '{column}'" not in found
+    if meaning not in {"status", "time_limit"}:  # unknown states and limits are counted
+        with pytest.raises(InputError, match=f"line 3: {column} '{text}' is n"):
+            read(tmp_path, log, f"?map={meaning}={column}")
+
+
+def test_a_negative_wait_is_none(tmp_path: Path) -> None:
+    log = "submit,wait,duration,gpus\n0,-1,60,1\n5,4,60,1\n"
+    trace = read(tmp_path, log)
+    assert trace.jobs["queue"].to_list() == [None, None]
+    assert "wait: column 'wait' isn't used: line 2: '-1' is not a duration" in notes(trace)
+    with pytest.raises(InputError, match="line 2: wait '-1' is not a duration"):
+        read(tmp_path, log, "?map=wait=wait")
+
+
+@pytest.mark.parametrize("end", ["2024-01-02 03:00:50", "2024-01-02 09:00:00"])
+def test_rows_that_joined_logs_both_have_are_one_job(tmp_path: Path, end: str) -> None:
+    row = f"1,2024-01-02 03:00:00,2024-01-02 03:00:00,{end},1"
+    other = row.replace("1,", "2,", 1)
+    trace = read(tmp_path, f"{HEADER}\n{row}\n{other}\n{HEADER}\n{row}\n")
+    assert trace.jobs.select("job", "lost").rows() == [("1", None), ("2", None)]
+    assert dict(trace.dropped) == {
+        "header again, of joined files": 1,
+        "same row as an earlier one": 1,
+    }
+    names = "name,submit,duration,gpus\n" + "train,0,60,1\n" * 2  # two equal jobs
+    assert read(tmp_path, names).jobs["job"].to_list() == ["job-2", "job-3"]
+
+
+def test_the_best_column_that_fits_is_guessed(tmp_path: Path) -> None:
+    log = "id,submit,created,duration,gpus,num_gpus\n1,web,0,60,half,2\n2,cli,5,60,half,4\n"
+    trace = read(tmp_path, log)
+    assert trace.jobs.select("submit", "gpus").rows() == [(0.0, 2.0), (5.0, 4.0)]
+    only = log.replace(",num_gpus", ",x").replace("created", "y")
+    with pytest.raises(InputError) as caught:  # jobs need these columns
+        read(tmp_path, only)
+    assert [fault.message for fault in caught.value.faults] == [
+        *("submit 'web' is not a time", "gpus 'half' is no number of GPUs"),
+        *("submit 'cli' is not a time", "gpus 'half' is no number of GPUs"),
+    ]
+
+
+def test_columns_that_others_make_superfluous_are_not_listed_as_read(tmp_path: Path) -> None:
+    log = "submit,start,end,wait,gpus,gpus_per_node,nodes\n0,60,120,9,1,1,1\n"
+    found = notes(read(tmp_path, log))
+    assert {reason for reason, (action, _) in found.items() if action == "read"} == {
+        *("submit: column 'submit'", "start: column 'start'", "end: column 'end'"),
+        "gpus: column 'gpus'",
+    }
+    assert {reason for reason, (action, _) in found.items() if action == "ignored"} == {
+        "wait: column 'wait' isn't used: starts are known",
+        "gpus_per_node: column 'gpus_per_node' isn't used: the GPUs in all are known",
+        "nodes: column 'nodes' isn't used: GPUs aren't counted by node",
+    }
+
+
+def test_all_faults_of_a_log_are_listed_with_their_lines(tmp_path: Path) -> None:
+    rows = [
+        "a,2024-01-02 03:04:05,60,2,low,",
+        "b,2024-01-02 03:04:05,60",  # too short
+        'c,yesterday,an hour,two,,"of two\nlines"',
+        "d,2024-01-02 03:04:05,60,2,,,surplus",
+        "e,2024-01-02 03:04:05,-5,2,,",
+        '"f,2024-01-02 03:04:05,60,2,,',
+    ]
+    text = "job,submit,duration,gpus,priority,note\n" + "\n".join(rows) + "\n"
+    with pytest.raises(InputError) as caught:
         read(tmp_path, text)
+    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
+    assert found == [
+        "line 3: has 3 fields, not 6",
+        "line 4: submit 'yesterday' is not a time",
+        "line 4: duration 'an hour' is not a duration",
+        "line 4: gpus 'two' is no number of GPUs",
+        "line 6: has 7 fields, not 6",
+        "line 7: duration '-5' is negative",
+        "line 8: a quote isn't closed",
+    ]
+    assert any("--skip-invalid" in note for note in caught.value.__notes__)
+    trace = read(tmp_path, text, "?skip_invalid=yes")
+    assert trace.jobs["job"].to_list() == ["a"]
+    assert dict(trace.dropped) == {
+        "row that cannot be parsed": 3,
+        "submit is not a time": 1,
+        "duration is negative": 1,
+    }
+
+
+def test_faults_of_a_column_do_not_hide_those_of_rows(tmp_path: Path) -> None:
+    log = "submit,end,duration,gpus\n03/04/2024 10:00,,60,two\n05/06/2024\n"
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, log)
+    found = [(fault.place.rpartition(": ")[2], fault.message) for fault in caught.value.faults]
+    assert found == [
+        ("column 'submit'", "days and months can't be distinguished"),
+        ("line 2", "gpus 'two' is no number of GPUs"),
+        ("line 3", "has 1 fields, not 4"),
+    ]
+
+
+def test_the_number_of_rows_whose_faults_are_not_listed_is_given(tmp_path: Path) -> None:
+    rows = "0,60\n" * 15 + "0,60,two\n" * 15 + "0,60,1\n"
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f"submit,duration,gpus\n{rows}")
+    faults = caught.value.faults
+    assert [fault.place.rpartition(" ")[2] for fault in faults[:20]] == [
+        str(line) for line in range(2, 22)
+    ]
+    assert faults[20].message == "and 10 more rows are wrong"
+    assert len(faults) == 21
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, "submit,duration,gpus\n0,60,1\n" + "0,60\n" * 1200)
+    assert caught.value.faults[-1].message == "and at least 980 more rows are wrong"
 
 
 @pytest.mark.parametrize("scale", [1, 10**3, 10**6, 10**9])
@@ -147,6 +294,12 @@ def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
     assert str(read(tmp_path, log, "?dates=mdy").start) == "2024-03-04 10:00:00"
     shown = log + "25/04/2024 10:00,60,1\n"
     assert str(read(tmp_path, shown).start) == "2024-04-03 10:00:00"
+    for end, start in (("25/04/2024", "2024-04-03"), ("04/25/2024", "2024-03-04")):
+        other = f"submit,start,end,gpus\n03/04/2024 10:00,03/04/2024 10:00,{end} 10:00,1\n"
+        assert str(read(tmp_path, other).start) == f"{start} 10:00:00"
+    both = "submit,duration,gpus,from,to\n03/04/2024,60,1,25/04/2024,04/25/2024\n"
+    with pytest.raises(InputError, match="can't be distinguished"):
+        read(tmp_path, both)
 
 
 @given(st.integers(0, 10**7))
@@ -167,6 +320,9 @@ def test_short_and_wrong_durations() -> None:
     assert seconds_of("2-12") == 60 * 3600  # Slurm's days-hours
     assert seconds_of("1.5 h") == 5400
     assert seconds_of("2h30m") == 9000
+    assert seconds_of("2 hours, 30 minutes") == seconds_of("2 hrs and 30 mins") == 9000
+    assert seconds_of("2 weeks") == 14 * 86400
+    assert seconds_of("1:02:03,5") == 3723.5
     for text in ("UNLIMITED", "Partition_Limit", "3 slots", "1:2:3:4", "P", "-"):
         assert seconds_of(text) is None
 
@@ -186,6 +342,13 @@ def test_short_and_wrong_durations() -> None:
         ("gres/gpu:a100=2,gres/gpu:v100=1", 3.0, "a100|v100"),
         ("gpu:a100:2(IDX:0,3)", 2.0, "a100"),
         ("cpu=8,mem=64G,node=1", None, None),
+        ("nvidia.com/gpu=2", 2.0, None),
+        ("nvidia.com/gpu: 2", 2.0, None),
+        ("2 GPUs", 2.0, None),
+        ("2xA100", 2.0, "A100"),
+        ("8 x NVIDIA A100-SXM4", 8.0, "NVIDIA A100-SXM4"),
+        ("A100 x 2", 2.0, "A100"),
+        ("V100x4", 4.0, "V100"),
     ],
 )
 def test_gpus_are_read_from_counts_gres_and_tres(
@@ -444,13 +607,46 @@ def test_numbers_have_the_unit_of_their_header(tmp_path: Path) -> None:
     assert read(tmp_path, dates).jobs["submit"].to_list() == [0.0, 86400.0]
 
 
+@pytest.mark.parametrize(
+    ("unit", "seconds"),
+    [("minutes", 60), ("hours", 3600), ("milliseconds", 0.001), ("days", 86400)],
+)
+def test_the_unit_of_run_times_without_one_is_found(
+    tmp_path: Path, unit: str, seconds: float
+) -> None:
+    spans = [86400, 7200, 90000, 3600]
+    rows = "".join(f"0,0,{span},{span / seconds:.4f},1\n" for span in spans)
+    trace = read(tmp_path, f"submit,start,end,Runtime,gpus\n{rows}")
+    assert trace.jobs["duration"].to_list() == pytest.approx(spans, rel=1e-3)
+    reason = f"run time of column 'Runtime' is in {unit}, as start and end show"
+    assert notes(trace)[reason] == ("repaired", 4)
+    stated = read(tmp_path, f"submit,start,end,Runtime (s),gpus\n{rows}0,0,60,60,1\n")
+    assert reason not in notes(stated)
+    assert notes(stated)["run time differs from the end minus the start"] == ("kept", 4)
+
+
 def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
-    log = "id;submit;duration;gpus;cpus\n1;0;1,5;0,5;2,5\n2;0;1,000;1;1,024\n"
-    rows = read(tmp_path, log).jobs.select("duration", "gpus", "cpus").rows()
-    assert rows == [(1.5, 0.5, 2.5), (1000.0, 1.0, 1024.0)]
+    head = "id;submit;duration;gpus;memory_gb\n"
+
+    def values(durations: list[str], gpus: str = "1", memory: str = "1") -> list[float]:
+        rows = "".join(f"{n};0;{span};{gpus};{memory}\n" for n, span in enumerate(durations))
+        return list(read(tmp_path, head + rows).jobs["duration"])
+
+    # One decimal comma in a column shows what commas mean in all of it.
+    assert values(["1,5", "1,000"]) == [1.5, 1.0]
+    assert values(["1,000", "20,000"]) == [1000.0, 20000.0]
+    assert values(["1,000", "1,020.5"]) == [1000.0, 1020.5]
+    assert values(["7.200,5", "7.200", "1.007.200"]) == [7200.5, 7200.0, 1007200.0]
+    assert values(["7.200", "7.2"]) == [7.2, 7.2]
+    assert values(["7'200", "7 200.5", "7\u00a0200", "1\u202f007\u202f200,5"]) == [
+        *(7200.0, 7200.5, 7200.0, 1007200.5),
+    ]
+    assert values(["1,5 h", "0,25 h"]) == [5400.0, 900.0]
+    jobs = read(tmp_path, f"{head}1;0;60;0,5;1,5\n").jobs
+    assert jobs.select("gpus", "memory").row(0) == (0.5, 15 * 10**8)
 
 
-@pytest.mark.parametrize("text", ["foo:bar", "tesla", "gpu=two"])
+@pytest.mark.parametrize("text", ["foo:bar", "tesla", "gpu=two", "rtx3090"])
 def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="is no number of GPUs"):
         read(tmp_path, f"id,submit,duration,gpus\n1,0,60,{text}\n")
@@ -726,6 +922,10 @@ ROW = "1,2024-01-02 03:04:05,2024-01-02 03:05:05,2024-01-02 05:05:05,2"
         (["# from the batch system, 2024", "# by ops", HEADER, ROW], 2),
         (["", "", HEADER, ROW], 2),
         (["#" + HEADER, ROW], 0),
+        (["# from the batch system", "#" + HEADER, ROW], 1),
+        (["# a, b, c, d, e, f, g", HEADER, ROW], 1),
+        (["# a, b, c, d, e", HEADER, ROW], 1),
+        (['# the "first export', "", HEADER, ROW], 2),
     ],
 )
 @pytest.mark.parametrize("broken", [False, True])
@@ -743,6 +943,79 @@ def test_lines_before_the_header_are_skipped(
     assert notes(trace).get("line before the header", ("", 0))[1] == dropped
 
 
+def test_faults_of_the_header_name_its_line(tmp_path: Path) -> None:
+    preamble = "# from the batch system, 2024\n\n"
+    for header, message in (
+        ("user,user,submit,end,gpus", "line 3: the header names 'user' more than once"),
+        ("a,b,c,d,e", "line 3: no column looks like the submission"),
+        (HEADER, "line 3: no valid row follows the header; give a file with rows"),
+    ):
+        rows = "" if header == HEADER else ROW
+        with pytest.raises(InputError, match=message):
+            read(tmp_path, f"{preamble}{header}\n{rows}\n")
+    with pytest.raises(InputError, match="has comments only"):
+        read(tmp_path, preamble)
+    with pytest.raises(InputError, match="looks like GPUs; 'GPUs' is empty; its columns are"):
+        read(tmp_path, "submit,duration,GPUs\n0,60,\n")
+
+
+def test_a_header_and_names_may_begin_with_the_sign_of_comments(tmp_path: Path) -> None:
+    rows = [f"#{number}{ROW[1:]}" for number in range(1, 4)]
+    for first in ([f"#{HEADER}"], ["# of 2024", f"#{HEADER}"], [HEADER]):
+        trace = read(tmp_path, "\n".join([*first, *rows]) + "\n")
+        assert trace.jobs["job"].to_list() == ["#1", "#2", "#3"]
+        trace = read(tmp_path, "\n".join([*first, *rows, ROW.replace("1,", "4,", 1)]) + "\n")
+        assert trace.jobs["job"].to_list() == ["#1", "#2", "#3", "4"]
+
+
+def test_comments_between_rows_are_dropped_and_counted(tmp_path: Path) -> None:
+    other = ROW.replace("1,", "2,", 1)
+    trace = read(tmp_path, f"{HEADER}\n{ROW}\n# moved, to the new cluster\n{other}\n# 2 rows\n")
+    assert trace.jobs["job"].to_list() == ["1", "2"]
+    assert dict(trace.dropped) == {"comment": 2}
+
+
+def test_headers_of_spreadsheets_are_understood(tmp_path: Path) -> None:
+    rows = "1,x,0,1:30,00:01:00,4,9,8,7,6\n2,x,5,2:00,00:02:00,4,9,8,7,6\n"
+    header = '"Job\nID",line,_submit,Duration (h:mm),Wait (hh:mm:ss),GPU hours,GPU Count,,,note'
+    trace = read(tmp_path, f"{header}\n{rows}")
+    assert trace.jobs.select("job", "submit", "duration", "queue", "gpus").rows() == [
+        ("1", 0.0, 5400.0, 60.0, 9.0),
+        ("2", 5.0, 7200.0, 120.0, 9.0),
+    ]
+    mapped = read(tmp_path, f"{header}\n{rows}", "?map=cpus=column 8,tenant=line")
+    assert mapped.jobs.select("cpus", "tenant").row(0) == (8.0, "x")
+    with pytest.raises(InputError, match="line 4: gpus 'two'"):  # after a header of two lines
+        read(tmp_path, 'submit,duration,gpus,"a\nb"\n0,60,1,\n0,60,two,\n')
+
+
+def test_empty_fields_after_the_last_column_are_left_out(tmp_path: Path) -> None:
+    trace = read(tmp_path, f"{HEADER}\n{ROW},,\n")
+    assert trace.jobs["gpus"].to_list() == [2.0]
+    assert notes(trace)["empty field after the last column"] == ("repaired", 1)
+    with pytest.raises(InputError, match="line 2: has 7 fields, not 5"):
+        read(tmp_path, f"{HEADER}\n{ROW},,x\n")
+
+
+def test_a_row_cut_off_after_fields_of_several_lines_is_refused(tmp_path: Path) -> None:
+    whole = ROW + ',"of two\nlines"'
+    with pytest.raises(InputError, match="line 4: has 3 fields, not 6; copy the file again"):
+        read(tmp_path, f'{HEADER},note\n{whole}\n"2","2024-01-02 03:04:05",2024-01-02 03:05:0')
+    with pytest.raises(InputError, match="line 4: a quote isn't closed"):
+        read(tmp_path, f'{HEADER},note\n{whole}\n{ROW.replace("1,", "2,", 1)},"of two\n')
+
+
+def test_a_time_that_a_clock_skipped_is_not_called_unreadable(tmp_path: Path) -> None:
+    log = "submit,duration,gpus\n2024-03-31 02:40:00,60,1\n"  # clocks in Berlin went from 2 to 3
+    message = (
+        "line 2: submit '2024-03-31 02:40:00' is a time that the clock of Europe/Berlin skipped"
+    )
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, log, "?timezone=Europe/Berlin")
+    assert len(caught.value.faults) == 1
+    assert len(read(tmp_path, log).jobs) == 1
+
+
 def test_a_wait_after_the_submission_gives_the_start(tmp_path: Path) -> None:
     rows = "a,2024-01-02 03:04:05,90s,1-02:03:04,2\nb,2024-01-02 03:04:06,0,60,1\n"
     trace = read(tmp_path, f"job,submit,Wait time,elapsed,gpus\n{rows}")
@@ -753,7 +1026,7 @@ def test_a_wait_after_the_submission_gives_the_start(tmp_path: Path) -> None:
     trace = read(tmp_path, "job,submit,wait_min,elapsed,gpus\na,0,1.5,60,2\n")
     assert trace.jobs["queue"].to_list() == [90.0]
     with pytest.raises(InputError, match="line 2: wait 'soon' is not a duration"):
-        read(tmp_path, "job,submit,wait,elapsed,gpus\na,0,soon,60,2\n")
+        read(tmp_path, "job,submit,wait,elapsed,gpus\na,0,soon,60,2\n", "?map=wait=wait")
 
 
 @pytest.mark.parametrize(
@@ -834,3 +1107,209 @@ def test_a_log_whose_times_begin_in_1970_keeps_its_first_job(tmp_path: Path) -> 
         "b,1970-01-01 00:10:00,1970-01-01 00:20:00,1970-01-01 01:20:00,1\n",
     )
     assert trace.jobs.select("job", "duration").rows() == [("a", 3600.0), ("b", 3600.0)]
+
+
+SACCT_HEAD = "JobID|JobName|User|State|Submit|Eligible|Start|End|Elapsed|Timelimit|AllocTRES"
+
+
+def sacct_row(job: str, **other: str) -> str:
+    """Return a job of an hour that waited for ten minutes, as sacct prints it."""
+    row = {
+        "JobName": "train", "User": "ann", "State": "COMPLETED", "Submit": "2024-03-05T06:00:00",
+        "Start": "2024-03-05T06:10:00", "End": "2024-03-05T07:10:00", "Elapsed": "01:00:00",
+        "Timelimit": "1-00:00:00", "AllocTRES": "cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G,node=1",
+    } | other  # fmt: skip
+    row = {"JobID": job, "Eligible": row["Submit"]} | row
+    return "|".join(row[name] for name in SACCT_HEAD.split("|"))
+
+
+def read_sacct(tmp_path: Path, *rows: str, options: str = "") -> Trace:
+    return read(tmp_path, "\n".join([SACCT_HEAD, *rows]) + "\n", options, form="sacct")
+
+
+@pytest.mark.parametrize(
+    ("state", "status"),
+    [
+        *(("OUT_OF_MEMORY", "failed"), ("NODE_FAIL", "failed"), ("BOOT_FAIL", "failed")),
+        *(("DEADLINE", "failed"), ("TIMEOUT", "failed"), ("FAILED", "failed")),
+        *(("PREEMPTED", "cancelled"), ("CANCELLED by 1001", "cancelled")),
+        *(("REVOKED", "cancelled"), ("COMPLETED", "passed")),
+    ],
+)
+def test_jobs_of_slurm_end_in_every_state(tmp_path: Path, state: str, status: str) -> None:
+    pending = {"Start": "None", "Elapsed": "00:00:00", "AllocTRES": ""}
+    trace = read_sacct(
+        tmp_path, sacct_row("1", State=state), sacct_row("2", State=state, **pending)
+    )
+    assert trace.jobs.select("job", "status", "duration").rows() == [("1", status, 3600.0)]
+    if state != "COMPLETED":
+        assert notes(trace) == {"never started": ("dropped", 1)}
+
+
+@pytest.mark.parametrize(
+    "state", ["RUNNING", "SUSPENDED", "CONFIGURING", "RESIZING", "REQUEUED", "SIGNALING"]
+)
+def test_jobs_of_slurm_that_have_not_ended_are_left_out(tmp_path: Path, state: str) -> None:
+    trace = read_sacct(tmp_path, sacct_row("1"), sacct_row("2", State=state, End="Unknown"))
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace) == {"no end: still running when the log was written": ("dropped", 1)}
+
+
+def test_a_resized_job_of_slurm_is_one_run(tmp_path: Path) -> None:
+    large = {"AllocTRES": "cpu=32,gres/gpu=8,node=4", "State": "RESIZING", "Elapsed": "02:00:00"}
+    trace = read_sacct(
+        tmp_path,
+        sacct_row("1", State="NODE_FAIL"),
+        sacct_row("1", Start="2024-03-05T07:20:00", End="2024-03-05T09:20:00", **large),
+        sacct_row("1", Start="2024-03-05T09:20:00", End="2024-03-05T10:20:00"),
+        sacct_row("2"),
+    )
+    columns = ("job", "duration", "queue", "lost", "gpus", "cpus", "status")
+    assert trace.jobs.select(columns).rows() == [
+        ("1", 10800.0, 1200.0, 3600.0, 8.0, 32.0, "passed"),
+        ("2", 3600.0, 600.0, None, 2.0, 8.0, "passed"),
+    ]
+    assert notes(trace) == {
+        "part of a resized job: with the GPUs of its longest one": ("repaired", 1),
+        "earlier attempt of a requeued job: lost time": ("repaired", 1),
+    }
+
+
+def test_limits_and_lengths_of_slurm_that_are_none(tmp_path: Path) -> None:
+    rows = [
+        sacct_row(str(number), Timelimit=limit)
+        for number, limit in enumerate(["UNLIMITED", "Partition_Limit", "INVALID", "00:30:00"])
+    ]
+    trace = read_sacct(tmp_path, *rows, sacct_row("9", Elapsed="INVALID"))
+    assert trace.jobs["time_limit"].to_list() == [None, None, None, 1800.0, 86400.0]
+    assert trace.jobs["duration"].to_list() == [3600.0] * 5
+
+
+def test_a_job_of_slurm_that_is_eligible_after_its_start_arrives_earlier(tmp_path: Path) -> None:
+    trace = read_sacct(tmp_path, sacct_row("1", Eligible="2024-03-05T06:20:00"))
+    assert trace.jobs["queue"].to_list() == [600.0]
+    reason = "eligible after its start: it arrives when submitted"
+    assert notes(trace)[reason] == ("repaired", 1)
+
+
+def test_dumps_of_slurm_may_be_joined_and_have_other_separators(tmp_path: Path) -> None:
+    joined = read_sacct(tmp_path, sacct_row("1"), SACCT_HEAD, sacct_row("2", JobName="Größe|lr"))
+    assert joined.jobs["job"].to_list() == ["1", "2"]
+    assert notes(joined)["header again, of joined files"] == ("dropped", 1)
+    text = f"{SACCT_HEAD}\n{sacct_row('1')}\n"
+    for separator in ";\t^":
+        other = read(tmp_path, text.replace("|", separator), form="sacct")
+        assert other.jobs.equals(read_sacct(tmp_path, sacct_row("1")).jobs)
+    csv_log = "submit,duration,gpus\n0,60,1\n"
+    twice = read(tmp_path, csv_log * 2)
+    assert twice.jobs["gpus"].to_list() == [1.0, 1.0]
+    assert dict(twice.dropped) == {"header again, of joined files": 1}
+
+
+def test_a_cluster_with_a_dot_in_its_name_has_jobs(tmp_path: Path) -> None:
+    rows = [f"{cluster}|{sacct_row('1')}" for cluster in ("a.org", "b.org")]
+    text = "\n".join([f"Cluster|{SACCT_HEAD}", *rows, f"a.org|{sacct_row('1.batch')}"]) + "\n"
+    trace = read(tmp_path, text, form="sacct")
+    assert trace.jobs["job"].to_list() == ["1@a.org", "1@b.org"]
+    assert notes(trace) == {"step of a job": ("dropped", 1)}
+
+
+def test_all_faults_of_a_dump_of_slurm_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read_sacct(
+            tmp_path,
+            sacct_row("1", Start="soon", Elapsed="an hour", AllocTRES="two"),
+            "2|cut",
+            sacct_row("3", End="2024-03-05T06:00:00", Elapsed=""),
+            sacct_row("4", Submit="2024-03-31T02:30:00"),
+            options="?timezone=Europe/Berlin",
+        )
+    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
+    assert found == [
+        "line 2: Start 'soon' is not a time",
+        "line 2: Elapsed 'an hour' is not a duration",
+        "line 2: AllocTRES 'two' is no list of resources",
+        "line 3: has 2 fields, not 11",
+        "line 4: End '2024-03-05T06:00:00' is before the start",
+        "line 5: Submit '2024-03-31T02:30:00' is a time that the clock of Europe/Berlin skipped",
+        "line 5: Eligible '2024-03-31T02:30:00' is a time that the clock of Europe/Berlin skipped",
+    ]
+
+
+def json_job(number: int, **other: Any) -> dict[str, Any]:
+    """Return a job of an hour as ``sacct --json`` of Slurm 23.11 writes it."""
+    begin = int(MOMENT.replace(tzinfo=ZoneInfo("UTC")).timestamp())
+    unset = {"set": False, "infinite": False, "number": 0}
+    moments = {"submission": begin, "eligible": begin, "start": begin + 600, "end": begin + 4200}
+    tres = [
+        {"type": "cpu", "name": "", "id": 1, "count": 8},
+        {"type": "energy", "name": "", "id": 3, "count": -2},
+        {"type": "gres", "name": "gpu", "id": 1001, "count": 2},
+        {"type": "gres", "name": "gpu:a100", "id": 1002, "count": 2},
+        {"type": "gres", "name": "gpu:v100", "id": 1003, "count": 0},
+    ]
+    return {
+        "job_id": number,
+        "array": {"job_id": 0, "task_id": unset, "task": ""},
+        "het": {"job_id": 0, "job_offset": unset},
+        "user": "",
+        "association": {"account": "vision", "user": "ann"},
+        "account": "vision",
+        "state": {"current": ["COMPLETED"], "reason": "None"},
+        "time": {
+            **moments,
+            "elapsed": 3600,
+            "limit": {"set": True, "infinite": False, "number": 60},
+        },
+        "tres": {"allocated": tres, "requested": tres},
+    } | other
+
+
+@pytest.mark.parametrize(
+    ("states", "status"),
+    [
+        (["COMPLETED", "COMPLETING"], "passed"),
+        (["COMPLETING", "CANCELLED"], "cancelled"),
+        (["RESIZING", "FAILED"], "failed"),
+        (["REVOKED"], "cancelled"),
+    ],
+)
+def test_states_in_json_come_with_flags(tmp_path: Path, states: list[str], status: str) -> None:
+    job = json_job(1, state={"current": states, "reason": "None"})
+    trace = read(tmp_path, json.dumps({"jobs": [job]}), form="sacct")
+    columns = ("status", "gpus", "gpu_type", "user", "time_limit")
+    assert trace.jobs.select(columns).row(0) == (status, 2.0, "a100", "ann", 3600.0)
+
+
+def test_components_of_heterogeneous_jobs_have_their_names_in_json(tmp_path: Path) -> None:
+    def component(number: int, offset: int) -> dict[str, Any]:
+        place = {"set": True, "infinite": False, "number": offset}
+        return json_job(number, het={"job_id": 80, "job_offset": place})
+
+    trace = read(tmp_path, json.dumps({"jobs": [component(80, 0), component(81, 1)]}), form="sacct")
+    assert trace.jobs["job"].to_list() == ["80+0", "80+1"]
+
+
+def test_documents_of_json_may_be_joined_and_their_errors_are_shown(tmp_path: Path) -> None:
+    one, two = (json.dumps({"jobs": [json_job(number)], "errors": []}) for number in (1, 2))
+    assert read(tmp_path, f"{one}\n{two}\n", form="sacct").jobs["job"].to_list() == ["1", "2"]
+    with pytest.raises(InputError, match="is not JSON"):
+        read(tmp_path, f"{one}\n{two[:-20]}", form="sacct")
+    failed = {"jobs": [], "errors": [{"description": "Unable to connect to database"}]}
+    message = "sacct reported errors: 'Unable to connect to database'"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, json.dumps(failed), form="sacct")
+
+
+def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
+    wrong = {"allocated": [{"type": "gres", "name": "gpu", "count": "x"}]}
+    jobs = [json_job(1), {"job_id": 2}, json_job(3, tres=wrong)]
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, json.dumps({"jobs": jobs}), form="sacct")
+    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
+    assert found == [
+        "job 2: is not a job of sacct --json ('time')",
+        "job 3: AllocTRES 'gres/gpu=x' is no list of resources",
+    ]
+    trace = read(tmp_path, json.dumps({"jobs": jobs}), "?skip_invalid=yes", form="sacct")
+    assert trace.jobs["job"].to_list() == ["1"]

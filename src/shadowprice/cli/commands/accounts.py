@@ -19,6 +19,7 @@ from shadowprice.cli.console import (
 )
 from shadowprice.cli.live import ServerOption, complete_live, connected, facts, show, when
 from shadowprice.cli.options import OutputOption
+from shadowprice.cli.program import called_program
 from shadowprice.core.budget import parse_timestamp
 from shadowprice.core.errors import Fault, InputError
 
@@ -224,7 +225,8 @@ def budget(
             Fault(requested[0], f"and {requested[1]} exclude each other", "call twice")
         )
     if requested and tenant is None:
-        raise InputError(Fault("TENANT", "is missing", "name it: shadowprice budget NAME ..."))
+        hint = f"name it: {called_program.get()} budget NAME ..."
+        raise InputError(Fault("TENANT", "is missing", hint))
     with connected(server) as client:
         if tenant is None:
             listing = Listing.JSON if output is Output.JSON else Listing.TABLE

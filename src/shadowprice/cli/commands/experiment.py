@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_experiment
-from shadowprice.cli.console import Output, print_json
+from shadowprice.cli.console import Output, print_json, stderr, stdout
 from shadowprice.cli.options import ExecutorSetOption, PlainOutputOption, PlainSeedOption
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 
@@ -93,7 +93,6 @@ def experiment(
     shadowprice experiment testbed --executor kubernetes --executor-set image=registry/train:1
     """
     # Experiments import polars and numba, which would delay the command's help.
-    from rich.console import Console
 
     from shadowprice.experiments.framework import (
         ExperimentSettings,
@@ -116,7 +115,7 @@ def experiment(
         _check_executor(name, executor or "local")
         where = ExecutorTarget(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
-    errors = Console(stderr=True)
+    errors = stderr()
     results: list[_ExperimentResult] = []
     figures: dict[str, str] = {}
     directories = {entry.name: folder / entry.name if name == ALL else folder for entry in chosen}
@@ -138,7 +137,7 @@ def experiment(
             figures[entry.name] = str(figure)
             if output is Output.JSON:
                 continue
-            Console().print(
+            stdout().print(
                 f"{entry.title} ({entry.source})\n[bold]{figure}[/bold]",
                 soft_wrap=True,
             )
@@ -147,9 +146,9 @@ def experiment(
         failures = {row.name: str(row) for row in incomplete}
         print_json({"figures": figures, "failures": failures})
     elif name == ALL:
-        Console().print(_table(results))
+        stdout().print(_table(results))
         for row in incomplete:
-            Console().print(f"{row.name} {row}", soft_wrap=True, markup=False)
+            stdout().print(f"{row.name} {row}", soft_wrap=True, markup=False)
     if name == ALL:
         if any(row.outcome == FAILED for row in incomplete):
             raise typer.Exit(1)  # keep finished runs: the same command only repeats failures
@@ -159,8 +158,6 @@ def experiment(
 
 
 def _print_list(declared: Sequence[Experiment], output: Output) -> None:
-    from rich.console import Console
-
     rows = [
         {"name": entry.name, "title": entry.title, "source": entry.source} for entry in declared
     ]
@@ -170,7 +167,7 @@ def _print_list(declared: Sequence[Experiment], output: Output) -> None:
     table = Table("name", "shows", "source", title="Experiments", title_justify="left")
     for row in rows:
         table.add_row(*row.values())
-    Console().print(table)
+    stdout().print(table)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,7 @@ def _explain_live(
     if history.broken_promise is not None:
         console.print()
         print_line(str(history.broken_promise.line))
-    if history.outlook is not None:
+    if history.outlook is not None and history.outlook.lines:
         print_outlook(history.outlook.lines)
 
 

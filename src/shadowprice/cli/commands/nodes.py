@@ -101,9 +101,9 @@ def cordon(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Drain servers: place no work there, and move running jobs at the end of their slot.
+    """Drain servers: another name of `drain` (operators).
 
-    Unlike `kubectl cordon`, it doesn't leave running jobs where they are (operators).
+    Running jobs move at the end of their slot. `kubectl cordon` would leave them where they are.
 
     [bold]Example[/bold]
 

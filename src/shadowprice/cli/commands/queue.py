@@ -33,7 +33,18 @@ if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceStatus
 
 OPEN = ("pending", "admitted", "standby", "running", "resizing")
-COLUMNS = ["NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "SERVERS(REASON)"]
+COLUMNS = [
+    "NAME",
+    "TENANT",
+    "STATE",
+    "TIME",
+    "WORKERS",
+    "PS",
+    "DONE",
+    "PROMISE",
+    "EXPECTED",
+    "SERVERS(REASON)",
+]
 STATES = (*OPEN, "finished", "refused", "failed", "cancelled")
 
 
@@ -49,6 +60,7 @@ def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             job.ps,
             percent(job),
             when(job.promise, now),
+            when(job.completion, now),
             _where(job),
         )
         for job in jobs
@@ -343,10 +355,17 @@ def _show_repeated(repeated: list[tuple[str, Job]], output: Output) -> None:
         print_json([job.record for _, job in repeated])
         return
     rows = [
-        (job.name, name, job.state, when(job.promise), first_line(job.reason_text))
+        (
+            job.name,
+            name,
+            job.state,
+            when(job.promise),
+            when(job.completion),
+            with_local_times(first_line(job.reason_text)),
+        )
         for name, job in repeated
     ]
-    show(["NAME", "REPEATS", "STATE", "PROMISE", "REASON"], rows)
+    show(["NAME", "REPEATS", "STATE", "PROMISE", "EXPECTED", "REASON"], rows)
 
 
 def revise(

@@ -235,13 +235,15 @@ def _print_submitted(
             job.name,
             job.tenant,
             job.state,
-            when(job.completion if not job.open else job.promise),
-            number(job.payoff),
+            *([] if wait else [when(job.promise)]),
+            when(job.completion),
+            payoff_text(job.payoff, job.utility, job.cost),
             with_local_times(first_line(job.reason_text)),
         )
         for job in submitted
     ]
-    columns = ["NAME", "TENANT", "STATE", "FINISH" if wait else "PROMISE", "PAYOFF", "REASON"]
+    times = ["FINISH"] if wait else ["PROMISE", "EXPECTED"]
+    columns = ["NAME", "TENANT", "STATE", *times, "PAYOFF", "REASON"]
     show(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
@@ -402,29 +404,34 @@ def _print_quotes(
         reason = item.message if item.refusal is None else item.refusal.message
         remaining = None if item.points is None else item.points.left
         reason = with_local_times(first_line(reason))
-        cells = item.job, item.answer, when(item.promise), number(item.utility), number(item.price)
+        times = when(item.promise), when(item.expected)
+        cells = item.job, item.answer, *times, number(item.utility), number(item.price)
         rows.append((*cells, *([number(remaining)] if budgeted else []), displaced or "-", reason))
-    columns = ["NAME", "ANSWER", "FINISH", "WORTH", "PRICE", "DISPLACES", "REASON"]
+    columns = ["NAME", "ANSWER", "PROMISE", "EXPECTED", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # points that the tenant would have left
-        columns.insert(5, "LEFT")
+        columns.insert(6, "LEFT")
     show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
     for item in quotes:
-        if item.outlook is not None:
+        if item.outlook is not None and item.outlook.lines:
             print_outlook(item.outlook.lines, "" if len(quotes) == 1 else item.job)
 
 
 def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[str]]]:
-    """Return the first few jobs that wait or were refused, with lines: each takes a second."""
+    """Return lines for the first few jobs that wait or were refused: each takes a second.
+
+    Also for a single job that is admitted: when it starts.
+    """
     from shadowprice.client import ServiceError
 
     outlooks: list[tuple[str, Sequence[str]]] = []
-    for job in [job for job in jobs if job.state in {"standby", "refused"}][:MAX_OUTLOOKS]:
+    states = {"standby", "refused", "admitted"} if len(jobs) == 1 else {"standby", "refused"}
+    for job in [job for job in jobs if job.state in states][:MAX_OUTLOOKS]:
         try:
             outlook = client.explain(f"id:{job.id}", outlook=True).outlook
         except ServiceError as error:  # the jobs are submitted, and have to be shown
             outlooks.append((job.name, [f"no advice: {error}"]))
             break
-        if outlook is not None:
+        if outlook is not None and outlook.lines:
             outlooks.append((job.name, outlook.lines))
     return outlooks
 
@@ -448,7 +455,7 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     yield "tenant", job.tenant
     yield "submitted", when(job.submitted)
     yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
-    yield "finish", when(job.completion) if job.completion else ""
+    yield "expected" if job.open else "finish", when(job.completion) if job.completion else ""
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
     yield "progress", f"{percent(job)}  ({'of the expected time' if job.required == 1 else done})"
     placement = f" on {', '.join(job.servers)}" if job.servers else ""
@@ -457,7 +464,8 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
         ps = f", {job.ps} parameter servers" if job.ps else ""
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
-        yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {number(job.payoff)}"
+        payoff = payoff_text(job.payoff, job.utility, job.cost)
+        yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {payoff}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
@@ -474,8 +482,16 @@ def described(job: Job) -> Iterator[tuple[str, object]]:
     times = "once" if job.lost == 1 else f"{job.lost} times"
     yield "lost", f"{times}, through no fault of its own" if job.lost else ""
     yield "reason", with_local_times(first_line(job.reason_text))
+    yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
+
+
+def payoff_text(payoff: float | None, utility: float | None, cost: float | None) -> str:
+    """Format a payoff; a rounding error of the difference of utility and cost is 0."""
+    if payoff is not None and abs(payoff) <= 1e-9 * max(abs(utility or 0.0), abs(cost or 0.0)):
+        return "0"
+    return number(payoff)
 
 
 def _margin(job: Job) -> str:

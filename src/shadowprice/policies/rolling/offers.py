@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
+from shadowprice.policies.rolling.quotas import ShareLimit
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,26 @@ def refuse_past_end(job: Job, done: int) -> Refusal:
     )
 
 
-def refuse_too_late(name: str, slot: int, *, shares: bool, ends: bool) -> Refusal:
-    """Return the refusal of a job that no plan completes in time, even alone."""
-    scope = "in its tenant's share and what no tenant owns" if shares else "in the cluster"
+def refuse_too_late(name: str, slot: int, *, share: ShareLimit | None, ends: bool) -> Refusal:
+    """Return the refusal of a job that no plan completes in time, even alone.
+
+    ``share`` is what limits it in its tenant's share; None if its tenant has none.
+    """
+    if share is not None and share.is_exceeded:
+        return Refusal(
+            RefusalReason.TOO_LATE,
+            f"no plan completes {name} in its tenant's share and what no tenant owns: it needs "
+            f"{share.needed} {share.resource}, and they have {share.available}",
+            bottleneck=share.resource,
+        )
+    scope = "in the cluster"
+    if share is not None:
+        scope = f"in its tenant's share and what no tenant owns, {share.available} {share.resource}"
     return Refusal(
         RefusalReason.TOO_LATE,
         f"no plan from slot {slot} on is certain to complete {name} before its utility is gone"
         f"{' or the timespan ends' if ends else ''}, even without other jobs {scope}",
+        bottleneck=None if share is None else share.resource,
     )
 
 
@@ -71,11 +85,12 @@ def refuse_restart_cost(loss: float, limit: float) -> Refusal:
 def refuse_below_price(offer: Offer) -> Refusal:
     """Return the refusal of a job whose utility is below the cost of its plan."""
     lacks = offer.cost - offer.utility
-    more = f": it lacks {lacks:.4g}" if lacks > 1e-4 * offer.cost else ""
+    is_clear = lacks > 1e-4 * offer.cost
+    relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
     return Refusal(
         RefusalReason.PRICE,
-        f"its utility by slot {offer.done} is {offer.utility:.4g}, below the price of its plan, "
-        f"{offer.cost:.4g}{more}",
+        f"its utility by slot {offer.done} is {offer.utility:.4g}, {relation} the price of its "
+        f"plan, {offer.cost:.4g}{more}",
         value=offer.utility,
         cost=offer.cost,
         completion=offer.done,
@@ -107,8 +122,8 @@ def refuse_little_evidence(offer: Offer, used: float, observed: float) -> Refusa
         RefusalReason.POLICY,
         f"its utility by slot {offer.done} is {offer.utility:.4g}; it takes at least "
         f"{used:.3g} slots of the whole cluster, too many for a promise while demand was observed "
-        f"for only {observed:.3g} (evidence); it gets a promise when more was observed, or less "
-        "work remains",
+        f"for only {observed:.3g} slots (evidence); it gets a promise when more was observed, or "
+        "less work remains",
         value=offer.utility,
         cost=offer.cost,
         completion=offer.done,

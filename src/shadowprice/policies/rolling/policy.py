@@ -288,9 +288,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if alone is None and jobs.restart_loss[row] >= self._parameters.restart_limit:
             return refuse_restart_cost(jobs.restart_loss[row], self._parameters.restart_limit)
         if alone is None:
-            return refuse_too_late(
-                jobs.name(row), slot, shares=self._quotas.given, ends=jobs.until is not None
-            )
+            job = jobs.jobs[row]
+            assert job is not None
+            share = self._quotas.scarcest(self._cluster, job)
+            return refuse_too_late(job.name, slot, share=share, ends=jobs.until is not None)
         if alone.utility <= alone.cost:
             return refuse_below_price(alone)
         if not state.demand.justifies_offer(slot, jobs, row, alone):

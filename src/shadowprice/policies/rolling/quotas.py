@@ -22,6 +22,16 @@ With a quarter, jobs of several tenants more often run side by side, so that eac
 """
 
 
+@dataclass(frozen=True, slots=True)
+class ShareLimit:
+    """The resource that limits a job in its tenant's share, with amounts as text."""
+
+    resource: str
+    needed: str  # by the job's minimum size
+    available: str  # in the share, and in what no tenant owns
+    is_exceeded: bool
+
+
 @dataclass(frozen=True, eq=False)
 class Quotas:
     """Shares of a cluster's tenants, for the kernels of `kernels.replanning`."""
@@ -54,6 +64,30 @@ class Quotas:
         own = np.maximum(self.share[row] - usage[row], 0)
         limit = own + np.maximum(self.common - beyond, 0)
         return np.asarray(np.where(self.common < 0, -1, limit), np.int64)
+
+    def scarcest(self, cluster: Cluster, job: Job) -> ShareLimit | None:
+        """Return the resource that limits a job in its tenant's share; None without shares.
+
+        It is the one of which the job's minimum size takes the largest part of what the share and
+        the capacity that no tenant owns have.
+        """
+        if not self.given:
+            return None
+        needed = job.worker * int(job.worker_counts[0])
+        if job.ps is not None:
+            needed = needed + job.ps * int(job.ps_counts[0])
+        limit = self.headroom(np.zeros_like(self.share), self.row_of(cluster, job))
+        columns = np.flatnonzero((limit >= 0) & (needed > 0))
+        if not len(columns):
+            return None
+        column = int(columns[np.argmax(needed[columns] / np.maximum(limit[columns], 1))])
+        need, available, kind = int(needed[column]), int(limit[column]), cluster.dimensions[column]
+        return ShareLimit(
+            cluster.resources[column],
+            format_amount(need, kind),
+            format_amount(available, kind),
+            is_exceeded=need > available,
+        )
 
     def owed_after(self, owed: Floats, usage: Integers, demand: Integers, is_open: Flags) -> Floats:
         """Return what each tenant is owed after a slot, in slots of its share.

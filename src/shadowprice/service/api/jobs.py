@@ -22,7 +22,8 @@ from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.owner import RESERVED_LABELS
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import escape_controls, quote_for_display
+from shadowprice.executors.contract import Obstacle
 from shadowprice.executors.progress import read_progress
 from shadowprice.rest.jobs import (
     BrokenPromise,
@@ -143,7 +144,7 @@ class ProgressReport(BaseModel):
 
 @router.post(
     "/jobs",
-    responses={202: {"model": SubmittedJobs}, **problems(403, 409, 429, 500)},
+    responses={202: {"model": SubmittedJobs}, **problems(403, 409)},
 )
 async def submit(
     request: Request,
@@ -383,7 +384,21 @@ async def get_job(name: str, service: ServiceDep, caller: CallerDep) -> JobDetai
     stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     spec = {} if stored is None else redact_environment(stored[1])
     broken = await _broken_promise(service, view)
-    return JobDetail(**dict(view.to_resource()), broken_promise=broken, spec=spec)
+    obstacles = (item for item in service.obstacles() if item.job == view.key)
+    return JobDetail(
+        **dict(view.to_resource()),
+        broken_promise=broken,
+        spec=spec,
+        obstacle=next((describe_obstacle(item) for item in obstacles), None),
+    )
+
+
+def describe_obstacle(obstacle: Obstacle) -> str:
+    """Return why a generation can't be started or ended, for people."""
+    job = quote_for_display(name_of_key(obstacle.job))
+    on = f" on {', '.join(obstacle.servers)}" if obstacle.servers else ""
+    name = f"generation {obstacle.generation} of {job}{on}"
+    return escape_controls(f"{name} can't be started or ended: {obstacle.reason}")
 
 
 def redact_environment(spec: Mapping[str, Any]) -> dict[str, Any]:
@@ -403,7 +418,7 @@ async def cancel(name: str, service: ServiceDep, caller: CallerDep) -> Job:
     return cancelled.to_resource()
 
 
-@router.post("/jobs/{name:name}/resubmit", responses=problems(403, 404, 409, 429))
+@router.post("/jobs/{name:name}/resubmit", responses=problems(403, 404, 409))
 async def resubmit(
     name: str,
     service: ServiceDep,
@@ -451,7 +466,7 @@ async def resubmit(
     return (await get_view(service, key)).to_resource()
 
 
-@router.patch("/jobs/{name:name}", responses=problems(404, 409, 429))
+@router.patch("/jobs/{name:name}", responses=problems(404, 409))
 async def revise(
     name: str,
     request: Request,
@@ -497,8 +512,9 @@ async def explain(
     """Return a job's history: what was decided, when and why; `lines` are for people.
 
     A long history has its first and its newest events. `omitted` counts the events between them;
-    `/events` lists all. With `outlook`, it also has what a job that waits or was refused lacks now,
-    and the smallest changes that would get it admitted, which takes up to a second.
+    `/events` lists all. With `outlook`, it also has when a job that doesn't run yet starts, what
+    one that waits or was refused lacks now, and the smallest changes that would get it admitted,
+    which takes up to a second.
     """
     view = await find_job(service, caller, name)
     events, gap = await service.read(
@@ -519,16 +535,21 @@ async def explain(
 
 
 async def _outlook(service: Service, view: JobView, tenant: str | None) -> JobOutlook | None:
-    """Return the outlook of a job that waits or was refused; None for others and without quotes."""
-    if view.state not in {State.STANDBY, State.REFUSED}:
+    """Return the outlook of a job that doesn't run yet or was refused; None without quotes."""
+    is_promised = view.state is State.ADMITTED and not view.servers
+    if view.state not in {State.STANDBY, State.REFUSED} and not is_promised:
         return None
     stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     if stored is None:
         return None
-    waits = view.state is State.STANDBY
     try:
         return await service.outlooks.build(
-            service.writing, view.key, stored[1], tenant=tenant, waits=waits
+            service.writing,
+            view.key,
+            stored[1],
+            tenant=tenant,
+            waits=view.state is not State.REFUSED,
+            promised=is_promised,
         )
     except ShadowpriceError as error:
         if error.code == "overloaded":
@@ -606,7 +627,7 @@ _progress_token = HTTPBearer(scheme_name="progress", auto_error=False)
     "/jobs/{name:name}/progress",
     status_code=202,
     response_class=Response,
-    responses=problems(400, 401, 403, 413, 415, 422, 503),
+    responses=problems(400, 403, 413, 415, 422),
     openapi_extra={
         "requestBody": {
             "required": True,
@@ -678,7 +699,7 @@ async def logs(
     )
 
 
-@router.post("/quote", responses=problems(403, 409, 429))
+@router.post("/quote", responses=problems(403, 409))
 async def quote(
     request: Request,
     service: ServiceDep,
@@ -688,8 +709,9 @@ async def quote(
 ) -> Quote:
     """Return what would be decided if a job were submitted now; nothing is reserved.
 
-    With `outlook`, also return what a job that would wait or be refused lacks, and the smallest
-    changes that would get it promised or admitted, which takes up to a second.
+    With `outlook`, also return when the job would start, what one that would wait or be refused
+    lacks, and the smallest changes that would get it promised or admitted, which takes up to a
+    second.
     """
     if isinstance(body, dict):
         body = {"name": "quote", **body}
@@ -700,13 +722,14 @@ async def quote(
     quoted: QuoteResult = await driver.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
-    if not outlook or resource.answer == "admitted":
+    if not outlook:
         return resource
     answer = await service.outlooks.build(
         driver,
         submission.qualified_name,
         submission.record,
         tenant=caller.scope,
-        waits=resource.answer == "queued",
+        waits=resource.answer != "refused",
+        promised=resource.answer == "admitted",
     )
     return resource.model_copy(update={"outlook": answer})

@@ -197,7 +197,6 @@ async def decisions(
             "description": "a stream of server-sent events: the data are those of StoredEvent",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
-        **problems(429),
     },
 )
 async def events(
@@ -238,7 +237,7 @@ async def events(
 # ------------------------------------------------------------------ what-if runs
 
 
-@router.post("/whatif", status_code=202, responses=problems(409, 429))
+@router.post("/whatif", status_code=202, responses=problems(409))
 async def ask_whatif(
     service: ServiceDep,
     caller: OperatorDep,

@@ -15,18 +15,22 @@ from fastapi import APIRouter, FastAPI
 from fastapi.dependencies.models import Dependant
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
 
 from shadowprice.rest.base import Problem
 from shadowprice.service.api.requests import (
     REFERENCE,
     JsonBody,
-    caller_of,
     check_query,
     operator_of,
 )
 from shadowprice.service.problems import MEDIA_TYPE
 
 _BODY_PROBLEMS: Final = (400, 413, 415)
+
+_TOKEN_PROBLEMS: Final = (401, 429, 500, 503)
+"""Problems of every route that needs a token: no valid token, too many requests, an unexpected
+error, and an instance or a store that can't answer now."""
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -66,8 +70,8 @@ def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any
     for call in _calls(route.dependant):
         if call is check_query:
             statuses.add(422)
-        elif call is caller_of:
-            statuses |= {401, 503}
+        elif isinstance(call, HTTPBearer):
+            statuses.update(_TOKEN_PROBLEMS)
         elif call is operator_of:
             statuses.add(403)
         elif isinstance(call, JsonBody):

@@ -15,10 +15,11 @@ import shadowprice
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import StrictSpec
-from shadowprice.core.wording import escape_controls, quote_for_display
+from shadowprice.core.wording import escape_controls
 from shadowprice.policies.registry import policy_names
 from shadowprice.rest.ops import Health, ServiceStatus, ServiceWarning, Timespan, TokenOwner
 from shadowprice.rest.uploads import UploadLimits
+from shadowprice.service.api.jobs import describe_obstacle
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.requests import (
     CallerDep,
@@ -143,11 +144,9 @@ def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
         if not (caller.is_operator or (view is not None and view.tenant == caller.tenant)):
             continue
         job = name_of_key(obstacle.job)
-        name = f"generation {obstacle.generation} of {quote_for_display(job)}"
-        on = f" on {', '.join(obstacle.servers)}" if obstacle.servers else ""
         yield {
             "code": OBSTRUCTED,
-            "message": escape_controls(f"{name}{on} can't be started or ended: {obstacle.reason}"),
+            "message": describe_obstacle(obstacle),
             "job": job,
             "job_id": None if view is None else view.id,
             "generation": obstacle.generation,

@@ -68,7 +68,7 @@ async def get_upload(
 
 @router.put(
     "/uploads/{digest}",
-    responses={201: {"model": Upload}, **problems(400, 403, 409, 413, 415, 422, 429)},
+    responses={201: {"model": Upload}, **problems(400, 403, 409, 413, 415, 422)},
     openapi_extra={
         "requestBody": {
             "required": True,

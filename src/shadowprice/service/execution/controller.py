@@ -124,7 +124,10 @@ class ExecutionController:
         return self._health_error or self._background.health_error or self.pending.fault or executor
 
     def obstacles(self) -> list[Obstacle]:
-        """Return the generations that can't be started or ended, and those that end too slowly."""
+        """Return the generations that can't be started or ended, or that end too slowly.
+
+        Also those whose reports can't be recorded: no later generation starts before their end is.
+        """
         executor = self.executor
         found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
         known, now = {(item.job, item.generation) for item in found}, self._driver.clock.now()
@@ -132,7 +135,7 @@ class ExecutionController:
             if (job, generation) not in known:
                 reason = f"it was stopped {(now - since) // SECOND} s ago, and hasn't ended"
                 found.append(Obstacle(job, generation, (), reason))
-        return found
+        return found + self.pending.obstacles()
 
     # ---------------------------------------------------------------- life
 

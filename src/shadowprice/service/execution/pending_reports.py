@@ -11,6 +11,7 @@ from shadowprice.executors.background import monotonic
 from shadowprice.executors.contract import (
     Ended,
     InvalidProgress,
+    Obstacle,
     Report,
     ServerGone,
     ServerSeen,
@@ -52,6 +53,18 @@ class PendingReports:
     def fault(self) -> str | None:
         """Why a report can't be recorded; None if no attempt failed."""
         return next((entry.fault for entry in self.kept.values() if entry.fault), None)
+
+    def obstacles(self) -> list[Obstacle]:
+        """Return the generations of which a report can't be recorded.
+
+        Errors may name other tenants' jobs, so only `fault` has their texts.
+        """
+        reason = "a report of it can't be recorded, and is retried; see the log of the service"
+        return [
+            Obstacle(entry.report.job, entry.report.generation, (), reason)
+            for entry in self.kept.values()
+            if entry.fault and not isinstance(entry.report, ServerSeen | ServerGone)
+        ]
 
     @property
     def due(self) -> list[PendingReport]:

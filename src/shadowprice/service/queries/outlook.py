@@ -1,4 +1,4 @@
-"""Outlooks of jobs that wait or were refused: missing resource, start, and helpful changes.
+"""Outlooks of jobs that don't run: missing resource, start, completion, and helpful changes.
 
 They are computed on a copy of the engine, in another thread than the writer's, within a second of
 processor time. Simulations search changes in the same way (`shadowprice.advice`).
@@ -31,6 +31,7 @@ from shadowprice.rest.jobs import JobOutlook, SuggestedChange
 from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice, advice_lines
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
 from shadowprice.service.driver import Driver
+from shadowprice.service.state.job_views import expected_slot
 from shadowprice.service.state.operations import EngineFork, ForkEngine
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 from shadowprice.service.turns import TenantTurns
@@ -71,8 +72,9 @@ class OutlookQueue:
         *,
         tenant: str | None,
         waits: bool,
+        promised: bool = False,
     ) -> JobOutlook:
-        """Return the outlook of a job; see `build_outlook` for ``record`` and ``waits``.
+        """Return the outlook of a job; see `build_outlook` for the other parameters.
 
         ``tenant`` is the requesting tenant, None for an operator. Raise `ProblemError` if too many
         of its requests wait, and `ShadowpriceError` if the policy gives no quotes, or the cluster
@@ -80,7 +82,9 @@ class OutlookQueue:
         """
         async with self._turns.turn(tenant):
             fork = await driver.do(ForkEngine(key, JobSpec.model_validate(record)))
-            return await asyncio.to_thread(build_outlook, fork, record, waits=waits)
+            return await asyncio.to_thread(
+                build_outlook, fork, record, waits=waits, promised=promised
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +112,13 @@ class _ClockDeadlines:
         return f"{format_seconds(slots * self.calendar.slot_seconds)} later"
 
 
-def build_outlook(fork: EngineFork, record: Mapping[str, Any], *, waits: bool) -> JobOutlook:
+def build_outlook(
+    fork: EngineFork, record: Mapping[str, Any], *, waits: bool, promised: bool = False
+) -> JobOutlook:
     """Return the outlook of a job that waits or was refused; ``record`` is its submission.
 
-    Changes of a waiting job get it a promise, or let it start at once. A job that the engine
-    doesn't know waits from now on.
+    Changes of a waiting job get it a promise, or let it start at once. A ``promised`` job needs
+    none, and only waits for its start. A job that the engine doesn't know arrives now.
     """
     started = time.thread_time()
     engine, calendar = fork.engine, fork.calendar
@@ -126,6 +132,9 @@ def build_outlook(fork: EngineFork, record: Mapping[str, Any], *, waits: bool) -
             name = arriving.name
             future.handle(JobsArrived(future.slot, (arriving,)))
         wait = _plan_wait(future, name, started + LIMIT_SECONDS * START_SHARE)
+    if promised:
+        outlook = _empty_outlook(calendar, wait, seconds=time.thread_time() - started)
+        return outlook.model_copy(update={"lines": _start_lines(outlook)})
     fits = waits and fork.job.bag is None and has_free_capacity(engine, fork.job)
     scarce = None if fits else find_scarcest(engine, fork.job)
     job_advice, admitted_now = _search(fork, record, started + LIMIT_SECONDS, promised=waits)
@@ -143,20 +152,54 @@ def build_outlook(fork: EngineFork, record: Mapping[str, Any], *, waits: bool) -
         )
         for advice in job_advice.advice
     ]
-    outlook = JobOutlook(
-        resource=None if scarce is None else scarce.resource,
-        servers=None if scarce is None else scarce.servers,
-        admitted_now=admitted_now,
-        starts=_begin(calendar, wait.starts),
-        abandoned=_begin(calendar, wait.abandoned),
-        waits_beyond=_begin(calendar, wait.beyond),
-        changes=changes,
-        ineffective=[way.key for way in job_advice.hopeless],
-        untried=list(job_advice.left_out),
-        seconds=round(time.thread_time() - started, 4),
-        lines=[],
+    outlook = _empty_outlook(calendar, wait, seconds=time.thread_time() - started).model_copy(
+        update={
+            "resource": None if scarce is None else scarce.resource,
+            "servers": None if scarce is None else scarce.servers,
+            "admitted_now": admitted_now,
+            "changes": changes,
+            "ineffective": [way.key for way in job_advice.hopeless],
+            "untried": list(job_advice.left_out),
+        }
     )
     return outlook.model_copy(update={"lines": _lines(outlook, job_advice, calendar, waits=waits)})
+
+
+def _empty_outlook(calendar: SlotCalendar, wait: _Wait, *, seconds: float) -> JobOutlook:
+    """Return an outlook that only has when the job starts and completes."""
+    completes = None if wait.completes is None else to_datetime(calendar.ends(wait.completes))
+    return JobOutlook(
+        resource=None,
+        servers=None,
+        admitted_now=False,
+        starts=_begin(calendar, wait.starts),
+        completes=completes,
+        abandoned=_begin(calendar, wait.abandoned),
+        waits_beyond=_begin(calendar, wait.beyond),
+        changes=[],
+        ineffective=[],
+        untried=[],
+        seconds=round(seconds, 4),
+        lines=[],
+    )
+
+
+def _start_lines(outlook: JobOutlook) -> list[str]:
+    """Return when a promised job starts and completes, for people."""
+    if outlook.starts is None:
+        if outlook.waits_beyond is None:
+            return []
+        end = _rfc3339(outlook.waits_beyond)
+        return [f"starts later than {end}, the last time that was planned"]
+    text = f"starts by {_rfc3339(outlook.starts)}"
+    return [f"{text}{_completes(outlook)} if plans hold and no job arrives"]
+
+
+def _completes(outlook: JobOutlook) -> str:
+    """Return when a job completes that starts as planned; empty if that isn't known."""
+    if outlook.completes is None:
+        return ""
+    return f", and is expected to complete by {_rfc3339(outlook.completes)}"
 
 
 def _begin(calendar: SlotCalendar, slot: int | None) -> datetime | None:
@@ -171,8 +214,8 @@ def _lines(
         place = f"{outlook.resource} of {outlook.servers} servers"
         subject = "waits" if outlook.resource is None else f"waits for {place}"
         if outlook.starts is not None:
-            end = _rfc3339(outlook.starts)
-            lines.append(f"{subject}, until {end} at the latest if plans hold and no job arrives")
+            text = f"{subject}, until {_rfc3339(outlook.starts)} at the latest"
+            lines.append(f"{text}{_completes(outlook)} if plans hold and no job arrives")
         elif outlook.abandoned is not None:
             end = _rfc3339(outlook.abandoned)
             lines.append(f"{subject}; if plans hold, it is abandoned at {end} without having run")
@@ -198,9 +241,13 @@ def _rfc3339(moment: datetime) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Slots in which a waiting job starts or is abandoned, or until which it certainly waits."""
+    """Slots in which a waiting job starts or is abandoned, or until which it certainly waits.
+
+    A job that ``starts`` is expected to complete in the slot ``completes``.
+    """
 
     starts: int | None = None
+    completes: int | None = None
     abandoned: int | None = None
     beyond: int | None = None
 
@@ -219,7 +266,8 @@ def _plan_wait(engine: Engine, name: str, deadline: float) -> _Wait:
                 break
             engine.handle(SlotBegan(slot))
             if name in engine.running:
-                return _Wait(starts=slot)
+                completes = expected_slot(engine, engine.open_jobs[name], None)
+                return _Wait(starts=slot, completes=completes)
             if name not in engine.open_jobs:
                 return _Wait(abandoned=slot)
             _end_slot(engine, slot)
@@ -266,7 +314,8 @@ def _search(
         is_payable = balance is None or quote.price is None or quote.price <= balance
         if not (is_enough and is_payable):
             return None
-        return AdmissionOutcome(quote.completion, quote.utility, quote.price)
+        completion = quote.completion if quote.expected is None else quote.expected
+        return AdmissionOutcome(completion, quote.utility, quote.price)
 
     advice: list[Advice] = []
     hopeless: list[IneffectiveChange] = []

@@ -48,6 +48,7 @@ from shadowprice.service.state.job_views import (
     PARTLY_ENDED,
     JobView,
     State,
+    expected_slot,
     promised_slot,
     view_changes,
 )
@@ -178,6 +179,10 @@ class Batch(Transaction):
             touched.update(
                 dict.fromkeys(name for name in self.engine.open_jobs if self._is_unaware(name))
             )
+        if isinstance(event, SlotBegan):
+            touched.update(
+                dict.fromkeys(name for name in self.engine.open_jobs if self._is_delayed(name))
+            )
         messages: dict[str, str] = {}
         for command in commands:
             if isinstance(command, Start | Resize | Stop):
@@ -208,6 +213,14 @@ class Batch(Transaction):
         view = self.state.views.get(name)
         return view is not None and not _waits_for_end(view)
 
+    def _is_delayed(self, name: str) -> bool:
+        """Return whether a job can't complete any more when its view expects it to."""
+        view = self.state.views.get(name)
+        if view is None or view.expected is None or name in self.engine.running:
+            return False
+        record = self.engine.open_jobs[name]
+        return expected_slot(self.engine, record, view.expected) is None
+
     def _record_decision(self, command: Decided, messages: dict[str, str]) -> None:
         decision = command.decision
         name = decision.job
@@ -223,6 +236,7 @@ class Batch(Transaction):
             case Promise():
                 if decision.message:
                     messages[name] = with_clock_times(decision.message, self.calendar)
+                self.update_view(name, expected=decision.expected)
                 if decision.completion is not None:
                     self.billing.debit_admission(decision)
                     self._record_price(view, decision.payoff, decision.utility, decision.cost)

@@ -19,13 +19,16 @@ _BEFORE: Final = re.compile(
 )
 _BY: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
 _OR_LATER: Final = re.compile(r"\bin slot (\d{1,15}) or later\b")
-_COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b")
+_COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b(?! \(\d)")
+_BARE: Final = re.compile(
+    r"\b(?:(after |the longest round has )(\d{1,12})(?=$|[;,)])|(\d{1,12})( are left\b))"
+)
 _AT: Final = {"begins in": "begins at", "decided in": "decided at"}
 _LATER: Final = {"in": "by"}
 
 
 def with_clock_times(text: str, calendar: SlotCalendar) -> str:
-    """Replace slots by times in UTC, and add durations to counts of slots.
+    """Replace slots by times in UTC, and add durations to counts of slots that have none.
 
     A slot in which something completes is its end; one from which or until which something holds
     is its start.
@@ -47,8 +50,12 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
     def count(match: re.Match[str]) -> str:
         return f"{match[0]} ({format_seconds(float(match[1]) * calendar.slot_seconds)})"
 
+    def bare(match: re.Match[str]) -> str:
+        return f"{match[1] or ''}{match[2] or match[3]} slots{match[4] or ''}"
+
     if "slot" not in text:
         return text
+    text = _BARE.sub(bare, text)  # a second count of a sentence
     text = _SPAN.sub(span, text)
     text = _OR_LATER.sub(lambda match: f"at {start(match[1])} or later", text)
     text = _BEFORE.sub(lambda match: f"{_AT.get(match[1], match[1])} {start(match[2])}", text)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.relative_values import counted_share
 from shadowprice.engine.engine import Engine
@@ -26,6 +27,9 @@ _LIMITED: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_ROOM, Refu
 
 _LACKING: Final = frozenset({RefusalReason.NEVER_FITS, RefusalReason.NO_ROOM, RefusalReason.PRICE})
 """Reasons for which a job lacks a resource."""
+
+_LATE: Final = frozenset({RefusalReason.TOO_LATE, RefusalReason.NO_VALUE})
+"""Reasons for which a job lacks time, and more workers would save some."""
 
 _HOLDER: Final = re.compile(r"the promise to (.*?) would break")
 
@@ -60,12 +64,15 @@ def end_text(engine: Engine, calendar: SlotCalendar) -> str | None:
 def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str) -> dict[str, Any]:
     """Return the reason of a job that waits: what it waits for, and the policy's message.
 
-    That is the scarcest resource, or only a promise if the job fits on free capacity.
+    That is the scarcest resource, or a promise or the next slot if the job fits on free capacity.
     """
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
     text = _without_others(engine, job, text)
-    if text and job.bag is None and has_free_capacity(engine, job):
-        return {"code": "standby", "message": f"not promised, but fits on free capacity: {text}"}
+    if (text or _waits_alone(engine, job)) and job.bag is None and has_free_capacity(engine, job):
+        message = "waits for the next slot, in which it can start"
+        if text:
+            message = f"not promised, but fits on free capacity: {text}"
+        return {"code": "standby", "message": message}
     scarce = find_scarcest(engine, job)
     if scarce is None:
         return {"code": "standby", "message": text or "waits its turn"}
@@ -75,6 +82,14 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
         "message": f"{waits}: {text}" if text else waits,
         **scarce.record(),
     }
+
+
+def _waits_alone(engine: Engine, job: Job) -> bool:
+    """Return whether no other job waits without a promise."""
+    return not any(
+        record.status is Status.QUEUED and name != job.name
+        for name, record in engine.open_jobs.items()
+    )
 
 
 def _is_others(engine: Engine, job: Job, name: str) -> bool:
@@ -135,6 +150,11 @@ def refusal_reason(
             reason["message"] = scarce.never_text
         else:
             reason["message"] += f" (scarcest: {scarce.place})"
+    elif refusal.reason in _LATE and job.bag is None:
+        scarce = find_scarcest(engine, job, empty=True, maximum=True)
+        if scarce is not None:
+            reason |= scarce.record()
+            reason["message"] += f" ({scarce.limit_text})"
     if refusal.value is not None and job.stated_utility is not None:
         share = counted_share(job)
         reason["message"] += f" (in points; a value of 1 as stated is {share:.3g} points)"

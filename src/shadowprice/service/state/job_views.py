@@ -70,6 +70,8 @@ class JobView:
     margin_jobs: int = 0  # finished jobs that the margin was learnt from
     completion: int | None = None  # slot; the planned one while the job is open
     completion_at: int | None = None  # moment, as ``completion``
+    expected: int | None = None  # slot in which the open job completes; see `expected_slot`
+    expected_at: int | None = None  # end of that slot
     progress: float = 0.0  # mini-batches; tasks for a bag
     required: float = 0.0
     generation: int = 0  # newest, by number
@@ -127,6 +129,9 @@ class JobView:
     def to_resource(self) -> rest.Job:
         """Return the job as a REST resource."""
         reason, speed = self.reason, _STATED_SPEED
+        completion, completion_at = self.completion, self.completion_at
+        if self.state.open:
+            completion, completion_at = self.expected, self.expected_at
         if self.family is not None or self.measured:
             source: Literal["stated", "family"] = "stated" if self.family is None else "family"
             speed = rest.JobSpeed(source=source, family=self.family, measured=self.measured)
@@ -143,8 +148,8 @@ class JobView:
             first_promise_slot=self.first_promise,
             promise_margin_slots=self.margin,
             promise_margin_jobs=self.margin_jobs,
-            completion=to_datetime_or_none(self.completion_at),
-            completion_slot=self.completion,
+            completion=to_datetime_or_none(completion_at),
+            completion_slot=completion,
             closed=to_datetime_or_none(self.closed),
             progress=round(self.progress, 6),
             required=self.required,
@@ -225,6 +230,34 @@ def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     return promised
 
 
+def expected_slot(engine: Engine, record: JobRecord, planned: int | None) -> int | None:
+    """Return the slot in which an open job is expected to complete.
+
+    That is by its committed plan, at its present placement, or by the plan of its promise, in which
+    it completed in slot ``planned``. None if the job waits without a promise or longer than that
+    plan, or if it runs longer than stated.
+    """
+    job = record.job
+    if len(record.plan):
+        return record.plan.completion
+    current = engine.slot if engine.slot_running is None else engine.slot_running
+    placement = engine.running.get(job.name)
+    if placement is not None and job.bag is None:
+        share = record.slots_run(current) / record.stated_slots(placement)
+        if record.remaining <= 1 and record.earlier_share + share >= 1.0:
+            return None  # the last unit is counted when the job ends
+        workers, colocated = placement.total_workers, placement.colocated
+        moved = record.generation_slot == current and record.generation > 1
+        first = job.gain(workers, colocated=colocated, moved=moved)
+        gain = max(1, job.gain(workers, colocated=colocated))
+        return current + -(-max(0, record.remaining - first) // gain)
+    if record.promise is None or planned is None:
+        return None
+    fastest = record.remaining if job.bag is not None else int(job.internal_gains.max())
+    earliest = current + -(-record.remaining // max(1, fastest)) - 1
+    return planned if earliest <= planned else None
+
+
 def view_changes(
     engine: Engine, record: JobRecord, view: JobView, calendar: SlotCalendar, now: int
 ) -> dict[str, Any]:
@@ -248,6 +281,9 @@ def view_changes(
         expected = record.plan.completion if len(record.plan) else record.promise
         changes["completion"] = expected
         changes["completion_at"] = None if expected is None else calendar.ends(expected)
+        expected = expected_slot(engine, record, view.expected)
+        changes["expected"] = expected
+        changes["expected_at"] = None if expected is None else calendar.ends(expected)
     elif record.completion is not None:
         changes["completion"] = record.completion
         changes["completion_at"] = min(now, calendar.ends(record.completion))

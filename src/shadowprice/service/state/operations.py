@@ -560,6 +560,7 @@ class QuoteResult:
             admitted=quote.admitted and self.reason is None,
             completion=completion,
             promise=None if completion is None else to_datetime(calendar.ends(completion)),
+            expected=None if quote.expected is None else to_datetime(calendar.ends(quote.expected)),
             utility=None if quote.utility is None else quote.utility / self.share,
             promise_margin_slots=self.margin.slots,
             promise_margin_jobs=self.margin.jobs,

@@ -45,6 +45,12 @@ class ScarceResource:
         return f"{self.resource} of {self.servers} servers"
 
     @property
+    def limit_text(self) -> str:
+        """How the empty cluster limits the job's size."""
+        noun = self.process if self.places == 1 else f"{self.process}s"
+        return f"{self.place} limits it to {self.places} {noun}"
+
+    @property
     def never_text(self) -> str:
         """Why the empty cluster can't run the job."""
         noun = self.process if self.processes == 1 else f"{self.process}s"
@@ -59,20 +65,24 @@ class ScarceResource:
         )
 
 
-def find_scarcest(engine: Engine, job: Job, *, empty: bool = False) -> ScarceResource | None:
+def find_scarcest(
+    engine: Engine, job: Job, *, empty: bool = False, maximum: bool = False
+) -> ScarceResource | None:
     """Return the scarcest resource for a job at its minimum size; None if it needs nothing.
 
     A kind of server on which the job would run if the cluster were empty precedes other kinds. With
-    ``empty``, return what the empty cluster lacks; None if it has room for all processes.
+    ``empty``, return what the empty cluster lacks; None if it has room for all processes. With
+    ``maximum``, the job has its maximum size.
     """
+    size = -1 if maximum else 0
     cluster = engine.cluster
     classes, free = _state_of(engine)
     if empty:
         free = cluster.capacity
     candidates: list[tuple[tuple[float, ...], ScarceResource]] = []
-    requirements = [("worker", job.worker, int(job.worker_counts[0]), cluster.hosts_workers)]
+    requirements = [("worker", job.worker, int(job.worker_counts[size]), cluster.hosts_workers)]
     if job.ps is not None:
-        ps = ("parameter server", job.ps, int(job.ps_counts[0]), cluster.hosts_ps)
+        ps = ("parameter server", job.ps, int(job.ps_counts[size]), cluster.hosts_ps)
         requirements.append(ps)
     for process, demand, count, hosts in requirements:
         columns = np.flatnonzero(demand > 0)

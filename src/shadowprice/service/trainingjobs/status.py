@@ -88,10 +88,11 @@ def build_status(
 
 
 def _status_fields(view: JobView) -> dict[str, Any]:
+    completion = view.expected_at if view.state.open else view.completion_at
     fields: dict[str, Any] = {
         "state": view.state.value,
         "promise": None if view.promise_at is None else _second(view.promise_at),
-        "completion": None if view.completion_at is None else _second(view.completion_at),
+        "completion": None if completion is None else _second(completion),
         "progress": round(view.progress, 3),
         "required": round(view.required, 3),
         "generation": view.generation,

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
-import csv
 import re
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, cast
+from typing import Final, cast
 
 import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import hint_for_unknown, quote_for_display
-from shadowprice.traces.job_log import CLOCK_SKEW, check_times, merge_attempts, waiting_time
+from shadowprice.core.wording import quote_for_display
+from shadowprice.traces.job_log import (
+    CLOCK_SKEW,
+    check_times,
+    drop_repeated_rows,
+    merge_attempts,
+    waiting_time,
+)
+from shadowprice.traces.log_columns import (
+    HEADERS,
+    LogColumns,
+    bytes_unit,
+    choose_columns,
+    is_hours_and_minutes,
+    is_utc,
+    parse_mapping,
+    read_header,
+    seconds_unit,
+)
 from shadowprice.traces.log_values import (
+    Order,
     Times,
     Tres,
     bytes_of,
     choose_readings,
+    date_order,
     each,
     gpus_of,
     is_nothing,
@@ -28,64 +46,23 @@ from shadowprice.traces.log_values import (
     seconds_of,
     state_of,
     time_zone,
+    with_points,
 )
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
-from shadowprice.traces.text import CheckedTable, column_names, read_head, read_table
+from shadowprice.traces.text import Check, CheckedTable, RowRules, read_head, read_table
 
-_COLUMNS: Final[Mapping[str, str]] = {
-    "job": "jobid id jobnumber jobidentifier identifier uuid uid jobname name job",
-    "submit": "submit submittime submitted submittedtime submittedat submission submissiontime "
-    "submitdate submissiondate datesubmitted timesubmitted "
-    "created createdat createtime creation creationtime creationtimestamp queuedtime enqueued "
-    "queuedat arrival arrivaltime arrived qtime timestamp",
-    "start": "start starttime started startedat startdate begin begintime began beganat "
-    "scheduledtime datestarted timestarted",
-    "end": "end endtime ended endedat enddate finish finishtime finished finishedat completed "
-    "completedat completiontime stop stoptime stoppedat "
-    "completion datefinished timefinished dateended timeended",
-    "duration": "duration runtime elapsed elapsedtime elapsedraw wallclock wallclocktime "
-    "runseconds executiontime usedwalltime wallduration resourcesusedwalltime",
-    "wait": "wait waittime waited waiting waitingtime queuetime queueingtime queuingtime "
-    "queuedelay queueduration pendingtime pendtime",
-    "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
-    "reqwalltime maxruntime resourcelistwalltime walltime",
-    "deadline": "deadline deadlinetime due duedate dueat dueby ddl",
-    "gpus": "gpus gpu numgpus numgpu ngpus gpunum gpucount requestedgpus reqgpus gpusrequested "
-    "allocgpus gpusallocated allocatedgpus gpualloc gpureq totalgpus numberofgpus "
-    "nvidiacomgpu nvidiagpu "
-    "alloctres reqtres tres allocgres reqgres gres",
-    "gpus_per_node": "gpuspernode gpupernode",
-    "nodes": "nodes numnodes nnodes nodecount allocnodes reqnodes",
-    "gpu_type": "gputype gpumodel gpuname accelerator acceleratortype",
-    "cpus": "cpus cpu cores numcpus ncpus cpunum cpucount alloccpus reqcpus numcores ncores",
-    "memory": "memory mem reqmem reqmemory requestedmemory allocmemory",
-    "tenant": "tenant account group groupname project projectname team vc virtualcluster "
-    "department organization organisation namespace queue queuename partition partitionname",
-    "user": "user username userid owner submitter submittedby",
-    "status": "status state stat jobstate finalstate result outcome exitstatus exitcode",
-    "model": "model modelname architecture network",
-}
-"""Headers by meaning, in lower case without separators and units; the best first."""
-
-_SECONDS: Final[Mapping[str, float]] = {
-    **dict.fromkeys(("ms", "millis", "milliseconds"), 1e-3),
-    **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
-    **dict.fromkeys(("m", "min", "mins", "minute", "minutes"), 60.0),
-    **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
-    **dict.fromkeys(("d", "day", "days"), 86400.0),
-}
-_BYTES: Final[Mapping[str, float]] = {
-    **dict.fromkeys(("b", "bytes"), 1.0),
-    **{f"{letter}b": 1000.0**power for power, letter in enumerate("kmgt", start=1)},
-    **{f"{letter}ib": 1024.0**power for power, letter in enumerate("kmgt", start=1)},
-}
-_UTC: Final = frozenset({"utc", "gmt"})
-_CLOCK_WORDS: Final = _UTC | {"local", "ts", "epoch", "unix"}
-"""Last words of a header that say how a time is written."""
-_TIMES: Final = frozenset({"submit", "start", "end", "deadline"})  # meanings of columns with times
-_SEPARATORS: Final = (",", ";", "\t", "|")
-_EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
+_UNITS_TO_FIND: Final = (
+    *(("minutes", 60.0), ("hours", 3600.0), ("milliseconds", 0.001), ("days", 86400.0)),
+)
+_EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be rounded
+_MIN_SHARE: Final = 0.9  # of run times whose unit is the same
+_UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
+_TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
+_SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
+_DEADLINE_HINT: Final = (
+    "write times as the submissions do, or leave the column out: --map deadline="
+)
 
 
 @trace_format(
@@ -101,11 +78,29 @@ _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
             "--map submit=COLUMN,gpus=COLUMN,... replaces them"
         ),
         (
+            "a guessed column whose values don't fit isn't used, which is listed too; a mapped one "
+            "that doesn't fit is an error"
+        ),
+        (
             "times may be ISO 8601, seconds or milliseconds since 1970 or since the first job, or "
             "3/4/2024 5:06 PM; local ones need timezone=Europe/Berlin, UTC is assumed"
         ),
-        "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header",
-        "GPUs may be counts or TRES strings (gres/gpu:a100=2), or gpus_per_node times nodes",
+        (
+            "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header; "
+            "1:30 is minutes and seconds, unless the header says h:mm"
+        ),
+        (
+            "run times in a unit that the header doesn't state are found if nearly all agree with "
+            "the starts and ends"
+        ),
+        (
+            "1,000 is a thousand, unless another number of its column has a decimal comma (1,5 or "
+            "1.000,5)"
+        ),
+        (
+            "GPUs may be counts, TRES strings (gres/gpu:a100=2) or 2 x A100, or gpus_per_node "
+            "times nodes"
+        ),
         "time limits are kept apart from run times",
         "deadlines are times, written as the submissions are",
         (
@@ -113,59 +108,88 @@ _EXAMPLE: Final = "--map submit=COLUMN,duration=COLUMN,gpus=COLUMN"
             "one's run time counts, and the earlier ones are its lost time"
         ),
         "jobs that never started, and those still running at the end of the log, are left out",
+        "comments after #, blank lines, and headers and rows that joined files repeat are left out",
     ),
     options={
         "map": "columns by meaning, submit=COLUMN,...; an empty one isn't used. Meanings: "
-        + ", ".join(_COLUMNS),
+        + ", ".join(HEADERS),
         "timezone": "zone of times without an offset (default UTC)",
         "dates": "dmy or mdy: whether 3/4/2024 is in April or in March, if the log doesn't show it",
     },
 )
 def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     """Read a table of jobs."""
-    head = read_head(path)
-    preamble, separator = _preamble(head)
-    header = column_names(head, separator, preamble)
-    place = f"{path}: line {preamble + 1}"
-    if "line" in header:
-        message = "the header names a column 'line', which this reader uses itself"
-        raise InputError(Fault(place, message, "rename it"))
-    mapping = _pairs(reading.options.get("map", ""))
+    mapping = parse_mapping(reading.options.get("map", ""))
     zone = time_zone(reading.options.get("timezone", "UTC"))
     order = reading.options.get("dates", "")
     if order not in {"", "dmy", "mdy"}:
         raise InputError(f"dates={quote_for_display(order)}: write dates=dmy or dates=mdy")
+    header = read_header(path, read_head(path), mapping)
     table = read_table(
-        path, dict.fromkeys(header, pl.String()), reading, separator=separator, preamble=preamble
+        path,
+        dict.fromkeys(header.names, pl.String()),
+        reading,
+        separator=header.separator,
+        preamble=header.preamble,
+        names=header.names,
+        rules=RowRules(
+            comment="#",
+            rejoin=partial(_without_empty_surplus, len(header.names)),
+            rejoined="empty field after the last column",
+        ),
     )
-    reading.tally.add("dropped", "line before the header", preamble)
-    filled = [name for name in header if table.frame.select(~is_nothing(pl.col(name)).all()).item()]
-    names = _mapping(place, header, filled, mapping)
-    used = {
-        meaning: int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
-        for meaning, column in names.items()
+    reading.tally.add("dropped", "line before the header", header.preamble)
+    if table.frame.is_empty():
+        message = "no valid row follows the header"
+        raise InputError(Fault(header.location, message, "give a file with rows"))
+    with table.collect():
+        filled = [
+            name
+            for name in header.names
+            if table.frame.select(~is_nothing(pl.col(name)).all()).item()
+        ]
+        log = _Log(table, zone, cast(Order, order))
+        columns = choose_columns(header, filled, mapping, log.misfit)
+        return _read_jobs(path, log, columns, reading)
+
+
+def _without_empty_surplus(width: int, fields: Sequence[str]) -> Sequence[str] | None:
+    """Return a row without empty fields after its last column, or None if it has others."""
+    return None if any(field.strip() for field in fields[width:]) else fields[:width]
+
+
+def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContext) -> Trace:
+    table, names = log.table, columns.names
+    counts = {
+        column: int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
+        for column in {*names.values(), *(column for column, _ in columns.ignored.values())}
     }
-    log = _Log(table, names)
-    absolute = log.times(zone, cast(Literal["", "dmy", "mdy"], order))
-    log.durations()
-    log.resources()
-    log.states(reading)
+    absolute = log.read(columns)
+    log.check()
     table.frame = table.frame.with_columns(_lost=pl.lit(None, dtype=pl.Float64()))
     named = names.get("job")
+    if named:
+        table.frame = drop_repeated_rows(table.frame, named, reading.tally)
     if named and table.frame[named].drop_nulls().is_duplicated().any():
         same = [names[meaning] for meaning in ("tenant", "user") if meaning in names]
         merged = merge_attempts(table.frame, named, [*same, "_gpus"], reading.tally)
         if merged is not None:
             table.frame = merged
-        elif "job" not in mapping:
+        elif "job" in columns.guessed:
             # A column of names rather than of ids.
             repeated = int(table.frame[named].is_duplicated().sum())
             column = quote_for_display(named)
             reading.tally.add("read", f"column {column} repeats; jobs are named by line", repeated)
             del names["job"]
-    for meaning, column in names.items():
-        text = f"{meaning}: column {quote_for_display(column)}"
-        reading.tally.add("read", text, used[meaning])
+    for meaning in HEADERS:
+        if meaning in names:
+            column = names[meaning]
+            text = f"{meaning}: column {quote_for_display(column)}"
+            reading.tally.add("read", text, counts[column])
+        elif meaning in columns.ignored:
+            column, reason = columns.ignored[meaning]
+            text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
+            reading.tally.add("ignored", text, counts[column])
     check_times(table, names)
     own = names.get("job")
     job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
@@ -189,109 +213,6 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     return build_trace("csv", jobs, path, reading.tally, absolute=absolute)
 
 
-def _preamble(head: str) -> tuple[int, str]:
-    """Return the number of lines before the header, and the separator of columns.
-
-    Such lines are blank, comments after ``#``, or Excel's ``sep=;``. A header may begin with ``#``
-    too: it has as many separators as the first row.
-    """
-    lines = head.splitlines()
-    stated = re.fullmatch(r"sep=([,;\t|])", lines[0].strip(" ") if lines else "", re.IGNORECASE)
-    count = 1 if stated else 0
-    first_row = next((line for line in lines[count:] if line.strip()[:1] not in {"", "#"}), "")
-    separator = stated[1] if stated else max(_SEPARATORS, key=first_row.count)
-    for line in lines[count:]:
-        is_comment = line.startswith("#") and line.count(separator) < first_row.count(separator)
-        if line.strip() and not is_comment:
-            break
-        count += 1
-    return min(count, len(lines) - 1), separator
-
-
-def _mapping(
-    location: str, header: Sequence[str], filled: Sequence[str], mapping: Mapping[str, str]
-) -> dict[str, str]:
-    """Return the column of each meaning: as mapped, else as the header of a filled column says."""
-    times, others = dict[str, str](), dict[str, str]()
-    for name in reversed(filled):
-        # `queue_ts` is no queue, so that only times may end with words for their form.
-        for by_key, key in ((times, _key(name)), (others, _key(name, _UTC))):
-            by_key[key] = name
-            by_key[key.removeprefix("job") or key] = name
-    names: dict[str, str] = {}
-    for meaning, words in _COLUMNS.items():
-        by_key = times if meaning in _TIMES else others
-        found = next((by_key[word] for word in words.split() if word in by_key), None)
-        if found is not None and found not in names.values():
-            names[meaning] = found
-    for meaning, column in mapping.items():
-        if column and column not in header:
-            hint = hint_for_unknown(column, header, f"it has {_listed(header)}")
-            raise InputError(
-                Fault(location, f"the header has no column {quote_for_display(column)}", hint)
-            )
-        names = {other: name for other, name in names.items() if name != column}
-        names.pop(meaning, None)
-        if column:
-            names[meaning] = column
-    lacking = []
-    if not {"submit", "start"} & names.keys():
-        lacking.append("the submission")
-    if "duration" not in names and not {"start", "end"} <= names.keys():
-        lacking.append("the run time")
-    if not {"gpus", "gpus_per_node", "cpus"} & names.keys():
-        lacking.append("GPUs")
-    if lacking:
-        message = f"no column looks like {' or '.join(lacking)}"
-        hint = f"its columns are {_listed(header)}; name them: {_EXAMPLE}"
-        raise InputError(Fault(location, message, hint))
-    return names
-
-
-def _pairs(mapping: str) -> dict[str, str]:
-    """Parse ``submit=COLUMN,...``; a column with a comma is quoted with its name."""
-    pairs: dict[str, str] = {}
-    for part in next(csv.reader([mapping], skipinitialspace=True), []):
-        meaning, equals, column = part.partition("=")
-        meaning = meaning.strip()
-        if not equals:
-            raise InputError(
-                Fault("map", f"expected MEANING=COLUMN, got {quote_for_display(part)}", _EXAMPLE)
-            )
-        if meaning not in _COLUMNS:
-            message = f"unknown meaning {quote_for_display(meaning)}"
-            raise InputError(Fault("map", message, hint_for_unknown(meaning, _COLUMNS)))
-        if meaning in pairs:
-            raise InputError(Fault("map", f"{meaning} is repeated", _EXAMPLE))
-        pairs[meaning] = column.strip()
-    return pairs
-
-
-def _listed(header: Sequence[str]) -> str:
-    more = f" and {len(header) - 30} more" if len(header) > 30 else ""
-    return ", ".join(quote_for_display(name) for name in header[:30]) + more
-
-
-def _words(name: str) -> list[str]:
-    parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
-    return re.findall(r"[a-z0-9]+", parted)
-
-
-def _key(name: str, clock_words: Set[str] = _CLOCK_WORDS) -> str:
-    """Return a header in lower case, without separators, unit and form of a time."""
-    words = _words(name)
-    endings = _SECONDS.keys() | _BYTES.keys() | clock_words
-    while len(words) > 1 and words[-1] in endings:
-        words = words[:-1]
-    return "".join(words)
-
-
-def _unit(name: str, units: Mapping[str, float]) -> float:
-    """Return the unit that a header ends with, such as ``runtime_min``, else 1."""
-    words = _words(name)
-    return units.get(words[-1], 1.0) if len(words) > 1 else 1.0
-
-
 def _without_zero_times(texts: pl.Series) -> pl.Series:
     """Replace times that stand for a missing one by null."""
     text = pl.col("text")
@@ -305,9 +226,48 @@ def _without_zero_times(texts: pl.Series) -> pl.Series:
 class _Log:
     """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
 
-    def __init__(self, table: CheckedTable, names: Mapping[str, str]) -> None:
-        self._table = table
-        self._names = names
+    def __init__(self, table: CheckedTable, zone: str, order: Order) -> None:
+        self.table = table
+        self._zone = zone
+        self._order = order
+        self._columns = LogColumns({}, frozenset(), {})
+        self._names = self._columns.names
+        # Of the rows before checks: a guess that fits is read only once.
+        self._read_times_of: dict[str, Times] = {}
+        self._read_values_of: dict[tuple[str, str], pl.Series] = {}
+        self._checks: list[Check] = []
+        self._faults: list[Fault] = []  # of whole columns
+
+    def misfit(self, meaning: str, column: str) -> str | None:
+        """Return why a column's values can't have a meaning, or None if they can.
+
+        A job needs its times, run time and GPUs, so that one readable value is enough, and the
+        others are faults. Other columns are only of use as a whole.
+        """
+        self._names = {meaning: column}
+        texts = self._texts(meaning)
+        if meaning in {"submit", "start", "end", "deadline"}:
+            texts = _without_zero_times(texts)
+            try:
+                times = self._times(texts, column)
+            except InputError as error:  # a needed column: the user decides on days and months
+                fault = error.faults[0]
+                hint = f"; {fault.hint}" if fault.hint else ""
+                return f"{fault.message}{hint}" if meaning == "deadline" else None
+            readable = times.seconds.is_not_null() | times.skipped
+            kind = "a time"
+        elif meaning in _READERS:
+            readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
+        else:
+            return None
+        is_stated = texts.is_not_null()
+        unreadable = (is_stated & ~readable).arg_true()
+        needs_all = meaning in {"deadline", "wait", "nodes", "cpus", "memory"}
+        if unreadable.is_empty() or (not needs_all and (is_stated & readable).any()):
+            return None
+        row = unreadable[0]
+        line, text = self.table.frame["line"][row], quote_for_display(texts[row])
+        return f"line {line}: {text} is not {kind}"
 
     def text(self, *meanings: str) -> pl.Expr:
         """Return the text of the first of some meanings that a row has."""
@@ -315,136 +275,255 @@ class _Log:
         present = [pl.when(~is_nothing(pl.col(column))).then(pl.col(column)) for column in columns]
         return pl.coalesce([*present, pl.lit(None, dtype=pl.String())])
 
-    def times(self, zone: str, order: Literal["", "dmy", "mdy"]) -> bool:
-        """Add submit, start and end; return whether they count from 1970."""
-        absolute = False
-        hint = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
+    def read(self, columns: LogColumns) -> bool:
+        """Add the columns of all meanings; return whether times count from 1970.
+
+        Nothing is checked yet, so that `check` reports the faults of all columns.
+        """
+        self._columns, self._names = columns, columns.names
+        absolute = self._read_times()
+        self._read("duration")
+        limit = self._values("time_limit")
+        self._add("time_limit", limit.replace(float("inf"), None), pl.Float64())
+        self._expect("duration", "is not a duration", _SPAN_HINT)
+        self._read_resources()
+        self._read("status")
+        return absolute
+
+    def check(self) -> None:
+        """Refuse rows with values that couldn't be read.
+
+        Raises `InputError` if a whole column can't be read.
+        """
+        self.table.check_all(self._checks)
+        if self._faults:
+            raise InputError(self._faults)
+        self._compare_durations()
+        if "gpus" in self._names or "gpus_per_node" in self._names:
+            is_none = pl.col("_gpus") == 0
+            self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
+        if "status" in self._names:
+            is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
+            self.table.count_repairs(is_unknown, "state is none that is known", "kept")
+
+    def _compare_durations(self) -> None:
+        """Find the unit of run times without one from the starts and ends.
+
+        Run times that still differ from them are counted: a job may have been suspended.
+        """
+        span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
+        ratio = self.table.frame.select(
+            pl.when((span > 0) & (duration > 0)).then(span / duration)
+        ).to_series()
+        column = self._names.get("duration", "")
+        stated = seconds_unit(column) != 1.0 or ratio.is_between(*_EQUAL).any()
+        for unit, seconds in () if stated or not ratio.count() else _UNITS_TO_FIND:
+            share = (ratio / seconds).is_between(*_EQUAL).mean()
+            if isinstance(share, float) and share >= _MIN_SHARE:
+                self.table.frame = self.table.frame.with_columns(_duration=duration * seconds)
+                reason = f"run time of column {quote_for_display(column)} is in {unit}"
+                self.table.count_repairs(duration > 0, f"{reason}, as start and end show")
+                break
+        differs = (span - duration).abs() > CLOCK_SKEW
+        self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
+
+    def _times(self, texts: pl.Series, column: str) -> Times:
+        if column not in self._read_times_of:
+            location = f"{self.table.path}: column {quote_for_display(column)}"
+            zone = "UTC" if is_utc(column) else self._zone
+            read = partial(read_times, texts, zone, location=location, unit=seconds_unit(column))
+            try:
+                times = read(self._order)
+            except InputError:
+                # Dates of one log have one form, and another column may show it.
+                columns = self.table.frame.select(pl.selectors.string()).get_columns()
+                if not (order := date_order(columns)):
+                    raise
+                times = read(order)
+            self._read_times_of[column] = times
+        return self._read_times_of[column]
+
+    def _read_times(self) -> bool:
+        """Add submit, start, end, wait and deadline."""
         times: dict[str, Times] = {}
         for meaning in ("submit", "start", "end"):
             texts = _without_zero_times(self._texts(meaning))
+            self._add(meaning, [None] * len(texts), pl.Float64())
             if texts.null_count() == len(texts):
-                self._add(meaning, [None] * len(texts), pl.Float64())
                 continue
-            column = self._names[meaning]
-            location = f"{self._table.path}: column {quote_for_display(column)}"
-            zone_here = "UTC" if _UTC.intersection(_words(column)[-1:]) else zone
-            times[meaning] = read_times(texts, zone_here, order, location, _unit(column, _SECONDS))
-            absolute |= times[meaning].absolute
+            try:
+                times[meaning] = self._times(texts, self._names[meaning])
+            except InputError as error:
+                self._faults.extend(error.faults)
+        absolute = any(column.absolute for column in times.values())
+        for meaning, column in times.items():
+            self._expect_clock(meaning, column)
         self._add_start_after_wait(times)
-        unit = _unit(self._names.get("duration", ""), _SECONDS)
-        span = each(self._texts("duration"), partial(seconds_of, unit=unit), pl.Float64())
+        span = self._values("duration")
         for meaning, seconds in choose_readings(times, span, CLOCK_SKEW).items():
             self._add(meaning, seconds, pl.Float64())
         for meaning in times:
-            self._check(meaning, "is not a time", hint)
-        if "_wait" in self._table.frame.columns:
-            self._check(
-                "wait",
-                "is not a duration",
-                "write seconds, h:mm:ss, or 2h30m, or leave the column out: --map wait=",
-            )
-        self._deadlines(zone, order, absolute=absolute)
+            self._expect(meaning, "is not a time", _TIME_HINT)
+        if "wait" in self._names:
+            hint = f"{_SPAN_HINT}, or leave the column out: --map wait="
+            self._expect("wait", "is not a duration", hint)
+        self._read_deadlines(absolute=absolute)
         return absolute
+
+    def _expect_clock(self, meaning: str, times: Times) -> None:
+        """Refuse local times that the clock skipped."""
+        skipped = f"_{meaning}_skipped"
+        self.table.frame = self.table.frame.with_columns(times.skipped.alias(skipped))
+        message = f"is a time that the clock of {self._zone} skipped"
+        hint = "if the log has other times, change timezone=ZONE of the trace"
+        self._checks.append(Check(~pl.col(skipped), self._names[meaning], message, hint))
 
     def _add_start_after_wait(self, times: dict[str, Times]) -> None:
         """Add the starts of jobs of which the log has the submission and the wait."""
-        if "wait" not in self._names or "start" in times or "submit" not in times:
+        if "wait" not in self._names:
             return
-        unit = _unit(self._names["wait"], _SECONDS)
-        waits = each(self._texts("wait"), partial(seconds_of, unit=unit), pl.Float64())
-        submit = times["submit"]
-        starts = Times(submit.seconds + waits, submit.later + waits, submit.absolute)
-        del times["submit"]  # in the order in which they happen
-        later = {"submit": submit, "start": starts, **times}
-        times.clear()
-        times.update(later)
+        waits = self._values("wait")
         self._add("wait", waits, pl.Float64())
+        if "submit" not in times:
+            return
+        submit = times["submit"]
+        later = submit.later + waits
+        starts = Times(submit.seconds + waits, later, submit.absolute, submit.skipped)
+        del times["submit"]  # in the order in which they happen
+        others = {"submit": submit, "start": starts, **times}
+        times.clear()
+        times.update(others)
 
-    def _deadlines(self, zone: str, order: Literal["", "dmy", "mdy"], *, absolute: bool) -> None:
-        """Add deadlines, which are times as the submissions are.
-
-        Raises `InputError` if they count from another beginning.
-        """
-        texts = self._texts("deadline")
+    def _read_deadlines(self, *, absolute: bool) -> None:
+        """Add deadlines, which are times as the submissions are, and may not come before them."""
+        texts = _without_zero_times(self._texts("deadline"))
+        self._add("deadline", [None] * len(texts), pl.Float64())
         if texts.null_count() == len(texts):
-            self._add("deadline", [None] * len(texts), pl.Float64())
             return
         column = self._names["deadline"]
-        location = f"{self._table.path}: column {quote_for_display(column)}"
-        times = read_times(texts, zone, order, location, _unit(column, _SECONDS))
-        hint = "write times as the submissions do, or leave the column out: --map deadline="
-        if times.absolute is not absolute and times.seconds.drop_nulls().len():
-            raise InputError(Fault(location, "counts from another beginning", hint))
+        try:
+            times = self._times(texts, column)
+        except InputError as error:
+            self._faults.extend(error.faults)
+            return
+        submitted = self.table.frame.select(pl.coalesce("_submit", "_start")).to_series()
+        is_early = (times.seconds < submitted).fill_null(False)
+        other_clock = times.absolute is not absolute and times.seconds.drop_nulls().len()
+        if "deadline" in self._columns.guessed and (other_clock or is_early.any()):
+            line = self.table.frame["line"].filter(is_early).head(1)
+            early = f"line {line[0]}: it is before the submission" if len(line) else ""
+            self._columns.ignore(
+                "deadline", "counts from another beginning" if other_clock else early
+            )
+            return
+        if other_clock:
+            location = f"{self.table.path}: column {quote_for_display(column)}"
+            self._faults.append(Fault(location, "counts from another beginning", _DEADLINE_HINT))
+            return
         self._add("deadline", times.seconds, pl.Float64())
-        self._check("deadline", "is not a time", hint)
-        submitted = pl.coalesce("_submit", "_start")
-        valid = (pl.col("_deadline") >= submitted).fill_null(value=True)
-        self._table.check(valid, column, "is before the submission", hint)
+        self._expect("deadline", "is not a time", _DEADLINE_HINT)
+        self._add("is_early", is_early, pl.Boolean())
+        message = "is before the submission"
+        self._checks.append(Check(~pl.col("_is_early"), column, message, _DEADLINE_HINT))
 
-    def durations(self) -> None:
-        """Add duration and time_limit, in seconds; limits such as UNLIMITED are unknown."""
-        for meaning in ("duration", "time_limit"):
-            unit = _unit(self._names.get(meaning, ""), _SECONDS)
-            self._read(meaning, partial(seconds_of, unit=unit), pl.Float64())
-        self._check("duration", "is not a duration", "write seconds, h:mm:ss, or 2h30m")
-
-    def resources(self) -> None:
+    def _read_resources(self) -> None:
         """Add gpus, gpu_type, cpus and memory, in all."""
-        per_node = "gpus" not in self._names and "gpus_per_node" in self._names
+        per_node = "gpus_per_node" in self._names
         source = "gpus_per_node" if per_node else "gpus"
+        nothing = Tres(gpus=0.0)
         texts = self._texts(source)
-        found = {text: gpus_of(text) for text in texts.drop_nulls().unique()}
-        tres = [Tres(gpus=0.0) if text is None else found[text] for text in texts]
+        tres = [
+            nothing if text is None else held
+            for text, held in zip(texts, self._values(source), strict=True)
+        ]
         self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
         self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
         self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
         self._add("tres_memory", [held and held.memory for held in tres], pl.Int64())
-        self._read("nodes", number_of, pl.Float64())
-        self._read("cpus", number_of, pl.Float64())
-        unit = _unit(self._names.get("memory", ""), _BYTES)
-        self._read("memory", partial(bytes_of, unit=unit), pl.Int64())
+        self._read("nodes")
+        self._read("cpus")
+        self._read("memory")
         nodes = pl.col("_nodes").fill_null(1.0) if per_node else 1.0
-        self._table.frame = self._table.frame.with_columns(
+        self.table.frame = self.table.frame.with_columns(
             _gpus=pl.col("_gpus") * nodes,
             _gpu_type=pl.coalesce(self.text("gpu_type"), "_gpu_type"),
             _cpus=pl.coalesce("_cpus", "_tres_cpus"),
             _memory=pl.coalesce("_memory", "_tres_memory"),
         )
         if source in self._names:
-            name = self._names[source]
-            valid = pl.col("_gpus") >= 0
-            message = "is no number of GPUs"
-            self._table.check(valid, name, message, "write 2, gpu:2 or gres/gpu:a100=2")
-        self._check("nodes", "is not a number", "write a number")
-        self._check("cpus", "is not a number", "write a number")
-        without = pl.col("_gpus") == 0 if source in self._names else pl.lit(False)
-        self._table.count_repairs(without, "no number of GPUs: a CPU job", "kept")
-        self._check("memory", "is no amount of memory", "write 64G, or a number of bytes")
-
-    def states(self, reading: ImportContext) -> None:
-        """Add status; states that aren't known are counted."""
-        self._read("status", state_of, pl.String())
-        column = self._names.get("status")
-        if column is not None:
-            unknown = pl.col("_status").is_null() & ~is_nothing(pl.col(column))
-            count = int(self._table.frame.select(unknown.sum()).item())
-            reading.tally.add("kept", "state is none that is known", count)
+            name, valid = self._names[source], pl.col("_gpus") >= 0
+            hint = "write 2, gpu:2 or gres/gpu:a100=2"
+            self._checks.append(Check(valid, name, "is no number of GPUs", hint))
+        self._expect("nodes", "is not a number", "write a number")
+        self._expect("cpus", "is not a number", "write a number")
+        self._expect("memory", "is no amount of memory", "write 64G, or a number of bytes")
 
     def _texts(self, meaning: str) -> pl.Series:
-        return self._table.frame.with_columns(self.text(meaning).alias("_text"))["_text"]
+        return self.table.frame.with_columns(self.text(meaning).alias("_text"))["_text"]
+
+    @staticmethod
+    def _plain(texts: pl.Series, meaning: str) -> pl.Series:
+        """Return texts whose numbers have decimal points."""
+        return texts if meaning == "status" else with_points(texts)
 
     def _add(self, meaning: str, values: Sequence[object] | pl.Series, kind: pl.DataType) -> None:
         column = pl.Series(f"_{meaning}", values, dtype=kind)
-        self._table.frame = self._table.frame.with_columns(column)
+        self.table.frame = self.table.frame.with_columns(column)
 
-    def _read(self, meaning: str, read: Callable[[str], object | None], kind: pl.DataType) -> None:
-        """Add what a function reads from each text of a column; null if it can't."""
-        self._add(meaning, each(self._texts(meaning), read, kind), kind)
+    def _values(self, meaning: str) -> pl.Series:
+        """Return what is read from each text of a column; null if it can't be."""
+        column = self._names.get(meaning, "")
+        if (meaning, column) not in self._read_values_of:
+            read, _, kind = _READERS[meaning]
+            texts = self._plain(self._texts(meaning), meaning)
+            self._read_values_of[meaning, column] = each(texts, partial(read, column), kind)
+        return self._read_values_of[meaning, column]
 
-    def _check(self, meaning: str, message: str, hint: str) -> None:
-        """Refuse rows whose text couldn't be read."""
+    def _read(self, meaning: str) -> None:
+        self._add(meaning, self._values(meaning), _READERS[meaning][2])
+
+    def _expect(self, meaning: str, message: str, hint: str) -> None:
+        """Refuse rows whose text can't be read."""
         column = self._names.get(meaning)
         if column is not None:
             nothing = is_nothing(pl.col(column)) | is_zero_time(pl.col(column))
             read = pl.col(f"_{meaning}").is_not_null() | nothing
-            self._table.check(read, column, message, hint)
+            if f"_{meaning}_skipped" in self.table.frame.columns:
+                read |= pl.col(f"_{meaning}_skipped")
+            self._checks.append(Check(read, column, message, hint))
+
+
+def _seconds(column: str, text: str) -> float | None:
+    if is_hours_and_minutes(column) and re.fullmatch(r"\d+:\d\d", text.strip()):
+        text = f"{text.strip()}:00"
+    return seconds_of(text, seconds_unit(column))
+
+
+def _wait(column: str, text: str) -> float | None:
+    seconds = _seconds(column, text)
+    return None if seconds is None or seconds < 0 else seconds
+
+
+def _limit(column: str, text: str) -> float | None:
+    """Return a time limit in seconds; infinity for limits such as UNLIMITED."""
+    return float("inf") if text.strip().lower() in _UNLIMITED else _seconds(column, text)
+
+
+def _bytes(column: str, text: str) -> int | None:
+    return bytes_of(text, bytes_unit(column))
+
+
+_Reader = tuple[Callable[[str, str], object | None], str, pl.DataType]
+
+_READERS: Final[dict[str, _Reader]] = {
+    "duration": (_seconds, "a duration", pl.Float64()),
+    "wait": (_wait, "a duration", pl.Float64()),
+    "time_limit": (_limit, "a duration", pl.Float64()),
+    "gpus": (lambda _, text: gpus_of(text), "a number of GPUs", pl.Object()),
+    "gpus_per_node": (lambda _, text: gpus_of(text), "a number of GPUs", pl.Object()),
+    "nodes": (lambda _, text: number_of(text), "a number", pl.Float64()),
+    "cpus": (lambda _, text: number_of(text), "a number", pl.Float64()),
+    "memory": (_bytes, "an amount of memory", pl.Int64()),
+    "status": (lambda _, text: state_of(text), "a known state", pl.String()),
+}
+"""By meaning: how a text of a column is read, and the kind of value in words and as a type."""

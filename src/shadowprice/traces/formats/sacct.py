@@ -30,9 +30,10 @@ from shadowprice.traces.log_values import (
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import (
+    Check,
     CheckedTable,
+    RowRules,
     column_names,
-    invalid_rows,
     read_bytes,
     read_head,
     read_table,
@@ -55,10 +56,19 @@ _FIELDS: Final = (
     *("NNodes", "AllocNodes"),
 )
 _NEEDED: Final = ("JobID", "Submit", "Start", "End", "State")
+_FLAGS: Final = frozenset(
+    (
+        *("COMPLETING", "CONFIGURING", "EXPEDITING", "LAUNCH_FAILED", "POWER_UP_NODE"),
+        *("RECONFIG_FAIL", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD"),
+        *("REVOKED", "SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "UPDATE_DB"),
+    )
+)
+"""Flags that Slurm adds to a job's state."""
 _TENANTS: Final = {"account": "Account", "user": "User", "group": "Group"} | {
     "partition": "Partition",
     "qos": "QOS",
 }
+_TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
 _ARRAY: Final = re.compile(r"\[([^\]]*)\]")
 _DUMP: Final = (
     "sacct --allusers --duplicates --parsable2 --starttime=2024-01-01 --format="
@@ -76,10 +86,12 @@ _DUMP: Final = (
     gotchas=(
         "steps (9000.batch, 9000.0) are parts of their jobs: left out",
         "a job arrives when it becomes eligible, after its dependencies; arrival=submit: at once",
+        "dumps may be joined, and have other separators (--delimiter=';')",
         (
             "attempts of a requeued job (--duplicates) are one job: the last attempt's run time; "
             "the earlier ones are its lost time"
         ),
+        "parts of a resized job (RESIZING) are one run, with the GPUs of the longest part",
         "components of a heterogeneous job (9000+0, 9000+1) are jobs of their own",
         "elements of an array are jobs; pending ones (9000_[2-5%2]) never started: left out",
         "bars in a job's name belong to it if no other column explains them; --json has none",
@@ -101,17 +113,34 @@ def read_sacct(path: Path, reading: ImportContext) -> Trace:
     head = read_head(path)
     is_json = head.lstrip().startswith(("{", "["))
     table = _from_json(path, reading) if is_json else _from_text(path, head, reading)
+    with table.collect():
+        return _read_jobs(path, table, reading, tenant, arrival, zone)
+
+
+def _read_jobs(
+    path: Path, table: CheckedTable, reading: ImportContext, tenant: str, arrival: str, zone: str
+) -> Trace:
     job = pl.col("JobID")
     table.check(job.is_not_null(), "JobID", "is missing")
+    table.drop(job.str.contains(".", literal=True), "step of a job")
+    _count_pending_arrays(table, reading)
     if table.frame["Cluster"].drop_nulls().n_unique() > 1:
         # Each cluster counts its own jobs.
         table.frame = table.frame.with_columns(
             JobID=pl.concat_str("JobID", "Cluster", separator="@")
         )
-    table.drop(job.str.contains(r"\.", literal=False), "step of a job")
-    _count_pending_arrays(table, reading)
-    _read_times(table, zone, arrival)
-    _read_resources(table)
+    table.check_all([*_read_times(table, zone), *_read_resources(table)])
+    unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
+    table.count_repairs(unknown, "state is none that is known", "kept")
+    shares = pl.any_horizontal(pl.col(_TRES).str.contains(r"(?:^|,)gres/shard\b"))
+    message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
+    table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
+    if arrival == "eligible":
+        # A requeue changes the eligible time of a job, and some versions keep the older start.
+        late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
+        table.count_repairs(late, "eligible after its start: it arrives when submitted")
+        eligible = pl.when(~late.fill_null(False)).then("_eligible")
+        table.frame = table.frame.with_columns(_submit=pl.max_horizontal("_submit", eligible))
     table.frame = _merge_attempts(table.frame, reading)
     check_times(table, {"submit": "Submit", "start": "Start", "end": "End", "duration": "Elapsed"})
     waited = pl.col("_queue") - pl.col("_lost").fill_null(0.0)
@@ -143,7 +172,9 @@ def _choice(reading: ImportContext, option: str, known: tuple[str, ...]) -> str:
 
 
 def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
-    header = column_names(head, "|")
+    separators = (mark for mark in _SEPARATORS if "JobID" in column_names(head, mark))
+    separator = next(separators, "|")
+    header = column_names(head, separator)
     lacking = [name for name in _NEEDED if name not in header]
     if lacking:
         message = f"the header lacks {', '.join(lacking)}"
@@ -155,17 +186,20 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         path,
         columns,
         reading,
-        separator="|",
+        separator=separator,
         optional=optional,
         quoted=False,
-        rejoin=partial(_rejoin, header),
-        surplus_hint="use sacct --json if a name or comment contains a bar",
+        rules=RowRules(
+            rejoin=partial(_rejoin, header),
+            surplus_hint="use sacct --json if a name or comment contains a bar",
+        ),
     )
     present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
     table.frame = table.frame.select("line", *present)
     return table
 
 
+_SEPARATORS: Final = ("|", ";", "\t", "^")  # sacct --delimiter; a comma is part of TRES lists
 _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
     "JobID": re.compile(r"\d+(?:[_+.]\S*)?"),
     "State": re.compile(r"[A-Z_]+(?: by \S+)?\+?"),
@@ -200,36 +234,62 @@ def _rejoin(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
 
 def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
     """Read the jobs of ``sacct --json``; ``line`` is a job's number in the list."""
-    try:
-        document = json.loads(read_bytes(path))
-    except (ValueError, RecursionError) as error:
-        raise InputError(Fault(str(path), f"is not JSON ({error})", "write it again")) from error
-    jobs = document.get("jobs") if isinstance(document, dict) else None
-    if not isinstance(jobs, list):
-        raise InputError(Fault(str(path), "has no list of jobs", "write it with sacct --json"))
+    jobs, errors = _json_jobs(path)
+    if errors and not jobs:
+        message = f"sacct reported errors: {quote_for_display(errors[0])}"
+        raise InputError(Fault(str(path), message, "write it again"))
     rows: list[dict[str, str | None]] = []
-    faults: list[Fault] = []
+    faults: list[tuple[int, Fault]] = []
     for number, job in enumerate(jobs, start=1):
         try:
             rows.append(_json_row(job))
-        except (TypeError, ValueError, LookupError, AttributeError) as error:
-            location = f"{path}: job {number}"
-            faults.append(Fault(location, f"is not a job of sacct --json ({error})"))
+        except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+            message = f"is not a job of sacct --json ({error})"
+            faults.append((number, Fault(f"{path}: job {number}", message)))
             rows.append(dict.fromkeys(_FIELDS))
-    if faults and not reading.skip_invalid:
-        raise invalid_rows(faults[:20])
     frame = pl.DataFrame(rows, schema=dict.fromkeys(_FIELDS, pl.String())).with_row_index(
         "line", offset=1
     )
     table = CheckedTable(path, frame, reading, "job {}")
-    table.drop(pl.all_horizontal(pl.col(_FIELDS).is_null()), "job that can't be read")
+    is_unreadable = pl.all_horizontal(pl.col(_FIELDS).is_null())
+    if reading.skip_invalid:
+        table.drop(is_unreadable, "job that can't be read")
+    else:
+        table.add_faults(faults)
+        table.frame = frame.filter(~is_unreadable)
+        if table.frame.is_empty():
+            table.done()
     return table
+
+
+def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
+    """Return the jobs and the errors in one or several outputs of ``sacct --json``."""
+    decoder, jobs, errors = json.JSONDecoder(), list[Any](), list[str]()
+    try:
+        text = read_bytes(path).decode("utf-8-sig").strip()
+        while text:
+            document, end = decoder.raw_decode(text)
+            text = text[end:].lstrip()
+            listed = document.get("jobs") if isinstance(document, dict) else None
+            if not isinstance(listed, list):
+                hint = "write it with sacct --json"
+                raise InputError(Fault(str(path), "has no list of jobs", hint))
+            jobs += listed
+            errors += map(_error_text, document.get("errors") or ())
+    except (ValueError, RecursionError) as error:
+        raise InputError(Fault(str(path), f"is not JSON ({error})", "write it again")) from error
+    return jobs, errors
+
+
+def _error_text(error: object) -> str:
+    described = error.get("description") or error.get("error") if isinstance(error, dict) else None
+    return str(described or error)
 
 
 def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
     """Return a job's fields as ``sacct`` prints them."""
     time, array = job["time"], job.get("array") or {}
-    state = job["state"]["current"]
+    het = job.get("het") or {}
     tres = job.get("tres") or {}
     element = _number(array.get("task_id"))
     name = str(job["job_id"])
@@ -237,6 +297,9 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
         name = f"{array['job_id']}_{element}"
     elif array.get("job_id") and array.get("task"):
         name = f"{array['job_id']}_[{array['task']}]"
+    offset = _number(het.get("job_offset"))
+    if het.get("job_id") and offset is not None:
+        name = f"{het['job_id']}+{offset}"
     limit = time.get("limit")
     minutes = None if isinstance(limit, dict) and limit.get("infinite") else _number(limit)
     values: dict[str, object] = {
@@ -247,7 +310,7 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
         "Group": job.get("group"),
         "Partition": job.get("partition"),
         "QOS": job.get("qos"),
-        "State": state[0] if isinstance(state, list) else state,
+        "State": _json_state(job["state"]["current"]),
         "Submit": _number(time["submission"]) or None,
         "Eligible": _number(time.get("eligible")) or None,
         "Start": _number(time.get("start")) or None,
@@ -258,6 +321,13 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
         "ReqTRES": _tres_text(tres.get("requested") or ()),
     }
     return {name: None if values.get(name) in {None, ""} else str(values[name]) for name in _FIELDS}
+
+
+def _json_state(current: Any) -> str | None:
+    """Return a job's state: Slurm 23.11 lists it with flags such as COMPLETING, in any order."""
+    states = current if isinstance(current, list) else [current]
+    base = [state for state in states if state not in _FLAGS]
+    return str((base or states)[0]) if states else None
 
 
 def _number(value: Any) -> int | None:
@@ -299,60 +369,64 @@ def _elements(name: str) -> int:
     return count
 
 
-def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
-    """Add ``_submit``, ``_start``, ``_end``, ``_duration`` and ``_time_limit`` in seconds."""
-    hint = "sacct writes 2024-03-05T06:07:08"
+def _read_times(table: CheckedTable, zone: str) -> list[Check]:
+    """Add ``_submit``, ``_start``, ``_end``, ``_duration`` and ``_time_limit`` in seconds.
+
+    Return the checks that the values could be read.
+    """
     names = ("Submit", "Eligible", "Start", "End")
+    frame = table.frame
     times = {
-        name.lower(): read_times(table.frame[name], zone, "", f"{table.path}: column {name}")
+        name.lower(): read_times(frame[name], zone, "", f"{table.path}: column {name}")
         for name in names
     }
-    durations = [
-        each(table.frame[name], seconds_of, pl.Float64()).alias(name)
-        for name in ("ElapsedRaw", "Elapsed")
-    ]
-    elapsed = pl.DataFrame(durations).select(pl.coalesce(pl.all())).to_series()
-    chosen = choose_readings(times, elapsed, CLOCK_SKEW)
-    for name in names:
-        table.frame = table.frame.with_columns(chosen[name.lower()].alias(f"_{name.lower()}"))
-    for name in names:
-        # An end of 0 or Unknown is that of a job that runs.
-        read = pl.col(f"_{name.lower()}").is_not_null() | pl.col(name).is_null()
-        table.check(read, name, "is not a time", hint)
-    unreadable = [text for text in set(table.frame["Elapsed"]) if text and not _is_span(text)]
-    readable = pl.col("Elapsed").is_null() | ~pl.col("Elapsed").is_in(unreadable)
-    table.check(readable, "Elapsed", "is not a duration", "sacct writes 1-02:03:04")
-    frame = table.frame
     elapsed = each(frame["Elapsed"], seconds_of, pl.Float64())
     raw = each(frame["ElapsedRaw"], seconds_of, pl.Float64())
     limit = each(frame["Timelimit"], seconds_of, pl.Float64())
     raw_limit = each(frame["TimelimitRaw"], lambda text: seconds_of(text, 60.0), pl.Float64())
     status = each(frame["State"], state_of, pl.String())
     spans = pl.DataFrame({"e": elapsed, "r": raw, "l": limit, "m": raw_limit, "s": status})
-    table.frame = frame.with_columns(
-        spans.select(
-            _duration=pl.coalesce("r", "e"), _time_limit=pl.coalesce("m", "l"), _status="s"
-        )
+    spans = spans.select(
+        _duration=pl.coalesce("r", "e"), _time_limit=pl.coalesce("m", "l"), _status="s"
     )
-    unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
-    table.count_repairs(unknown, "state is none that is known", "kept")
+    checks = []
+    added = [*spans.get_columns(), (elapsed.is_not_null()).alias("_readable")]
+    for name, seconds in choose_readings(times, spans["_duration"], CLOCK_SKEW).items():
+        added += [seconds.alias(f"_{name}"), times[name].skipped.alias(f"_{name}_skipped")]
+    table.frame = frame.with_columns(added)
+    for name in names:
+        read, skipped = pl.col(f"_{name.lower()}"), pl.col(f"_{name.lower()}_skipped")
+        # An end of 0 or Unknown is that of a job that runs.
+        is_read = read.is_not_null() | pl.col(name).is_null() | skipped
+        checks.append(Check(is_read, name, "is not a time", "sacct writes 2024-03-05T06:07:08"))
+        message = f"is a time that the clock of {zone} skipped"
+        hint = "if the log has other times, change timezone=ZONE of the trace"
+        checks.append(Check(~skipped, name, message, hint))
+    span = pl.col("Elapsed")
+    # sacct writes INVALID if the times contradict each other.
+    readable = span.is_null() | (span == "INVALID") | pl.col("_readable")
+    checks.append(Check(readable, "Elapsed", "is not a duration", "sacct writes 1-02:03:04"))
     ended = pl.col("_end").is_not_null()
     # The elapsed time of a job that runs isn't its run time.
     table.frame = table.frame.with_columns(
         _duration=pl.when(ended | (pl.col("_status") != "unfinished")).then("_duration"),
-        _submit=pl.max_horizontal("_submit", "_eligible") if arrival == "eligible" else "_submit",
     )
+    return checks
 
 
-def _read_resources(table: CheckedTable) -> None:
-    """Add GPUs with their types, cores and memory in all; allocated, else requested."""
-    names = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+def _read_resources(table: CheckedTable) -> list[Check]:
+    """Add GPUs with their types, cores and memory in all; allocated, else requested.
+
+    Return the checks that the values could be read.
+    """
+    names = _TRES
+    checks = []
     for name in names:
         texts = table.frame[name].drop_nulls().unique()
         unreadable = [text for text in texts if tres_of(text) is None]
         is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
         hint = "sacct writes cpu=4,mem=16G,gres/gpu:a100=2"
-        table.check(is_readable, name, "is no list of resources", hint)
+        checks.append(Check(is_readable, name, "is no list of resources", hint))
     frame = table.frame
     read = {name: [_tres(text) for text in frame[name]] for name in names}
     nodes = each(frame["NNodes"], _whole, pl.Int64()).fill_null(1)
@@ -390,13 +464,7 @@ def _read_resources(table: CheckedTable) -> None:
             memory,
         ).alias("_memory"),
     )
-    shares = pl.any_horizontal(pl.col(names).str.contains(r"(?:^|,)gres/shard\b"))
-    message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
-    table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
-
-
-def _is_span(text: str) -> bool:
-    return seconds_of(text) is not None
+    return checks
 
 
 def _tres(text: str | None) -> Tres:
@@ -418,11 +486,29 @@ def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame
         ["JobID", "Submit", "Start"], keep="first", maintain_order=True
     )
     reading.tally.add("dropped", "same attempt as an earlier row", len(frame) - len(distinct))
-    merged = distinct.sort("_start", nulls_last=True, maintain_order=True).group_by(
-        "JobID", maintain_order=True
-    )
+    by_start = distinct.sort("_start", nulls_last=True, maintain_order=True)
+    resized = pl.col("State").str.starts_with("RESIZING").fill_null(False)
+    # A part that ends as the job is resized goes on as the next one.
+    is_next = resized.shift(1).over("JobID").fill_null(False)
+    part = pl.int_range(pl.len()).over("JobID") - is_next.cast(pl.Int64).cum_sum().over("JobID")
     ran = pl.col("_duration").fill_null(0.0)
-    attempts = merged.agg(
+    longest = ran.arg_max()
+    held = ("_gpus", "_gpu_type", "_cpus", "_memory")
+    runs = (
+        by_start.with_columns(_run=part)
+        .group_by("JobID", "_run", maintain_order=True)
+        .agg(
+            pl.exclude("_submit", "_start", "_duration", *held).last(),
+            pl.col("_submit").min(),
+            pl.col("_start").first(),
+            pl.when(pl.col("_duration").is_not_null().any()).then(ran.sum()).alias("_duration"),
+            pl.col(held).get(longest),
+        )
+        .select(by_start.columns)
+    )
+    parts = by_start.height - runs.height
+    reading.tally.add("repaired", "part of a resized job: with the GPUs of its longest one", parts)
+    attempts = runs.group_by("JobID", maintain_order=True).agg(
         pl.exclude("_submit", "_lost").last(),
         pl.col("_submit").min(),
         _lost=ran.sum() - ran.last(),

@@ -185,16 +185,17 @@ export function outlookNote(outlook) {
   return note("info lines", ...lines.map(([label, text]) => element("p", {}, label.trim() ? element("b", {}, `${label.trim()}: `) : null, localTimes(text))));
 }
 
-/** Return a promise against what is expected: kept so far, late, or none. */
+/** Return a promise and when the job is expected to complete, or how a finished one kept its promise. */
 export function promiseCell(job) {
   if (job.state === "finished") {
     const late = job.first_promise_slot !== null && job.completion_slot !== null && job.completion_slot > job.first_promise_slot;
     const kept = job.first_promise_slot !== null && !late;
     return [when(job.completion, {}), late ? element("span", { class: "tag late" }, "late") : kept ? element("span", { class: "tag kept" }, "kept") : null].filter(Boolean);
   }
-  if (!job.promise) return element("span", { class: "soft" }, isOpen(job) ? "no promise" : "–");
+  const expected = isOpen(job) && job.completion ? element("small", { class: "soft expected" }, "expected ", when(job.completion, { brief: true })) : null;
+  if (!job.promise) return [element("span", { class: "soft" }, isOpen(job) ? "no promise" : "–"), expected].filter(Boolean);
   const moved = job.first_promise_slot !== null && job.first_promise_slot !== job.promise_slot;
-  return [when(job.promise), moved ? element("span", { class: "tag moved", title: `first promised for slot ${job.first_promise_slot}` }, job.promise_slot > job.first_promise_slot ? "moved later" : "moved earlier") : null].filter(Boolean);
+  return [when(job.promise), moved ? element("span", { class: "tag moved", title: `first promised for slot ${job.first_promise_slot}` }, job.promise_slot > job.first_promise_slot ? "moved later" : "moved earlier") : null, expected].filter(Boolean);
 }
 
 export function whereCell(job) {

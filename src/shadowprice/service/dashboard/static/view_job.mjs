@@ -4,7 +4,7 @@ import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
 import { badge, bar, button, distance, element, isOpen, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
-import { describe, RAN } from "./timeline.mjs";
+import { describe } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
 
 const METRICS = 6;
@@ -71,6 +71,7 @@ export class JobView {
     swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
       reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "It gave up: " }[job.state] ?? ""), reasonOf(job)),
         rest.length ? element("pre", { class: "tail" }, ...rest.flatMap((line) => [clean(line), element("br")])) : null) : null);
+    if (job.obstacle) this.place.append(note("bad", element("p", {}, `${job.obstacle}.`)));
     if (job.broken_promise) this.place.append(note("warn", element("p", {}, element("b", {}, "The promise was not kept: "), `${job.broken_promise.line}.`)));
     this.drawOutlook(job);
     this.sum(job, where);
@@ -85,16 +86,17 @@ export class JobView {
     if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
   }
 
-  /** Ask once for each reason what would get the job admitted: an answer takes up to a second. */
+  /** Ask once for each reason when the job starts, or what would get it admitted: an answer takes up to a second. */
   async drawOutlook(job) {
-    const reason = ["standby", "refused"].includes(job.state) ? `${job.state} ${job.reason?.message ?? ""}` : null;
+    const waits = ["standby", "refused"].includes(job.state) || (job.state === "admitted" && !job.servers.length);
+    const reason = waits ? `${job.state} ${job.completion} ${job.reason?.message ?? ""}` : null;
     if (reason === this.outlookReason) return;
     this.outlookReason = reason;
     swap(this.outlook);
     if (reason === null) return;
     try {
       const { outlook } = await ask(`jobs/${part(this.name)}/explain`, { query: { outlook: true } });
-      if (outlook && reason === this.outlookReason) swap(this.outlook, outlookNote(outlook));
+      if (outlook?.lines.length && reason === this.outlookReason) swap(this.outlook, outlookNote(outlook));
     } catch {
       this.outlookReason = undefined; // the next refresh asks again
     }
@@ -106,10 +108,7 @@ export class JobView {
     const moved = job.first_promise_slot !== null && job.promise_slot !== null && job.first_promise_slot !== job.promise_slot;
     const finished = job.state === "finished";
     const promise = job.promise ?? null;
-    // Where the policy plans slot by slot, what runs is expected to end at the pace that it has there.
-    const ends = where.bars ? Math.max(...where.bars.end.filter((_, at) => where.bars.kind[at] !== RAN), -Infinity) : -Infinity;
-    const paced = Number.isFinite(ends) && ends < where.last ? new Date(new Date(where.origin).getTime() + ends * where.slot_seconds * 1000).toISOString() : null;
-    const expected = isOpen(job) ? paced ?? job.completion : null;
+    const expected = isOpen(job) ? job.completion : null;
     swap(this.tiles,
       tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? "as soon as it is worth the price" : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
