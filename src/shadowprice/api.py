@@ -146,10 +146,7 @@ class Result(ShownAsTable):
     def at(self, slot: int | str) -> SlotSnapshot:
         """Return the state in one slot: ``jobs`` that run or wait, and ``servers``.
 
-        Parameters
-        ----------
-        slot : int or str
-            A slot, or a time from the start such as ``2h``.
+        ``slot`` may be a time from the start such as ``2h``.
         """
         seconds = self.info["cluster"]["slot_seconds"]
         return slot_snapshot_of(self.run, parse_slot(str(slot), seconds, "slot"))

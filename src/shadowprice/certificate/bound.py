@@ -142,18 +142,8 @@ def _steps(jobs: int) -> list[int]:
 class VolumeSearch:
     """Better and better prices of some jobs, by the volume algorithm.
 
-    Parameters
-    ----------
-    oracle : PricingOracle
-        Prices jobs.
-    members : ndarray of int64
-        The jobs.
-    prices : ndarray of float64
-        Initial prices.
-    scale : float
-        Available part of the capacity.
-    step : float
-        Initial step, as a share of the distance to the target.
+    ``members`` are the jobs, and ``prices`` are the initial ones. ``scale`` is the available part
+    of the capacity, and ``step`` is the initial step, as a share of the distance to the target.
     """
 
     def __init__(

@@ -142,21 +142,12 @@ def restore(
 ) -> Engine:
     """Return an engine in the state of a snapshot, with a newly built policy.
 
-    Parameters
-    ----------
-    keeps_memory : bool
-        As in `Engine`.
-    memory : bool
-        Whether to restore the policy state; otherwise the policy resyncs with the view. It must be
-        False for another policy or other parameters. Policy state from another version of the
-        source code is never restored.
+    ``keeps_memory`` is as in `Engine`. Without ``memory`` the policy state isn't restored: the
+    policy resyncs with the view, as another policy or one with other parameters must. Policy state
+    from another version of the source code is never restored.
 
-    Raises
-    ------
-    InputError
-        If the record isn't a snapshot of this version, or is inconsistent.
-    ShadowpriceError
-        If the policy state can't be read.
+    Raise `InputError` if the record isn't a snapshot of this version, or is inconsistent, and
+    `ShadowpriceError` if the policy state can't be read.
     """
     version = record.get("snapshot") if isinstance(record, Mapping) else None
     if version != FORMAT:

@@ -12,10 +12,7 @@ from shadowprice.engine.job_record import JobRecord
 class Observer:
     """Hooks that a driver calls while it runs an engine; by default they do nothing.
 
-    Attributes
-    ----------
-    collects : bool
-        Whether the observer stores closed jobs; the driver then removes them from the engine.
+    If the observer `collects` closed jobs, the driver removes them from the engine.
     """
 
     collects = False

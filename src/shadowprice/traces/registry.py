@@ -132,10 +132,8 @@ def formats() -> Mapping[str, TraceFormat]:
 def get_format(name: str) -> TraceFormat:
     """Return a format by registered name or ``./file.py:NAME``.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown (with the closest name), or the file or entry point can't be loaded.
+    Raise `InputError` if the name is unknown (with the closest name), or the file or entry point
+    can't be loaded.
     """
     if is_file_reference(name):
         return _extension_format(FileExtension.read(name, "trace"))

@@ -77,10 +77,7 @@ def synthesize(
     Targets and decays are in slots of ``slot_seconds``. The workload's ``notes`` list everything
     dropped or assumed.
 
-    Raises
-    ------
-    InputError
-        If no job remains.
+    Raise `InputError` if no job remains.
     """
     options = (options or SynthesisOptions()).resolved(trace.format)
     notes: list[str] = []

@@ -347,27 +347,14 @@ def best_deviation(
 ) -> tuple[float, Integers]:
     """Find the cheapest way to gather ``need`` units beyond the base option of every slot.
 
-    Parameters
-    ----------
-    need : int
-        Units still needed when every slot takes its base option (> 0).
-    modulus : int
-        Length of the break edge.
-    gap : float
-        Upper bound of the total reduced cost of a solution, with the price of excess units.
-    multiplier : float
-        Slope of the break edge of the relaxation.
-    slack : float
-        Cost difference below which two partial solutions count as equal.
-    copies, base : int64[K]
-        Slots of each class, and its option with least reduced cost, the smallest on ties.
+    Returns the cost above the relaxation (``inf`` if no solution is below ``gap``), and the slots
+    of each class that take each option (classes, choices + 1).
 
-    Returns
-    -------
-    excess : float
-        Cost above the relaxation, ``inf`` if no solution is below ``gap``.
-    count : int64[K, C + 1]
-        Slots of each class that take each option.
+    ``modulus`` and ``multiplier`` are length and slope of the break edge of the relaxation.
+    ``gap`` bounds the total reduced cost of a solution, with the price of excess units. Two partial
+    solutions whose costs differ by less than ``slack`` count as equal.
+    ``copies``, ``base`` (classes,): slots of each class, and its option with least reduced cost,
+    the smallest on ties.
     """
     least = np.empty(0)
     bound = 0.0
