@@ -20,8 +20,9 @@ from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.driver import MAX_BATCH_SLOW_OPERATIONS, Driver
+from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
+from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
