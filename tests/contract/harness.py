@@ -199,7 +199,7 @@ def serve_until_killed() -> None:
     async def serve() -> None:
         executor = create_executor(kind, options)
         await executor.open()
-        await executor.configure(SERVERS)
+        await executor.set_servers(SERVERS)
         missing = {server.name for server in SERVERS}
         if not executor.capabilities.discovers_servers:
             missing.clear()
@@ -275,7 +275,7 @@ class LocalHarness:
         executor = self.make()
         self._opened.append(executor)
         await executor.open()
-        await executor.configure(SERVERS)
+        await executor.set_servers(SERVERS)
         return executor
 
     def _supervisor(self, job: str, generation: int) -> int:

@@ -91,8 +91,8 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
                 await told.one(Started, job, number)
                 assert await executor.stop(100 + number, job, number) == Receipt.ACCEPTED
             await told.one(Ended, job, number)
-            await executor.forget(job, number)
-        await executor.discard(job)
+            await executor.acknowledge_end(job, number)
+        await executor.delete_job_data(job)
         await asyncio.sleep(3.0)  # what were asked for again and again would be now
         asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_digest(job)[:16]]
         allowed = most(3, processes)

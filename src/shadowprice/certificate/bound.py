@@ -265,11 +265,11 @@ class _Columns:
                 utilities[job] = column.utility
                 if payoff > 0 or one_job_each:
                     chosen[self._group[job]].append(column)
-        found = [(group, self._join(parts)) for group, parts in enumerate(chosen) if parts]
+        found = [(group, self._sum_columns(parts)) for group, parts in enumerate(chosen) if parts]
         value = float((self._capacity * prices).sum() + payoffs.sum())
         return found, Bound(value, prices, master, self._rounds, payoffs, utilities, False)
 
-    def _join(self, parts: Sequence[Column]) -> GroupColumn:
+    def _sum_columns(self, parts: Sequence[Column]) -> GroupColumn:
         """Return the combined utility and use of a group's schedules."""
         utility = sum(column.utility for column in parts)
         used = [column for column in parts if len(column.use)]

@@ -173,7 +173,7 @@ class Relaxation:
         self._capacity = cluster.capacity
         self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
         self._choices = [self._choices_of(job) for job in self.members]
-        self._forget_dominated()
+        self._drop_dominated()
         self._table = JobTable(
             self.members,
             np.array([window.first - self.start for window in self.windows], np.int64),
@@ -195,7 +195,7 @@ class Relaxation:
                 ps[row, -1] = self._share(len(self.limits) - 1, job.ps)
         return worker * self.counted, ps * self.counted
 
-    def _forget_dominated(self) -> None:
+    def _drop_dominated(self) -> None:
         """Drop resources that no schedule can exhaust before another one of the same pool.
 
         If every choice of every job takes at least as large a share of one resource as of another,

@@ -143,7 +143,7 @@ class Bench:
         cores = len(os.sched_getaffinity(0))
         capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
         try:
-            await bench._executor.configure([ServerInfo(HERE, capacity)])
+            await bench._executor.set_servers([ServerInfo(HERE, capacity)])
             bench._follow = asyncio.create_task(bench._watch())
             yield bench
         finally:
@@ -199,7 +199,7 @@ class Bench:
         finally:
             if seen.over is None:
                 await self._stop(spec, 0.0)
-            await self._executor.forget(spec.job, spec.generation)
+            await self._executor.acknowledge_end(spec.job, spec.generation)
         return self._point(workers, ps, limits, ordered, stopped)
 
     def _spec(self, workers: int, ps: int) -> GenerationSpec:

@@ -120,9 +120,8 @@ class Driver(Writer):
         self._background = BackgroundTasks(log, metrics.failed)
         self._purge_task: asyncio.Task[None] | None = None
         self.uploads: UploadStore | None = None
-        # Set by the controller of an executor: `ExecutionController.discard`, `fetch_progress`
-        # and `stale_jobs`, and `Reconciler.is_orphan`.
-        self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
+        # Methods of `ExecutionController` and `Reconciler`, set by the controller of an executor.
+        self.delete_job_data: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fetch_progress: Callable[[], Awaitable[None]] | None = None
         self.stale_jobs: Callable[[], frozenset[str]] | None = None
         self.is_orphan: Callable[[str, int], bool] | None = None
@@ -282,7 +281,9 @@ class Driver(Writer):
         old = await self._in_thread(lambda: retention.expired_jobs(self._store, before))
         if old is None:
             return False
-        discarded = await self.discard(old) if old and self.discard is not None else old
+        discarded = (
+            await self.delete_job_data(old) if old and self.delete_job_data is not None else old
+        )
         more = await self._in_thread(lambda: retention.purge(self._store, before, discarded))
         if more is None:
             return False

@@ -227,7 +227,7 @@ class SimulationRun:
         if isinstance(event, JobCancelled):
             self._machines.withdraw(event.job)
             if self._hidden_lengths is not None:
-                self._hidden_lengths.forget(event.job)
+                self._hidden_lengths.remove(event.job)
 
     def _answer_at_once(self, slot: int) -> None:
         """Handle the jobs that arrive while a slot runs; they belong to the next slot."""

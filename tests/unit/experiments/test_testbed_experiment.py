@@ -297,7 +297,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     small = measure.ExperimentScale(seconds=20, slots=2, jobs=2, policies=(PolicyChoice("fifo"),))
     monkeypatch.setattr(measure, "QUICK", small)
     monkeypatch.setattr(measure, "PROBE_JOBS", 2)  # of three the third would tell no more here
-    settings = ExperimentSettings(quick=True, where=ExecutorTarget())
+    settings = ExperimentSettings(quick=True, target=ExecutorTarget())
     figure = run_experiment(find_experiment("testbed"), tmp_path, settings)
     assert figure.stat().st_size > 10_000
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}

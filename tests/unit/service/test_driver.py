@@ -408,10 +408,10 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     driver = Driver(truth, clock, virtual=True, keep=1, metrics=Metrics())
     driver.sweep_pause = 0.0
 
-    async def discard(names: Sequence[str]) -> list[str]:
+    async def delete_job_data(names: Sequence[str]) -> list[str]:
         return [name for name in names if int(name) > 60]  # the executor has the others still
 
-    driver.discard = discard
+    driver.delete_job_data = delete_job_data
     asyncio.run(driver.sweep())
     driver._thread.shutdown()
     with store.reading() as connection:

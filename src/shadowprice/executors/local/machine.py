@@ -148,7 +148,7 @@ class MachineAllocator:
         self._next_core = 0
         self._lowest = 0
 
-    def configure(
+    def set_servers(
         self, servers: Iterable[ServerInfo], held: Iterable[Mapping[str, Any]] = ()
     ) -> None:
         """Set all servers; unchanged ones keep their cores and devices.
@@ -188,7 +188,7 @@ class MachineAllocator:
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the whole devices of each server that is configured with GPUs.
 
-        The mapping is the same object until the next `configure`.
+        The mapping is the same object until the next `set_servers`.
         """
         return self._available
 

@@ -225,7 +225,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if lock is not None:
             lock.release()
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
@@ -398,10 +398,10 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove the files of a finished job."""
         async with self._registry.job_lock(job):
-            if await self._registry.discard(job):
+            if await self._registry.delete_job_data(job):
                 try:
                     await asyncio.to_thread(self._remove_folder, job)
                 except OSError as error:

@@ -85,7 +85,7 @@ class VirtualExecutor:
         """End `watch`; jobs continue."""
         self._reports.put_nowait(None)
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers and their capacities."""
         self._capacity = {server.name: server.capacity for server in servers}
 
@@ -294,14 +294,14 @@ class VirtualExecutor:
                 return
             yield report
 
-    async def forget(self, job: str, generation: int) -> None:
+    async def acknowledge_end(self, job: str, generation: int) -> None:
         """Forget a generation whose end was recorded."""
         entry = self._entries.get((job, generation))
         if entry is not None and not entry.alive:
             entry.forgotten = True
             del self._entries[job, generation]
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove a job's checkpoint; keep its fence."""
         self._checkpoints.pop(job, None)
 

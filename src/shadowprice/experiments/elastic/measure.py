@@ -111,19 +111,19 @@ WORKLOAD: Final = (
 def measure_elastic(settings: ExperimentSettings) -> Tables:
     """Profile the job, run the workload for real under each policy, and simulate it."""
     check_live_jobs()
-    where = settings.where or LOCAL_TARGET
+    target = settings.target or LOCAL_TARGET
     policies = POLICIES[:2] if settings.quick else POLICIES
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
     (steps,) = settings.each(_profiled, [(WIDTHS,)], lambda *_: "measuring the job")
     speeds = {n: rounded(per_second) for n, (per_second, _) in steps.items()}
     (start,) = settings.each(
-        _started, [(speeds, where, settings.seed)], lambda *_: "measuring a start"
+        _started, [(speeds, target, settings.seed)], lambda *_: "measuring a start"
     )
     minimum = start + 1.0 / speeds[1]  # a step is finished before it stops
     long = math.ceil(MIN_STARTS_PER_SLOT * minimum / SLOT) * SLOT
     (move,) = settings.each(
-        _moved, [(speeds, where, settings.seed, long)], lambda *_: "measuring a move"
+        _moved, [(speeds, target, settings.seed, long)], lambda *_: "measuring a move"
     )
     restart = max(minimum, move)
     times = math.ceil(MIN_STARTS_PER_SLOT * restart / SLOT)
@@ -134,7 +134,7 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     ]
     ran = settings.each(
         _lived,
-        [(jobs, choice, slot, where) for choice in policies],
+        [(jobs, choice, slot, target) for choice in policies],
         lambda _jobs, choice, *_: f"really running under {choice.label}",
     )
     rows: list[dict[str, Any]] = []
@@ -156,7 +156,7 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
         "starts": pl.DataFrame(
             [
                 {
-                    "executor": where.executor,
+                    "executor": target.executor,
                     "slot": slot,
                     "start": start,
                     "move": move,
@@ -172,10 +172,10 @@ def _lived(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     choice: PolicyChoice,
     slot: float,
-    where: ExecutorTarget,
+    target: ExecutorTarget,
 ) -> dict[str, LiveJobResult]:
     """Run jobs for real, and return their results."""
-    return run_live_in_temp_dir(cluster(slot), jobs, choice, MOST_SLOTS * slot, where)
+    return run_live_in_temp_dir(cluster(slot), jobs, choice, MOST_SLOTS * slot, target)
 
 
 def _probe(
@@ -186,7 +186,7 @@ def _probe(
     return _record(job, speeds, seed, 0.0)
 
 
-def _moved(speeds: Mapping[int, float], where: ExecutorTarget, seed: int, slot: float) -> float:
+def _moved(speeds: Mapping[int, float], target: ExecutorTarget, seed: int, slot: float) -> float:
     """Return the median time of a job's moves in seconds, 0 if it measured none.
 
     The job has the cluster to itself, gives half of it to another job after two slots, and gets it
@@ -197,14 +197,14 @@ def _moved(speeds: Mapping[int, float], where: ExecutorTarget, seed: int, slot: 
         (0.0, _probe(1, long, speeds, seed)),
         (2 * slot, _probe(2, short, speeds, seed, "language")),
     ]
-    changes = _lived(jobs, PolicyChoice("drf"), slot, where)["probe-1"].changes
+    changes = _lived(jobs, PolicyChoice("drf"), slot, target)["probe-1"].changes
     return median(changes) if changes else 0.0
 
 
-def _started(speeds: Mapping[int, float], where: ExecutorTarget, seed: int) -> float:
+def _started(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> float:
     """Return the median seconds without progress at the beginning of a job's first slot."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
-    lived = _lived(probes, PolicyChoice("fifo"), SLOT, where)
+    lived = _lived(probes, PolicyChoice("fifo"), SLOT, target)
     starts = [value.start(speeds) for value in lived.values()]
     measured = [value for value in starts if value is not None]
     if not measured:

@@ -71,15 +71,15 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
     """Measure a start, run the jobs for real under each policy, and simulate the same files."""
     check_live_jobs(training=True)
     size = QUICK if settings.quick else FULL
-    where = settings.where or ExecutorTarget()
+    target = settings.target or ExecutorTarget()
     (start,) = settings.each(
-        _started, [(size, where, settings.seed)], lambda *_: "measuring a start"
+        _started, [(size, target, settings.seed)], lambda *_: "measuring a start"
     )
     restart = min(float(size.seconds), start)
     files = _files(size, settings.seed, restart)
     ran = settings.each(
         _ran,
-        [(size, choice, where, settings.seed, restart) for choice in size.policies],
+        [(size, choice, target, settings.seed, restart) for choice in size.policies],
         lambda _size, choice, *_: f"really running under {choice.label}",
     )
     rows: list[dict[str, Any]] = []
@@ -99,7 +99,7 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
         "jobs": table,
         "progress": progress,
         "starts": pl.DataFrame(
-            [{"executor": where.executor, "slot": size.seconds, "start": start}]
+            [{"executor": target.executor, "slot": size.seconds, "start": start}]
         ),
         "summary": _summary(
             table, progress, [choice.label for choice in size.policies]
@@ -118,7 +118,7 @@ def _lived(
     files: InputFiles,
     jobs: Sequence[Mapping[str, Any]],
     choice: PolicyChoice,
-    where: ExecutorTarget,
+    target: ExecutorTarget,
     seed: int,
     slots: int,
 ) -> dict[str, LiveJobResult]:
@@ -128,11 +128,11 @@ def _lived(
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
         submissions.append((after, to_submission(files, job, seed)))
     return run_live_in_temp_dir(
-        files.cluster, submissions, choice, files.seconds * slots, where, ahead=SUBMIT_LEAD_SECONDS
+        files.cluster, submissions, choice, files.seconds * slots, target, ahead=SUBMIT_LEAD_SECONDS
     )
 
 
-def _started(size: ExperimentScale, where: ExecutorTarget, seed: int) -> float:
+def _started(size: ExperimentScale, target: ExecutorTarget, seed: int) -> float:
     """Return the mean seconds without progress after a start, from the beginning of a slot.
 
     In the runs several jobs start and move at one slot boundary, and share this machine's
@@ -150,7 +150,7 @@ def _started(size: ExperimentScale, where: ExecutorTarget, seed: int) -> float:
     ]
     once = PROBE_GAP_SLOTS * len(waves)
     for slots in (once, BUSY_RETRY_FACTOR * once):
-        lived = _lived(files, jobs, PolicyChoice("drf"), where, seed, slots)
+        lived = _lived(files, jobs, PolicyChoice("drf"), target, seed, slots)
         for wave in reversed(waves):
             starts = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
             measured = [value for value in starts if value is not None]
@@ -161,11 +161,11 @@ def _started(size: ExperimentScale, where: ExecutorTarget, seed: int) -> float:
 
 
 def _ran(
-    size: ExperimentScale, choice: PolicyChoice, where: ExecutorTarget, seed: int, restart: float
+    size: ExperimentScale, choice: PolicyChoice, target: ExecutorTarget, seed: int, restart: float
 ) -> dict[str, LiveJobResult]:
     """Run all jobs under a policy until the last slot is over."""
     files = _files(size, seed, restart)
-    return _lived(files, files.jobs, choice, where, seed, size.slots)
+    return _lived(files, files.jobs, choice, target, seed, size.slots)
 
 
 # ------------------------------------------------------------------ comparison with the simulator

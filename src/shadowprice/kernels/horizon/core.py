@@ -58,7 +58,7 @@ def _write(states: States, target: States, start: int) -> None:
 
 
 @kernel
-def _join(
+def _combine_nodes(
     nodes: Integers,
     node: int,
     x: int,
@@ -208,11 +208,13 @@ def _add_equal_slots(
             low -= most
             if high < FAR:
                 high -= fewest
-        states = _join(nodes, used, node, node, low, high, target, states)
+        states = _combine_nodes(nodes, used, node, node, low, high, target, states)
         node = used
         used += 1
         if sizes[level] % 2 == 1:
-            states = _join(nodes, used, node, leaf, lows[level], highs[level], target, states)
+            states = _combine_nodes(
+                nodes, used, node, leaf, lows[level], highs[level], target, states
+            )
             node = used
             used += 1
     return used, states
@@ -322,7 +324,7 @@ def _deviation_below(
         high = FAR
         if ceiling < FAR:
             high = ceiling - reach_down - y_fewest
-        states = _join(nodes, used, x, p, need - reach_up - y_most, high, target, states)
+        states = _combine_nodes(nodes, used, x, p, need - reach_up - y_most, high, target, states)
         x = used
         used += 1
 

@@ -345,7 +345,7 @@ class RoundPolicy:
         for pool in self.pools:
             pool.take_back(name)
 
-    def _forget(self, view: View) -> None:
+    def _take_back_ended(self, view: View) -> None:
         """Forget jobs that ended, a horizon after their arrival."""
         for pool in self.pools:
             for name, taught in list(pool.taught.items()):
@@ -408,7 +408,7 @@ class RoundPolicy:
         return self._round_end(view, self._pool_of[claim.tenant], view.slot) or view.slot
 
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
-        self._forget(view)
+        self._take_back_ended(view)
         if view.until is None or slot < view.until:
             rounds = self._begin_on_demand if self._on_demand else self._begin_by_calendar
             yield from rounds(view, slot)
@@ -429,7 +429,7 @@ class RoundPolicy:
 
     def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
         """Decide a round of the paper's calendar in every pool."""
-        self._discard_ended(view, turn.start)
+        self._remove_ended(view, turn.start)
         self._markets = [(pool, self._open(view, pool, turn), turn) for pool in self.pools]
         gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
         for waiting in self._waiting.values():
@@ -448,7 +448,7 @@ class RoundPolicy:
         changed, self._changed = self._changed, False
         if not self._waiting:
             return
-        self._discard_ended(view, slot)
+        self._remove_ended(view, slot)
         waiting: dict[TenantPool, list[_Waiting]] = {}
         for job in self._waiting.values():
             waiting.setdefault(self._pool_of[job.claim.tenant], []).append(job)
@@ -523,7 +523,7 @@ class RoundPolicy:
         )
         return max(ends, default=None)
 
-    def _discard_ended(self, view: View, slot: int) -> None:
+    def _remove_ended(self, view: View, slot: int) -> None:
         """Discard gangs without a plan from a slot on."""
         self._running = {
             name: running

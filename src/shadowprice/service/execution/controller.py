@@ -112,7 +112,7 @@ class ExecutionController:
         self._retry_at = 0.0
         self._background = BackgroundTasks(log, driver.metrics.failed)
         driver.listeners.append(self._published)
-        driver.discard = self.discard
+        driver.delete_job_data = self.delete_job_data
         driver.fetch_progress = self.fetch_progress
         driver.stale_jobs = self.stale_jobs
         driver.is_orphan = self._reconciler.is_orphan
@@ -142,7 +142,7 @@ class ExecutionController:
         Raise `ExecutorError` if it is unreachable.
         """
         await self.executor.open()
-        await self._configure()
+        await self._set_servers()
         await self._resync_generations()
 
     async def _resync_generations(self) -> None:
@@ -238,20 +238,20 @@ class ExecutionController:
         """Record pending reports; a report that fails stays pending and is retried.
 
         Raise `ProblemError` if the store isn't writable, and `ExecutorError` if the executor is
-        unreachable, so that it can't forget recorded generations yet.
+        unreachable, so that it can't get acknowledgements yet.
         """
         if self._unreported:
             orphans = tuple(self._unreported)
             await self._driver.do(EmitOrphans(orphans))
             del self._unreported[: len(orphans)]
-        await _each(self._forget, self._keep_reports())
+        await _each(self._acknowledge_end, self._keep_reports())
         due = self.pending.due
         for entry in due:
             if isinstance(entry.report, ServerSeen | ServerGone):
                 await self._record_server(entry, entry.report)
         lasting = [entry for entry in due if not isinstance(entry.report, ServerSeen | ServerGone)]
         if lasting:
-            await _each(self._forget, await self._record_batch(lasting))
+            await _each(self._acknowledge_end, await self._record_batch(lasting))
 
     def _keep_reports(self) -> Sequence[Ended]:
         """Move new reports to the pending ones, and return the ends of orphans.
@@ -308,8 +308,8 @@ class ExecutionController:
         self.pending.put_off(entry, error)
         self._driver.metrics.failed("report")
 
-    async def _forget(self, report: Ended | StartRefused) -> None:
-        await self.executor.forget(report.job, report.generation)
+    async def _acknowledge_end(self, report: Ended | StartRefused) -> None:
+        await self.executor.acknowledge_end(report.job, report.generation)
         self._reconciler.recorded(report.job, report.generation)
 
     # ---------------------------------------------------------------- commands
@@ -385,7 +385,7 @@ class ExecutionController:
             async with self._ordering:  # the executor doesn't list a start in flight
                 await self._resync_generations()
                 self._resync = False
-        await self._configure()
+        await self._set_servers()
         await self.limit_servers()
         await self.record_pending()
         published = self._driver.published
@@ -522,7 +522,7 @@ class ExecutionController:
 
     # ---------------------------------------------------------------- retention
 
-    async def discard(self, jobs: Sequence[str]) -> list[str]:
+    async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
         """Delete the executor's data of closed jobs, and return the jobs that have none left.
 
         A job with a generation that the executor still holds is skipped: its end isn't recorded.
@@ -532,7 +532,7 @@ class ExecutionController:
             retained = {item.job for item in await self.executor.list()}
             for job in jobs:
                 if job not in retained:
-                    await self.executor.discard(job)
+                    await self.executor.delete_job_data(job)
                     discarded.append(job)
         except ExecutorError as error:
             self._unreachable(error)
@@ -540,12 +540,12 @@ class ExecutionController:
 
     # ---------------------------------------------------------------- servers
 
-    async def _configure(self) -> None:
+    async def _set_servers(self) -> None:
         cluster = self._driver.published.servers.cluster
         if cluster is self._cluster:
             return
         withheld = self._driver.published.servers.withheld
-        await self.executor.configure(to_server_infos(cluster, withheld))
+        await self.executor.set_servers(to_server_infos(cluster, withheld))
         self._cluster = cluster
 
     async def limit_servers(self) -> None:

@@ -55,7 +55,7 @@ class ObservingExecutor(Protocol):
     async def close(self) -> None:
         """Disconnect."""
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers."""
 
     async def observe(self) -> tuple[ObservedJob, ...]:
@@ -413,7 +413,7 @@ class ObservationLoop:
         """
         cluster = self._driver.published.servers.cluster
         if cluster is not self._cluster:
-            await self._executor.configure(to_server_infos(cluster))
+            await self._executor.set_servers(to_server_infos(cluster))
             self._cluster = cluster
         seen = await self._executor.observe()
         await self._driver.do(RecordObservation(seen))

@@ -236,10 +236,10 @@ class DurableEngine(DurableState):
         for name in batch.closed:
             self.views.pop(name, None)
             self.specs.pop(name, None)
-            self.speeds.forget(name)
+            self.speeds.remove(name)
             self.stated_jobs.pop(name, None)
             self.furthest.pop(name, None)
-            self.restarts.forget(name)
+            self.restarts.remove(name)
         self.engine.state.collect()
         for name in self.orders.keys() - self.engine.running.keys():
             del self.orders[name]  # the processes ended without a stop command

@@ -57,7 +57,7 @@ from shadowprice.service.state.ending import (
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margin
 from shadowprice.service.state.revisions import asks_for_more, raises_terms
-from shadowprice.service.state.server_limits import forget_withheld
+from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.stated_work import rescale_covered
 from shadowprice.service.state.submission import (
     SPEED_KEYS,
@@ -699,7 +699,7 @@ class UpdateServers:
         """Apply the change, and emit an event for each server."""
         batch.apply_event(CapacityChanged(batch.state.next_slot, dict(self.servers)))
         if self.sets_capacity:
-            forget_withheld(batch, self.servers.keys())
+            clear_withheld(batch, self.servers.keys())
         for name in self.servers:
             batch.emit("server", server=name, what=self.what)
 

@@ -48,7 +48,7 @@ from shadowprice.service.state.restart_costs import is_restart
 from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUp, stated_seconds
-from shadowprice.service.state.stated_work import forget_repeated
+from shadowprice.service.state.stated_work import uncount_repeated
 from shadowprice.service.state.store_queries import command_times
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
@@ -651,7 +651,7 @@ class RecordProgress:
         repeated = (record.measured - report.progress) / MICRO
         saved = record.resumed_before < 0 or report.progress > record.resumed_before
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
-        forget_repeated(batch, record, report.progress)
+        uncount_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
         batch.apply_event(ProgressMeasured(batch.state.next_slot, measured))
         if not saved and record.job.resumable is not False:

@@ -170,7 +170,7 @@ class RestartCostEstimator:
             return None
         return replace(job, restart=restart)
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove the measurements of a job."""
         self._measured.pop(name, None)
 

@@ -103,8 +103,8 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
     return limited
 
 
-def forget_withheld(batch: Batch, servers: Collection[str]) -> None:
-    """Forget what is withheld of servers whose configured capacity has changed."""
+def clear_withheld(batch: Batch, servers: Collection[str]) -> None:
+    """Clear the withheld amounts of servers whose configured capacity has changed."""
     withheld = {name: item for name, item in batch.state.withheld.items() if name not in servers}
     if len(withheld) < len(batch.state.withheld):
         _put(batch, withheld)

@@ -196,7 +196,7 @@ class AdvanceSlots:
             try:
                 batch.apply_event(JobRevised(batch.engine.slot, revised))
             except ShadowpriceError as error:
-                batch.state.restarts.forget(name)
+                batch.state.restarts.remove(name)
                 log.info("failed to update the restart cost of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
@@ -222,7 +222,7 @@ class AdvanceSlots:
             try:
                 batch.apply_event(JobRevised(engine.slot, capped(revised.job, engine.cluster)))
             except ShadowpriceError as error:
-                batch.state.speeds.forget(name)
+                batch.state.speeds.remove(name)
                 log.info("failed to update the speed of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)

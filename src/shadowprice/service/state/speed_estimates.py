@@ -137,7 +137,7 @@ class SpeedEstimator:
         confirmed = (n for n, window in watched.windows.items() if len(window) >= MIN_SAMPLE_SLOTS)
         return tuple(sorted({*watched.ratios, *confirmed}))
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove the measurements of a job."""
         self._watched.pop(name, None)
 

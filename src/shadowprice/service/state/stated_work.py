@@ -101,8 +101,8 @@ def begin_generation(batch: Transaction, name: str) -> None:
         batch.update_view(name, covered=covered, covered_before=covered)
 
 
-def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
-    """Forget work that the newest generation repeats, given its first report.
+def uncount_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
+    """Uncount work that the newest generation repeats, given its first report.
 
     ``measured`` is the reported progress, which is less than before. The job is known to save, so
     the share of its work that is repeated isn't counted again.
