@@ -95,7 +95,7 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     yield "work", f"{pluralize(work, 'mini-batch')}{factors}, {step} each on one worker"
     yield (
         "at best",
-        f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width",
+        f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), maximum workers",
     )
     yield "worth", _worth(job)
     if job["due"] is not None:

@@ -249,7 +249,7 @@ class RoundPolicy:
             raise InputError(
                 Fault(
                     "lambda",
-                    "Lemma 1's value needs known jobs that are worth something",
+                    "Lemma 1's value needs known jobs with positive utility",
                     "give a number",
                 )
             )
@@ -646,13 +646,13 @@ class RoundPolicy:
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
     def _abandon_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
-        """Abandon jobs that are worth nothing even if they run at once, as fast as possible."""
+        """Abandon jobs whose utility is 0 even if they run at once, as fast as possible."""
         for gang in left:
             if gang.values(self._min_slots(gang))[-1] > 0:
                 continue
             refusal = Refusal(
                 RefusalReason.NO_VALUE,
-                f"is worth nothing from slot {turn.start} on",
+                f"its utility is 0 from slot {turn.start} on",
                 value=0.0,
                 cost=0.0,
                 bottleneck="its utility",

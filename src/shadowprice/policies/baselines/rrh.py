@@ -120,8 +120,8 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
             return None
         worthless = value <= 0
         message = (
-            f"worth {value:.4g} when it is likely to complete, in {wait:.0f} slots, less a delay "
-            f"cost of {cost:.4g} to the jobs behind it: not above the threshold of "
+            f"its discounted utility is {value:.4g} if it completes in {wait:.0f} slots; minus a "
+            f"delay cost of {cost:.4g} to other jobs, that is not above the threshold of "
             f"{self._parameters.threshold:g}"
         )
         return Refusal(

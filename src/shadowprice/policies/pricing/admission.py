@@ -524,8 +524,8 @@ def _refuse_revision(
         return build_refusal(quote, view, state.job, offer, state.remaining)
     return Refusal(
         RefusalReason.PRICE,
-        f"worth {kept.utility:.4g} by slot {kept.schedule.completion}, and its remaining work "
-        f"costs {kept.cost:.4g} at current prices",
+        f"its utility by slot {kept.schedule.completion} is {kept.utility:.4g}, not above the "
+        f"price of its remaining work, {kept.cost:.4g}",
         value=kept.utility,
         cost=kept.cost,
         completion=kept.schedule.completion,

@@ -65,7 +65,7 @@ More jobs are a rush, in which promised jobs should keep their slack. Such a pla
 
 _FELL_SHORT: Final = "less was done than was planned"
 
-_REVISED: Final = "it was revised, and would be worth nothing by when it was promised"
+_REVISED: Final = "it was revised, and its utility would be 0 by its promise"
 
 _READMITTED: Final = "it was revised"
 
