@@ -374,7 +374,7 @@ def simulate(
         raise InputError(Fault("advice_seconds", problem, "leave out one of the two"))
     named = PolicyChoice.named(policy, to_python_values(parameters or {}), location="policy")
     choice = with_lengths_in_label(replace(named, titled=named.name), seen[0])
-    return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
+    return Result(_with_advice(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
 @few_collections()
@@ -435,7 +435,7 @@ def compare(
         if mode_runs[-1].info["partial"]:
             raise KeyboardInterrupt
         runs += [
-            _advised(run, scenario, choice, advice_seconds)
+            _with_advice(run, scenario, choice, advice_seconds)
             for run, choice in zip(mode_runs, labelled, strict=True)
         ]
         more_runs, stopped = further_seeds(source.with_lengths(mode), labelled, chosen[1:])
@@ -508,7 +508,7 @@ def _seeds(seeds: Any) -> int:
     return to_int(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
 
 
-def _advised(
+def _with_advice(
     run: RunData, scenario: Scenario, choice: PolicyChoice, seconds: float | None
 ) -> RunData:
     if seconds is None or run.info["partial"]:
@@ -545,9 +545,9 @@ def _source(
 ) -> ScenarioSource:
     return ScenarioSource(
         cluster=Path(cluster) if isinstance(cluster, str) else to_python_values(cluster),
-        jobs=_listed(jobs, "jobs"),
+        jobs=_as_list(jobs, "jobs"),
         trace=None if trace is None else str(trace),
-        incidents=_listed(incidents, "incidents"),
+        incidents=_as_list(incidents, "incidents"),
         until=until,
         slot=slot,
         load=load,
@@ -555,7 +555,7 @@ def _source(
     )
 
 
-def _listed(
+def _as_list(
     given: PathLike | Iterable[Mapping[str, Any]] | None, kind: str
 ) -> Path | list[Any] | None:
     if given is None:

@@ -172,7 +172,7 @@ class Relaxation:
         self._shares: dict[tuple[int, bytes], Floats] = {}
         self._capacity = cluster.capacity
         self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
-        self._choices = [self._choices_of(job) for job in self.members]
+        self._choices = [self._feasible_choices(job) for job in self.members]
         self._drop_dominated()
         self._table = JobTable(
             self.members,
@@ -276,7 +276,7 @@ class Relaxation:
             return worker, np.zeros_like(worker)
         return worker, prices[:, -1] @ self._share(len(self.limits) - 1, member.ps)
 
-    def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
+    def _feasible_choices(self, job: Job) -> tuple[Integers, Integers, Floats]:
         gains = np.maximum(job.gains, job.internal_gains)
         maximum = int(fit_counts(self._capacity, job.worker, self._hosts[0]).sum())
         fits = (gains > 0) & (job.worker_counts <= maximum)

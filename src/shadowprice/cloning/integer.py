@@ -124,11 +124,11 @@ class _Core:
         count = int(self.arrays.tasks[group])
         # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
-            return [self._balanced(group, gap, count)]
-        combined = self._combined(group, gap, count)
-        return [combined] if combined is not None else [self._balanced(group, gap, 1)] * count
+            return [self._balance(group, gap, count)]
+        combined = self._combine(group, gap, count)
+        return [combined] if combined is not None else [self._balance(group, gap, 1)] * count
 
-    def _balanced(self, group: int, gap: float, tasks: int) -> _Options:
+    def _balance(self, group: int, gap: float, tasks: int) -> _Options:
         size = 256
         while True:
             penalty, late = np.empty(size), np.empty(size)
@@ -148,7 +148,7 @@ class _Core:
         none = np.zeros((0, 0), dtype=np.int64)
         return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
-    def _combined(self, group: int, gap: float, count: int) -> _Options | None:
+    def _combine(self, group: int, gap: float, count: int) -> _Options | None:
         """Return every combination of a group's tasks, None if there are too many."""
         size = MAX_MOVES
         while True:

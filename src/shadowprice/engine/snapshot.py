@@ -153,20 +153,20 @@ def restore(
     if version != FORMAT:
         raise InputError(Fault("snapshot", f"unknown format {version!r}; expected {FORMAT}"))
     try:
-        engine = _restored(record, policy, keeps_memory=keeps_memory)
+        engine = _restore_engine(record, policy, keeps_memory=keeps_memory)
         same_sources = record["versions"]["sources"] == sources()
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
     if memory and same_sources:
-        engine.session.load_state(_memory_of(record))
+        engine.session.load_state(_read_policy_state(record))
     else:
         engine.session.resync()
     return engine
 
 
-def _memory_of(record: Mapping[str, Any]) -> bytes:
+def _read_policy_state(record: Mapping[str, Any]) -> bytes:
     try:
         return zlib.decompress(base64.b64decode(record["memory"]))
     except (ValueError, zlib.error) as error:
@@ -191,7 +191,7 @@ def clone(engine: Engine) -> Engine:
     return copy
 
 
-def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
+def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
     cluster = cluster_from_record(record["cluster"])
     engine = Engine(
         cluster,

@@ -143,13 +143,13 @@ def _service(
             try:
                 yield api
             finally:
-                _cancelled(api)
+                _cancel_all(api)
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait(60)
 
 
-def _cancelled(api: _Api) -> None:
+def _cancel_all(api: _Api) -> None:
     """Cancel all jobs that aren't over, and wait for their end."""
     waiting = [
         job["name"]

@@ -216,15 +216,15 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
         place = f"{path}: line {lines + 1}"
         raise InputError(Fault(place, f"truncated {packed} stream", _HINT)) from error
     except (zlib.error, lzma.LZMAError) as error:
-        raise _damaged(path, packed, lines, error) from error
+        raise _damage_error(path, packed, lines, error) from error
     except OSError as error:
         if packed and error.errno is None:  # gzip, bzip2 and zstd raise it for a damaged stream
-            raise _damaged(path, packed, lines, error) from error
+            raise _damage_error(path, packed, lines, error) from error
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
 
 
-def _damaged(path: Path, packed: str, lines: int, error: Exception) -> InputError:
+def _damage_error(path: Path, packed: str, lines: int, error: Exception) -> InputError:
     if any(text in str(error) for text in ("Memory usage limit", "too much memory")):
         message = f"its {packed} dictionary exceeds {MAX_DECOMPRESSOR_BYTES >> 20} MiB"
         return InputError(Fault(str(path), message, f"pack it with {packed} -9 or gzip"))

@@ -235,7 +235,7 @@ class ApiClient:
                     f"{self.host} did not answer in {REQUEST_TIMEOUT_SECONDS:g} s"
                 ) from error
             except (OSError, ValueError, _client_error()) as error:
-                raise ApiUnreachableError(f"{self.host}: {_message_of(error)}") from error
+                raise ApiUnreachableError(f"{self.host}: {_error_text(error)}") from error
             self._last_date = (response.headers.get("Date", ""), time.monotonic())
             if response.status < 400:
                 return text
@@ -276,7 +276,7 @@ class ApiClient:
         except TimeoutError as error:
             raise ApiUnreachableError(f"{self.host} fell silent") from error
         except (OSError, ValueError, _client_error()) as error:
-            raise ApiUnreachableError(f"{self.host}: {_message_of(error)}") from error
+            raise ApiUnreachableError(f"{self.host}: {_error_text(error)}") from error
 
     async def _start_request(
         self, method: str, path: str, query: Mapping[str, object], body: Any, content: str
@@ -337,7 +337,7 @@ def _query_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _message_of(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return (str(error) or type(error).__name__)[:_MAX_MESSAGE_CHARS]
 
 

@@ -251,10 +251,10 @@ class Bench:
             estimate = seen.pace.step_time()
             elapsed = now - ordered
             on_progress(_activity(seen), min(1.0, elapsed / limits.seconds), estimate)
-            if elapsed > limits.seconds or self._known(estimate, now, limits):
+            if elapsed > limits.seconds or self._is_measured(estimate, now, limits):
                 return
 
-    def _known(self, step: StepTime | None, now: float, limits: Limits) -> bool:
+    def _is_measured(self, step: StepTime | None, now: float, limits: Limits) -> bool:
         first = self._seen.pace.first
         if step is None or first is None:
             return False

@@ -273,7 +273,7 @@ def _servers(
         for count, demand in zip((workers, ps), demands[name], strict=True):
             for resource, amount in demand.items():
                 used[server][resource] += count * amount
-    lost = _lost(info, slot)
+    lost = _lost_servers(info, slot)
     unit = {name: 1000 if kind == "count" else 1 for name, kind in cluster["resources"].items()}
     columns: dict[str, list[Any]] = {}
     for index, (name, kind) in enumerate(cluster["servers"]):
@@ -309,7 +309,7 @@ def _state(lost: bool, busy: bool, share: float) -> str:
     return "full" if share >= 1 else "mixed"
 
 
-def _lost(info: Fields, slot: int) -> set[str]:
+def _lost_servers(info: Fields, slot: int) -> set[str]:
     lost: set[str] = set()
     for event in info["incidents"]:
         if event["slot"] <= slot and "server_lost" in event:

@@ -50,7 +50,7 @@ class Writer:
         self._standing: dict[Callable[[DurableEngine, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
-        self.hub = EventBroadcaster(self._missed)
+        self.hub = EventBroadcaster(self._missed_events)
         self.listeners: list[Callable[[CommitResult], None]] = []
         durable.decided = self.metrics.decision.observe
         first = durable.present_state()
@@ -150,7 +150,7 @@ class Writer:
         """Name of the policy."""
         return self._durable.choice.name
 
-    def _missed(self, after: int, tenant: str | None) -> list[StoredEvent]:
+    def _missed_events(self, after: int, tenant: str | None) -> list[StoredEvent]:
         del tenant  # events without a tenant are visible too, so the caller filters
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)
@@ -162,7 +162,7 @@ class Writer:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except StoreError as error:
-            self._failed(error)
+            self._on_store_error(error)
             return None
 
     async def _commit(self, batch: WriteBatch) -> bool:
@@ -178,7 +178,7 @@ class Writer:
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
-            self._failed(error)
+            self._on_store_error(error)
             batch.fail(
                 ProblemError(
                     "storage", "the write may not have been committed; send the request again"
@@ -249,7 +249,7 @@ class Writer:
 
     # ---------------------------------------------------------------- health
 
-    def _failed(self, error: Exception) -> None:
+    def _on_store_error(self, error: Exception) -> None:
         """Mark the store as unwritable, which starts retries, and refuse queued operations."""
         self.metrics.failures.labels("store").inc()
         reason = str(error) or "out of memory"  # a MemoryError has no text

@@ -202,7 +202,7 @@ def read_times(
     dated = bool(dates.drop_nulls().all()) or numbers.null_count() > text.null_count()
     numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
     if numeric.sum() == text.is_not_null().sum():
-        seconds = _scaled(numbers, unit).alias(column.name)
+        seconds = _scale_numbers(numbers, unit).alias(column.name)
         return Times(seconds, seconds, bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any()))
     naive, offset = _naive(text, order, location)
     shift = pl.Series("offset", offset)
@@ -214,14 +214,14 @@ def read_times(
         with_offset = pl.col("utc") / 1e6 - pl.col("o")
         seconds_read = pl.when(pl.col("o").is_null()).then(pl.col("local") / 1e6)
         read = frame.select(seconds_read.otherwise(with_offset).alias("read")).to_series()
-        scaled = _scaled(numbers, unit)
+        scaled = _scale_numbers(numbers, unit)
         mixed = pl.DataFrame({"read": read, "number": scaled, "numeric": numeric})
         chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
         readings.append(mixed.select(chosen).to_series())
     return Times(readings[0], readings[1], absolute=True)
 
 
-def _scaled(numbers: pl.Series, unit: float) -> pl.Series:
+def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     """Return numbers as seconds: those since 1970 by their size, smaller ones by the unit."""
     frame = numbers.to_frame("n")
     size = pl.col("n").abs()
@@ -247,7 +247,7 @@ def _naive(
     for form in forms:
         if parsed.null_count() == bare.null_count():
             break
-        found = _parsed(bare, form)
+        found = _parse_times(bare, form)
         parsed = parsed.to_frame("a").with_columns(b=found).select(pl.coalesce("a", "b"))["a"]
     return parsed, offset
 
@@ -257,19 +257,19 @@ def _forms(sample: pl.Series, order: Literal["", "dmy", "mdy"], location: str) -
 
     def counts(dates: tuple[str, ...]) -> dict[str, int]:
         forms = (date + clock for date, clock in product(dates, _CLOCKS))
-        read = {form: len(sample) - _parsed(sample, form).null_count() for form in forms}
+        read = {form: len(sample) - _parse_times(sample, form).null_count() for form in forms}
         return {form: count for form, count in read.items() if count}
 
     found = counts(_ISO_DATES) | counts(_NAMED_DATES)
     for form in _CTIMES:
-        if count := len(sample) - _parsed(sample, form).null_count():
+        if count := len(sample) - _parse_times(sample, form).null_count():
             found[form] = count
     if sum(found.values()) < len(sample):
         found |= _day_or_month_first(counts(_DAY_FIRST), counts(_MONTH_FIRST), order, location)
     return sorted(found, key=found.__getitem__, reverse=True)
 
 
-def _parsed(texts: pl.Series, form: str) -> pl.Series:
+def _parse_times(texts: pl.Series, form: str) -> pl.Series:
     """Return the times that have a form; %Y also accepts the year 24, which is no such time."""
     times = texts.str.strptime(pl.Datetime("us"), form, strict=False)
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]

@@ -154,7 +154,9 @@ def _extension_format(extension: Extension) -> TraceFormat:
     else:
         name, location = extension.name, f"{extension.group}: {extension.name}"
     if isinstance(loaded, TraceFormat):
-        return replace(loaded, name=name, read=_checked(loaded.read, location), extension=extension)
+        return replace(
+            loaded, name=name, read=_check_result(loaded.read, location), extension=extension
+        )
     try:
         inspect.signature(loaded).bind(None, None)
     except (TypeError, ValueError) as error:
@@ -162,10 +164,10 @@ def _extension_format(extension: Extension) -> TraceFormat:
         hint = "name such a function, or a TraceFormat"
         raise InputError(Fault(location, message, hint)) from error
     title, _ = summary_of(loaded)
-    return TraceFormat(name, title, _checked(loaded, location), extension=extension)
+    return TraceFormat(name, title, _check_result(loaded, location), extension=extension)
 
 
-def _checked(read: Importer, location: str) -> Importer:
+def _check_result(read: Importer, location: str) -> Importer:
     """Return an importer that raises an error if the result isn't a `Trace`."""
 
     def checked(path: Path, reading: ImportContext) -> Trace:

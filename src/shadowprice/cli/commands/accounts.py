@@ -235,7 +235,7 @@ def budget(
         elif grant is not None:
             changed = client.grant(tenant, grant, note=note)
         elif change:
-            changed = _changed(client, tenant, change)
+            changed = _change_budget(client, tenant, change)
         else:
             changed = _tenant(client, tenant)
     if output is Output.JSON:
@@ -254,7 +254,7 @@ def _carry(text: str | None) -> float | str | None:
         raise InputError(Fault("--carry", message, "write 100, or all")) from error
 
 
-def _changed(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
+def _change_budget(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
     """Change some keys of a budget, or create the budget."""
     current = next((item.budget for item in client.tenants() if item.name == tenant), None)
     budget = {**({} if current is None else current.record), **change}

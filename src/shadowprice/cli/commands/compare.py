@@ -208,7 +208,7 @@ def compare(
                     jobs = certificate.completion.jobs
                     run.info["bound"]["completion"]["mean_jct"] = mean_completion(run.jobs, jobs)
             if options.advice and not run.info["partial"]:
-                run = _advised(run, scenario, chosen, advising, stop, quiet)
+                run = _add_advice(run, scenario, chosen, advising, stop, quiet)
             if pending is not None:
                 write_compared_run(run, pending.path)
 
@@ -304,7 +304,7 @@ def _add_recorded_execution(
     return runs if recorded is None else [*runs, recorded]
 
 
-def _advised(
+def _add_advice(
     run: RunData,
     scenario: Scenario,
     choices: Sequence[PolicyChoice],

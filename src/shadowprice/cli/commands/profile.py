@@ -223,7 +223,7 @@ def profile(
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
-        _shown(counts, quiet or output is Output.JSON) as report,
+        _show_progress(counts, quiet or output is Output.JSON) as report,
     ):
         points, unmeasured = asyncio.run(
             measure_all(Path(folder), measured, counts, limits, report)
@@ -248,11 +248,11 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
     for counts, reason in unmeasured.items():
         first, *lines = reason.splitlines()
         if lines:
-            print_note(f"{_counted(counts)}: {first}; its log ends:")
+            print_note(f"{_count_text(counts)}: {first}; its log ends:")
         for line in lines:
             print_note(line)
     summary = "; ".join(
-        f"{_counted(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
+        f"{_count_text(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
     )
     return ShadowpriceError(f"not measured: {summary}")
 
@@ -307,7 +307,7 @@ def _check_command(words: tuple[str, ...]) -> None:
         raise InputError(Fault("COMMAND", f"unknown program {quote_for_display(words[0])}", hint))
 
 
-def _counted(who: tuple[int, int]) -> str:
+def _count_text(who: tuple[int, int]) -> str:
     from shadowprice.profiling.findings import counted
 
     return counted(*who)
@@ -321,7 +321,7 @@ def _write(path: Path, content: str) -> None:
 
 
 @contextmanager
-def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
+def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
     """Show the measurements: bars on a terminal, one line for each change elsewhere."""
     from shadowprice.profiling.findings import rounded
 
@@ -338,11 +338,11 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallb
 
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bars:
-            tasks = [bars.add_task(_counted(key), total=1.0, start=False) for key in counts]
+            tasks = [bars.add_task(_count_text(key), total=1.0, start=False) for key in counts]
 
             def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
                 bars.start_task(tasks[at])
-                text = f"{_counted(counts[at])}: {describe(what, step)}"
+                text = f"{_count_text(counts[at])}: {describe(what, step)}"
                 bars.update(tasks[at], completed=share, description=text)
 
             yield draw
@@ -354,7 +354,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallb
             if last.get(at) != what:
                 last[at] = what
                 line = describe(what, step) if what == "stopping" else what
-                print_note(f"{_counted(counts[at])}: {line}")
+                print_note(f"{_count_text(counts[at])}: {line}")
 
         yield write
 

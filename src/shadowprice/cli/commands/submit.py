@@ -179,7 +179,7 @@ def submit(
         ]
         if wait:
             client.retry = FAILOVER  # the service answered before: wait for it
-            submitted = _awaited(client, submitted, quiet or output is Output.JSON)
+            submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
         outlooks = [] if wait or output is Output.JSON or quiet else _outlooks(client, submitted)
     if output is Output.JSON:
         records = [job.record for job in submitted]
@@ -212,13 +212,13 @@ def _submit_entries(
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
     if len(entries) == 1:
-        with _placed(entries, single=True):
+        with _locate_diagnostics(entries, single=True):
             return [client.submit(entries[0].record)], {}
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     for first in range(0, len(entries), MAX_BATCH_JOBS):
         batch = entries[first : first + MAX_BATCH_JOBS]
-        with _placed(batch, single=False):
+        with _locate_diagnostics(batch, single=False):
             response = client.submit_many(
                 [item.record for item in batch], wait=DECISION_WAIT_SECONDS
             )
@@ -299,7 +299,7 @@ def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, comma
 
 
 @contextmanager
-def _placed(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
+def _locate_diagnostics(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
     """Convert the service's diagnostics to locations in the files."""
     from shadowprice.client import ServiceError
 
@@ -326,7 +326,7 @@ def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool)
     return fault
 
 
-def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
+def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
     """Wait until all jobs are closed, and show their progress."""
     import time
 
@@ -351,14 +351,14 @@ def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
                 current[number] = client.job(f"id:{number}")
             open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
-            bar.update(task, completed=done, state=_counted(open_jobs))
+            bar.update(task, completed=done, state=_count_text(open_jobs))
             if not open_jobs:
                 return list(current.values())
             time.sleep(pause)
             pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)
 
 
-def _counted(jobs: Sequence[Job]) -> str:
+def _count_text(jobs: Sequence[Job]) -> str:
     counts: dict[str, int] = {}
     for job in jobs:
         counts[job.state] = counts.get(job.state, 0) + 1
@@ -390,7 +390,7 @@ def _print_quotes(
     quotes: list[Quote] = []
     for entry in entries:
         advised = sum(item.outlook is not None for item in quotes)
-        with _placed([entry], single=True):
+        with _locate_diagnostics([entry], single=True):
             quotes.append(client.quote(entry.record, outlook=outlook and advised < MAX_OUTLOOKS))
     if output is Output.JSON:
         print_json([item.record for item in quotes])

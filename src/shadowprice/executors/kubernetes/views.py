@@ -136,7 +136,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         if ended is None or not parse_timestamp(ended.get("finishedAt"))
         else _exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
-        unplaced=_unplaced(placed),
+        unplaced=_unscheduled_reason(placed),
         gated=bool(spec.get("schedulingGates")),
         service=_service(labels),
         job=str(labels.get(names.JOB, "")),
@@ -167,7 +167,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next(matching, {})
 
 
-def _unplaced(placed: Mapping[str, Any]) -> str:
+def _unscheduled_reason(placed: Mapping[str, Any]) -> str:
     if placed.get("status") != "False" or placed.get("reason") != "Unschedulable":
         return ""
     return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]

@@ -176,7 +176,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 return
 
     async def _open_bridge(self, keep: int) -> None:
-        link = self.session.link = BridgeClient(self.path / "bridge.log", self._happened)
+        link = self.session.link = BridgeClient(self.path / "bridge.log", self._on_actor_event)
         try:
             await link.open(keep)
             root = self.session.settings.node_dir
@@ -281,7 +281,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     # ------------------------------------------------------------------ following
 
-    def _happened(self, event: dict[str, Any]) -> None:
+    def _on_actor_event(self, event: dict[str, Any]) -> None:
         """Apply an event of the bridge about an actor."""
         for entry in self._registry.entries.values():
             part = entry.parts.get(event["name"])

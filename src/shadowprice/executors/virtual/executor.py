@@ -113,7 +113,7 @@ class VirtualExecutor:
             self._over(entry, StartRefused(spec.command, *key, self._wall(), refusal))
             return Receipt.ACCEPTED
         self._live[spec.job] = entry
-        self._after(job.launch_seconds, self._launched, entry)
+        self._after(job.launch_seconds, self._on_launched, entry)
         return Receipt.ACCEPTED
 
     def _refusal(self, spec: GenerationSpec) -> str:
@@ -168,16 +168,16 @@ class VirtualExecutor:
         limit = entry.spec.program.grace if grace is None else grace
         saving = entry.job.save_seconds
         if entry.trains is None or self._now() < entry.trains or saving is None:
-            self._after(0.0, self._stopped, entry, None, False)
+            self._after(0.0, self._on_stopped, entry, None, False)
         elif saving > limit:
-            self._after(limit, self._stopped, entry, None, True)
+            self._after(limit, self._on_stopped, entry, None, True)
         else:
-            self._after(saving, self._stopped, entry, saving, False)
+            self._after(saving, self._on_stopped, entry, saving, False)
         return Receipt.ACCEPTED
 
     # ------------------------------------------------------------------ job behaviour
 
-    def _launched(self, entry: VirtualGeneration) -> None:
+    def _on_launched(self, entry: VirtualGeneration) -> None:
         if entry.phase is not GenerationPhase.STARTING:
             return
         entry.phase, entry.started = GenerationPhase.RUNNING, self._now()
@@ -209,7 +209,7 @@ class VirtualExecutor:
             entry.halted = self._now()
             self._end(entry, ending, code, reason)
 
-    def _stopped(self, entry: VirtualGeneration, saving: float | None, forced: bool) -> None:
+    def _on_stopped(self, entry: VirtualGeneration, saving: float | None, forced: bool) -> None:
         if not entry.alive:  # its server was lost meanwhile
             return
         code = SIGKILL_EXIT if forced else SIGTERM_EXIT

@@ -115,15 +115,15 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     policies = POLICIES[:2] if settings.quick else POLICIES
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
-    (steps,) = settings.each(_profiled, [(WIDTHS,)], lambda *_: "measuring the job")
+    (steps,) = settings.each(_profile_speeds, [(WIDTHS,)], lambda *_: "measuring the job")
     speeds = {n: rounded(per_second) for n, (per_second, _) in steps.items()}
     (start,) = settings.each(
-        _started, [(speeds, target, settings.seed)], lambda *_: "measuring a start"
+        _median_start_seconds, [(speeds, target, settings.seed)], lambda *_: "measuring a start"
     )
     minimum = start + 1.0 / speeds[1]  # a step is finished before it stops
     long = math.ceil(MIN_STARTS_PER_SLOT * minimum / SLOT) * SLOT
     (move,) = settings.each(
-        _moved, [(speeds, target, settings.seed, long)], lambda *_: "measuring a move"
+        _median_move_seconds, [(speeds, target, settings.seed, long)], lambda *_: "measuring a move"
     )
     restart = max(minimum, move)
     times = math.ceil(MIN_STARTS_PER_SLOT * restart / SLOT)
@@ -133,7 +133,7 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
         for job in (job.stretched(times) for job in workload)
     ]
     ran = settings.each(
-        _lived,
+        _run_live,
         [(jobs, choice, slot, target) for choice in policies],
         lambda _jobs, choice, *_: f"really running under {choice.label}",
     )
@@ -168,7 +168,7 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     }
 
 
-def _lived(
+def _run_live(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     choice: PolicyChoice,
     slot: float,
@@ -186,7 +186,9 @@ def _probe(
     return _record(job, speeds, seed, 0.0)
 
 
-def _moved(speeds: Mapping[int, float], target: ExecutorTarget, seed: int, slot: float) -> float:
+def _median_move_seconds(
+    speeds: Mapping[int, float], target: ExecutorTarget, seed: int, slot: float
+) -> float:
     """Return the median time of a job's moves in seconds, 0 if it measured none.
 
     The job has the cluster to itself, gives half of it to another job after two slots, and gets it
@@ -197,14 +199,14 @@ def _moved(speeds: Mapping[int, float], target: ExecutorTarget, seed: int, slot:
         (0.0, _probe(1, long, speeds, seed)),
         (2 * slot, _probe(2, short, speeds, seed, "language")),
     ]
-    changes = _lived(jobs, PolicyChoice("drf"), slot, target)["probe-1"].changes
+    changes = _run_live(jobs, PolicyChoice("drf"), slot, target)["probe-1"].changes
     return median(changes) if changes else 0.0
 
 
-def _started(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> float:
+def _median_start_seconds(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> float:
     """Return the median seconds without progress at the beginning of a job's first slot."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
-    lived = _lived(probes, PolicyChoice("fifo"), SLOT, target)
+    lived = _run_live(probes, PolicyChoice("fifo"), SLOT, target)
     starts = [value.start(speeds) for value in lived.values()]
     measured = [value for value in starts if value is not None]
     if not measured:
@@ -213,7 +215,7 @@ def _started(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> 
     return median(measured)
 
 
-def _profiled(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
+def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
     """Return mini-batches per second by number of workers, and half their confidence interval."""
     with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
         command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), folder, _path())
@@ -274,7 +276,7 @@ def _compare(
 ) -> None:
     """Compare real results with a simulation of the same jobs and submissions."""
     policy = choice.label
-    run = _simulated(choice, slot, jobs, lived)
+    run = _simulate(choice, slot, jobs, lived)
     simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
@@ -313,7 +315,7 @@ def _compare(
         curves += progress_rows(policy, name, predicted, measured, range(last + 1), work)
 
 
-def _simulated(
+def _simulate(
     choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],

@@ -218,7 +218,7 @@ def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _rounded(seed: int, solutions: bool) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
+def _probe_rounding(seed: int, solutions: bool) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
     on = cluster(MACHINES, SLOTS, SLOT, seed)
     jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
     probe = PlacementProbe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4, solutions=solutions)
@@ -263,7 +263,7 @@ def measure(settings: ExperimentSettings) -> Tables:
     """
     seeds = 2 if settings.quick else 10
     results = settings.each(
-        _rounded,
+        _probe_rounding,
         [(settings.seed + index, index < SOLUTION_SEEDS) for index in range(seeds)],
         lambda seed, _: f"seed {seed}",
     )

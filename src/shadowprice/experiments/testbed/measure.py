@@ -73,7 +73,7 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
     size = QUICK if settings.quick else FULL
     target = settings.target or ExecutorTarget()
     (start,) = settings.each(
-        _started, [(size, target, settings.seed)], lambda *_: "measuring a start"
+        _mean_start_seconds, [(size, target, settings.seed)], lambda *_: "measuring a start"
     )
     restart = min(float(size.seconds), start)
     files = _files(size, settings.seed, restart)
@@ -114,7 +114,7 @@ def _files(size: ExperimentScale, seed: int, restart: float | None) -> InputFile
 # ------------------------------------------------------------------ real runs
 
 
-def _lived(
+def _run_live(
     files: InputFiles,
     jobs: Sequence[Mapping[str, Any]],
     choice: PolicyChoice,
@@ -132,7 +132,7 @@ def _lived(
     )
 
 
-def _started(size: ExperimentScale, target: ExecutorTarget, seed: int) -> float:
+def _mean_start_seconds(size: ExperimentScale, target: ExecutorTarget, seed: int) -> float:
     """Return the mean seconds without progress after a start, from the beginning of a slot.
 
     In the runs several jobs start and move at one slot boundary, and share this machine's
@@ -150,7 +150,7 @@ def _started(size: ExperimentScale, target: ExecutorTarget, seed: int) -> float:
     ]
     once = PROBE_GAP_SLOTS * len(waves)
     for slots in (once, BUSY_RETRY_FACTOR * once):
-        lived = _lived(files, jobs, PolicyChoice("drf"), target, seed, slots)
+        lived = _run_live(files, jobs, PolicyChoice("drf"), target, seed, slots)
         for wave in reversed(waves):
             starts = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
             measured = [value for value in starts if value is not None]
@@ -165,7 +165,7 @@ def _ran(
 ) -> dict[str, LiveJobResult]:
     """Run all jobs under a policy until the last slot is over."""
     files = _files(size, seed, restart)
-    return _lived(files, files.jobs, choice, target, seed, size.slots)
+    return _run_live(files, files.jobs, choice, target, seed, size.slots)
 
 
 # ------------------------------------------------------------------ comparison with the simulator

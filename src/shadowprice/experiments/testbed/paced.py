@@ -117,7 +117,7 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
     with ThreadPoolExecutor(len(variants)) as threads:
         lives = list(
             threads.map(
-                lambda variant, delay: _lived(
+                lambda variant, delay: _run_live(
                     files, variant, settings.seed, _target(target, variant), delay
                 ),
                 variants,
@@ -162,7 +162,7 @@ def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
     return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
 
 
-def _lived(
+def _run_live(
     files: InputFiles, variant: Variant, seed: int, target: ExecutorTarget, delay: float
 ) -> dict[str, LiveJobResult]:
     """Run the jobs under a policy's service, which starts after ``delay`` seconds."""

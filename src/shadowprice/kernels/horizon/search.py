@@ -204,7 +204,7 @@ def _last_used(option: Integers) -> int:
     return used
 
 
-def _checked(cost: Floats, gain: Integers) -> tuple[Floats, Integers]:
+def _check_inputs(cost: Floats, gain: Integers) -> tuple[Floats, Integers]:
     """Return contiguous arrays; raise ValueError for wrong shapes, costs < 0 or gains < 1."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
     # Copied, because numba would compile everything again for a read-only array.
@@ -246,7 +246,7 @@ def best_schedule(
         share of ``bound``. If it isn't, and the gap isn't 0, the result is any schedule without a
         positive payoff, with a bound that isn't positive either.
     """
-    cost, gain = _checked(cost, gain)
+    cost, gain = _check_inputs(cost, gain)
     utility = np.ascontiguousarray(utility, dtype=np.float64)
     if utility.shape != (cost.shape[0],):
         raise ValueError(f"utility must have one entry a slot ({cost.shape[0]})")

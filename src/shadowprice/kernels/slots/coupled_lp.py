@@ -155,7 +155,7 @@ def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row)
 
 
 @inlined
-def _entering(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
+def _entering_column(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
     """Return the column that the dual ratio test selects, and its class; column -3 for none."""
     w, s, cost = corners.w, corners.s, corners.cost
     column_0, column_1 = path.basis[COLUMN_0], path.basis[COLUMN_1]
@@ -230,7 +230,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
                 key[owner], basis[COLUMN_0 + leaving] = basis[COLUMN_0 + leaving], key[owner]
                 _sum_keys(corners, path)
                 continue
-        entering, owner = _entering(corners, path, row_1 if leaving == 1 else row_0, duals)
+        entering, owner = _entering_column(corners, path, row_1 if leaving == 1 else row_0, duals)
         if entering == -3:
             return False
         basis[COLUMN_0 + leaving] = entering

@@ -150,12 +150,12 @@ class PdorsPlanner:
             pairs_of(job),
             internal_servers.copy(),
             Gains(job.gains.copy(), job.internal_gains.copy()),
-            self._method_of(spread),
+            self._build_method(spread),
             streams,
         )
         return SlotChoices(state_of, slots, streams, cost, machine, relaxed, rounds)
 
-    def _method_of(self, spread: bool) -> Method:
+    def _build_method(self, spread: bool) -> Method:
         parameters = self._parameters
         return Method(self._method, spread, parameters.factor, parameters.delta, parameters.tries)
 
@@ -213,7 +213,7 @@ class PdorsPlanner:
         machines = len(slot.free)
         workers, ps = np.zeros((2, machines), dtype=np.int64)
         place_external(
-            slot, pairs_of(job), np.full(counts, np.inf), self._method_of(spread),
+            slot, pairs_of(job), np.full(counts, np.inf), self._build_method(spread),
             choices.streams[state], choice, workers, ps,
         )  # fmt: skip
         used = np.flatnonzero((workers > 0) | (ps > 0))

@@ -106,7 +106,7 @@ def _excess(
     """Return the missing capacity of a placement's servers, shape (slots, servers, resources)."""
     servers, ledger = list(placement.servers), view.ledger
     used = ledger.used[start - ledger.start : end - ledger.start][:, servers].copy()
-    used -= _taken(job, own, servers, start, end)
+    used -= _plan_usage(job, own, servers, start, end)
     entries = zip(placement.workers, placement.ps, strict=True)
     demand = np.array([_amounts(job, workers, ps) for workers, ps in entries])
     return np.asarray(used + demand - ledger.capacity[servers], dtype=np.int64)
@@ -156,7 +156,7 @@ def _candidates(
         pinned = view.pinned(job.name)
         if pinned and running is not None:
             plan = plan.without(running)
-        reserved = _taken(job, plan, servers, start, end)
+        reserved = _plan_usage(job, plan, servers, start, end)
         if not reserved.any():
             continue
         if pinned:
@@ -168,7 +168,7 @@ def _candidates(
         yield running is not None, loss, other, reserved
 
 
-def _taken(job: Job, plan: Schedule, servers: list[int], start: int, end: int) -> Integers:
+def _plan_usage(job: Job, plan: Schedule, servers: list[int], start: int, end: int) -> Integers:
     """Return the reservations of a plan, shape (slots, servers, resources)."""
     reserved = np.zeros((end - start, len(servers), len(job.worker)), dtype=np.int64)
     if not len(plan):

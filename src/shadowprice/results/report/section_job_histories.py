@@ -101,7 +101,7 @@ def stories(
     names = chosen["job"].to_list()
     last = [decisions.get(name, [{}])[-1] for name in names]
     ran = _ran(run, names)
-    plan = _planned(names, decisions, run.server_names)
+    plan = _plans_by_job(names, decisions, run.server_names)
     planned, unkept = _compare(ran, plan, len(names))
     # A decision's cost is a price in units of utility, but the job table's cost is money.
     priced = "cost" in chosen.columns
@@ -163,16 +163,18 @@ def _ran(run: RunData, names: Sequence[str]) -> PlacementColumns:
     for piece in run.allocations.iter_slices(_PIECE):
         rows = piece.join(order, on="job", how="inner")
         keys = [rows[name].to_numpy().astype(np.int64) for name in _KEYS]
-        parts.append(_joined(keys, rows["slot"].to_numpy().astype(np.int64)))
+        parts.append(_merge_placements(keys, rows["slot"].to_numpy().astype(np.int64)))
     if not parts:
-        return _joined([np.zeros(0, dtype=np.int64)] * len(_KEYS), np.zeros(0, dtype=np.int64))
+        return _merge_placements(
+            [np.zeros(0, dtype=np.int64)] * len(_KEYS), np.zeros(0, dtype=np.int64)
+        )
     *columns, slot, lasts = (
         np.concatenate([part[name] for part in parts]) for name in PLACEMENT_COLUMNS
     )
-    return _joined(columns, slot, lasts)
+    return _merge_placements(columns, slot, lasts)
 
 
-def _planned(
+def _plans_by_job(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]], servers: Sequence[str]
 ) -> PlacementColumns:
     """Return each job's last plan, including that of a job that was dropped later."""
@@ -186,7 +188,7 @@ def _planned(
                 for slot, server, workers, ps in plans[-1]
             ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    return _joined(list(table[:4]), table[4])
+    return _merge_placements(list(table[:4]), table[4])
 
 
 def _promises(
@@ -211,7 +213,7 @@ def _promises(
     )
 
 
-def _joined(
+def _merge_placements(
     keys: Sequence[NDArray[np.int64]],
     slot: NDArray[np.int64],
     lasts: NDArray[np.int64] | None = None,

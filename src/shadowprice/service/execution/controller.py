@@ -111,7 +111,7 @@ class ExecutionController:
         self._resync = False
         self._retry_at = 0.0
         self._background = BackgroundTasks(log, driver.metrics.failed)
-        driver.listeners.append(self._published)
+        driver.listeners.append(self._on_published)
         driver.delete_job_data = self.delete_job_data
         driver.fetch_progress = self.fetch_progress
         driver.stale_jobs = self.stale_jobs
@@ -201,7 +201,7 @@ class ExecutionController:
         """Stop the tasks and close the executor; running generations continue."""
         await run_all(self._background.end, self._unpacker.close, self.executor.close)
 
-    def _published(self, committed: CommitResult) -> None:
+    def _on_published(self, committed: CommitResult) -> None:
         for name, view in committed.views.items():
             if not view.state.open:
                 self._reconciler.closed(name)

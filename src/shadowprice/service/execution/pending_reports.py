@@ -71,7 +71,7 @@ class PendingReports:
         previous = self.kept.pop(_subject(report), None)
         if isinstance(report, ServerSeen | ServerGone):
             previous = None
-            self._overtake(_server_of(report))
+            self._overtake(_server_name(report))
         entry = PendingReport(report) if previous is None else replace(previous, report=report)
         self.kept[_subject(report)] = entry
 
@@ -103,18 +103,18 @@ class PendingReports:
 def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:
     """Return the key by which a newer report replaces an older one."""
     if isinstance(report, ServerSeen | ServerGone):
-        return type(report), _server_of(report)
+        return type(report), _server_name(report)
     reason = report.reason if isinstance(report, InvalidProgress) else ""
     kind = Ended if isinstance(report, StartRefused) else type(report)
     return kind, report.job, report.generation, reason
 
 
-def _server_of(report: ServerSeen | ServerGone) -> str:
+def _server_name(report: ServerSeen | ServerGone) -> str:
     return report.server if isinstance(report, ServerGone) else report.server.name
 
 
 def _about(report: DurableReport | ServerSeen | ServerGone) -> str:
     """Describe a report's subject for a log line."""
     if isinstance(report, ServerSeen | ServerGone):
-        return f"server {_server_of(report)!r}"
+        return f"server {_server_name(report)!r}"
     return f"generation {report.generation} of {report.job!r}"

@@ -164,10 +164,10 @@ class Reconciler:
         return [
             number
             for number, command in unacknowledged.items()
-            if self._done(command, running.get(command.job))
+            if self._is_completed(command, running.get(command.job))
         ]
 
-    def _done(self, order: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
+    def _is_completed(self, order: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
         """Return whether a command is completed or superseded."""
         phases = self.held.get(order.job, {})
         if isinstance(order, Stop):

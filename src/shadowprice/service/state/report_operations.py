@@ -756,7 +756,9 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     order = batch.state.orders.get(report.job)
     if order is None:
         return 0.0
-    ordered = _ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
+    ordered = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
+        order.slot
+    )
     seconds = report.at - ordered / SECOND
     if isinstance(order, Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
@@ -791,13 +793,13 @@ def _note_process(batch: Batch, report: Started) -> None:
         return
     start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
     if report.at * SECOND > end:  # a service that was down issues the command late
-        ordered = _ordered_at(batch, report.job, report.generation)
+        ordered = _command_time(batch, report.job, report.generation)
         start = ordered if ordered > end else start
     seconds = max(0.0, report.at - start / SECOND)
     _record_start_up(batch, StartUp(report.job, report.generation, seconds, seconds))
 
 
-def _ordered_at(batch: Batch, job: str, generation: int) -> int:
+def _command_time(batch: Batch, job: str, generation: int) -> int:
     """Return when a generation was commanded, in nanoseconds since 1970; 0 if that isn't stored."""
     return command_times(batch.connection, [(job, generation)]).get((job, generation), 0)
 

@@ -115,7 +115,7 @@ class RestartCostEstimator:
     def started(self, tenant: str | None, seconds: float, stated: float) -> None:
         """Record the measured and the stated cost of a first start, in seconds; 0 if not stated."""
         if stated:
-            self._costs_of(tenant).factors.append(seconds / stated)
+            self._tenant_costs(tenant).factors.append(seconds / stated)
 
     def note(
         self,
@@ -145,11 +145,11 @@ class RestartCostEstimator:
         away = max(0.0, metrics.get(DOWNTIME_METRIC, 0.0)) if resized else 0.0
         seconds = min(sum(metrics[part] for part in CHANGE_METRICS) + away, max(0.0, observed()))
         measured.seconds.append(seconds)
-        self._costs_of(tenant).seconds.append(seconds)
+        self._tenant_costs(tenant).seconds.append(seconds)
         self.started(tenant, seconds, stated())
         return True
 
-    def _costs_of(self, tenant: str | None) -> _TenantCosts:
+    def _tenant_costs(self, tenant: str | None) -> _TenantCosts:
         """Return a tenant's costs, and make the tenant the last to be evicted."""
         costs = self._tenants.pop(tenant or "", None) or _TenantCosts()
         self._tenants[tenant or ""] = costs

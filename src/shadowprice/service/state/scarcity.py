@@ -66,7 +66,7 @@ def find_scarcest(engine: Engine, job: Job, *, empty: bool = False) -> ScarceRes
     ``empty``, return what the empty cluster lacks; None if it has room for all processes.
     """
     cluster = engine.cluster
-    classes, free = _state_of(engine)
+    classes, free = _server_state(engine)
     if empty:
         free = cluster.capacity
     candidates: list[tuple[tuple[float, ...], ScarceResource]] = []
@@ -124,7 +124,7 @@ def find_scarcest(engine: Engine, job: Job, *, empty: bool = False) -> ScarceRes
 
 def has_free_capacity(engine: Engine, job: Job) -> bool:
     """Return whether a job fits at its minimum size beside what runs and is promised."""
-    classes, state = _state_of(engine)
+    classes, state = _server_state(engine)
     free = state.copy()
     requirements = [(job.worker, int(job.worker_counts[0]), engine.cluster.hosts_workers)]
     if job.ps is not None:
@@ -151,7 +151,7 @@ _KNOWN: WeakKeyDictionary[Engine, tuple[Version, Cluster, ServerClasses, Amounts
 """Kinds of servers and free amounts of each engine after its last event: a batch refuses many."""
 
 
-def _state_of(engine: Engine) -> tuple[ServerClasses, Amounts]:
+def _server_state(engine: Engine) -> tuple[ServerClasses, Amounts]:
     few = len(engine.open_jobs) <= _MAX_EXACT_JOBS
     version = (engine.slot, engine.slot_running, engine.sequence if few else None)
     known = _KNOWN.get(engine)

@@ -189,10 +189,10 @@ class ArrivalReplay:
             coming = [arrival for arrival in arriving.get(slot, ()) if arrival[0] != self._changed]
             if slot in extra and self._changed is not None:
                 insort(coming, (self._changed, extra[slot]), key=itemgetter(0))
-            yield from self._decided(coming)
+            yield from self._decide_slot(coming)
             yield len(self._scenario.jobs), None
 
-    def _decided(self, coming: Sequence[Arrival]) -> Iterator[tuple[int, Decision | None]]:
+    def _decide_slot(self, coming: Sequence[Arrival]) -> Iterator[tuple[int, Decision | None]]:
         """Decide the jobs of a slot."""
         policy = self._policy
         policy.expect([job for _, job in coming])

@@ -140,7 +140,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     )
     reading.tally.add("dropped", "line before the header", preamble)
     filled = [name for name in header if table.frame.select(~is_nothing(pl.col(name)).all()).item()]
-    names = _mapping(place, header, filled, mapping)
+    names = _map_columns(place, header, filled, mapping)
     used = {
         meaning: int(table.frame.select((~is_nothing(pl.col(column))).sum()).item())
         for meaning, column in names.items()
@@ -208,7 +208,7 @@ def _preamble(head: str) -> tuple[int, str]:
     return min(count, len(lines) - 1), separator
 
 
-def _mapping(
+def _map_columns(
     location: str, header: Sequence[str], filled: Sequence[str], mapping: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the column of each meaning: as mapped, else as the header of a filled column says."""
@@ -226,7 +226,7 @@ def _mapping(
             names[meaning] = found
     for meaning, column in mapping.items():
         if column and column not in header:
-            hint = hint_for_unknown(column, header, f"it has {_listed(header)}")
+            hint = hint_for_unknown(column, header, f"it has {_list_names(header)}")
             raise InputError(
                 Fault(location, f"the header has no column {quote_for_display(column)}", hint)
             )
@@ -243,7 +243,7 @@ def _mapping(
         lacking.append("GPUs")
     if lacking:
         message = f"no column looks like {' or '.join(lacking)}"
-        hint = f"its columns are {_listed(header)}; name them: {_EXAMPLE}"
+        hint = f"its columns are {_list_names(header)}; name them: {_EXAMPLE}"
         raise InputError(Fault(location, message, hint))
     return names
 
@@ -267,7 +267,7 @@ def _pairs(mapping: str) -> dict[str, str]:
     return pairs
 
 
-def _listed(header: Sequence[str]) -> str:
+def _list_names(header: Sequence[str]) -> str:
     more = f" and {len(header) - 30} more" if len(header) > 30 else ""
     return ", ".join(quote_for_display(name) for name in header[:30]) + more
 

@@ -355,7 +355,7 @@ def _read_resources(table: CheckedTable) -> None:
         table.check(is_readable, name, "is no list of resources", hint)
     frame = table.frame
     read = {name: [_tres(text) for text in frame[name]] for name in names}
-    nodes = each(frame["NNodes"], _whole, pl.Int64()).fill_null(1)
+    nodes = each(frame["NNodes"], _parse_count, pl.Int64()).fill_null(1)
     rows = list(zip(*read.values(), strict=True))
     # GRES are counted by node, TRES in all.
     gpus = [_first(tres.gpus for tres in row[:2]) for row in rows]
@@ -403,7 +403,7 @@ def _tres(text: str | None) -> Tres:
     return (tres_of(text) if text else None) or Tres()
 
 
-def _whole(text: str) -> int | None:
+def _parse_count(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
