@@ -233,11 +233,11 @@ class Recorder(Observer):
 
     # ------------------------------------------------------------ hooks
 
-    def began(self, engine: Engine) -> None:
+    def on_start(self, engine: Engine) -> None:
         """Store the engine, which holds the records of open jobs."""
         self.engine = engine
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record an event and its commands."""
         match event:
             case SlotEnded(slot):
@@ -276,7 +276,7 @@ class Recorder(Observer):
                 self.earned[command.job] = command.utility
                 self.completions[command.job] = command.slot
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         """Record the numbers of running and waiting jobs, and the policy's prices."""
         running = len(engine.running)
         self.slots.append(slot)
@@ -289,11 +289,11 @@ class Recorder(Observer):
             self.prices[slot] = np.where(owned, prices, 0.0).sum(axis=0) / count
             self.heat.add(slot, prices.sum(axis=1))
 
-    def decided(self, seconds: float) -> None:
+    def on_decision(self, seconds: float) -> None:
         """Record the duration of a decision."""
         self.latencies.append(seconds)
 
-    def left(self, records: Sequence[JobRecord]) -> None:
+    def on_jobs_closed(self, records: Sequence[JobRecord]) -> None:
         """Record the results of closed jobs."""
         for record in records:
             index = self.order[record.job.name]

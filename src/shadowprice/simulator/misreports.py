@@ -128,7 +128,7 @@ class TrueRevenue(Observer):
         self.done: dict[str, int] = {}
         self.balance = 0
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record progress and payments."""
         if isinstance(event, SlotEnded):
             gained: Counter[str] = Counter()

@@ -205,7 +205,7 @@ class Finished(Observer):
     def __init__(self) -> None:
         self.when: list[tuple[str, int]] = []
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         del event
         self.when += [(one.job, one.slot) for one in commands if isinstance(one, Completed)]
 

@@ -32,7 +32,7 @@ class Seen(Observer):
 
     slots: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         self.slots[slot] = {
             "running": dict(engine.running),
             "open": list(engine.open_jobs),

@@ -271,7 +271,7 @@ class RoundPolicy:
                     self._return_to_batch(view, name)
             case PlansFellShort(_, names):
                 # Pinned jobs can't move, so they are extended before others take the units.
-                for name in sorted(names, key=lambda name: not view.pinned(name)):
+                for name in sorted(names, key=lambda name: not view.is_pinned(name)):
                     yield from self._extend(view, view.open_jobs[name])
             case JobsFinished(_, names):
                 for name in names:
@@ -297,7 +297,7 @@ class RoundPolicy:
         if extension is None:
             return
         value = utility_value(job.utility, extension.plan.completion - job.arrival)
-        if extension.displaced and not view.pinned(job.name):
+        if extension.displaced and not view.is_pinned(job.name):
             delay = self._next_start(view, job) - view.slot
             value_if_stopped = utility_value(
                 job.utility, extension.plan.completion + delay - job.arrival
@@ -534,7 +534,7 @@ class RoundPolicy:
     def _open(self, view: View, pool: TenantPool, turn: Round) -> RoundMarket:
         """Open a pool's market of a round, without the units of gangs that have plans."""
         slots = min(turn.end, view.end) - turn.start
-        lost = [view.lost(server) for server in range(view.cluster.servers)]
+        lost = [view.is_lost(server) for server in range(view.cluster.servers)]
         market = pool.open(slots, lost, pack_in_time=self.parameters.ties == "pack")
         for state in view.open_jobs.values():
             plan = state.plan.from_slot(turn.start)

@@ -127,7 +127,7 @@ class PricedAdmission(ABC):
             case PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
                 # Pinned jobs can't move, so they are extended before others take the capacity.
-                for name in sorted(names, key=lambda name: not view.pinned(name)):
+                for name in sorted(names, key=lambda name: not view.is_pinned(name)):
                     state = view.open_jobs.get(name)
                     # The extension of another plan may have changed this one, or dropped its job.
                     if state is not None and state.plan is plans[name]:
@@ -378,7 +378,7 @@ class PricedAdmission(ABC):
         The plan may only use capacity that no other job has reserved. Raises `RevisionRefusedError`
         if no plan has a positive payoff.
         """
-        job, pinned = state.job, view.pinned(state.job.name)
+        job, pinned = state.job, view.is_pinned(state.job.name)
         in_place = self._plan_in_place(view, state)
         if len(state.plan):
             # Its own reservations must neither raise the price nor take the capacity.
@@ -404,8 +404,8 @@ class PricedAdmission(ABC):
         """Return the rest of a plan, extended if needed; None if other jobs are in its way."""
         job, ahead = state.job, state.plan.from_slot(view.slot)
         charged = self.capabilities.charges_restarts
-        running = view.running(job.name)
-        if len(ahead) and not view.pinned(job.name):
+        running = view.running_placement(job.name)
+        if len(ahead) and not view.is_pinned(job.name):
             done = planned_progress(job, ahead, running, charged=charged)
             if done >= state.remaining:
                 return ahead
@@ -431,15 +431,15 @@ class PricedAdmission(ABC):
         cost = float(quote.slot_costs(plan).sum())
         value = utility_value(job.utility, plan.completion - job.arrival)
         yield Commit(name, plan, value - cost, value, cost, message=SHORT)
-        for other in filter(view.pinned, extension.displaced):
+        for other in filter(view.is_pinned, extension.displaced):
             yield from self._extend(view, view.open_jobs[other])
-        to_replan = [other for other in extension.displaced if not view.pinned(other)]
+        to_replan = [other for other in extension.displaced if not view.is_pinned(other)]
         for other in self._by_payoff(view, to_replan):
             yield self._replan_admitted(view, view.open_jobs[other], OVERRUN)
 
     def _is_worthwhile(self, view: View, state: JobState, longer: Extension) -> bool:
         """Return whether an extension loses no more utility than stopping the job would."""
-        if not longer.displaced or view.pinned(state.job.name):
+        if not longer.displaced or view.is_pinned(state.job.name):
             return True
         self._planner.follow(view.ledger)
         job, offer = state.job, self._requote(view, state).best()

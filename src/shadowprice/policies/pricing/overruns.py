@@ -42,16 +42,16 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
     The job is not a bag, and still has the reservations of its plan. With ``charged``, plans count
     restarts.
     """
-    job, running = state.job, view.running(state.job.name)
+    job, running = state.job, view.running_placement(state.job.name)
     ahead = state.plan.from_slot(view.slot)
-    if view.pinned(job.name):
+    if view.is_pinned(job.name):
         kept, placement, start = EMPTY_SCHEDULE, running, view.slot
     elif not len(state.plan):
         return None
     else:
         kept, placement = ahead, _last_placement(state.plan)
         start = max(view.slot, state.plan.completion + 1)
-    if placement is None or any(map(view.lost, placement.servers)):
+    if placement is None or any(map(view.is_lost, placement.servers)):
         return None
     if not _are_allowed(job, kept, placement):
         return None
@@ -60,7 +60,7 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
     slots = _slots_for(job, placement, state.remaining - done, moved=charged and not continues)
     end = start + slots
     if end > view.end:
-        if not view.pinned(job.name) or view.end == view.until:
+        if not view.is_pinned(job.name) or view.end == view.until:
             return None
         end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
     plan = _append(kept, placement, start, end)
@@ -152,8 +152,8 @@ def _candidates(
             continue
         if other.plan.completion < start:
             continue
-        plan, running = other.plan, view.running(job.name)
-        pinned = view.pinned(job.name)
+        plan, running = other.plan, view.running_placement(job.name)
+        pinned = view.is_pinned(job.name)
         if pinned and running is not None:
             plan = plan.without(running)
         reserved = _plan_usage(job, plan, servers, start, end)

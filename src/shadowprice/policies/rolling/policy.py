@@ -579,7 +579,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             ends_first = jobs.ends_first(state.job, completion)
             if self._context.end_moves and ends_first:
                 continue
-            if view.pinned(name):
+            if view.is_pinned(name):
                 continue  # the engine abandons it if it seems to never end
             refuse = refuse_past_end if ends_first else refuse_no_value
             self._remove_job(name)

@@ -60,7 +60,7 @@ class GangPolicy(ReactivePolicy[P]):
 
     def _units_up(self, view: View) -> tuple[Integers, Integers]:
         """Return the worker units and the PS units of each server, 0 for lost servers."""
-        up = np.array([not view.lost(server) for server in range(view.cluster.servers)])
+        up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
         return self._tenancy.workers * up, self._tenancy.ps * up
 
     def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:

@@ -122,15 +122,15 @@ class _View:
         end = self.reservations.end
         return end if self.until is None else min(end, self.until)
 
-    def lost(self, server: int) -> bool:
+    def is_lost(self, server: int) -> bool:
         del server
         return False
 
-    def pinned(self, job: str) -> bool:
+    def is_pinned(self, job: str) -> bool:
         del job
         return False
 
-    def running(self, job: str) -> Placement | None:
+    def running_placement(self, job: str) -> Placement | None:
         del job
         return None
 
