@@ -166,7 +166,7 @@ class ExecutionController:
                     ", ".join(share.server for share in item.placement),
                 )
                 self._unreported.append(item)
-        self._reconciler.found(generations, orphans)
+        self._reconciler.set_actual_state(generations, orphans)
         self.pending.reports += [
             Started(0, item.job, item.generation, item.started)
             for item in generations
@@ -204,7 +204,7 @@ class ExecutionController:
     def _on_published(self, committed: CommitResult) -> None:
         for name, view in committed.views.items():
             if not view.state.open:
-                self._reconciler.closed(name)
+                self._reconciler.on_job_closed(name)
         self._wake.set()
 
     # ---------------------------------------------------------------- reports
@@ -305,12 +305,12 @@ class ExecutionController:
         return ends
 
     def _retry_later(self, entry: PendingReport, error: Exception | None) -> None:
-        self.pending.put_off(entry, error)
+        self.pending.retry_later(entry, error)
         self._driver.metrics.failed("report")
 
     async def _acknowledge_end(self, report: Ended | StartRefused) -> None:
         await self.executor.acknowledge_end(report.job, report.generation)
-        self._reconciler.recorded(report.job, report.generation)
+        self._reconciler.on_end_recorded(report.job, report.generation)
 
     # ---------------------------------------------------------------- commands
 
@@ -389,7 +389,7 @@ class ExecutionController:
         await self.limit_servers()
         await self.record_pending()
         published = self._driver.published
-        completed = self._reconciler.acknowledged(published.running, published.unacknowledged)
+        completed = self._reconciler.completed_commands(published.running, published.unacknowledged)
         if completed:
             await self._driver.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
@@ -409,7 +409,7 @@ class ExecutionController:
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
-            starts = [item.order for item in actions if isinstance(item, StartAction)]
+            starts = [item.command for item in actions if isinstance(item, StartAction)]
             command_times = await self._driver.ordered(
                 [(item.job, item.generation) for item in starts]
             )
@@ -417,7 +417,7 @@ class ExecutionController:
             await _each(partial(self._perform, command_times), actions)
 
     def _is_unpacking(self, action: StartAction | StopAction) -> bool:
-        return isinstance(action, StartAction) and self._unpacker.is_busy(action.order.job)
+        return isinstance(action, StartAction) and self._unpacker.is_busy(action.command.job)
 
     async def _perform(
         self, ordered: Mapping[tuple[str, int], int], action: StartAction | StopAction
@@ -425,9 +425,11 @@ class ExecutionController:
         """Execute an action; a start is skipped until its files are unpacked."""
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
-            self._reconciler.stopping(action.job, action.generation, self._driver.clock.now())
+            self._reconciler.on_stop_accepted(
+                action.job, action.generation, self._driver.clock.now()
+            )
             return
-        command = action.order
+        command = action.command
         wanted = self._driver.published.running.get(command.job)
         if wanted is None or wanted.generation != command.generation:
             return  # superseded since the comparison; its files may be deleted already
@@ -442,7 +444,7 @@ class ExecutionController:
         if failure is not None:
             self._refuse(command, failure.reason, lasting=failure.lasting)
             return
-        self._reconciler.accepted(command.job, command.generation)
+        self._reconciler.on_start_accepted(command.job, command.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
             self._reconciler.held.get(command.job, {}).pop(command.generation, None)

@@ -89,7 +89,7 @@ class PendingReports:
         if isinstance(entry.report, Ended | StartRefused):
             self.kept.pop((Started, entry.report.job, entry.report.generation, ""), None)
 
-    def put_off(self, entry: PendingReport, error: Exception | None) -> None:
+    def retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "see the log" if error is None else f"{type(error).__name__}: {error}"
         entry.fault = f"what was reported of {_about(entry.report)} cannot be recorded: {reason}"
