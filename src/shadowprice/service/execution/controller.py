@@ -159,8 +159,8 @@ class ExecutionController:
             new = not self._reconciler.is_orphan(item.job, item.generation)
             if new and item.end is None:
                 log.warning(
-                    "generation %d of %r runs on %s, but these data never ordered it (was a backup "
-                    "restored?): it is stopped",
+                    "stopping generation %d of %r on %s: the store has no command for it "
+                    "(was a backup restored?)",
                     item.generation,
                     item.job,
                     ", ".join(share.server for share in item.placement),
@@ -193,8 +193,8 @@ class ExecutionController:
     def begin(self) -> None:
         """Start the background tasks."""
         self._background.again("watch", self._watch, "following the executor's reports")
-        self._background.again("runner", self._record_step, "taking reports in")
-        self._background.again("runner", self._command_step, "giving orders")
+        self._background.again("runner", self._record_step, "recording reports")
+        self._background.again("runner", self._command_step, "sending commands")
         self._wake.set()
 
     async def close(self) -> None:

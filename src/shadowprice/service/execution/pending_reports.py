@@ -92,7 +92,7 @@ class PendingReports:
     def retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "see the log" if error is None else f"{type(error).__name__}: {error}"
-        entry.fault = f"what was reported of {_about(entry.report)} cannot be recorded: {reason}"
+        entry.fault = f"failed to record a report on {_about(entry.report)}: {reason}"
         entry.due, entry.pause = (
             monotonic() + entry.pause,
             min(2.0 * entry.pause, MAX_BACKOFF_SECONDS),
