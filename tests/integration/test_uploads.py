@@ -530,7 +530,7 @@ def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
     assert runner is not None
     executor = runner.executor
     assert isinstance(executor, UnpacksFiles)
-    read_times, blocked, go_on = driver.ordered, threading.Event(), threading.Event()
+    read_times, blocked, go_on = driver.fetch_command_times, threading.Event(), threading.Event()
 
     async def slow(generations: Any) -> Any:
         times = await read_times(generations)
@@ -539,7 +539,7 @@ def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
             await asyncio.to_thread(go_on.wait, WAIT_LIMIT_SECONDS)
         return times
 
-    monkeypatch.setattr(driver, "ordered", slow)
+    monkeypatch.setattr(driver, "fetch_command_times", slow)
     command = f"pwd >{tmp_path}/where; echo 1 >result; exit 3"
     run = {"command": ["sh", "-c", command], "upload": digest, "retries": 1}
     job = {"name": "between", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}

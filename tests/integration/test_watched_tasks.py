@@ -94,7 +94,7 @@ def executor_in(folder: Path, live: list[RunningService]) -> LocalExecutor:
 
     def failed(what: str) -> None:
         for one in live:
-            one.service.metrics.failed(what)
+            one.service.metrics.count_failure(what)
 
     options = ExecutorOptions(
         str(folder / "local" / "executor"), settings={"cgroup": "off"}, failed=failed

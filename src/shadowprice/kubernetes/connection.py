@@ -239,7 +239,7 @@ class ApiClient:
             self._last_date = (response.headers.get("Date", ""), time.monotonic())
             if response.status < 400:
                 return text
-            pause = max(pauses.failed(), _retry_delay(response.headers.get("Retry-After")))
+            pause = max(pauses.record_failure(), _retry_delay(response.headers.get("Retry-After")))
             if response.status != 429 or time.monotonic() + pause > until:
                 raise _error_from_response(response.status, text)
             await asyncio.sleep(pause)

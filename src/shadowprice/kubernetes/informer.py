@@ -123,7 +123,7 @@ class Informer(Generic[CachedT]):
                 started = time.monotonic()
                 await self._watch()
                 if time.monotonic() - started >= MIN_HEALTHY_WATCH_SECONDS:
-                    pauses.succeeded()
+                    pauses.reset()
                     continue
             except ApiError as error:
                 if error.gone:
@@ -135,7 +135,7 @@ class Informer(Generic[CachedT]):
             except Exception:  # an object of unexpected form
                 log.exception("%s is listed anew", self._path)
                 self._version = ""
-            await asyncio.sleep(pauses.failed())
+            await asyncio.sleep(pauses.record_failure())
 
     async def _watch(self) -> None:
         self.watches += 1

@@ -92,7 +92,7 @@ class Lease:
                 last_seen = ""
             if time.monotonic() > until:
                 return False
-            await asyncio.sleep(pauses.failed())
+            await asyncio.sleep(pauses.record_failure())
 
     async def release(self) -> None:
         """Release the lease, so that the next holder needn't wait."""

@@ -22,14 +22,14 @@ class Backoff:
         self._next_delay = initial
         self._until = -math.inf
 
-    def failed(self) -> float:
+    def record_failure(self) -> float:
         """Record a failed attempt; return the delay until the next one in seconds."""
         delay = self._next_delay * random.uniform(1.0 - JITTER, 1.0)
         self._next_delay = min(2.0 * self._next_delay, self._maximum)
         self._until = time.monotonic() + delay
         return delay
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         """Reset to the initial backoff."""
         self._next_delay = self._initial
         self._until = -math.inf

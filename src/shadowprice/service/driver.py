@@ -117,7 +117,7 @@ class Driver(Writer):
             PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS if may_have_stepped else FIRST_PURGE_DELAY_SECONDS
         )
         self._last_purge = self._steady_since - self.sweep_seconds + first_purge_delay
-        self._background = BackgroundTasks(log, metrics.failed)
+        self._background = BackgroundTasks(log, metrics.count_failure)
         self._purge_task: asyncio.Task[None] | None = None
         self.uploads: UploadStore | None = None
         # Methods of `ExecutionController` and `Reconciler`, set by the controller of an executor.

@@ -34,7 +34,7 @@ class KubernetesIntegration:
         self._service = service
         self._lease: Lease | None = None
         self._connection: ApiClient | None = None
-        self._background = BackgroundTasks(log, service.metrics.failed)
+        self._background = BackgroundTasks(log, service.metrics.count_failure)
         self.controller: Controller | None = None
 
     @property

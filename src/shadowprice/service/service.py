@@ -160,7 +160,7 @@ class Service:
             settings=self.settings.executor_settings,
             observing=self.settings.observe,
             election=None if self.settings.lease is None else self._resident,
-            failed=self.metrics.failed,
+            failed=self.metrics.count_failure,
         )
 
     # ---------------------------------------------------------------- starting

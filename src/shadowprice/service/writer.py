@@ -122,7 +122,7 @@ class Writer:
         assert query.answer is not None
         return query.answer.result
 
-    async def ordered(
+    async def fetch_command_times(
         self, generations: Sequence[tuple[str, int]]
     ) -> Mapping[tuple[str, int], int]:
         """Return when generations were commanded, in nanoseconds; orphans are absent.
@@ -223,7 +223,7 @@ class Writer:
         published.accounts = committed.accounts
         published.prices = committed.prices
         self.metrics.sequence.set(committed.sequence)
-        self.metrics.took(committed.events, committed.views)
+        self.metrics.record_events(committed.events, committed.views)
         for event in committed.events:
             if event.kind == "warning":
                 level = logging.WARNING if event.data["active"] else logging.INFO

@@ -34,7 +34,7 @@ def test_no_more_tries_fit_into_a_time_than_is_said(
     pauses, at, count = Backoff(first, longest), 0.0, 0
     while at <= span and count < 10_000:
         count += 1
-        pause = pauses.failed()
+        pause = pauses.record_failure()
         assert (1 - JITTER) * first <= pause <= longest
         at += pause
     if count < 10_000:
@@ -45,11 +45,11 @@ def test_pauses_double_to_their_bound_and_begin_anew() -> None:
     pauses = Backoff(1.0, 8.0)
     assert pauses.over
     for bound in (1.0, 2.0, 4.0, 8.0, 8.0):
-        assert (1 - JITTER) * bound <= pauses.failed() <= bound
+        assert (1 - JITTER) * bound <= pauses.record_failure() <= bound
     assert not pauses.over
-    pauses.succeeded()
+    pauses.reset()
     assert pauses.over
-    assert pauses.failed() <= 1.0
+    assert pauses.record_failure() <= 1.0
 
 
 def follower(connection: object, folder: Path) -> PodLogFollower:

@@ -538,7 +538,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
         store, CLUSTER, PolicyChoice("fifo", {}), MonotonicWallClock(hand), virtual=True
     )
     truth.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
-    period = truth.accounts.shown()["vision"].period
+    period = truth.accounts.snapshot()["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
 
@@ -549,7 +549,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     driver.sweep_seconds = math.inf
 
     def state() -> tuple[int, int]:
-        account = truth.accounts.shown()["vision"]
+        account = truth.accounts.snapshot()["vision"]
         return account.balance, account.period
 
     async def play() -> None:

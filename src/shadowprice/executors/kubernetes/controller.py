@@ -116,8 +116,8 @@ class KubernetesGenerationController:
             await self._on_error(error)
         if not entry.is_finished:  # `_finish` may have found a pod that still runs
             if self._progress_count > count_before:
-                self._pauses.succeeded()
-            await asyncio.sleep(self._pauses.failed())
+                self._pauses.reset()
+            await asyncio.sleep(self._pauses.record_failure())
         return entry.is_finished
 
     async def _on_error(self, error: ApiError) -> None:
@@ -309,10 +309,10 @@ class KubernetesGenerationController:
         try:
             views = {view.process: view for view in await self._objects.pods()}
         except ApiError:
-            self._unseen.failed()
+            self._unseen.record_failure()
             return  # a failed request doesn't show that they are missing
         self._listed_at = now
-        self._unseen.succeeded()
+        self._unseen.reset()
         for part in missing:
             if part.process in views:
                 part.view = views[part.process]

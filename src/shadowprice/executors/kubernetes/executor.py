@@ -395,9 +395,9 @@ class KubernetesExecutor:
                 ):
                     await self._orphans.delete_orphans(self.session, self._live())
                     self._last_collection = time.monotonic()
-                self._backoff.succeeded()
+                self._backoff.reset()
         except ApiError as error:
-            pause = self._backoff.failed()
+            pause = self._backoff.record_failure()
             log.warning("the API server is asked again in %.0f s: %s", pause, error)
 
     def _live(self) -> set[tuple[str, int]]:

@@ -167,7 +167,7 @@ class GenerationLauncher:
                     raise _RefusedError(error.status, error.reason, str(error)) from error
                 if self._entry.stop_ordered:
                     return ""
-            await asyncio.sleep(pauses.failed())
+            await asyncio.sleep(pauses.record_failure())
 
     def _already_exists_error(self, kind: str, name: str) -> _RefusedError:
         text = f"{kind} {name!r} in namespace {self._entry.namespace!r} already exists"

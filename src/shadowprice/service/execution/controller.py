@@ -110,7 +110,7 @@ class ExecutionController:
         self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
         self._resync = False
         self._retry_at = 0.0
-        self._background = BackgroundTasks(log, driver.metrics.failed)
+        self._background = BackgroundTasks(log, driver.metrics.count_failure)
         driver.listeners.append(self._on_published)
         driver.delete_job_data = self.delete_job_data
         driver.fetch_progress = self.fetch_progress
@@ -153,7 +153,9 @@ class ExecutionController:
         to have done nothing, and could be abandoned before the slot of its end.
         """
         generations = await self.executor.list()
-        ordered = await self._driver.ordered([(item.job, item.generation) for item in generations])
+        ordered = await self._driver.fetch_command_times(
+            [(item.job, item.generation) for item in generations]
+        )
         orphans = [item for item in generations if not self._is_commanded(item, ordered)]
         for item in orphans:
             new = not self._reconciler.is_orphan(item.job, item.generation)
@@ -306,7 +308,7 @@ class ExecutionController:
 
     def _retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         self.pending.retry_later(entry, error)
-        self._driver.metrics.failed("report")
+        self._driver.metrics.count_failure("report")
 
     async def _acknowledge_end(self, report: Ended | StartRefused) -> None:
         await self.executor.acknowledge_end(report.job, report.generation)
@@ -410,7 +412,7 @@ class ExecutionController:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
             starts = [item.command for item in actions if isinstance(item, StartAction)]
-            command_times = await self._driver.ordered(
+            command_times = await self._driver.fetch_command_times(
                 [(item.job, item.generation) for item in starts]
             )
             self._unpacker.retain(published.running)

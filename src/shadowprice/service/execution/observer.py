@@ -391,7 +391,7 @@ class ObservationLoop:
         self._executor = executor
         self._driver = driver
         self._cluster: Cluster | None = None
-        self._background = BackgroundTasks(log, driver.metrics.failed)
+        self._background = BackgroundTasks(log, driver.metrics.count_failure)
         seconds = float(driver.published.servers.cluster.slot_seconds)
         self._pause = max(MIN_POLL_SECONDS, min(MAX_POLL_SECONDS, seconds / 2))
 

@@ -158,7 +158,7 @@ class DurableEngine(DurableState):
             self.start_ups,
             self.withheld,
         )
-        committed.accounts = self.accounts.shown()
+        committed.accounts = self.accounts.snapshot()
         committed.prices = self._prices()
         return committed
 

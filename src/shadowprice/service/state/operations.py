@@ -261,7 +261,7 @@ def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
         )
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
-    share = batch.state.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
+    share = batch.state.restarts.estimate(job.tenant, stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
 
 

@@ -84,7 +84,9 @@ With the reconciler's backoff they take at least 155 seconds, in which an operat
 files that a restored service lacks.
 """
 
-MAX_REPORTED_ERRORS: Final = 5  # maximum number of different `misreported` events of one generation
+MAX_REPORTED_ERRORS: Final = (
+    5  # maximum number of different `emit_misreport` events of one generation
+)
 
 
 MAX_LISTED_WORKERS: Final = 8  # maximum names of workers in a message
@@ -132,7 +134,7 @@ class RecordReports:
             self._apply_start(batch, report)
             return
         if isinstance(report, InvalidProgress):
-            self.misreported(batch, report)
+            self.emit_misreport(batch, report)
             return
         if isinstance(report, PartlyEnded):
             self._apply_partial_end(batch, report)
@@ -196,7 +198,7 @@ class RecordReports:
         batch.emit("running", name, generation=report.generation)
 
     @staticmethod
-    def misreported(batch: Batch, report: InvalidProgress) -> None:
+    def emit_misreport(batch: Batch, report: InvalidProgress) -> None:
         """Emit an event for an invalid progress report.
 
         A generation gets at most `MAX_REPORTED_ERRORS` of them. A restarted executor reports an
@@ -631,7 +633,7 @@ class RecordProgress:
         generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
         before = reached if generation == report.generation else 0
         if before <= MICRO < report.progress:
-            RecordReports.misreported(
+            RecordReports.emit_misreport(
                 batch, InvalidProgress(report.job, report.generation, report.at, _OWN_STEPS)
             )
 
@@ -678,7 +680,7 @@ class RecordProgress:
             if point.generation >= generation:
                 furthest[point.job] = point.generation, point.progress, point.at
         elif point.generation == generation and point.at >= at:
-            RecordReports.misreported(
+            RecordReports.emit_misreport(
                 batch, InvalidProgress(point.job, generation, point.at, _WENT_BACK)
             )
 
@@ -735,7 +737,7 @@ def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -
         stated=partial(_stated_restart_seconds, batch, name),
     )
     if lost is not None:
-        restarts.started(tenant, lost, _stated_restart_seconds(batch, name))
+        restarts.record_first_start(tenant, lost, _stated_restart_seconds(batch, name))
     return is_new or lost is not None
 
 

@@ -93,7 +93,7 @@ class RestartCostEstimator:
             for tenant, costs in self._tenants.items()
         }
 
-    def expected(
+    def estimate(
         self, tenant: str | None, stated: Fraction | None, slot_seconds: float
     ) -> Fraction:
         """Estimate the restart cost of a job without measurements, as a share of a slot.
@@ -112,7 +112,7 @@ class RestartCostEstimator:
             return stated
         return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
 
-    def started(self, tenant: str | None, seconds: float, stated: float) -> None:
+    def record_first_start(self, tenant: str | None, seconds: float, stated: float) -> None:
         """Record the measured and the stated cost of a first start, in seconds; 0 if not stated."""
         if stated:
             self._tenant_costs(tenant).factors.append(seconds / stated)
@@ -146,7 +146,7 @@ class RestartCostEstimator:
         seconds = min(sum(metrics[part] for part in CHANGE_METRICS) + away, max(0.0, observed()))
         measured.seconds.append(seconds)
         self._tenant_costs(tenant).seconds.append(seconds)
-        self.started(tenant, seconds, stated())
+        self.record_first_start(tenant, seconds, stated())
         return True
 
     def _tenant_costs(self, tenant: str | None) -> _TenantCosts:
@@ -157,7 +157,7 @@ class RestartCostEstimator:
             del self._tenants[next(iter(self._tenants))]
         return costs
 
-    def revised(self, job: Job, slot_seconds: float) -> Job | None:
+    def revise(self, job: Job, slot_seconds: float) -> Job | None:
         """Return the job with its measured restart cost; None if its cost is about the same."""
         measured = self._measured.get(job.name)
         if measured is None or not measured.seconds:

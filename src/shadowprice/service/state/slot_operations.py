@@ -190,7 +190,7 @@ class AdvanceSlots:
         """Replan jobs with their measured restart cost."""
         slot_seconds = batch.calendar.slot_seconds
         for name in list(batch.engine.running):
-            revised = batch.state.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
+            revised = batch.state.restarts.revise(batch.engine.jobs[name].job, slot_seconds)
             if revised is None:
                 continue
             try:
@@ -213,8 +213,8 @@ class AdvanceSlots:
             if name in self.stale_jobs:
                 batch.state.speeds.skip_slot(name)
                 continue
-            revised = batch.state.speeds.revised(engine, record)
-            measured = tuple(sorted({*view.measured, *batch.state.speeds.measured(name)}))
+            revised = batch.state.speeds.revise(engine, record)
+            measured = tuple(sorted({*view.measured, *batch.state.speeds.measured_counts(name)}))
             if measured != view.measured:
                 batch.update_view(name, measured=measured)
             if revised is None:

@@ -133,7 +133,7 @@ class Controller:
             with_jobs=lambda: {key.partition("/")[0] for key in self._resources.items},
             changed=self._namespace_changed,
         )
-        self._background = BackgroundTasks(log, service.metrics.failed)
+        self._background = BackgroundTasks(log, service.metrics.count_failure)
 
     # ---------------------------------------------------------------- life
 
@@ -237,20 +237,20 @@ class Controller:
         try:
             with self._driver.metrics.reconciled.time():
                 await self._reconcile(key)
-            self._queue.succeeded(key)
+            self._queue.reset_backoff(key)
         except LeadershipLostError:
             self._queue.add(key, CONFLICT_RETRY_SECONDS)
         except ApiError as error:
-            pause = self._queue.failed(key)
+            pause = self._queue.add_rate_limited(key)
             if not (error.conflict or error.not_found):
                 log.warning("TrainingJob %s waits for %.1f s: %s", key, pause, error)
         except ProblemError as error:
-            pause = self._queue.failed(key)
+            pause = self._queue.add_rate_limited(key)
             log.info("TrainingJob %s waits for %.1f s: %s", key, pause, error)
         except Exception:
             self._driver.metrics.failures.labels("trainingjobs").inc()
             log.exception("failed to reconcile TrainingJob %s", key)
-            self._queue.failed(key)
+            self._queue.add_rate_limited(key)
 
     async def _reconcile(self, key: str) -> None:
         """Compare a resource with its job, and take the next step; see the module's docstring."""
@@ -511,7 +511,7 @@ class Controller:
             await self._write(key, "status", path, build_patch(resource, status))
             self._status_written[resource.owner.uid] = time.monotonic()
             if isinstance(found, SubmissionRejected):
-                self._recorder.refused(resource, found)
+                self._recorder.record_refusal(resource, found)
 
     def _may_write(self, step: str, key: str) -> None:
         """Raise `LeadershipLostError` if this instance no longer leads."""

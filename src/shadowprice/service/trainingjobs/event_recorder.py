@@ -72,7 +72,7 @@ class EventRecorder:
         text = format_event(entry)
         self._enqueue(object_reference(owner), f"{event.id:x}", kind, reason, text, event.at)
 
-    def refused(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
+    def record_refusal(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
         """Queue a warning that no job could be submitted for a resource."""
         reason = found.reason.value
         suffix = f"g{resource.generation}.{reason.lower()}"
