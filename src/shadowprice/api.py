@@ -29,8 +29,8 @@ from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.comparison import (
     comparison_short_table,
+    display_rows,
     is_comparison,
-    rows_of,
     write_compared_run,
     write_comparison,
 )
@@ -53,7 +53,7 @@ from shadowprice.simulator.lengths import (
     parse_lengths,
     with_lengths_in_label,
 )
-from shadowprice.simulator.scenario import Scenario, drawn_at_random, run_policy
+from shadowprice.simulator.scenario import Scenario, random_draws, run_policy
 from shadowprice.simulator.source import ScenarioSource
 from shadowprice.simulator.trials import (
     SeedRuns,
@@ -86,7 +86,7 @@ class Result(ShownAsTable):
     def short_table(self) -> ShortTable:
         """Return the metrics that ``simulate`` prints, without those of elapsed time."""
         title = f"Result of {self.policy}{', partial' if self.partial else ''}"
-        return comparison_short_table(title, [self.policy], rows_of([self.run]))
+        return comparison_short_table(title, [self.policy], display_rows([self.run]))
 
     @property
     def policy(self) -> str:
@@ -200,7 +200,7 @@ class Comparison(ShownAsTable):
         seeds = len(self.trials.seeds)
         if seeds == 1:
             runs = [result.run for result in self.runs.values()]
-            return comparison_short_table("Comparison", list(self.runs), rows_of(runs))
+            return comparison_short_table("Comparison", list(self.runs), display_rows(runs))
         title = f"Comparison, mean of {seeds} seeds ± 95 %"
         if self.trials.remark:
             title += f"; {self.trials.remark}"
@@ -451,7 +451,7 @@ def compare(
     infos = [(run.policy, chosen[0], run.info) for run in runs]
     trials = collect_seed_runs([*infos, *further])
     results = {run.policy: Result(run) for run in runs}
-    return Comparison(results, trials, gains, drawn_at_random(scenario, choices))
+    return Comparison(results, trials, gains, random_draws(scenario, choices))
 
 
 @few_collections()

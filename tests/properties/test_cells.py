@@ -11,7 +11,7 @@ from shadowprice.policies.tenants.cells import (
     Cell,
     VirtualClusters,
     assign_cells,
-    cells_of,
+    split_into_cells,
 )
 from tests.support.examples import example_count
 
@@ -19,9 +19,9 @@ PROPERTY = settings(max_examples=example_count(80), deadline=None, derandomize=T
 
 
 def test_a_server_is_the_cells_of_its_binary_digits() -> None:
-    assert cells_of(3, 6) == [Cell(3, 0, 4), Cell(3, 4, 2)]
-    assert cells_of(0, 8) == [Cell(0, 0, 8)]
-    assert cells_of(0, 0) == []
+    assert split_into_cells(3, 6) == [Cell(3, 0, 4), Cell(3, 4, 2)]
+    assert split_into_cells(0, 8) == [Cell(0, 0, 8)]
+    assert split_into_cells(0, 0) == []
 
 
 def test_buddies_split_the_smallest_and_merge_again() -> None:

@@ -19,8 +19,8 @@ from shadowprice.kernels.cloning.integer import (
     balanced_options,
     extend,
     least_penalties,
+    list_undominated,
     multisets,
-    undominated,
 )
 
 FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
@@ -253,7 +253,9 @@ class _Core:
         penalty, late, machines = new.penalty[:total], new.late[:total], new.machines[:total]
         order = np.lexsort((late, machines)) if by_machines else np.argsort(late, kind="stable")
         keep = np.empty(total, dtype=np.int64)
-        remaining = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
+        remaining = list_undominated(
+            order, penalty, late, machines, self.k, self.l, by_machines, keep
+        )
         keep = keep[:remaining]
         if remaining > MAX_STATES:
             self.whole = False

@@ -161,7 +161,7 @@ def count_with(job: Job, share: float) -> Job:
     return replace(job, utility=_round_utility(stated.scaled(share)), stated_utility=stated)
 
 
-def capped(job: Job, cluster: Cluster) -> Job:
+def cap_utility(job: Job, cluster: Cluster) -> Job:
     """Return a job whose speed was measured, with at most the maximum value at that speed."""
     if job.stated_utility is None:
         return job

@@ -241,7 +241,7 @@ def read_metrics(info: Mapping[str, Any]) -> dict[str, float | None]:
     return {measure.key: measure.read(info) for measure in OVER_SEEDS}
 
 
-def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
+def best_positions(values: Sequence[float | None], better: int) -> frozenset[int]:
     """Return the positions of the best values; empty if all are equal or ``better`` is 0."""
     present = [value for value in values if value is not None]
     if not better or len(set(present)) < 2:

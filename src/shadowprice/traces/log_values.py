@@ -297,14 +297,14 @@ def _offset_seconds(text: str) -> float | None:
     return (3600.0 * hours + 60.0 * minutes) * (-1 if text[0] == "-" else 1)
 
 
-def seconds_of(text: str, unit: float = 1.0) -> float | None:
+def parse_seconds(text: str, unit: float = 1.0) -> float | None:
     """Return a duration in seconds, or None if the text is none.
 
     It may be a number of ``unit`` seconds, ``h:mm:ss``, ``mm:ss``, Slurm's ``d-hh:mm:ss``, Python's
     ``1 day, 2:03:04``, ISO 8601's ``PT1H30M``, or written with units, such as ``2h30m``.
     """
     text = text.strip()
-    number = number_of(text)
+    number = parse_number(text)
     if number is not None:
         return number * unit
     if _NUMBER.fullmatch(text):
@@ -342,7 +342,7 @@ def _clock_seconds(clock: re.Match[str]) -> float:
     return 60.0 * first + second + fraction
 
 
-def bytes_of(text: str, unit: float = 1.0) -> int | None:
+def parse_bytes(text: str, unit: float = 1.0) -> int | None:
     """Return memory in bytes; letters are powers of 1024, as in Slurm. None if it isn't memory."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
@@ -361,7 +361,7 @@ def memory_scope(text: str) -> str | None:
     return None if match is None else match[3].lower() or None
 
 
-def number_of(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Return a number of at least 0; commas may separate thousands, or decimals (``1,5``)."""
     text = text.strip()
     if re.fullmatch(r"\d{1,3}(?:,\d{3})+(?:\.\d+)?", text):
@@ -371,10 +371,10 @@ def number_of(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) and float(text) >= 0 else None
 
 
-def gpus_of(text: str) -> Tres | None:
+def parse_gpus(text: str) -> Tres | None:
     """Return GPUs from a count, ``gpu:a100:2``, ``a100:2``, or a TRES list; None if unreadable."""
     text = text.strip()
-    number = number_of(text)
+    number = parse_number(text)
     if number is not None:
         return Tres(gpus=number)
     typed = _TYPED.fullmatch(text)
@@ -382,10 +382,10 @@ def gpus_of(text: str) -> Tres | None:
         return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
     if "=" not in text and not re.search(r"gpu|gres", text, re.IGNORECASE):
         return None
-    return tres_of(text)
+    return parse_tres(text)
 
 
-def tres_of(text: str) -> Tres | None:
+def parse_tres(text: str) -> Tres | None:
     """Return what a TRES or GRES list holds; None if the text is none.
 
     Slurm lists the total (``gres/gpu=2``) beside each type (``gres/gpu:a100=2``).
@@ -408,7 +408,7 @@ def tres_of(text: str) -> Tres | None:
         elif name == "cpu" and _NUMBER.fullmatch(amount):
             cpus = float(amount)
         elif name == "mem":
-            memory = bytes_of(amount, 1024.0**2)
+            memory = parse_bytes(amount, 1024.0**2)
         elif name == "node" and amount.isdecimal():
             nodes = int(amount)
         elif not _OTHER.fullmatch(part.strip()):
@@ -418,7 +418,7 @@ def tres_of(text: str) -> Tres | None:
     return Tres(total, "|".join(sorted(typed)) or None, cpus, memory, nodes)
 
 
-def state_of(text: str) -> str | None:
+def parse_state(text: str) -> str | None:
     """Return one of `records.STATUSES`; None if the word is unknown.
 
     A number is an exit code. Slurm adds to its states: ``CANCELLED by 1000``, ``COMPLETED+``.

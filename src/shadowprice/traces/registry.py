@@ -20,7 +20,7 @@ from shadowprice.extensions import (
     InstalledExtension,
     installed_extensions,
     is_file_reference,
-    summary_of,
+    parse_summary,
 )
 from shadowprice.traces.records import ImportTally, Trace
 
@@ -163,7 +163,7 @@ def _extension_format(extension: Extension) -> TraceFormat:
         message = f"expected an importer (path, reading) -> Trace: {error}"
         hint = "name such a function, or a TraceFormat"
         raise InputError(Fault(location, message, hint)) from error
-    title, _ = summary_of(loaded)
+    title, _ = parse_summary(loaded)
     return TraceFormat(name, title, _check_result(loaded, location), extension=extension)
 
 

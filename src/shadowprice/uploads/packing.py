@@ -135,7 +135,7 @@ class Archive:
 
 
 @contextmanager
-def packed(selection: Selection) -> Iterator[Archive]:
+def temporary_archive(selection: Selection) -> Iterator[Archive]:
     """Yield the archive of a selection, in a temporary file; see `pack`."""
     with tempfile.TemporaryFile(prefix="shadowprice-") as file:
         digest = pack(selection, file)

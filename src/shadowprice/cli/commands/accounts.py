@@ -17,7 +17,7 @@ from shadowprice.cli.console import (
     print_note,
     stdout,
 )
-from shadowprice.cli.live import ServerOption, complete_live, connected, facts, show, when
+from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.budget import parse_timestamp
 from shadowprice.core.errors import Fault, InputError
@@ -35,7 +35,7 @@ def complete_tenant(incomplete: str) -> list[str]:
     return complete_live(lambda client: (tenant.name for tenant in client.tenants()), incomplete)
 
 
-def moment_of(text: str | None, option: str) -> datetime | None:
+def parse_moment(text: str | None, option: str) -> datetime | None:
     """Parse a moment, or a duration before now such as 7d; None stays None."""
     if text is None:
         return None
@@ -70,8 +70,8 @@ def print_statement(
 
     Without a tenant, print the caller's own statement. An operator gets all accounts instead.
     """
-    first, last = moment_of(since, "--since"), moment_of(until, "--until")
-    with connected(server) as client:
+    first, last = parse_moment(since, "--since"), parse_moment(until, "--until")
+    with connect(server) as client:
         if tenant is None:
             tenant = client.service().caller.tenant
         if tenant is None:
@@ -225,7 +225,7 @@ def budget(
         )
     if requested and tenant is None:
         raise InputError(Fault("TENANT", "is missing", "name it: shadowprice budget NAME ..."))
-    with connected(server) as client:
+    with connect(server) as client:
         if tenant is None:
             listing = Listing.JSON if output is Output.JSON else Listing.TABLE
             _print_accounts(client.tenants(), listing)

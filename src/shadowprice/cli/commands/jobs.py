@@ -112,7 +112,7 @@ def jobs(
         DEFAULT_COLUMNS,
         JobFilter,
         SlotRange,
-        columns_of,
+        select_columns,
         sort_jobs,
     )
     from shadowprice.results.run_directory import read_info, read_table
@@ -135,7 +135,7 @@ def jobs(
         late=late,
     ).apply(table)
     requested = [*dict.fromkeys(_split_list(columns))]  # remove duplicates
-    names = columns_of(table, requested or [c for c in DEFAULT_COLUMNS if c in table.columns])
+    names = select_columns(table, requested or [c for c in DEFAULT_COLUMNS if c in table.columns])
     rows = sort_jobs(chosen, _split_list(sort))
     if limit is None and output is Listing.TABLE:
         limit = MOST

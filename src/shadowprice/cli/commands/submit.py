@@ -17,7 +17,7 @@ from shadowprice.cli.console import Output, print_json, print_line, print_note, 
 from shadowprice.cli.live import (
     FAILOVER,
     ServerOption,
-    connected,
+    connect,
     facts,
     number,
     percent,
@@ -159,7 +159,7 @@ def submit(
             print_note(f"{script.path}: ignored #SBATCH options: {', '.join(script.ignored)}")
     plain = _plain_job(options, script, ctx.meta.get(COMMAND, ()))
     _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
-    with connected(server) as client:
+    with connect(server) as client:
 
         def send(directory: Path, limits: UploadLimits) -> str | None:
             return send_directory(
@@ -379,7 +379,7 @@ def quote(
 
     shadowprice quote jobs.yaml
     """
-    with connected(server) as client:
+    with connect(server) as client:
         _print_quotes(client, _entries(files, only), output, outlook=False)
 
 
@@ -439,7 +439,7 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
         print_line(with_local_times(line))
 
 
-def described(job: Job) -> Iterator[tuple[str, object]]:
+def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     """Yield names and values that describe one job."""
     from shadowprice.rest.jobs import JobDetail
 
@@ -507,4 +507,4 @@ def print_job(job: Job, *, log: bool = True) -> None:
     log_lines = zip(
         chain(["log ends"], repeat("")), lines_after_first(job.reason_text), strict=False
     )
-    facts([("job", job.name), *described(job), *(log_lines if log else ())])
+    facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])

@@ -12,7 +12,7 @@ import secrets
 import time
 from typing import Any, Final
 
-from shadowprice.executors.environment import processes_of
+from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
 from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
@@ -85,7 +85,7 @@ class GenerationLauncher:
             node = session.cluster.node
             bodies = [
                 build_pod(spec, process, place, node(process.server), session.settings, secret)
-                for process in processes_of(spec)
+                for process in list_processes(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
                 service = await self._create_object(

@@ -10,7 +10,7 @@ from typing import Any, Final
 from shadowprice.core import bounds
 from shadowprice.core.job_keys import MAX_KEY_CHARACTERS
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
+from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
 
 _MAX_TEXT_CHARS: Final = 500
 _JOB_LABELS: Final = (
@@ -208,14 +208,14 @@ def requested_resources(spec: Mapping[str, Any]) -> dict[str, int]:
         for name, amount in _requests(container).items():
             total[name] = max(total.get(name, 0), amount)
     for name, text in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + parse_quantity(text, unit_of(name))
+        total[name] = total.get(name, 0) + parse_quantity(text, units_per_quantity(name))
     return total
 
 
 def _requests(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources") or {}
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: parse_quantity(text, unit_of(name)) for name, text in amounts.items()}
+    return {name: parse_quantity(text, units_per_quantity(name)) for name, text in amounts.items()}
 
 
 def _outer(

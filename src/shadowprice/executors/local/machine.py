@@ -12,7 +12,7 @@ from typing import Any, Final
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import whole_parts
 from shadowprice.executors.contract import GenerationSpec, ServerInfo
-from shadowprice.executors.environment import Process, processes_of
+from shadowprice.executors.environment import Process, list_processes
 from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.placement_checks import (
     PlacementError,
@@ -245,7 +245,7 @@ class MachineAllocator:
             used.update(record["devices"])
         assigned = {server: list(names) for server, names in spec.devices.items()}
         allocations = []
-        for process in processes_of(spec):
+        for process in list_processes(spec):
             demand = process_demand(spec, process)
             if process.server not in self._slices:
                 raise PlacementError(f"this machine has no server named {process.server!r}")

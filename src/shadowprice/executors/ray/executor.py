@@ -47,7 +47,7 @@ from shadowprice.executors.ray.head_probe import (
     probe,
 )
 from shadowprice.executors.ray.launch_plan import build_launch_plan
-from shadowprice.executors.ray.nodes import nodes_of
+from shadowprice.executors.ray.nodes import list_nodes
 from shadowprice.executors.ray.session import RaySession
 from shadowprice.executors.ray.settings import read_settings
 from shadowprice.executors.ray.tracked_generation import RayGeneration
@@ -369,7 +369,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         session = self.session
         assert session.link is not None
         records = await session.link.call("nodes", 10.0)
-        nodes = nodes_of(records, {name: node.id for name, node in session.nodes.items()})
+        nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
         previous, session.nodes = session.nodes, nodes
         now = time.time()
         for name, node in nodes.items():

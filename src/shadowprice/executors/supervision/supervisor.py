@@ -198,7 +198,7 @@ class Supervisor:
         if self._cgroup is not None:
             # A shell's SIGTERM trap may have started processes since, for example to save.
             new = cgroups.list_processes(self._cgroup) - remaining.keys()
-            remaining |= {process: children.group_of(process) for process in new}
+            remaining |= {process: children.process_group(process) for process in new}
         return remaining
 
     # ------------------------------------------------------------------ following

@@ -21,7 +21,7 @@ from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place
 from shadowprice.kernels.slots.polygons import Slot
 from shadowprice.kernels.slots.rounding import WHOLE, Wanted, mix, round_feasibly
 from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.planner import PdorsPlanner, SlotChoices, pairs_of
+from shadowprice.policies.pdors.planner import PdorsPlanner, SlotChoices, build_pairs
 from shadowprice.policies.pdors.policy import Pdors
 from shadowprice.simulator.driver import Simulation
 
@@ -124,7 +124,7 @@ def _place(
     machines = len(slot.free)
     return place_external(
         slot,
-        pairs_of(job),
+        build_pairs(job),
         np.full(len(job.worker_counts), np.inf),
         Method(method, False, gain, 1.0, TRIES),
         choices.streams[state],
@@ -190,7 +190,7 @@ def solve_interior(
 def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame:
     """Round a vertex and an interior solution of every placement in one state."""
     slot = slot_at(choices.slots, state)
-    workers, servers = pairs_of(job)
+    workers, servers = build_pairs(job)
     optimum, _, _ = _place(job, choices, state, EXACT, 2.0)
     vertex = np.full((len(workers), 2, len(slot.free)), np.nan)
     solve_slots_lp(slot, workers, servers, False, vertex)

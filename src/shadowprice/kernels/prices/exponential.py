@@ -62,7 +62,7 @@ def exponential_prices(
 
 
 @inlined
-def priced(price: Floats, share: Floats) -> float:
+def demand_cost(price: Floats, share: Floats) -> float:
     """Return the cost of a demand: the sum of price times share.
 
     An infinite price of a resource with share 0 counts as 0.

@@ -9,7 +9,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.prices.exponential import priced
+from shadowprice.kernels.prices.exponential import demand_cost
 from shadowprice.kernels.slots.polygons import add_to_hash
 
 PLACES = 1 << 40
@@ -76,8 +76,8 @@ def slot_states(
         for g in range(groups[row]):
             for r in range(resources):
                 one_price[r] = price[row, r, g]
-            group_w[g] = priced(one_price, worker_share)
-            group_s[g] = priced(one_price, server_share)
+            group_w[g] = demand_cost(one_price, worker_share)
+            group_s[g] = demand_cost(one_price, server_share)
             mixed = 0
             for k in range(kinds):
                 mixed = add_to_hash(mixed, free[row, requested[k], g])

@@ -34,14 +34,14 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.astraea.calendar import Round, RoundCalendar
-from shadowprice.policies.astraea.guarantees import performance, sigma_of
+from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
 from shadowprice.policies.astraea.market import GangAward, RoundMarket
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
 from shadowprice.policies.astraea.prices import lemma_1_rounds
 from shadowprice.policies.astraea.reasons import explain_refusal
 from shadowprice.policies.placements import restarts
-from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, extension_of
+from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, find_extension
 from shadowprice.policies.tenants.gang_jobs import (
     MICRO,
     GangJob,
@@ -212,7 +212,7 @@ class RoundPolicy:
         worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
         return {
-            "sigma": sigma_of(max(worker), max(ps, default=1.0)),
+            "sigma": lemma3_sigma(max(worker), max(ps, default=1.0)),
             "batches": bound.batches,
             "loss_at_most": bound.loss_at_most,
             "ratio_at_least": bound.ratio_at_least,
@@ -293,7 +293,7 @@ class RoundPolicy:
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
         """Extend a gang that takes longer than stated, unless stopping it loses less."""
         job = state.job
-        extension = extension_of(view, state, charged=self.capabilities.charges_restarts)
+        extension = find_extension(view, state, charged=self.capabilities.charges_restarts)
         if extension is None:
             return
         value = utility_value(job.utility, extension.plan.completion - job.arrival)

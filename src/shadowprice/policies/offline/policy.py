@@ -34,8 +34,8 @@ from shadowprice.policies.offline.parameters import OptimumParameters
 from shadowprice.policies.offline.problem import (
     OfflineSolution,
     Problem,
+    build_request,
     full_problem,
-    request_of,
     utility_end_slots,
 )
 from shadowprice.policies.offline.solver import solve
@@ -165,7 +165,7 @@ class Optimum:
             length = min(slots, len(window))
             free[:length] = window[:length]
             requests = tuple(
-                request_of(job, start, end, _remaining_work(view, job.name))
+                build_request(job, start, end, _remaining_work(view, job.name))
                 for job, end in zip(jobs, ends, strict=True)
             )
             cluster = view.cluster

@@ -47,7 +47,7 @@ from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPlanner
-from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, extension_of
+from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, find_extension
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import build_refusal, min_acceptance_factor
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
@@ -409,7 +409,7 @@ class PricedAdmission(ABC):
             done = planned_progress(job, ahead, running, charged=charged)
             if done >= state.remaining:
                 return ahead
-        extension = extension_of(view, state, charged=charged)
+        extension = find_extension(view, state, charged=charged)
         return None if extension is None or extension.displaced else extension.plan
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
@@ -417,7 +417,7 @@ class PricedAdmission(ABC):
         name = state.job.name
         charged = self.capabilities.charges_restarts
         extension = (
-            None if state.job.bag is not None else extension_of(view, state, charged=charged)
+            None if state.job.bag is not None else find_extension(view, state, charged=charged)
         )
         if extension is None or not self._is_worthwhile(view, state, extension):
             yield Displace(name, SHORT)

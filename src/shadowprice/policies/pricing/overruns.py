@@ -36,7 +36,7 @@ class Extension:
     loss: float  # utility that these lose if each completes later by the length of the extension
 
 
-def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | None:
+def find_extension(view: View, state: JobState, *, charged: bool) -> Extension | None:
     """Return the extension of a job's plan, None if its servers or slots aren't available.
 
     The job is not a bag, and still has the reservations of its plan. With ``charged``, plans count

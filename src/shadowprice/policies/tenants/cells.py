@@ -37,7 +37,7 @@ def binary_digits(number: int) -> list[int]:
     return [1 << bit for bit in range(number.bit_length() - 1, -1, -1) if number >> bit & 1]
 
 
-def cells_of(server: int, places: int) -> list[Cell]:
+def split_into_cells(server: int, places: int) -> list[Cell]:
     """Split a server into its largest cells."""
     cells = []
     offset = 0
@@ -124,7 +124,7 @@ def assign_cells(places: Sequence[int], shares: Sequence[int]) -> list[Counter[i
     if sum(shares) > sum(places):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
     physical = BuddyAllocator(
-        cell for server, count in enumerate(places) for cell in cells_of(server, count)
+        cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
     )
     owned: list[Counter[int]] = [Counter() for _ in shares]
     largest = 1 << (max(places, default=1).bit_length() - 1) if any(places) else 1
@@ -156,7 +156,7 @@ class VirtualClusters:
 
     def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
         self._physical = BuddyAllocator(
-            cell for server, count in enumerate(places) for cell in cells_of(server, count)
+            cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
         )
         self._unbound = [Counter(cells) for cells in owned]
         self._bound: list[list[_Bound]] = [[] for _ in owned]

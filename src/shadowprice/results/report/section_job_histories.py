@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadowprice.results.advice import advice_lines, outcomes_with_advice
 from shadowprice.results.job_history import JobHistory, PlacementSpan
 from shadowprice.results.job_history_text import history_lines
-from shadowprice.results.report.inline_assets import data_script, rounded
+from shadowprice.results.report.inline_assets import data_script, round_numbers
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.sections import section
 from shadowprice.results.run_directory import Fields, RunData
@@ -115,7 +115,9 @@ def stories(
     if any(tenant is not None for tenant in frame["tenant"]):
         columns["tenant"] = frame["tenant"].to_list()
     for key in (*numbers, "value", "cost", *(["money"] if priced else []), "utility"):
-        columns[key] = rounded(frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6)
+        columns[key] = round_numbers(
+            frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6
+        )
     columns["planned"] = planned.tolist()
     columns["advised"] = [int(name in run.advice) for name in names]
     outcomes = outcomes_with_advice(run.info)

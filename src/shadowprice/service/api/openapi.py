@@ -20,9 +20,9 @@ from shadowprice.rest.base import Problem
 from shadowprice.service.api.requests import (
     REFERENCE,
     JsonBody,
-    caller_of,
+    authenticate_caller,
+    authenticate_operator,
     check_query,
-    operator_of,
 )
 from shadowprice.service.problems import MEDIA_TYPE
 
@@ -66,9 +66,9 @@ def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any
     for call in _calls(route.dependant):
         if call is check_query:
             statuses.add(422)
-        elif call is caller_of:
+        elif call is authenticate_caller:
             statuses |= {401, 503}
-        elif call is operator_of:
+        elif call is authenticate_operator:
             statuses.add(403)
         elif isinstance(call, JsonBody):
             statuses |= {*_BODY_PROBLEMS, 422}

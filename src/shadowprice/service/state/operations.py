@@ -49,7 +49,7 @@ from shadowprice.service.state import store_queries
 from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.ending import (
-    lengthened,
+    append_end_text,
     queue_reason,
     refusal_reason,
     without_end_text,
@@ -548,7 +548,7 @@ class QuoteResult:
             if self.refusal is None:
                 message = f"{message}; {text}".removeprefix("; ")
             elif self.reason is None:
-                reason = lengthened(self.refusal, text, end)
+                reason = append_end_text(self.refusal, text, end)
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)

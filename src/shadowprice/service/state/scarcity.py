@@ -18,7 +18,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
-from shadowprice.service.state.prices import ServerClasses, server_classes_of
+from shadowprice.service.state.prices import ServerClasses, build_server_classes
 
 Amounts = NDArray[np.int64]
 
@@ -158,7 +158,9 @@ def _server_state(engine: Engine) -> tuple[ServerClasses, Amounts]:
     if known is not None and known[:2] == (version, engine.cluster):
         return known[2], known[3]
     same_cluster = known is not None and known[1] is engine.cluster
-    classes = known[2] if known is not None and same_cluster else server_classes_of(engine.cluster)
+    classes = (
+        known[2] if known is not None and same_cluster else build_server_classes(engine.cluster)
+    )
     free = _free_amounts(engine, classes)
     _KNOWN[engine] = version, engine.cluster, classes, free
     return classes, free

@@ -16,7 +16,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
 )
-from shadowprice.core.relative_values import capped
+from shadowprice.core.relative_values import cap_utility
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
@@ -220,7 +220,7 @@ class AdvanceSlots:
             if revised is None:
                 continue
             try:
-                batch.apply_event(JobRevised(engine.slot, capped(revised.job, engine.cluster)))
+                batch.apply_event(JobRevised(engine.slot, cap_utility(revised.job, engine.cluster)))
             except ShadowpriceError as error:
                 batch.state.speeds.remove(name)
                 log.info("failed to update the speed of job %r: %s", name, error)

@@ -48,7 +48,7 @@ from shadowprice.service.trainingjobs.status import (
     state_changed,
 )
 from shadowprice.service.trainingjobs.workqueue import WorkQueue
-from shadowprice.service.usage import added_memory, memory_of
+from shadowprice.service.usage import added_memory, estimate_memory
 
 log = logging.getLogger("shadowprice.service")
 
@@ -402,7 +402,7 @@ class Controller:
         self._may_write("submit", _key(resource.owner))
         # Before the job exists, so that events of an immediate refusal reach the resource too.
         self._jobs.setdefault(_key(resource.owner), {})[job] = resource.owner
-        with self._reserve(resource, tenant, 1, memory_of(submission.record)):
+        with self._reserve(resource, tenant, 1, estimate_memory(submission.record)):
             [(_, problem)] = await self._driver.do(SubmitJobs([submission], at_once=True))
         if problem is not None:
             return SubmissionRejected(Reason.NAME_TAKEN, str(problem)), None

@@ -17,16 +17,16 @@ from shadowprice.traces.job_log import CLOCK_SKEW, check_times, merge_attempts, 
 from shadowprice.traces.log_values import (
     Times,
     Tres,
-    bytes_of,
     choose_readings,
     each,
-    gpus_of,
     is_nothing,
     is_zero_time,
-    number_of,
+    parse_bytes,
+    parse_gpus,
+    parse_number,
+    parse_seconds,
+    parse_state,
     read_times,
-    seconds_of,
-    state_of,
     time_zone,
 )
 from shadowprice.traces.records import Trace, build_trace
@@ -332,7 +332,7 @@ class _Log:
             absolute |= times[meaning].absolute
         self._add_start_after_wait(times)
         unit = _unit(self._names.get("duration", ""), _SECONDS)
-        span = each(self._texts("duration"), partial(seconds_of, unit=unit), pl.Float64())
+        span = each(self._texts("duration"), partial(parse_seconds, unit=unit), pl.Float64())
         for meaning, seconds in choose_readings(times, span, CLOCK_SKEW).items():
             self._add(meaning, seconds, pl.Float64())
         for meaning in times:
@@ -351,7 +351,7 @@ class _Log:
         if "wait" not in self._names or "start" in times or "submit" not in times:
             return
         unit = _unit(self._names["wait"], _SECONDS)
-        waits = each(self._texts("wait"), partial(seconds_of, unit=unit), pl.Float64())
+        waits = each(self._texts("wait"), partial(parse_seconds, unit=unit), pl.Float64())
         submit = times["submit"]
         starts = Times(submit.seconds + waits, submit.later + waits, submit.absolute)
         del times["submit"]  # in the order in which they happen
@@ -385,7 +385,7 @@ class _Log:
         """Add duration and time_limit, in seconds; limits such as UNLIMITED are unknown."""
         for meaning in ("duration", "time_limit"):
             unit = _unit(self._names.get(meaning, ""), _SECONDS)
-            self._read(meaning, partial(seconds_of, unit=unit), pl.Float64())
+            self._read(meaning, partial(parse_seconds, unit=unit), pl.Float64())
         self._check("duration", "is not a duration", "write seconds, h:mm:ss, or 2h30m")
 
     def resources(self) -> None:
@@ -393,16 +393,16 @@ class _Log:
         per_node = "gpus" not in self._names and "gpus_per_node" in self._names
         source = "gpus_per_node" if per_node else "gpus"
         texts = self._texts(source)
-        found = {text: gpus_of(text) for text in texts.drop_nulls().unique()}
+        found = {text: parse_gpus(text) for text in texts.drop_nulls().unique()}
         tres = [Tres(gpus=0.0) if text is None else found[text] for text in texts]
         self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
         self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
         self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
         self._add("tres_memory", [held and held.memory for held in tres], pl.Int64())
-        self._read("nodes", number_of, pl.Float64())
-        self._read("cpus", number_of, pl.Float64())
+        self._read("nodes", parse_number, pl.Float64())
+        self._read("cpus", parse_number, pl.Float64())
         unit = _unit(self._names.get("memory", ""), _BYTES)
-        self._read("memory", partial(bytes_of, unit=unit), pl.Int64())
+        self._read("memory", partial(parse_bytes, unit=unit), pl.Int64())
         nodes = pl.col("_nodes").fill_null(1.0) if per_node else 1.0
         self._table.frame = self._table.frame.with_columns(
             _gpus=pl.col("_gpus") * nodes,
@@ -423,7 +423,7 @@ class _Log:
 
     def states(self, reading: ImportContext) -> None:
         """Add status; states that aren't known are counted."""
-        self._read("status", state_of, pl.String())
+        self._read("status", parse_state, pl.String())
         column = self._names.get("status")
         if column is not None:
             unknown = pl.col("_status").is_null() & ~is_nothing(pl.col(column))

@@ -16,16 +16,16 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import CLOCK_SKEW, check_times
 from shadowprice.traces.log_values import (
     Tres,
-    bytes_of,
     choose_readings,
     each,
     is_nothing,
     memory_scope,
+    parse_bytes,
+    parse_seconds,
+    parse_state,
+    parse_tres,
     read_times,
-    seconds_of,
-    state_of,
     time_zone,
-    tres_of,
 )
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
@@ -308,7 +308,7 @@ def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
         for name in names
     }
     durations = [
-        each(table.frame[name], seconds_of, pl.Float64()).alias(name)
+        each(table.frame[name], parse_seconds, pl.Float64()).alias(name)
         for name in ("ElapsedRaw", "Elapsed")
     ]
     elapsed = pl.DataFrame(durations).select(pl.coalesce(pl.all())).to_series()
@@ -323,11 +323,11 @@ def _read_times(table: CheckedTable, zone: str, arrival: str) -> None:
     readable = pl.col("Elapsed").is_null() | ~pl.col("Elapsed").is_in(unreadable)
     table.check(readable, "Elapsed", "is not a duration", "sacct writes 1-02:03:04")
     frame = table.frame
-    elapsed = each(frame["Elapsed"], seconds_of, pl.Float64())
-    raw = each(frame["ElapsedRaw"], seconds_of, pl.Float64())
-    limit = each(frame["Timelimit"], seconds_of, pl.Float64())
-    raw_limit = each(frame["TimelimitRaw"], lambda text: seconds_of(text, 60.0), pl.Float64())
-    status = each(frame["State"], state_of, pl.String())
+    elapsed = each(frame["Elapsed"], parse_seconds, pl.Float64())
+    raw = each(frame["ElapsedRaw"], parse_seconds, pl.Float64())
+    limit = each(frame["Timelimit"], parse_seconds, pl.Float64())
+    raw_limit = each(frame["TimelimitRaw"], lambda text: parse_seconds(text, 60.0), pl.Float64())
+    status = each(frame["State"], parse_state, pl.String())
     spans = pl.DataFrame({"e": elapsed, "r": raw, "l": limit, "m": raw_limit, "s": status})
     table.frame = frame.with_columns(
         spans.select(
@@ -349,7 +349,7 @@ def _read_resources(table: CheckedTable) -> None:
     names = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
     for name in names:
         texts = table.frame[name].drop_nulls().unique()
-        unreadable = [text for text in texts if tres_of(text) is None]
+        unreadable = [text for text in texts if parse_tres(text) is None]
         is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
         hint = "sacct writes cpu=4,mem=16G,gres/gpu:a100=2"
         table.check(is_readable, name, "is no list of resources", hint)
@@ -367,7 +367,7 @@ def _read_resources(table: CheckedTable) -> None:
     cores = pl.coalesce("AllocCPUS", "NCPUS", "ReqCPUS").cast(pl.Float64, strict=False)
     requested = pl.DataFrame(
         {
-            "bytes": each(frame["ReqMem"], lambda text: bytes_of(text, 1024.0**2), pl.Int64()),
+            "bytes": each(frame["ReqMem"], lambda text: parse_bytes(text, 1024.0**2), pl.Int64()),
             "scope": each(frame["ReqMem"], memory_scope, pl.String()),
             "nodes": nodes,
             "cores": frame.select(cores.alias("cores"))["cores"],
@@ -396,11 +396,11 @@ def _read_resources(table: CheckedTable) -> None:
 
 
 def _is_span(text: str) -> bool:
-    return seconds_of(text) is not None
+    return parse_seconds(text) is not None
 
 
 def _tres(text: str | None) -> Tres:
-    return (tres_of(text) if text else None) or Tres()
+    return (parse_tres(text) if text else None) or Tres()
 
 
 def _parse_count(text: str) -> int | None:
