@@ -84,9 +84,7 @@ With the reconciler's backoff they take at least 155 seconds, in which an operat
 files that a restored service lacks.
 """
 
-MAX_REPORTED_ERRORS: Final = (
-    5  # maximum number of different `emit_misreport` events of one generation
-)
+MAX_REPORTED_ERRORS: Final = 5  # maximum number of different `misreported` events of a generation
 
 
 MAX_LISTED_WORKERS: Final = 8  # maximum names of workers in a message
