@@ -139,8 +139,8 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    for choice, lived in zip(policies, ran, strict=True):
-        _compare(choice, slot, jobs, lived, rows, curves)
+    for choice, live_results in zip(policies, ran, strict=True):
+        _compare(choice, slot, jobs, live_results, rows, curves)
     measured = [
         {"workers": n, "per_second": per_second, "half_width": half_width}
         for n, (per_second, half_width) in steps.items()
@@ -206,11 +206,11 @@ def _median_move_seconds(
 def _median_start_seconds(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> float:
     """Return the median seconds without progress at the beginning of a job's first slot."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
-    lived = _run_live(probes, PolicyChoice("fifo"), SLOT, target)
-    starts = [value.start(speeds) for value in lived.values()]
+    live_results = _run_live(probes, PolicyChoice("fifo"), SLOT, target)
+    starts = [value.start(speeds) for value in live_results.values()]
     measured = [value for value in starts if value is not None]
     if not measured:
-        reason = next(iter(lived.values())).record.get("reason")
+        reason = next(iter(live_results.values())).record.get("reason")
         raise ShadowpriceError(f"the job that was to be measured got nowhere: {reason}")
     return median(measured)
 
@@ -270,18 +270,18 @@ def _compare(
     choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    lived: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, LiveJobResult],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
     """Compare real results with a simulation of the same jobs and submissions."""
     policy = choice.label
-    run = _simulate(choice, slot, jobs, lived)
+    run = _simulate(choice, slot, jobs, live_results)
     simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
         name = str(job["name"])
-        result = lived[name]
+        result = live_results[name]
         record = result.record
         prediction = simulated[live_key(job, result)]
         finished = record["state"] == "finished"
@@ -306,7 +306,7 @@ def _compare(
         )  # fmt: skip
     for _, job in jobs:
         name = str(job["name"])
-        result = lived[name]
+        result = live_results[name]
         work = float(job["chunks"] * job["minibatches"])
         done = result.record["completion_slot"] if result.record["state"] == "finished" else None
         named = {**job, "name": live_key(job, result)}
@@ -319,10 +319,10 @@ def _simulate(
     choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    lived: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, LiveJobResult],
 ) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
-    scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], lived)
+    scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], live_results)
     return run_policy(scenario, choice, at_once=True)
 
 

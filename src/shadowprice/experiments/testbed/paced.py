@@ -128,8 +128,8 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
         )
     rows = [
         row
-        for variant, lived in zip(variants, lives, strict=True)
-        for row in _rows(files, variant, settings.seed, lived)
+        for variant, live_results in zip(variants, lives, strict=True)
+        for row in _rows(files, variant, settings.seed, live_results)
     ]
     jobs = pl.DataFrame(rows, infer_schema_length=None)
     summary = jobs.group_by("policy", maintain_order=True).agg(
@@ -182,18 +182,18 @@ def _run_live(
 
 
 def _rows(
-    files: InputFiles, variant: Variant, seed: int, lived: Mapping[str, LiveJobResult]
+    files: InputFiles, variant: Variant, seed: int, live_results: Mapping[str, LiveJobResult]
 ) -> list[dict[str, Any]]:
-    scenario = submitted_scenario(files.cluster, files.jobs, lived, seed)
+    scenario = submitted_scenario(files.cluster, files.jobs, live_results, seed)
     choice = _settings(files, variant, seed).choice
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)
     predicted = dict(run.jobs.select("job", "completion").iter_rows())
-    base = next(iter(lived.values())).base
+    base = next(iter(live_results.values())).base
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     rows = []
     for job in files.jobs:
-        result = lived[str(job["name"])]
+        result = live_results[str(job["name"])]
         utility = JobSpec.model_validate(job).resolve(on).utility
         arrival = base + files.arrival(str(job["name"]))
         real = result.record["completion_slot"] if result.record["state"] == "finished" else None
