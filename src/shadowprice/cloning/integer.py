@@ -124,11 +124,13 @@ class _Core:
         count = int(self.arrays.tasks[group])
         # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
-            return [self._balance(group, gap, count)]
+            return [self._balanced_options(group, gap, count)]
         combined = self._combine(group, gap, count)
-        return [combined] if combined is not None else [self._balance(group, gap, 1)] * count
+        if combined is not None:
+            return [combined]
+        return [self._balanced_options(group, gap, 1)] * count
 
-    def _balance(self, group: int, gap: float, tasks: int) -> _Options:
+    def _balanced_options(self, group: int, gap: float, tasks: int) -> _Options:
         size = 256
         while True:
             penalty, late = np.empty(size), np.empty(size)

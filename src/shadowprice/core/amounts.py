@@ -256,9 +256,9 @@ def format_amount(value: int, dimension: Dimension) -> str:
     if dimension is Dimension.COUNT:
         return f"{value / MILLI:g}"
     if dimension is Dimension.RATE:
-        return _scale(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
-    decimal = _scale(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
-    binary = _scale(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
+        return _format_scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
+    decimal = _format_scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
+    binary = _format_scaled(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
     # Binary only if it is exact and not longer: 244GiB stays 244GiB, and 15GB isn't 13.9698GiB.
     return binary if _bytes(binary) == value and len(binary) <= len(decimal) else decimal
 
@@ -268,7 +268,7 @@ def _bytes(text: str) -> Fraction:
     return number * _BYTE_UNITS[unit]
 
 
-def _scale(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str:
+def _format_scaled(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str:
     fitting = [name for name in names if value >= units[name]] or [names[0]]
     return f"{value / units[fitting[-1]]:g}{fitting[-1]}"
 

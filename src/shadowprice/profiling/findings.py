@@ -114,7 +114,7 @@ class Findings:
                 for (workers, ps), reason in self.unmeasured.items()
             ],
             "throughput": {
-                str(n): format_rounded(p.step.per_second) for n, p in self.curve.items()
+                str(n): round_significant(p.step.per_second) for n, p in self.curve.items()
             },
             "metrics": self.metrics,
             "restart": self.restart,
@@ -199,7 +199,7 @@ def format_counts(workers: int, ps: int) -> str:
     return f"{text}, {ps} server{'s' * (ps != 1)}" if ps else text
 
 
-def format_rounded(value: float) -> float:
+def round_significant(value: float) -> float:
     """Return a number with four significant digits."""
     return float(f"{value:.4g}")
 
@@ -258,7 +258,7 @@ def job_record(findings: Findings, name: str, steps: int) -> dict[str, Any]:
     job: dict[str, Any] = {
         "name": name,
         "steps": steps,
-        "throughput": {n: format_rounded(point.step.per_second) for n, point in curve.items()},
+        "throughput": {n: round_significant(point.step.per_second) for n, point in curve.items()},
     }
     _add_memory(worker, findings.memory("worker"))
     job["worker"] = worker
@@ -295,8 +295,8 @@ def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool)
     """
     lines = [f"{HEAD}, {when}:"]
     lines += [
-        f"#   {format_counts(point.workers, point.ps)}: {format_rounded(point.step.per_second):g} "
-        f"mini-batches/s +- {point.step.error:.1%}"
+        f"#   {format_counts(point.workers, point.ps)}: "
+        f"{round_significant(point.step.per_second):g} mini-batches/s +- {point.step.error:.1%}"
         for point in findings.points
     ]
     lines += [
@@ -327,7 +327,7 @@ def families_file(
     """
     entry: dict[str, Any] = {
         "throughput": {
-            n: format_rounded(point.step.per_second) for n, point in findings.curve.items()
+            n: round_significant(point.step.per_second) for n, point in findings.curve.items()
         }
     }
     if findings.restart is not None:

@@ -323,12 +323,12 @@ def _write(path: Path, content: str) -> None:
 @contextmanager
 def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
     """Show the measurements: bars on a terminal, one line for each change elsewhere."""
-    from shadowprice.profiling.findings import format_rounded
+    from shadowprice.profiling.findings import round_significant
 
     def describe(what: str, step: StepTime | None) -> str:
         if step is None:
             return what
-        return f"{what}: {format_rounded(step.per_second):g} mini-batches/s +- {step.error:.1%}"
+        return f"{what}: {round_significant(step.per_second):g} mini-batches/s +- {step.error:.1%}"
 
     console = stderr()
     if quiet:
@@ -370,7 +370,7 @@ def _print(findings: Findings, out: Path | None) -> None:
 
 def _table(findings: Findings) -> Table:
     from shadowprice.core.amounts import Dimension, format_amount, format_seconds
-    from shadowprice.profiling.findings import format_rounded
+    from shadowprice.profiling.findings import round_significant
 
     table = plain_table()
     headings = ["workers", *(["servers"] if findings.served else [])]
@@ -383,12 +383,12 @@ def _table(findings: Findings) -> Table:
         in_curve = findings.curve[point.workers] is point
         cells = [str(point.workers), *([str(point.ps)] if findings.served else [])]
         cells += [
-            f"{format_rounded(point.step.per_second):g}",
+            f"{round_significant(point.step.per_second):g}",
             f"{point.step.error:.1%}",
             format_seconds(point.step.seconds),
             f"{point.step.minibatches:g}",
             "-" if size is None else format_amount(size >> 20 << 20, Dimension.BYTES),
-            f"{format_rounded(predicted[point.workers]):g}" if in_curve else "",
+            f"{round_significant(predicted[point.workers]):g}" if in_curve else "",
         ]
         table.add_row(*cells)
     return table

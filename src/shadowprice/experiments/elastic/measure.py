@@ -37,7 +37,7 @@ from shadowprice.experiments.live import (
 from shadowprice.experiments.panels import draw_completions, draw_predicted_and_real
 from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.profiling.findings import Findings, format_rounded
+from shadowprice.profiling.findings import Findings, round_significant
 from shadowprice.profiling.running import Command, Limits, measure_all
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
@@ -116,7 +116,7 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
     (steps,) = settings.each(_profile_speeds, [(WIDTHS,)], lambda *_: "measuring the job")
-    speeds = {n: format_rounded(per_second) for n, (per_second, _) in steps.items()}
+    speeds = {n: round_significant(per_second) for n, (per_second, _) in steps.items()}
     (start,) = settings.each(
         _median_start_seconds, [(speeds, target, settings.seed)], lambda *_: "measuring a start"
     )
