@@ -38,13 +38,3 @@ class Backoff:
     def over(self) -> bool:
         """Whether the delay since the last failure has elapsed."""
         return time.monotonic() >= self._until
-
-    @staticmethod
-    def max_attempts(initial: float, maximum: float, span: float) -> int:
-        """Return the maximum number of attempts within ``span`` seconds, including the first."""
-        count, elapsed, delay = 1, 0.0, initial
-        while True:
-            elapsed += delay * (1.0 - JITTER)
-            if elapsed > span:
-                return count
-            count, delay = count + 1, min(2.0 * delay, maximum)

@@ -63,11 +63,6 @@ class BuddyAllocator:
         """Whether nothing is allocated."""
         return self._known == self._roots
 
-    @property
-    def free_units(self) -> int:
-        """Number of free units."""
-        return sum(cell.size for cell in self._known)
-
     def smallest(self, size: int) -> int:
         """Return the size of the smallest free cell of at least ``size`` units, 0 if none."""
         return min((cell.size for cell in self._known if cell.size >= size), default=0)
@@ -198,11 +193,6 @@ class VirtualClusters:
             self._bound[tenant].remove(bound)
             self._unbound[tenant][bound.cell.size] += 1
             self._physical.give(bound.cell)
-
-    def idle_units(self, tenant: int) -> int:
-        """Return the number of a tenant's own units that are idle."""
-        unbound = sum(size * count for size, count in self._unbound[tenant].items())
-        return unbound + sum(bound.inside.free_units for bound in self._bound[tenant])
 
     def _take_cell(self, tenant: int, size: int) -> Cell | None:
         # The smallest cell that is large enough; of equal ones, a bound cell first.
