@@ -40,7 +40,7 @@ def test_what_a_process_begins_as_it_is_told_to_end_is_not_told_by_itself(
     groups = {saving: leader.pid, leader.pid: leader.pid}
     told: list[tuple[str, int]] = []
     monkeypatch.setattr(children, "descendants", lambda _: {leader.pid: leader.pid})
-    monkeypatch.setattr(children, "group_of", groups.__getitem__)
+    monkeypatch.setattr(children, "process_group", groups.__getitem__)
     monkeypatch.setattr(children, "signal_group", lambda one, _: told.append(("group", one)))
     monkeypatch.setattr(children, "signal_process", lambda one, _: told.append(("process", one)))
     monkeypatch.setattr(cgroups, "list_processes", lambda _: [leader.pid, saving])
