@@ -17,7 +17,7 @@ import numpy as np
 from tests.oracles.gangs import Instance, algorithm_3
 
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
-from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.astraea.prices import min_thetas, price_table
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
 
 TENANTS = 14
@@ -68,7 +68,7 @@ def draw_jobs(count: int, slots: int, seed: int) -> list[GangJob]:
 
 def build_market(servers: int, slots: int, jobs: list[GangJob]) -> RoundMarket:
     kinds = []
-    for most, theta in zip((8, 1), theta_of(jobs, 8), strict=True):
+    for most, theta in zip((8, 1), min_thetas(jobs, 8), strict=True):
         total = most * servers
         shares = np.full(TENANTS, total // TENANTS)
         shares[: total % TENANTS] += 1

@@ -20,7 +20,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.experiments.astraea.workload import SHORT, draw_jobs, shared_cluster
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.optimum import GangBatch, find_dominating_schedule
-from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.astraea.prices import min_thetas, price_table
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob, workers_servable
@@ -58,7 +58,7 @@ def random_batch(seed: int) -> GangBatch:
 def dominated(batch: GangBatch, scale: float) -> tuple[bool, float]:
     """Return whether a round is dominated, and by how much of its utility."""
     kinds = []
-    thetas = theta_of(batch.jobs, 2)
+    thetas = min_thetas(batch.jobs, 2)
     for capacity, theta in ((batch.workers, thetas[0]), (batch.ps, thetas[1])):
         total = int(capacity.sum())
         shares = np.array([total - total // 2, total // 2])

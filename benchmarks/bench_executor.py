@@ -34,7 +34,7 @@ def field(process: int, name: str) -> int:
 async def measure(folder: Path, groups: str, count: int) -> None:
     executor = create_executor("local", ExecutorOptions(str(folder), settings={"cgroup": groups}))
     await executor.open()
-    await executor.configure([ServerInfo("one", {"cpu": 1000 * count})])
+    await executor.set_servers([ServerInfo("one", {"cpu": 1000 * count})])
     told: list[tuple[float, Report]] = []
 
     async def follow() -> None:

@@ -40,7 +40,7 @@ class SlotBySlot(Observer):
     def __init__(self) -> None:
         self.rows: list[tuple[int, str, int, int, int]] = []
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         """Take down every placement."""
         for name, placement in engine.running.items():
             rows = zip(placement.servers, placement.workers, placement.ps, strict=True)

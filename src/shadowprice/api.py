@@ -29,8 +29,8 @@ from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.columns import typed_columns
 from shadowprice.results.comparison import (
     comparison_short_table,
+    display_rows,
     is_comparison,
-    rows_of,
     write_compared_run,
     write_comparison,
 )
@@ -53,7 +53,7 @@ from shadowprice.simulator.lengths import (
     parse_lengths,
     with_lengths_in_label,
 )
-from shadowprice.simulator.scenario import Scenario, drawn_at_random, run_policy
+from shadowprice.simulator.scenario import Scenario, random_draws, run_policy
 from shadowprice.simulator.source import ScenarioSource
 from shadowprice.simulator.trials import (
     SeedRuns,
@@ -86,7 +86,7 @@ class Result(ShownAsTable):
     def short_table(self) -> ShortTable:
         """Return the metrics that ``simulate`` prints, without those of elapsed time."""
         title = f"Result of {self.policy}{', partial' if self.partial else ''}"
-        return comparison_short_table(title, [self.policy], rows_of([self.run]))
+        return comparison_short_table(title, [self.policy], display_rows([self.run]))
 
     @property
     def policy(self) -> str:
@@ -146,10 +146,7 @@ class Result(ShownAsTable):
     def at(self, slot: int | str) -> SlotSnapshot:
         """Return the state in one slot: ``jobs`` that run or wait, and ``servers``.
 
-        Parameters
-        ----------
-        slot : int or str
-            A slot, or a time from the start such as ``2h``.
+        ``slot`` may be a time from the start such as ``2h``.
         """
         seconds = self.info["cluster"]["slot_seconds"]
         return slot_snapshot_of(self.run, parse_slot(str(slot), seconds, "slot"))
@@ -203,7 +200,7 @@ class Comparison(ShownAsTable):
         seeds = len(self.trials.seeds)
         if seeds == 1:
             runs = [result.run for result in self.runs.values()]
-            return comparison_short_table("Comparison", list(self.runs), rows_of(runs))
+            return comparison_short_table("Comparison", list(self.runs), display_rows(runs))
         title = f"Comparison, mean of {seeds} seeds ± 95 %"
         if self.trials.remark:
             title += f"; {self.trials.remark}"
@@ -377,7 +374,7 @@ def simulate(
         raise InputError(Fault("advice_seconds", problem, "leave out one of the two"))
     named = PolicyChoice.named(policy, to_python_values(parameters or {}), location="policy")
     choice = with_lengths_in_label(replace(named, titled=named.name), seen[0])
-    return Result(_advised(run_policy(scenario, choice), scenario, choice, advice_seconds))
+    return Result(_with_advice(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
 
 @few_collections()
@@ -438,7 +435,7 @@ def compare(
         if mode_runs[-1].info["partial"]:
             raise KeyboardInterrupt
         runs += [
-            _advised(run, scenario, choice, advice_seconds)
+            _with_advice(run, scenario, choice, advice_seconds)
             for run, choice in zip(mode_runs, labelled, strict=True)
         ]
         more_runs, stopped = further_seeds(source.with_lengths(mode), labelled, chosen[1:])
@@ -454,7 +451,7 @@ def compare(
     infos = [(run.policy, chosen[0], run.info) for run in runs]
     trials = collect_seed_runs([*infos, *further])
     results = {run.policy: Result(run) for run in runs}
-    return Comparison(results, trials, gains, drawn_at_random(scenario, choices))
+    return Comparison(results, trials, gains, random_draws(scenario, choices))
 
 
 @few_collections()
@@ -511,7 +508,7 @@ def _seeds(seeds: Any) -> int:
     return to_int(seeds, "seeds", bounds.SEEDS, 1, "number of seeds")
 
 
-def _advised(
+def _with_advice(
     run: RunData, scenario: Scenario, choice: PolicyChoice, seconds: float | None
 ) -> RunData:
     if seconds is None or run.info["partial"]:
@@ -548,9 +545,9 @@ def _source(
 ) -> ScenarioSource:
     return ScenarioSource(
         cluster=Path(cluster) if isinstance(cluster, str) else to_python_values(cluster),
-        jobs=_listed(jobs, "jobs"),
+        jobs=_as_list(jobs, "jobs"),
         trace=None if trace is None else str(trace),
-        incidents=_listed(incidents, "incidents"),
+        incidents=_as_list(incidents, "incidents"),
         until=until,
         slot=slot,
         load=load,
@@ -558,7 +555,7 @@ def _source(
     )
 
 
-def _listed(
+def _as_list(
     given: PathLike | Iterable[Mapping[str, Any]] | None, kind: str
 ) -> Path | list[Any] | None:
     if given is None:

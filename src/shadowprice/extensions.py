@@ -199,7 +199,7 @@ def installed_extensions(group: str) -> Mapping[str, InstalledExtension]:
     return extensions
 
 
-def summary_of(documented: object) -> tuple[str, str]:
+def parse_summary(documented: object) -> tuple[str, str]:
     """Return the first sentence of an object's docstring, and the other paragraphs."""
     text = (getattr(documented, "__doc__", None) or "").strip()
     first, _, rest = text.partition("\n\n")

@@ -199,7 +199,7 @@ def serve_until_killed() -> None:
     async def serve() -> None:
         executor = create_executor(kind, options)
         await executor.open()
-        await executor.configure(SERVERS)
+        await executor.set_servers(SERVERS)
         missing = {server.name for server in SERVERS}
         if not executor.capabilities.discovers_servers:
             missing.clear()
@@ -275,7 +275,7 @@ class LocalHarness:
         executor = self.make()
         self._opened.append(executor)
         await executor.open()
-        await executor.configure(SERVERS)
+        await executor.set_servers(SERVERS)
         return executor
 
     def _supervisor(self, job: str, generation: int) -> int:
@@ -421,14 +421,14 @@ class RayHarness(LocalHarness):
 
     def blind(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let files of progress be looked at only where somebody asks for it."""
-        happened = RayExecutor._happened
+        happened = RayExecutor._on_actor_event
 
         def without_progress(self: RayExecutor, event: dict[str, Any]) -> None:
             if event["event"] == "news":
                 event["news"]["progress"] = None
             happened(self, event)
 
-        monkeypatch.setattr(RayExecutor, "_happened", without_progress)
+        monkeypatch.setattr(RayExecutor, "_on_actor_event", without_progress)
 
     def leftovers(self) -> list[str]:
         """Return the processes of jobs that are still there; nodes keep their own of Ray's."""

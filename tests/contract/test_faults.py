@@ -273,7 +273,7 @@ def test_secrets_are_in_no_log_and_in_no_report(harness: Harness) -> None:
             del os.environ["SHADOWPRICE_TOKEN"]
         await told.one(Ended, "two")
         assert "operator" not in (await executor.logs("two")).text
-        await executor.forget("job", 1)
+        await executor.acknowledge_end("job", 1)
         left = b"".join(one.read_bytes() for one in own.path.rglob("*") if one.is_file())
         assert secret.encode() not in left
 

@@ -35,7 +35,7 @@ def test_a_job_that_exits_0_is_done(harness: Harness) -> None:
         assert chunk.complete
         (held,) = await executor.list()
         assert (held.phase, held.end) == (GenerationPhase.ENDED, ended)
-        await executor.forget("job", 1)
+        await executor.acknowledge_end("job", 1)
         assert await executor.list() == ()
         assert (await executor.logs("job")).text == "hello\nerr\n"
 

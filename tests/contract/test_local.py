@@ -274,8 +274,8 @@ def test_a_full_disk_loses_no_end_and_takes_no_order_by_half(small_disk: Path) -
         (own.path / "jobs" / key_digest("filling") / "go").symlink_to("/")
         ended = await told.one(Ended, "filling")
         assert (ended.ending, ended.code, ended.tail[-1]) == (Ending.FAILED, 6, "the end")
-        await executor.forget("filling", 1)
-        await executor.discard("filling")
+        await executor.acknowledge_end("filling", 1)
+        await executor.delete_job_data("filling")
         assert not full()
         assert await executor.start(spec("another", 1, "true")) == "accepted"
         assert (await told.one(Ended, "another")).ending is Ending.DONE

@@ -36,9 +36,9 @@ def test_a_start_that_comes_again_starts_nothing(harness: Harness, tmp_path: Pat
         assert sorted(receipts) == ["accepted", *["duplicate"] * 4]
         await told.one(Ended, "job")
         assert await executor.start(order) == Receipt.DUPLICATE
-        await executor.forget("job", 1)
+        await executor.acknowledge_end("job", 1)
         assert await executor.start(order) == Receipt.DUPLICATE
-        await executor.discard("job")
+        await executor.delete_job_data("job")
         assert await executor.start(order) == Receipt.DUPLICATE
         await executor.close()
         again = await own.open()
@@ -108,9 +108,9 @@ def test_another_order_of_a_number_is_stale(harness: Harness, tmp_path: Path) ->
         assert await executor.stop(UNCOMMANDED_STOP, "job", 1) == Receipt.ACCEPTED
         assert (await told.one(Ended, "job", 1)).ending is Ending.STOPPED
         assert await executor.start(other) == Receipt.STALE
-        await executor.forget("job", 1)
+        await executor.acknowledge_end("job", 1)
         assert await executor.start(other) in {Receipt.STALE, Receipt.DUPLICATE}
-        await executor.discard("job")
+        await executor.delete_job_data("job")
         assert await executor.start(other) in {Receipt.STALE, Receipt.DUPLICATE}
         await executor.close()
         await told.end()
@@ -221,7 +221,7 @@ def test_an_end_that_nobody_saw_is_told_until_it_is_forgotten(harness: Harness) 
             await executor.close()
             await told.end()
         executor = await own.open()
-        await executor.forget("job", 1)
+        await executor.acknowledge_end("job", 1)
         await executor.close()
         executor = await own.open()
         assert await executor.list() == ()

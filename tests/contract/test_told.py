@@ -75,7 +75,7 @@ def test_checkpoints_outlive_generations(harness: Harness) -> None:
             await executor.start(spec("job", generation, command))
             await told.one(Ended, "job", generation)
         assert (await executor.logs("job", 2)).text == "1\n"
-        await executor.discard("job")
+        await executor.delete_job_data("job")
         assert await executor.list() == ()
         with pytest.raises(KeyError):
             await executor.logs("job", 2)

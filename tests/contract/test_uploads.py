@@ -42,9 +42,9 @@ def test_a_job_runs_in_the_files_of_its_archive_over_all_generations(
             ended = await told.one(Ended, job, generation)
             assert (ended.ending, ended.reason) == (Ending.DONE, ended.reason)
             assert (await executor.logs(job, generation)).text == text
-            await executor.forget(job, generation)
+            await executor.acknowledge_end(job, generation)
         for job in ("job", "other"):
-            await executor.discard(job)
+            await executor.delete_job_data(job)
 
     harness.run(scenario)
 
@@ -63,7 +63,7 @@ def test_an_archive_that_cannot_be_unpacked_refuses_the_generation(
         refused = await told.one(StartRefused, "job")
         word = "are missing" if content is None else "can't be unpacked"
         assert refused.reason.startswith(f"its files {word}")
-        await executor.forget("job", 1)
+        await executor.acknowledge_end("job", 1)
         # With the archive there, the next generation starts.
         (tmp_path / "archive").write_bytes(CONTENT)
         again = spec("job", 2, '"./run me.sh"', archive=str(tmp_path / "archive"))

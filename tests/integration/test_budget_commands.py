@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from shadowprice.cli.commands.accounts import moment_of
+from shadowprice.cli.commands.accounts import parse_moment
 from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client, Endpoint, ServiceError
 from shadowprice.core.errors import InputError
@@ -176,10 +176,10 @@ def test_what_is_wrong_is_one_line(
 
 def test_moments_are_written_or_counted_back() -> None:
     now = datetime.now(UTC)
-    assert moment_of(None, "--since") is None
+    assert parse_moment(None, "--since") is None
     for text, wanted in (("7d", now - timedelta(days=7)), ("90s", now - timedelta(seconds=90))):
-        found: Any = moment_of(text, "--since")
+        found: Any = parse_moment(text, "--since")
         assert abs(found - wanted) < timedelta(seconds=10)
-    assert moment_of("2026-11-23", "--since") == datetime(2026, 11, 23, tzinfo=UTC)
+    assert parse_moment("2026-11-23", "--since") == datetime(2026, 11, 23, tzinfo=UTC)
     with pytest.raises(InputError):
-        moment_of("3 slots", "--since")
+        parse_moment("3 slots", "--since")

@@ -20,7 +20,7 @@ CLUSTER = {"slot": "1s", "horizon": 600, "servers": [{"name": "machine", "capaci
 
 
 class SlowExecutor(LocalExecutor):
-    """Delays `forget` until the ends of all jobs have to be recorded together.
+    """Delays `acknowledge_end` until the ends of all jobs have to be recorded together.
 
     The first call waits until all jobs are cancelled, so that the next commands stop all others.
     A later call waits until these have ended, unless another call runs beside it.
@@ -31,14 +31,14 @@ class SlowExecutor(LocalExecutor):
         self.cancelled = threading.Event()
         self.running = self.peak = self.forgotten = 0
 
-    async def forget(self, job: str, generation: int) -> None:
+    async def acknowledge_end(self, job: str, generation: int) -> None:
         self.running += 1
         self.peak = max(self.peak, self.running)
         if self.forgotten:
             await wait_until_async(self._is_together)
         else:
             await wait_until_async(self.cancelled.is_set)
-        await super().forget(job, generation)
+        await super().acknowledge_end(job, generation)
         self.running -= 1
         self.forgotten += 1
 
@@ -81,8 +81,8 @@ class HeldExecutor(LocalExecutor):
             await wait_until_async(lambda: "ends" in self.forgotten)
         return await super().stop(command, job, generation, grace)
 
-    async def forget(self, job: str, generation: int) -> None:
-        await super().forget(job, generation)
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        await super().acknowledge_end(job, generation)
         self.forgotten += (job,)
 
 

@@ -31,7 +31,7 @@ from shadowprice.service.usage import (
     Usage,
     UsageLimits,
     added_memory,
-    memory_of,
+    estimate_memory,
 )
 from tests.support.service_process import ServiceProcess
 from tests.support.services import CLUSTER, job, run_service
@@ -126,7 +126,7 @@ def test_a_revision_reserves_what_it_adds() -> None:
     record = {"utility": {"kind": "deadline", "by": "4h"}, "priority": 1, "labels": {"a": "b"}}
     usage = Usage()
     usage.set("job", {**record, "tenant": "vision"})
-    full = UsageLimits(1, memory_of({**record, "tenant": "vision"}))
+    full = UsageLimits(1, estimate_memory({**record, "tenant": "vision"}))
     for changes in ({"priority": 2}, {"deadline": "8h"}, {"labels": None}, {"labels": {"a": "c"}}):
         with usage.reserve(full, "vision", 0, added_memory(record, changes)):
             pass

@@ -198,10 +198,10 @@ def test_what_an_executor_still_holds_waits(tmp_path: Path) -> None:
         async def away(_: str) -> None:
             raise ExecutorError("away")
 
-        discard, hour.executor.discard = hour.executor.discard, away  # type: ignore[method-assign]
+        discard, hour.executor.delete_job_data = hour.executor.delete_job_data, away  # type: ignore[method-assign]
         await hour.driver.sweep()
         assert old[0] in hour.rows
-        hour.executor.discard = discard  # type: ignore[method-assign]
+        hour.executor.delete_job_data = discard  # type: ignore[method-assign]
         await hour.driver.sweep()
         assert hour.world.kept == hour.rows == {"young"}
         hour.end()

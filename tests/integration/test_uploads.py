@@ -31,7 +31,7 @@ from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import report_operations
 from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
-from shadowprice.uploads.packing import pack, packed, select_files
+from shadowprice.uploads.packing import pack, select_files, temporary_archive
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 from tests.unit.uploads.test_archive import END, HOSTILE, described, make_tree, member
@@ -530,7 +530,7 @@ def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
     assert runner is not None
     executor = runner.executor
     assert isinstance(executor, UnpacksFiles)
-    read_times, blocked, go_on = driver.ordered, threading.Event(), threading.Event()
+    read_times, blocked, go_on = driver.fetch_command_times, threading.Event(), threading.Event()
 
     async def slow(generations: Any) -> Any:
         times = await read_times(generations)
@@ -539,7 +539,7 @@ def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
             await asyncio.to_thread(go_on.wait, WAIT_LIMIT_SECONDS)
         return times
 
-    monkeypatch.setattr(driver, "ordered", slow)
+    monkeypatch.setattr(driver, "fetch_command_times", slow)
     command = f"pwd >{tmp_path}/where; echo 1 >result; exit 3"
     run = {"command": ["sh", "-c", command], "upload": digest, "retries": 1}
     job = {"name": "between", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
@@ -607,7 +607,7 @@ def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
 def test_both_clients_send_archives(live: RunningService, root: Path) -> None:
     (root / "large").write_bytes(os.urandom(700_000))
     sent: list[int] = []
-    with packed(select_files(root, max_bytes=1 << 30)) as found, Client() as client:
+    with temporary_archive(select_files(root, max_bytes=1 << 30)) as found, Client() as client:
         upload = client.upload(found, sent=sent.append)
         assert (upload.digest, sent[-1]) == (found.digest, found.size)
         sent.clear()

@@ -82,8 +82,8 @@ def _method(owner: Any, name: str) -> Patch:
 
 FAULTS: dict[str, tuple[Patch, str, str]] = {
     "watch": (_watching, "following the executor's reports", "watch"),
-    "reports": (_method(ExecutionController, "record_reports"), "taking reports in", "runner"),
-    "orders": (_method(ExecutionController, "send_commands"), "giving orders", "runner"),
+    "reports": (_method(ExecutionController, "record_reports"), "recording reports", "runner"),
+    "orders": (_method(ExecutionController, "send_commands"), "sending commands", "runner"),
     "patrol": (_method(LocalExecutor, "_check_supervisor"), "looking at what runs", "resync"),
     "events": (_encoding, "delivering events", "events"),
 }
@@ -94,7 +94,7 @@ def executor_in(folder: Path, live: list[RunningService]) -> LocalExecutor:
 
     def failed(what: str) -> None:
         for one in live:
-            one.service.metrics.failed(what)
+            one.service.metrics.count_failure(what)
 
     options = ExecutorOptions(
         str(folder / "local" / "executor"), settings={"cgroup": "off"}, failed=failed

@@ -30,12 +30,12 @@ from shadowprice.executors.kubernetes.pod_logs import (
 )
 from shadowprice.kubernetes.informer import WATCH_TIMEOUT_SECONDS
 from shadowprice.kubernetes.lease import INITIAL_POLL_SECONDS, RENEW_INTERVAL_SECONDS
-from shadowprice.kubernetes.pausing import Backoff
 from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
 from shadowprice.service.trainingjobs.event_recorder import UNREPORTED_KINDS
 from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, Told, spec
 from tests.kubernetes.operators import ACCOUNT, eventually, installed, manifest, operated
 from tests.kubernetes.replicas import account, accounts, paired
+from tests.support.backoffs import max_attempts
 from tests.support.postgres import binaries
 
 
@@ -91,8 +91,8 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
                 await told.one(Started, job, number)
                 assert await executor.stop(100 + number, job, number) == Receipt.ACCEPTED
             await told.one(Ended, job, number)
-            await executor.forget(job, number)
-        await executor.discard(job)
+            await executor.acknowledge_end(job, number)
+        await executor.delete_job_data(job)
         await asyncio.sleep(3.0)  # what were asked for again and again would be now
         asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_digest(job)[:16]]
         allowed = most(3, processes)
@@ -150,7 +150,7 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
         )
     assert len(counted) == len(jobs)
     # One look before the order to end, one after the end, and what grows between.
-    bound = 2 + Backoff.max_attempts(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS, spent)
+    bound = 2 + max_attempts(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS, spent)
     assert max(counted.values()) <= bound, (counted, spent)
     assert (
         bound < spent / MIN_FETCH_INTERVAL_SECONDS / 3

@@ -179,7 +179,7 @@ class Change:
                 return
             self.endings.append(held.end.ending if isinstance(held.end, Ended) else None)
             self.number += 1
-            await executor.forget(self.job, self.number - 1)
+            await executor.acknowledge_end(self.job, self.number - 1)
 
     async def _held(
         self, executor: Executor, stopped: Callable[[], bool], phases: set[GenerationPhase]
@@ -498,8 +498,8 @@ def test_it_asks_for_what_its_role_says_and_for_nothing_else(
             await ready(executor, "job")
             await executor.stop(7, "job", 1)
             assert (await told.one(Ended, "job")).ending is Ending.STOPPED
-            await executor.forget("job", 1)
-            await executor.discard("job")
+            await executor.acknowledge_end("job", 1)
+            await executor.delete_job_data("job")
             await executor.start(spec("two", 1, POLITE))
             await told.one(Started, "two")
         async with opened() as (executor, told):

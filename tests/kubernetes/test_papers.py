@@ -32,9 +32,11 @@ def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "jobs").mkdir()
     told = (f"image={BASE}", f"pod={tmp_path / 'pod.yaml'}", f"shared={tmp_path / 'jobs'}")
     with Testbed({name: {} for name in capacity}, capacity=capacity) as bed:
-        where = ExecutorTarget("kubernetes", str(bed.kubeconfig), told, f"{bed.gateway}:0")
+        target = ExecutorTarget("kubernetes", str(bed.kubeconfig), told, f"{bed.gateway}:0")
         out = tmp_path / "out"
-        run_experiment(find_experiment("testbed"), out, ExperimentSettings(quick=True, where=where))
+        run_experiment(
+            find_experiment("testbed"), out, ExperimentSettings(quick=True, target=target)
+        )
         assert bed.ask("GET", "/api/v1/namespaces/default/pods")["items"] == []
         assert Audit.read(bed.audit).faults() == []
     jobs = pl.read_csv(out / "jobs.csv")

@@ -30,10 +30,10 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     monkeypatch.setattr(measure, "WIDTHS", (1, 2))
     cluster = RayCluster({name: {"num_cpus": 2} for name in measure.SERVERS})
     try:
-        where = ExecutorTarget("ray", cluster.address, (f"node_dir={tmp_path / 'nodes'}",))
+        target = ExecutorTarget("ray", cluster.address, (f"node_dir={tmp_path / 'nodes'}",))
         out = tmp_path / "out"
         chosen = find_experiment("elastic-training")
-        run_experiment(chosen, out, ExperimentSettings(quick=True, where=where))
+        run_experiment(chosen, out, ExperimentSettings(quick=True, target=target))
     finally:
         cluster.shutdown()
     found = {path.stem: pl.read_csv(path) for path in out.glob("*.csv")}

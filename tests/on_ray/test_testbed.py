@@ -37,7 +37,7 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     try:
         told = (f"node_dir={tmp_path / 'nodes'}", "memory=off")
         settings = ExperimentSettings(
-            quick=True, where=ExecutorTarget("ray", cluster.address, told)
+            quick=True, target=ExecutorTarget("ray", cluster.address, told)
         )
         run_experiment(find_experiment("testbed"), tmp_path / "out", settings)
     finally:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from shadowprice.kernels.market.income import divide
 from shadowprice.policies.astraea.market import GangAward, RoundMarket, UnitPool
-from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.astraea.prices import min_thetas, price_table
 from shadowprice.policies.tenants.gang_jobs import GangJob, workers_servable
 from tests.support.examples import example_count, sample
 
@@ -148,7 +148,7 @@ def test_a_round_depends_on_arrival_and_name_alone() -> None:
 @given(st.integers(0, 2**32 - 1))
 def test_theta_from_its_definition_prices_out_an_exhausted_cluster(seed: int) -> None:
     _, jobs = random_round(seed, kinds=1)
-    worker, ps = theta_of(jobs, most_workers=4)
+    worker, ps = min_thetas(jobs, most_workers=4)
     assert min(worker, ps) >= 2
     for job in jobs:
         for count, slots in zip(job.counts.tolist(), job.spread_slots.tolist(), strict=True):

@@ -298,7 +298,7 @@ class Invariants(Observer):
         self.policy, self.on, self.jobs = policy, on, jobs
         self.widths: set[int] = set()
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         ledger, cluster = engine.ledger, engine.cluster
         assert (ledger.recompute_usage() == ledger.used).all()
         assert (ledger.used <= ledger.capacity).all()

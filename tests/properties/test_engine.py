@@ -62,7 +62,7 @@ class Auditor(Observer):
         self.completed: list[str] = []
         self.events: list[DriverEvent] = []
 
-    def took(self, event: DriverEvent, commands: list[Command]) -> None:  # type: ignore[override]
+    def on_event(self, event: DriverEvent, commands: list[Command]) -> None:  # type: ignore[override]
         self.events.append(event)
         if isinstance(event, ServerLost):
             self.lost.add(event.server)
@@ -84,7 +84,7 @@ class Auditor(Observer):
                 case _:
                     pass
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         assert engine.running == self.standing
         load = np.zeros_like(self.on.capacity)
         for name, placement in self.standing.items():

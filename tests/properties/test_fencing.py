@@ -186,16 +186,16 @@ class Fencing(RuleBasedStateMachine):
             assert self.store.generation(job, self.unsettled.pop(job)).mark_lost_if_dead("killed")
 
     @rule(job=jobs, number=numbers, cut=cuts)
-    def forget(self, job: str, number: int, cut: int | None) -> None:
+    def acknowledge_end(self, job: str, number: int, cut: int | None) -> None:
         number = self.absolute(job, number)
         with self.power(cut):
-            if self.store.forget(job, number):
+            if self.store.acknowledge_end(job, number):
                 event("forgotten")
 
     @rule(job=jobs, cut=cuts)
-    def discard(self, job: str, cut: int | None) -> None:
+    def delete_job_data(self, job: str, cut: int | None) -> None:
         with self.power(cut):
-            if self.store.discard(job):
+            if self.store.delete_job_data(job):
                 event("discarded")
                 assert not [one for one in self.running if one[0] == job]
 

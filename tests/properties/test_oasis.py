@@ -108,7 +108,7 @@ class Auditor(Observer):
         self.policy = policy
         self.checks = 0
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         ledger = engine.view.ledger
         planner = self.policy._planner
         planner.follow(ledger)

@@ -114,7 +114,7 @@ class Words(Observer):
         self.all: list[tuple[int, Decision]] = []
         self.first: dict[str, Decision] = {}
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, Decided):
                 decision = command.decision

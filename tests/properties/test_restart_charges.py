@@ -29,7 +29,7 @@ class Books(Observer):
     def __init__(self) -> None:
         self.again: set[str] = set()
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         del slot
         assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
         assert (engine.ledger.used <= engine.ledger.capacity).all()
@@ -91,7 +91,7 @@ def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
 class Ends(Observer):
     """Holds a run to so many slots."""
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         assert slot < 2000, {name: one.remaining for name, one in engine.open_jobs.items()}
 
 

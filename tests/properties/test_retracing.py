@@ -61,7 +61,7 @@ class _Decisions(Observer):
     def __init__(self) -> None:
         self.first: dict[str, Decision] = {}
 
-    def took(self, event: DriverEvent, commands: Any) -> None:
+    def on_event(self, event: DriverEvent, commands: Any) -> None:
         del event
         for command in commands:
             if isinstance(command, Decided):

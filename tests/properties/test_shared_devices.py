@@ -49,7 +49,7 @@ def one_process(number: int, share: int) -> GenerationSpec:
 def test_the_local_executor_starts_processes_whose_parts_add_up_to_its_devices(seed: int) -> None:
     rng = np.random.default_rng(seed)
     machine = MachineAllocator([0], ("a", "b", "c"))
-    machine.configure([ServerInfo("box", {"gpu": DEVICES * MILLI})])
+    machine.set_servers([ServerInfo("box", {"gpu": DEVICES * MILLI})])
     free, held = DEVICES * MILLI, list[dict[str, Any]]()
     for number in range(200):
         share = int(rng.choice(SHARES))

@@ -43,7 +43,7 @@ class PriceReader(Observer):
     def before_event(self, engine: Engine, event: DriverEvent) -> None:
         self._read(engine)
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         self._read(engine)
 
     def _read(self, engine: Engine) -> None:

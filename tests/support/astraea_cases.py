@@ -42,7 +42,7 @@ class DecisionRecorder(Observer):
         self.prices: dict[int, np.ndarray] = {}
         self.running: dict[int, dict[str, Any]] = {}
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         for command in commands:
             if isinstance(command, Decided) and isinstance(command.decision, Commit):
                 self.commits[command.decision.job] = command.decision
@@ -51,7 +51,7 @@ class DecisionRecorder(Observer):
             elif isinstance(command, Decided) and isinstance(command.decision, Queue):
                 self.waits.setdefault(command.decision.job, []).append(command.decision.message)
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         if engine.capabilities.prices:
             self.prices[slot] = self.policy.slot_prices(engine.view)
         self.running[slot] = dict(engine.running)

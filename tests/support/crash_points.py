@@ -59,7 +59,7 @@ def durable_digest(truth: StoredState) -> str:
         ]
         for name, order in truth.orders.items()
     }
-    accounts = {name: str(account) for name, account in truth.accounts.shown().items()}
+    accounts = {name: str(account) for name, account in truth.accounts.snapshot().items()}
     views = {name: view.stored() for name, view in truth.views.items()}
     return _digest(
         state,

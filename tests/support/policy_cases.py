@@ -77,7 +77,7 @@ class EventRecorder(Observer):
         self.events: list[DriverEvent] = []
         self.commands: list[Any] = []
 
-    def took(self, event: DriverEvent, commands: Any) -> None:
+    def on_event(self, event: DriverEvent, commands: Any) -> None:
         self.events.append(event)
         self.commands.append(list(commands))
 

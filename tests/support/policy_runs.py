@@ -48,7 +48,7 @@ class SlotObserver(Observer):
     def __init__(self, watch: SlotCallback | None) -> None:
         self.watch = watch
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         assert (engine.ledger.used <= engine.ledger.capacity).all()
         if self.watch is not None:
             self.watch(engine, slot)

@@ -80,7 +80,7 @@ class CommandHasher(Observer):
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
 
-    def took(self, event: Any, commands: Any) -> None:
+    def on_event(self, event: Any, commands: Any) -> None:
         del event
         for command in commands:
             self.hash.update(json.dumps(to_plain(command)).encode())

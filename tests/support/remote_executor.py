@@ -109,9 +109,9 @@ class RemoteExecutor:
             raise result
         return result
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers."""
-        await self._call("configure", servers)
+        await self._call("set_servers", servers)
 
     async def start(self, spec: GenerationSpec) -> Receipt:
         """Start a generation."""
@@ -141,13 +141,13 @@ class RemoteExecutor:
         finally:
             writer.close()
 
-    async def forget(self, job: str, generation: int) -> None:
+    async def acknowledge_end(self, job: str, generation: int) -> None:
         """Forget a generation whose end was recorded."""
-        await self._call("forget", job, generation)
+        await self._call("acknowledge_end", job, generation)
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove a job's checkpoint."""
-        await self._call("discard", job)
+        await self._call("delete_job_data", job)
 
     async def logs(
         self,

@@ -2,7 +2,7 @@
 
 The world logs every start itself, so that tests can check the service's records against the log.
 Its executor follows the contract: it acts once on a generation, refuses older generations, and
-repeats its reports until `forget`.
+repeats its reports until `acknowledge_end`.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class FakeExecutor:
     async def close(self) -> None:
         return
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         for server in servers:
             known = self.world.capacity.setdefault(server.name, {})
             # A job that runs when its server shrinks may finish its slot.
@@ -239,13 +239,13 @@ class FakeExecutor:
         for report in self.reports():
             yield report
 
-    async def forget(self, job: str, generation: int) -> None:
-        self.world.fault("forget")
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        self.world.fault("acknowledge_end")
         self.world.forgotten.add((job, generation))
         self.world.fault("forgot")
 
-    async def discard(self, job: str) -> None:
-        self.world.fault("discard")
+    async def delete_job_data(self, job: str) -> None:
+        self.world.fault("delete_job_data")
         self.world.kept.discard(job)
         self.world.fault("discarded")
 

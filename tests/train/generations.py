@@ -23,7 +23,7 @@ import torch
 
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import environment_of, processes_of
+from shadowprice.executors.environment import build_environment, list_processes
 from tests.train.backends import share_gpus
 from tests.train.forking import CONTEXT, preload
 
@@ -123,8 +123,8 @@ class Job:
             program=Program(("python", self.script), {}, ""),
         )
         port, processes = free_port(), []
-        for process in processes_of(spec):
-            told = environment_of(
+        for process in list_processes(spec):
+            told = build_environment(
                 spec,
                 process,
                 master_address="127.0.0.1",

@@ -60,7 +60,7 @@ class JobVariants:
         entry: JobFileRecord | None = None
         for change in changes:
             entry = with_value(entry or self.entry, change.key, change.values[-1])
-        return None if entry is None else self._resolved(validate(JobSpec, entry, "job")[0])
+        return None if entry is None else self._resolve_or_none(validate(JobSpec, entry, "job")[0])
 
     def with_value(self, key: Key, value: Any) -> Job | None:
         """Return the job with a value of its record replaced; None if the value is invalid."""
@@ -81,9 +81,9 @@ class JobVariants:
             spec = self._spec.model_copy(update={"arrival": parse_duration(value)})
         else:
             spec, _ = validate(JobSpec, with_value(self.entry, key, value), "job")
-        return self._resolved(spec)
+        return self._resolve_or_none(spec)
 
-    def _resolved(self, spec: JobSpec | None) -> Job | None:
+    def _resolve_or_none(self, spec: JobSpec | None) -> Job | None:
         try:
             return None if spec is None else self._resolve(spec)
         except InputError:

@@ -142,18 +142,8 @@ def _steps(jobs: int) -> list[int]:
 class VolumeSearch:
     """Better and better prices of some jobs, by the volume algorithm.
 
-    Parameters
-    ----------
-    oracle : PricingOracle
-        Prices jobs.
-    members : ndarray of int64
-        The jobs.
-    prices : ndarray of float64
-        Initial prices.
-    scale : float
-        Available part of the capacity.
-    step : float
-        Initial step, as a share of the distance to the target.
+    ``members`` are the jobs, and ``prices`` are the initial ones. ``scale`` is the available part
+    of the capacity, and ``step`` is the initial step, as a share of the distance to the target.
     """
 
     def __init__(
@@ -275,11 +265,11 @@ class _Columns:
                 utilities[job] = column.utility
                 if payoff > 0 or one_job_each:
                     chosen[self._group[job]].append(column)
-        found = [(group, self._join(parts)) for group, parts in enumerate(chosen) if parts]
+        found = [(group, self._sum_columns(parts)) for group, parts in enumerate(chosen) if parts]
         value = float((self._capacity * prices).sum() + payoffs.sum())
         return found, Bound(value, prices, master, self._rounds, payoffs, utilities, False)
 
-    def _join(self, parts: Sequence[Column]) -> GroupColumn:
+    def _sum_columns(self, parts: Sequence[Column]) -> GroupColumn:
         """Return the combined utility and use of a group's schedules."""
         utility = sum(column.utility for column in parts)
         used = [column for column in parts if len(column.use)]

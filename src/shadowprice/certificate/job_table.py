@@ -51,9 +51,9 @@ class JobTable:
                 self.representatives.append(index)
             self._kinds[index] = rows[key]
         self._choice_starts = _starts([len(counts) for counts, _ in choices])
-        self._workers = _joined([counts for counts, _ in choices])
-        self._gains = _joined([gains for _, gains in choices])
-        self._servers = _joined(
+        self._workers = _concatenate([counts for counts, _ in choices])
+        self._gains = _concatenate([gains for _, gains in choices])
+        self._servers = _concatenate(
             [
                 0 * counts
                 if job.ps is None
@@ -108,5 +108,5 @@ def _starts(lengths: Sequence[int]) -> Integers:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))))
 
 
-def _joined(parts: Sequence[Integers]) -> Integers:
+def _concatenate(parts: Sequence[Integers]) -> Integers:
     return np.concatenate([np.zeros(0, np.int64), *parts]).astype(np.int64)

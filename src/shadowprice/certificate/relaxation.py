@@ -172,8 +172,8 @@ class Relaxation:
         self._shares: dict[tuple[int, bytes], Floats] = {}
         self._capacity = cluster.capacity
         self._hosts = (cluster.hosts_workers, cluster.hosts_ps)
-        self._choices = [self._choices_of(job) for job in self.members]
-        self._forget_dominated()
+        self._choices = [self._feasible_choices(job) for job in self.members]
+        self._drop_dominated()
         self._table = JobTable(
             self.members,
             np.array([window.first - self.start for window in self.windows], np.int64),
@@ -195,7 +195,7 @@ class Relaxation:
                 ps[row, -1] = self._share(len(self.limits) - 1, job.ps)
         return worker * self.counted, ps * self.counted
 
-    def _forget_dominated(self) -> None:
+    def _drop_dominated(self) -> None:
         """Drop resources that no schedule can exhaust before another one of the same pool.
 
         If every choice of every job takes at least as large a share of one resource as of another,
@@ -276,7 +276,7 @@ class Relaxation:
             return worker, np.zeros_like(worker)
         return worker, prices[:, -1] @ self._share(len(self.limits) - 1, member.ps)
 
-    def _choices_of(self, job: Job) -> tuple[Integers, Integers, Floats]:
+    def _feasible_choices(self, job: Job) -> tuple[Integers, Integers, Floats]:
         gains = np.maximum(job.gains, job.internal_gains)
         maximum = int(fit_counts(self._capacity, job.worker, self._hosts[0]).sum())
         fits = (gains > 0) & (job.worker_counts <= maximum)

@@ -149,7 +149,7 @@ class ScriptCommand(CommandAfterDashes):
             raise InputError(Fault(str(other), "not valid with a script", hint))
         script = read_script(scripts[0])
         params = self._job_params(ctx)
-        options = [self._checked(entry, params, ctx) for entry in script.options]
+        options = [self._check_option(entry, params, ctx) for entry in script.options]
         # An option in force on the command line has no location in the script.
         in_force = [entry for entry in options if params[entry.name].name not in given]
         ctx.meta[SCRIPT] = replace(script, options=in_force)
@@ -166,7 +166,9 @@ class ScriptCommand(CommandAfterDashes):
             for name in param.opts
         }
 
-    def _checked(self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any) -> HeaderOption:
+    def _check_option(
+        self, entry: HeaderOption, params: Mapping[str, Any], ctx: Any
+    ) -> HeaderOption:
         """Return an option of a header with its long name; refuse what the command line would."""
         if entry.name not in params:
             long_names = ", ".join(name for name in params if name.startswith("--"))
@@ -279,7 +281,7 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
         if option == "mem-per-cpu":
             translated = _memory_of_cpus(entry, cpus)
         elif option in _UNDERSTOOD:
-            translated = _translated(option, entry.value, entry.location)
+            translated = _translate(option, entry.value, entry.location)
         if translated is None:
             ignored.append(entry.name)
         else:
@@ -316,7 +318,7 @@ def _memory(option: str, value: str, location: str) -> tuple[int, str]:
     return int(match[1]), (match[2] or "M").upper()
 
 
-def _translated(option: str, value: str, location: str) -> tuple[str, str] | None:
+def _translate(option: str, value: str, location: str) -> tuple[str, str] | None:
     """Return the counterpart of an option as (name, value); None if it has no effect here."""
     if option == "gres":
         matches = [_GPU.fullmatch(part) for part in _SOCKETS.sub("", value).split(",")]

@@ -58,7 +58,7 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
             elif label == key:
                 values = _choices(info.annotation)
                 offered |= dict.fromkeys(f"{key}={value}" for value in values)
-    return [prefix + completion for completion in _starting(offered, incomplete)]
+    return [prefix + completion for completion in _complete_prefix(offered, incomplete)]
 
 
 def _choices(annotation: object) -> list[str]:
@@ -87,7 +87,7 @@ def complete_experiment(incomplete: str) -> list[str]:
     """Return completions of an experiment name."""
     from shadowprice.experiments.framework import experiments
 
-    return _starting(["list", *experiments()], incomplete)
+    return _complete_prefix(["list", *experiments()], incomplete)
 
 
 def complete_trace(incomplete: str) -> list[str]:
@@ -96,7 +96,7 @@ def complete_trace(incomplete: str) -> list[str]:
 
     name, colon, path = incomplete.partition(":")
     if not colon:
-        return _starting([f"{format_name}:" for format_name in format_names()], name)
+        return _complete_prefix([f"{format_name}:" for format_name in format_names()], name)
     folder, slash, last = path.rpartition("/")
     matches = []
     with suppress(OSError, ValueError):
@@ -109,7 +109,7 @@ def complete_trace(incomplete: str) -> list[str]:
 
 def complete_job(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return completions of a job name of the run on the command line."""
-    return _starting(_values(ctx, "job"), incomplete)
+    return _complete_prefix(_values(ctx, "job"), incomplete)
 
 
 def complete_value(column: str) -> Callable[[typer.Context, str], list[str]]:
@@ -153,8 +153,8 @@ def _jobs(ctx: typer.Context, columns: list[str] | None) -> pl.DataFrame:
 def _in_list(names: Iterable[str], incomplete: str) -> list[str]:
     """Return completions of the last entry of a comma-separated list."""
     prefix, comma, last = incomplete.rpartition(",")
-    return [prefix + comma + name for name in _starting(names, last)]
+    return [prefix + comma + name for name in _complete_prefix(names, last)]
 
 
-def _starting(names: Iterable[str], incomplete: str) -> list[str]:
+def _complete_prefix(names: Iterable[str], incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)][:_MAX_COMPLETIONS]

@@ -91,7 +91,7 @@ JobArgument = Annotated[
 
 
 @contextmanager
-def connected(server: str | None) -> Iterator[Client]:
+def connect(server: str | None) -> Iterator[Client]:
     """Yield a client; convert failed authentication and diagnostics to input errors."""
     from shadowprice.client import Client, ServiceError
 

@@ -312,7 +312,7 @@ def _report(error: Exception, stdout: int | None) -> int:
     if isinstance(error, BrokenPipeError) and _is_closed(stdout):
         return CLOSED  # without a message: `shadowprice queue | head` is no error
     if isinstance(error, OSError):
-        _say(f"error: {_named(error)}")
+        _say(f"error: {_describe_os_error(error)}")
         return 1
     if isinstance(error, UnicodeEncodeError) and not is_valid_utf8(error.object):
         shown = quote_for_display(error.object)
@@ -332,7 +332,7 @@ def _report(error: Exception, stdout: int | None) -> int:
     return 1
 
 
-def _named(error: OSError) -> str:
+def _describe_os_error(error: OSError) -> str:
     """Format an operating system error with the file and a hint."""
     reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
     location = f"{error.filename2 or error.filename}: " if error.filename else ""

@@ -233,7 +233,7 @@ def policy_settings(
     layers = [] if params is None else [(str(params), read_parameters(params))]
     layers += [("--set", parse_setting(text)) for text in settings or ()]
     for source, layer in layers:
-        own = {name: _table_of(layer, name) for name in labels}
+        own = {name: _policy_table(layer, name) for name in labels}
         shared = {key: value for key, value in layer.items() if not _is_owner(key, value, own)}
         for key, value in shared.items():
             if key in policy_names() and isinstance(value, dict):
@@ -253,7 +253,7 @@ def policy_settings(
     return result
 
 
-def _table_of(layer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _policy_table(layer: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """Return the table of a policy; a file's policy has a nested one, ``[policy.FirstFit]``."""
     table: Any = layer
     for part in name.split("."):

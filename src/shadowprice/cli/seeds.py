@@ -44,7 +44,9 @@ def comparison_table(trials: SeedRuns) -> Table:
         tests = trials.against_first(measure.key)
         if tests:
             cells = (
-                SafeText(*tested(measure, tests[name])) if name in tests else SafeText("-")
+                SafeText(*format_difference(measure, tests[name]))
+                if name in tests
+                else SafeText("-")
                 for name in others
             )
             table.add_row(SafeText(measure.name), *cells)
@@ -56,7 +58,7 @@ def comparison_table(trials: SeedRuns) -> Table:
     return table
 
 
-def tested(measure: MetricDefinition, test: PairedTest) -> tuple[str, str]:
+def format_difference(measure: MetricDefinition, test: PairedTest) -> tuple[str, str]:
     """Return a difference with its p value, and the style to print it in."""
     sign = "+" if test.difference.mean >= 0 else ""
     star = "*" if test.adjusted < SIGNIFICANT else " "

@@ -8,7 +8,7 @@ from rich.table import Table
 
 from shadowprice.cli.console import SafeText, plain_table
 from shadowprice.results.capacity_gains import HEADS, CapacityGain
-from shadowprice.results.comparison import rows_of
+from shadowprice.results.comparison import display_rows
 from shadowprice.results.run_directory import RunData
 
 
@@ -19,7 +19,7 @@ def summary_table(runs: Sequence[RunData]) -> Table:
     for run in runs:
         name = f"{run.policy} (partial)" if run.info["partial"] else run.policy
         table.add_column(name, justify="right")
-    for row in rows_of(runs):
+    for row in display_rows(runs):
         cells = [
             SafeText(text, "bold green" if len(runs) > 1 and index in row.best else "")
             for index, text in enumerate(row.texts)

@@ -31,7 +31,7 @@ def send_directory(
     With ``dry_run``, only print what would be sent, and return None. Raises `InputError` if the
     files exceed a limit, can't be read or change meanwhile.
     """
-    from shadowprice.uploads.packing import packed, select_files, shown_bytes
+    from shadowprice.uploads.packing import select_files, shown_bytes, temporary_archive
 
     selection = select_files(directory, max_bytes=limits.max_bytes, max_entries=limits.max_entries)
     count = len(selection.files)
@@ -43,7 +43,7 @@ def send_directory(
         print_note(f"would send {what} ({size})")
         return None
     sent: list[int] = []
-    with packed(selection) as archive, _progress(what, archive.size, quiet) as show:
+    with temporary_archive(selection) as archive, _progress(what, archive.size, quiet) as show:
 
         def on_sent(done: int) -> None:
             sent[:] = [done]

@@ -150,7 +150,7 @@ def _path(*parts: str) -> str:
     return "/v1/" + "/".join(quoted(part, safe="") for part in parts)
 
 
-def _nothing(content: bytes) -> None:
+def _ignore(content: bytes) -> None:
     del content
 
 
@@ -158,13 +158,13 @@ def _read(model: type[Model]) -> Callable[[bytes], Model]:
     return model.model_validate_json
 
 
-def _listed(
+def _list_parser(
     model: type[Model], entries: Callable[[Model], Sequence[T]]
 ) -> Callable[[bytes], RecordTuple[T]]:
     return lambda content: RecordTuple(entries(model.model_validate_json(content)))
 
 
-def _paged(
+def _page_parser(
     model: type[Paged], entries: Callable[[Paged], Sequence[T]]
 ) -> Callable[[bytes], Page[T]]:
     def read(content: bytes) -> Page[T]:
@@ -243,7 +243,7 @@ def jobs(
         "cursor": cursor,
         "limit": limit,
     }
-    read = _paged(JobPage, lambda page: page.jobs)
+    read = _page_parser(JobPage, lambda page: page.jobs)
     return ApiCall("GET", _path("jobs"), read, query)
 
 
@@ -282,19 +282,19 @@ def job_events(
     name: str, cursor: int | None = None, limit: int | None = None
 ) -> ApiCall[Page[JobEvent]]:
     """List a job's events, newest first."""
-    read = _paged(JobEventPage, lambda page: page.events)
+    read = _page_parser(JobEventPage, lambda page: page.events)
     return ApiCall("GET", _path("jobs", name, "events"), read, {"cursor": cursor, "limit": limit})
 
 
 def generations(name: str, limit: int | None = None) -> ApiCall[tuple[Generation, ...]]:
     """List a job's generations, newest first."""
-    read = _listed(GenerationList, lambda response: response.generations)
+    read = _list_parser(GenerationList, lambda response: response.generations)
     return ApiCall("GET", _path("jobs", name, "generations"), read, {"limit": limit})
 
 
 def progress(name: str, limit: int | None = None) -> ApiCall[tuple[ProgressPoint, ...]]:
     """Get a job's progress reports."""
-    read = _listed(ProgressCurve, lambda response: response.points)
+    read = _list_parser(ProgressCurve, lambda response: response.points)
     return ApiCall("GET", _path("jobs", name, "progress"), read, {"limit": limit})
 
 
@@ -318,7 +318,7 @@ def quote(job: Json, *, outlook: bool = False) -> ApiCall[Quote]:
 
 def prices(slots: int | None = None) -> ApiCall[tuple[PriceSlot, ...]]:
     """Get prices over the coming slots."""
-    read = _listed(Prices, lambda response: response.slots)
+    read = _list_parser(Prices, lambda response: response.slots)
     return ApiCall("GET", _path("prices"), read, {"slots": slots}, patience=30)
 
 
@@ -327,13 +327,13 @@ def servers() -> ApiCall[tuple[Server, ...]]:
     return ApiCall(
         "GET",
         _path("servers"),
-        _listed(ServerList, lambda response: response.servers),
+        _list_parser(ServerList, lambda response: response.servers),
     )
 
 
 def add_servers(server: Json) -> ApiCall[tuple[Server, ...]]:
     """Add a server, or ``count`` equal ones, as in a cluster file."""
-    read = _listed(ServerList, lambda response: response.servers)
+    read = _list_parser(ServerList, lambda response: response.servers)
     return ApiCall("POST", _path("servers"), read, body=dict(server), repeatable=False)
 
 
@@ -344,7 +344,7 @@ def change_server(name: str, changes: Json) -> ApiCall[Server]:
 
 def remove_server(name: str) -> ApiCall[None]:
     """Remove a server."""
-    return ApiCall("DELETE", _path("servers", name), _nothing)
+    return ApiCall("DELETE", _path("servers", name), _ignore)
 
 
 def tenants() -> ApiCall[tuple[Tenant, ...]]:
@@ -352,7 +352,7 @@ def tenants() -> ApiCall[tuple[Tenant, ...]]:
     return ApiCall(
         "GET",
         _path("tenants"),
-        _listed(TenantList, lambda response: response.tenants),
+        _list_parser(TenantList, lambda response: response.tenants),
     )
 
 
@@ -402,12 +402,14 @@ def statement(
 
 def remove_tenant(name: str) -> ApiCall[None]:
     """Remove a tenant without open jobs."""
-    return ApiCall("DELETE", _path("tenants", name), _nothing)
+    return ApiCall("DELETE", _path("tenants", name), _ignore)
 
 
 def tokens() -> ApiCall[tuple[Token, ...]]:
     """List tokens, without their secrets."""
-    return ApiCall("GET", _path("tokens"), _listed(TokenList, lambda response: response.tokens))
+    return ApiCall(
+        "GET", _path("tokens"), _list_parser(TokenList, lambda response: response.tokens)
+    )
 
 
 def create_token(
@@ -422,7 +424,7 @@ def create_token(
 
 def revoke_token(number: int) -> ApiCall[None]:
     """Revoke a token."""
-    return ApiCall("DELETE", _path("tokens", str(number)), _nothing)
+    return ApiCall("DELETE", _path("tokens", str(number)), _ignore)
 
 
 def decisions(
@@ -432,7 +434,7 @@ def decisions(
     limit: int | None = None,
 ) -> ApiCall[Page[StoredEvent]]:
     """List the policy's decisions, newest first."""
-    read = _paged(DecisionPage, lambda page: page.decisions)
+    read = _page_parser(DecisionPage, lambda page: page.decisions)
     query = {"job": job, "tenant": tenant, "cursor": cursor, "limit": limit}
     return ApiCall("GET", _path("decisions"), read, query)
 
@@ -456,7 +458,7 @@ def whatif(run: int) -> ApiCall[WhatIf]:
 
 def whatifs() -> ApiCall[tuple[WhatIf, ...]]:
     """List what-if runs, newest first."""
-    return ApiCall("GET", _path("whatif"), _listed(WhatIfList, lambda response: response.runs))
+    return ApiCall("GET", _path("whatif"), _list_parser(WhatIfList, lambda response: response.runs))
 
 
 def cancel_whatif(run: int) -> ApiCall[WhatIf]:
@@ -474,7 +476,7 @@ def compared_jobs(
     cursor: int | None = None, limit: int | None = None
 ) -> ApiCall[Page[ComparedJob]]:
     """List jobs with both of their histories, newest first."""
-    read = _paged(ComparedJobPage, lambda page: page.jobs)
+    read = _page_parser(ComparedJobPage, lambda page: page.jobs)
     query = {"cursor": cursor, "limit": limit}
     return ApiCall("GET", _path("comparison", "jobs"), read, query)
 

@@ -171,12 +171,12 @@ def resolve_endpoint(
         address = Endpoint(url, next(tokens, None))
     # The environment's token belongs to the environment's server; don't send it to another one.
     token_applies = (
-        named is None or env_server is None or address.url == _url_of(env_server, stored)
+        named is None or env_server is None or address.url == _parse_url(env_server, stored)
     )
     return Endpoint(address.url, (token if token_applies else None) or address.token)
 
 
-def _url_of(stated: str, kept: SavedEndpoints) -> str:
+def _parse_url(stated: str, kept: SavedEndpoints) -> str:
     return (
         kept.known[stated].url if stated in kept.known else normalize_url(stated, SERVER_VARIABLE)
     )

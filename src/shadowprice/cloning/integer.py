@@ -19,8 +19,8 @@ from shadowprice.kernels.cloning.integer import (
     balanced_options,
     extend,
     least_penalties,
+    list_undominated,
     multisets,
-    undominated,
 )
 
 FIRST_GROUPS = 8  # groups whose copies the first, narrowest search may change
@@ -124,11 +124,13 @@ class _Core:
         count = int(self.arrays.tasks[group])
         # A single task has no shares to balance: its options are all its numbers of copies.
         if self.convex[group] or count == 1:
-            return [self._balanced(group, gap, count)]
-        combined = self._combined(group, gap, count)
-        return [combined] if combined is not None else [self._balanced(group, gap, 1)] * count
+            return [self._balanced_options(group, gap, count)]
+        combined = self._combine(group, gap, count)
+        if combined is not None:
+            return [combined]
+        return [self._balanced_options(group, gap, 1)] * count
 
-    def _balanced(self, group: int, gap: float, tasks: int) -> _Options:
+    def _balanced_options(self, group: int, gap: float, tasks: int) -> _Options:
         size = 256
         while True:
             penalty, late = np.empty(size), np.empty(size)
@@ -148,7 +150,7 @@ class _Core:
         none = np.zeros((0, 0), dtype=np.int64)
         return _Options(penalty[order], late[order], change[order], none, none.ravel(), tasks)
 
-    def _combined(self, group: int, gap: float, count: int) -> _Options | None:
+    def _combine(self, group: int, gap: float, count: int) -> _Options | None:
         """Return every combination of a group's tasks, None if there are too many."""
         size = MAX_MOVES
         while True:
@@ -253,7 +255,9 @@ class _Core:
         penalty, late, machines = new.penalty[:total], new.late[:total], new.machines[:total]
         order = np.lexsort((late, machines)) if by_machines else np.argsort(late, kind="stable")
         keep = np.empty(total, dtype=np.int64)
-        remaining = undominated(order, penalty, late, machines, self.k, self.l, by_machines, keep)
+        remaining = list_undominated(
+            order, penalty, late, machines, self.k, self.l, by_machines, keep
+        )
         keep = keep[:remaining]
         if remaining > MAX_STATES:
             self.whole = False

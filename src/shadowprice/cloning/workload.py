@@ -36,12 +36,6 @@ class WaveJobs:
         """Number of jobs."""
         return len(self.arrival)
 
-    @property
-    def expected_work(self) -> float:
-        """Expected machine seconds of all tasks with one copy each."""
-        means = np.array([distribution.mean for distribution in self.distributions])
-        return float(means[self.distribution] @ self.scale)
-
 
 def poisson_jobs(
     groups: Sequence[TaskGroup],

@@ -192,7 +192,7 @@ def parse_rate(value: object) -> Rate:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
-    text = value if isinstance(value, str) else _written(value)
+    text = value if isinstance(value, str) else _format_integer(value)
     written, slash, unit = (part.strip() for part in text.partition("/"))
     match = _QUANTITY.fullmatch(written) if len(text) <= bounds.QUANTITY.most else None
     if match is None or match[2]:
@@ -217,7 +217,7 @@ def parse_amount(value: object) -> Amount:
     """
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise InputError(f"{quote_for_display(value)} is not an amount; {_AMOUNT_HELP}")
-    text = value if isinstance(value, str) else _written(value)
+    text = value if isinstance(value, str) else _format_integer(value)
     if LEADING_ZERO.fullmatch(text):
         raise InputError(f"{value!r} has a leading zero; {_AMOUNT_HELP}")
     number, unit = _split(text)
@@ -244,7 +244,7 @@ def parse_amount(value: object) -> Amount:
     return Amount(int(scaled), dimension)
 
 
-def _written(value: float) -> str:
+def _format_integer(value: float) -> str:
     """Return a number as text; Python refuses to format integers of thousands of digits."""
     return "1e999" if isinstance(value, int) and value.bit_length() > 256 else repr(value)
 
@@ -256,9 +256,9 @@ def format_amount(value: int, dimension: Dimension) -> str:
     if dimension is Dimension.COUNT:
         return f"{value / MILLI:g}"
     if dimension is Dimension.RATE:
-        return _scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
-    decimal = _scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
-    binary = _scaled(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
+        return _format_scaled(value, _RATE_UNITS, ("bps", "kbps", "Mbps", "Gbps", "Tbps"))
+    decimal = _format_scaled(value, _BYTE_UNITS, ("B", "kB", "MB", "GB", "TB"))
+    binary = _format_scaled(value, _BYTE_UNITS, ("B", "KiB", "MiB", "GiB", "TiB"))
     # Binary only if it is exact and not longer: 244GiB stays 244GiB, and 15GB isn't 13.9698GiB.
     return binary if _bytes(binary) == value and len(binary) <= len(decimal) else decimal
 
@@ -268,7 +268,7 @@ def _bytes(text: str) -> Fraction:
     return number * _BYTE_UNITS[unit]
 
 
-def _scaled(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str:
+def _format_scaled(value: int, units: Mapping[str, int], names: tuple[str, ...]) -> str:
     fitting = [name for name in names if value >= units[name]] or [names[0]]
     return f"{value / units[fitting[-1]]:g}{fitting[-1]}"
 

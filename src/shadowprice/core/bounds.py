@@ -43,12 +43,12 @@ class InputLimit:
         """Return the error message for a value above the maximum."""
         if value != value:  # noqa: PLR0124  # NaN
             return "is no number"
-        return f"{_shown(value)} {self.broken}"
+        return f"{_format_value(value)} {self.broken}"
 
     @property
     def broken(self) -> str:
         """Part of the error message that doesn't depend on the value."""
-        return f"is above the bound of {_shown(self.most)} {self.what}"
+        return f"is above the bound of {_format_value(self.most)} {self.what}"
 
 
 def _bound(name: str, most: float, what: str) -> InputLimit:
@@ -57,7 +57,7 @@ def _bound(name: str, most: float, what: str) -> InputLimit:
     return bound
 
 
-def _shown(value: float) -> str:
+def _format_value(value: float) -> str:
     if isinstance(value, int):
         if abs(value) < 10**18:
             return f"{value:,}"

@@ -350,6 +350,9 @@ def build_job(
 ) -> Job:
     """Build a job: convert its description to the numbers that schedulers use.
 
+    Raise `InputError` if no worker count is allowed, parameter servers have less bandwidth than
+    workers (OASiS (6) with (7)), a restart takes longer than a slot, or the job exceeds a limit.
+
     Parameters
     ----------
     speed : StepModel or mapping of int to Fraction
@@ -362,12 +365,6 @@ def build_job(
         ``chunks``.
     restart_seconds : Fraction
         Time lost when the placement changes.
-
-    Raises
-    ------
-    InputError
-        If no worker count is allowed, parameter servers have less bandwidth than workers (OASiS (6)
-        with (7)), a restart takes longer than a slot, or the job exceeds a limit.
     """
     restart = NO_RESTART if not restart_seconds else Fraction(restart_seconds) / slot_seconds
     if not 0 <= restart <= 1:

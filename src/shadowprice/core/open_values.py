@@ -142,14 +142,9 @@ class _CountedJob:
 class OpenValues:
     """Sums over open jobs by tenant.
 
-    Parameters
-    ----------
-    open_jobs : mapping of str to JobState
-        The open jobs of an engine; it changes with the engine.
-    changed : set of str
-        Receives the names of jobs that may have changed. First it has all open jobs.
-    size : callable
-        Returns a job's value and GPU-hours on a cluster; a value of 0 if it isn't compared.
+    ``open_jobs`` changes with the engine. ``changed`` receives the names of jobs that may have
+    changed; first it has all open jobs. ``size`` returns a job's value and GPU-hours on a cluster;
+    a value of 0 if it isn't compared.
     """
 
     def __init__(

@@ -127,15 +127,15 @@ class View(Protocol):
         """Jobs that arrived and may still run, in order of arrival."""
         ...
 
-    def lost(self, server: int) -> bool:
+    def is_lost(self, server: int) -> bool:
         """Return whether a server is unavailable."""
         ...
 
-    def pinned(self, job: str) -> bool:
+    def is_pinned(self, job: str) -> bool:
         """Return whether a job must keep its placement, because it has no saved progress."""
         ...
 
-    def running(self, job: str) -> Placement | None:
+    def running_placement(self, job: str) -> Placement | None:
         """Return a job's running placement, which it keeps unless another one is decided."""
         ...
 
@@ -301,7 +301,7 @@ def unwrap_policy(policy: Policy) -> Policy:
 
 def unavailable_server_rows(view: View) -> list[int]:
     """Return the rows of unavailable servers."""
-    return [row for row in range(view.cluster.servers) if view.lost(row)]
+    return [row for row in range(view.cluster.servers) if view.is_lost(row)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,10 +158,10 @@ def is_relative(job: Job) -> bool:
 def count_with(job: Job, share: float) -> Job:
     """Return the job with its stated utility times a factor as the utility that counts."""
     stated = job.earned_utility
-    return replace(job, utility=_rounded(stated.scaled(share)), stated_utility=stated)
+    return replace(job, utility=_round_utility(stated.scaled(share)), stated_utility=stated)
 
 
-def capped(job: Job, cluster: Cluster) -> Job:
+def cap_utility(job: Job, cluster: Cluster) -> Job:
     """Return a job whose speed was measured, with at most the maximum value at that speed."""
     if job.stated_utility is None:
         return job
@@ -201,7 +201,7 @@ def _gpu_hours(job: Job, cluster: Cluster) -> float:
     return job.worker_slots * float(cluster.slot_seconds) / 3600 * gpus_per_worker(demand)
 
 
-def _rounded(utility: Utility) -> Utility:
+def _round_utility(utility: Utility) -> Utility:
     changes = {}
     for name in ("value", "slope", "scale"):
         if any(parameter.name == name for parameter in fields(utility)):  # type: ignore[arg-type]

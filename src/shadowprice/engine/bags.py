@@ -132,7 +132,7 @@ def count_finished(record: JobRecord, slot: int, gained: int, done: tuple[int, .
         record.finished[entry.group] += number
 
 
-def narrowed(record: JobRecord, now: int) -> Schedule | None:
+def narrow_plan(record: JobRecord, now: int) -> Schedule | None:
     """Return a bag's plan without capacity that its copies can't use from slot ``now`` on.
 
     Returns None if nothing changes. Past slots stay as they were. Within a slot, the first servers

@@ -98,7 +98,7 @@ def _text(record: JobRecord, names: Sequence[str]) -> str:
         f'[{_COMPACT(job.name)},{job.required},"{record.status.value}",{record.progress},'
         f"{record.measured},{_number(record.started)},{_number(record.completion)},"
         f"{record.generation},{record.failures},{record.plans},{_number(record.promise)},"
-        f"{_json(refusal_record)},{_json(plan)},{_json(_standing(record.placement, names))},"
+        f"{_json(refusal_record)},{_json(plan)},{_json(_sorted_entries(record.placement, names))},"
         f"{_json(record.finished)},{_json(record.left)}]"
     )
 
@@ -119,7 +119,7 @@ def _plan(plan: Schedule, names: Sequence[str]) -> list[list[object]]:
     return sorted(rows)  # (slot, name) is unique, so the order is too
 
 
-def _standing(placement: Placement | None, names: Sequence[str]) -> list[list[object]] | None:
+def _sorted_entries(placement: Placement | None, names: Sequence[str]) -> list[list[object]] | None:
     if placement is None:
         return None
     entries = zip(placement.servers, placement.workers, placement.ps, strict=True)

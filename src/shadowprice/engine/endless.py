@@ -58,7 +58,7 @@ def _refusal(state: EngineState, name: str) -> Refusal | None:
     if share >= ENDLESS_FACTOR and is_worthless:
         return Refusal(
             RefusalReason.NO_VALUE,
-            f"{overrun}, and is worth nothing from slot {state.slot} on",
+            f"{overrun}, and its utility is 0 from slot {state.slot} on",
             value=0.0,
             bottleneck="its utility",
             numbers=numbers,

@@ -119,7 +119,7 @@ class Header:
             record = json.loads(line)
             version = record.get("journal")
         except _WRONG as error:
-            raise _damaged(place, "is no header of a journal") from error
+            raise _damage_error(place, "is no header of a journal") from error
         if version != FORMAT:
             raise InputError(
                 Fault(
@@ -140,7 +140,7 @@ class Header:
             )
             header._check_types()
         except _WRONG as error:
-            raise _damaged(place, "is no header of a journal") from error
+            raise _damage_error(place, "is no header of a journal") from error
         return header
 
     def _check_types(self) -> None:
@@ -287,14 +287,14 @@ class JournalReader:
                     raise
                 if isinstance(item, Entry):
                     if item.sequence != sequence + 1:
-                        raise _damaged(
+                        raise _damage_error(
                             location, f"is event {item.sequence}, but event {sequence + 1} is next"
                         )
                     sequence = item.sequence
                     if isinstance(item.event, CapacityChanged):
                         cluster = changed_cluster(cluster, item.event).cluster
                 elif item.sequence != sequence:
-                    raise _damaged(location, f"is the digest after event {item.sequence}")
+                    raise _damage_error(location, f"is the digest after event {item.sequence}")
                 yield item
 
     def _line(self, file: IO[bytes], number: int) -> bytes:
@@ -355,7 +355,7 @@ def parse_entry(line: str, cluster: Cluster, place: str = "journal") -> Entry:
     """
     item = _item(line, cluster, place)
     if not isinstance(item, Entry):
-        raise _damaged(place, "is no event of a journal")
+        raise _damage_error(place, "is no event of a journal")
     return item
 
 
@@ -378,7 +378,7 @@ def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
             for consultation in decided
         )
     except _WRONG as error:
-        raise _damaged(place, "is no event of a journal") from error
+        raise _damage_error(place, "is no event of a journal") from error
     return Entry(sequence, event, consultations)
 
 
@@ -386,13 +386,13 @@ def _text(line: bytes, place: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise _damaged(place, "is no text") from error
+        raise _damage_error(place, "is no text") from error
 
 
 def _is_last(file: IO[bytes]) -> bool:
     return not file.peek(1) if hasattr(file, "peek") else not file.read(1)
 
 
-def _damaged(place: str, message: str) -> InputError:
+def _damage_error(place: str, message: str) -> InputError:
     hint = "the journal is damaged: restore it from a copy, or begin from a snapshot"
     return InputError(Fault(place, message, hint))

@@ -50,20 +50,20 @@ class PolicySession:
         if self._script is not None:
             recorded = next(self._script, ())
             if self._is_following:
-                decisions: Iterable[Decision] = self._followed(event, recorded)
+                decisions: Iterable[Decision] = self._replay_decisions(event, recorded)
             else:
                 state.undo.assign(self, "_is_stale", True)
                 decisions = recorded
         else:
             self._was_queried = True
-            decisions = self._decided(event)
+            decisions = self._policy_decisions(event)
         for decision in decisions:
             commands += apply_decision(state, decision)
             applied.append(decision)
         self.consultations.append(tuple(applied))
         return commands
 
-    def _decided(self, event: PolicyEvent) -> Iterable[Decision]:
+    def _policy_decisions(self, event: PolicyEvent) -> Iterable[Decision]:
         state, decisions = self._state, self.policy.decide(self.view, event)
         if state.acknowledges and any(is_pinned(state, name) for name in state.running):
             return without_stops(state, decisions, self._resume)
@@ -86,11 +86,11 @@ class PolicySession:
         """Stop querying the policy during replay."""
         self._is_following = False
 
-    def _followed(self, event: PolicyEvent, recorded: Consultation) -> Iterator[Decision]:
+    def _replay_decisions(self, event: PolicyEvent, recorded: Consultation) -> Iterator[Decision]:
         """Yield the recorded decisions on an event, while the policy decides on it again."""
         names = self._state.cluster.names
         try:
-            own = iter(self._decided(event))
+            own = iter(self._policy_decisions(event))
         except Exception as error:  # whatever the policy raises, the record counts
             own = iter(())
             self._lose_track(error)

@@ -15,7 +15,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
-from shadowprice.engine.bags import count_finished, narrowed
+from shadowprice.engine.bags import count_finished, narrow_plan
 from shadowprice.engine.commands import add_dependencies, launch, stop
 from shadowprice.engine.endless import abandon_endless
 from shadowprice.engine.job_events import complete
@@ -176,7 +176,7 @@ def _record_bag_progress(
 def _release_unused(state: EngineState, record: JobRecord) -> None:
     """Release the capacity of a bag that its copies can't use any more."""
     name, job, ledger, undo = record.job.name, record.job, state.ledger, state.undo
-    smaller = narrowed(record, state.slot)
+    smaller = narrow_plan(record, state.slot)
     if smaller is None:
         return
     reservation = ledger.reservations[name]

@@ -142,40 +142,31 @@ def restore(
 ) -> Engine:
     """Return an engine in the state of a snapshot, with a newly built policy.
 
-    Parameters
-    ----------
-    keeps_memory : bool
-        As in `Engine`.
-    memory : bool
-        Whether to restore the policy state; otherwise the policy resyncs with the view. It must be
-        False for another policy or other parameters. Policy state from another version of the
-        source code is never restored.
+    ``keeps_memory`` is as in `Engine`. Without ``memory`` the policy state isn't restored: the
+    policy resyncs with the view, as another policy or one with other parameters must. Policy state
+    from another version of the source code is never restored.
 
-    Raises
-    ------
-    InputError
-        If the record isn't a snapshot of this version, or is inconsistent.
-    ShadowpriceError
-        If the policy state can't be read.
+    Raise `InputError` if the record isn't a snapshot of this version, or is inconsistent, and
+    `ShadowpriceError` if the policy state can't be read.
     """
     version = record.get("snapshot") if isinstance(record, Mapping) else None
     if version != FORMAT:
         raise InputError(Fault("snapshot", f"unknown format {version!r}; expected {FORMAT}"))
     try:
-        engine = _restored(record, policy, keeps_memory=keeps_memory)
+        engine = _restore_engine(record, policy, keeps_memory=keeps_memory)
         same_sources = record["versions"]["sources"] == sources()
     except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
         raise InputError(Fault("snapshot", f"is damaged: {error!r}")) from error
     if engine.state_digest() != record["state_digest"]:
         raise InputError(Fault("snapshot", "is damaged: its digest is not that of its state"))
     if memory and same_sources:
-        engine.session.load_state(_memory_of(record))
+        engine.session.load_state(_read_policy_state(record))
     else:
         engine.session.resync()
     return engine
 
 
-def _memory_of(record: Mapping[str, Any]) -> bytes:
+def _read_policy_state(record: Mapping[str, Any]) -> bytes:
     try:
         return zlib.decompress(base64.b64decode(record["memory"]))
     except (ValueError, zlib.error) as error:
@@ -200,7 +191,7 @@ def clone(engine: Engine) -> Engine:
     return copy
 
 
-def _restored(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
+def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: bool) -> Engine:
     cluster = cluster_from_record(record["cluster"])
     engine = Engine(
         cluster,

@@ -30,22 +30,12 @@ def check_commitment(
 ) -> None:
     """Check a schedule against all constraints except capacity.
 
-    Parameters
-    ----------
-    end : int
-        First slot that no plan may use.
-    moved : ndarray of bool, shape (active slots,), optional
-        Slots that begin with a restart, if restarts cost time; see `Schedule.moved`.
-    local_free : bool
-        Whether parameter servers only serve workers on other servers.
-    pinned : bool
-        Whether the job runs and must keep its placement. Its plan may end with the planning
-        horizon, even if that doesn't complete the job.
+    ``end`` is the first slot that no plan may use. ``moved`` (active slots,) marks slots that begin
+    with a restart, if restarts cost time; see `Schedule.moved`. With ``local_free``, parameter
+    servers only serve workers on other servers. A ``pinned`` job runs and must keep its placement;
+    its plan may end with the planning horizon, even if that doesn't complete the job.
 
-    Raises
-    ------
-    PolicyError
-        If a constraint is broken; the message includes the job's history.
+    Raise `PolicyError` if a constraint is broken; the message includes the job's history.
     """
     job = record.job
     if not len(plan):

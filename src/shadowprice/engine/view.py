@@ -43,15 +43,15 @@ class EngineView:
         """End of the timespan T, None if it is open."""
         return self._state.until
 
-    def lost(self, server: int) -> bool:
+    def is_lost(self, server: int) -> bool:
         """Return whether a server is unavailable."""
         return server in self._state.lost
 
-    def pinned(self, job: str) -> bool:
+    def is_pinned(self, job: str) -> bool:
         """Return whether a job must keep its placement, because it has no saved progress."""
         return is_pinned(self._state, job)
 
-    def running(self, job: str) -> Placement | None:
+    def running_placement(self, job: str) -> Placement | None:
         """Return a job's running placement, which it keeps unless another one is decided."""
         return self._state.running.get(job)
 

@@ -29,7 +29,7 @@ class Process:
         return f"{self.role}-{self.rank}"
 
 
-def processes_of(spec: GenerationSpec) -> tuple[Process, ...]:
+def list_processes(spec: GenerationSpec) -> tuple[Process, ...]:
     """Return the processes of a generation, workers first, in placement order."""
     workers = [share.server for share in spec.placement for _ in range(share.workers)]
     servers = [share.server for share in spec.placement for _ in range(share.ps)]
@@ -39,7 +39,7 @@ def processes_of(spec: GenerationSpec) -> tuple[Process, ...]:
     )
 
 
-def environment_of(
+def build_environment(
     spec: GenerationSpec,
     process: Process,
     *,

@@ -76,12 +76,12 @@ def create_executor(name: str, options: ExecutorOptions) -> Executor:
     isn't installed.
     """
     if is_file_reference(name):
-        return _created(FileExtension.read(name, "--executor"), options)
+        return _create_external(FileExtension.read(name, "--executor"), options)
     entry = EXECUTORS.get(name)
     if entry is None:
         installed = installed_extensions(EXECUTOR_GROUP)
         if name in installed:
-            return _created(installed[name], options)
+            return _create_external(installed[name], options)
         names = [*EXECUTORS, *installed]
         hint = hint_for_unknown(name, names)
         raise InputError(Fault("--executor", f"unknown executor {quote_for_display(name)}", hint))
@@ -96,7 +96,7 @@ def create_executor(name: str, options: ExecutorOptions) -> Executor:
     return cast("Callable[[ExecutorOptions], Executor]", make)(options)
 
 
-def _created(extension: Extension, options: ExecutorOptions) -> Executor:
+def _create_external(extension: Extension, options: ExecutorOptions) -> Executor:
     """Create an executor that isn't part of this package."""
     loaded = extension.load()
     location = f"--executor {extension.name}"

@@ -30,29 +30,29 @@ def check_live_jobs(*, training: bool = False) -> None:
         raise MissingExtraError("torch", "train", "training the jobs")
 
 
-def live_key(job: Mapping[str, Any], lived: LiveJobResult) -> str:
+def live_key(job: Mapping[str, Any], live_result: LiveJobResult) -> str:
     """Return the key by which the service's policy knew a job: `fifo` draws worker counts by it."""
-    return qualified_name(job.get("tenant"), lived.record["name"])
+    return qualified_name(job.get("tenant"), live_result.record["name"])
 
 
-def submitted_record(job: Mapping[str, Any], lived: LiveJobResult) -> dict[str, Any]:
+def submitted_record(job: Mapping[str, Any], live_result: LiveJobResult) -> dict[str, Any]:
     """Return a job's record with the key under which it ran and its real submission time."""
     # A job submitted before slot 0 arrives with slot 0.
-    arrival = f"{max(0.0, lived.submitted):.6f}s"
-    return {**job, "name": live_key(job, lived), "arrival": arrival}
+    arrival = f"{max(0.0, live_result.submitted):.6f}s"
+    return {**job, "name": live_key(job, live_result), "arrival": arrival}
 
 
 def submitted_scenario(
     cluster: Mapping[str, Any],
     jobs: Sequence[Mapping[str, Any]],
-    lived: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, LiveJobResult],
     seed: int = 0,
 ) -> Scenario:
     """Return the jobs for the simulator as they were really submitted, under their real names."""
     documents = []
     for job in jobs:
         stated = {key: value for key, value in job.items() if key != "run"}
-        documents.append(submitted_record(stated, lived[str(job["name"])]))
+        documents.append(submitted_record(stated, live_results[str(job["name"])]))
     return ScenarioSource(cluster=dict(cluster), jobs=documents).scenario(seed)[0]
 
 
@@ -91,16 +91,18 @@ def predicted_progress(
 
 
 def measured_progress(
-    lived: LiveJobResult, slots: int, seconds: float, finished: int | None, work: float
+    live_result: LiveJobResult, slots: int, seconds: float, finished: int | None, work: float
 ) -> list[float]:
     """Return the reported mini-batches at the end of each slot.
 
     ``seconds`` is the length of a slot, and ``work`` all mini-batches of the job. ``finished`` is
     the slot of completion; from then on all work counts as done.
     """
-    moments = np.array([moment for moment, _ in lived.curve])
+    moments = np.array([moment for moment, _ in live_result.curve])
     running_maximum = (
-        np.maximum.accumulate([done for _, done in lived.curve]) if len(moments) else np.zeros(0)
+        np.maximum.accumulate([done for _, done in live_result.curve])
+        if len(moments)
+        else np.zeros(0)
     )
     done = []
     for slot in range(slots):

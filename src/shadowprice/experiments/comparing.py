@@ -41,21 +41,21 @@ def compare_spread(
     cases = [(scenario, choice) for scenario in scenarios for choice in choices]
     files_by_index: dict[int, Files] = {}
 
-    def took(at: int, files: Files, seconds: float) -> None:
+    def took(index: int, files: Files, seconds: float) -> None:
         del seconds
-        files_by_index[at] = files
+        files_by_index[index] = files
         if progress is not None:
             progress(len(files_by_index), len(cases))
 
     spread.run(run_files, cases, lambda _: None, took)
     runs: list[RunData] = []
     measured: list[SeedRun] = []
-    for at, (scenario, choice) in enumerate(cases):
-        first = at < len(choices)
+    for index, (scenario, choice) in enumerate(cases):
+        first = index < len(choices)
         with nullcontext(str(folder)) if first else TemporaryDirectory() as parent:
             target = Path(parent) / folder_name(choice.label)
             target.mkdir()
-            for name, content in files_by_index.pop(at).items():
+            for name, content in files_by_index.pop(index).items():
                 (target / name).write_bytes(content)
             run = read_run(target)
             if first:

@@ -68,7 +68,7 @@ class ExperimentSettings:
     spread: RunBackend = field(default_factory=SequentialBackend)
     """Executes the runs: locally one by one, or distributed."""
     times: CpuTimes = field(default_factory=CpuTimes)  # collects processor times
-    where: ExecutorTarget | None = None  # executor of jobs that really run; None for the default
+    target: ExecutorTarget | None = None  # executor of jobs that really run; None for the default
 
     def each(
         self, work: Work, cases: Iterable[tuple[Any, ...]], label: Callable[..., str]

@@ -80,7 +80,7 @@ class ExecutorTarget:
     settings: tuple[str, ...] = ()  # values of ``--executor-set``, as ``KEY=VALUE``
     listen: str = "127.0.0.1:0"  # address on which the service listens, reachable for jobs
 
-    def words(self) -> list[str]:
+    def argv(self) -> list[str]:
         """Return the options of the command."""
         argv = ["--listen", self.listen, "--executor", self.executor]
         if self.executor == "kubernetes":
@@ -121,12 +121,12 @@ class _Api:
 
 @contextmanager
 def _service(
-    folder: Path, cluster: Mapping[str, Any], choice: PolicyChoice, where: ExecutorTarget
+    folder: Path, cluster: Mapping[str, Any], choice: PolicyChoice, target: ExecutorTarget
 ) -> Iterator[_Api]:
     """Start a service, and at the end stop it and all its jobs."""
     (folder / "cluster.yaml").write_text(yaml.safe_dump(dict(cluster)))
     data = folder / "data"
-    argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *choice.words(), *where.words()]
+    argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *choice.words(), *target.argv()]
     argv += ["--cluster", str(folder / "cluster.yaml"), "--data", str(data)]
     argv += ["--values", "stated"]  # as in the simulations that the runs are compared with
     with (
@@ -143,13 +143,13 @@ def _service(
             try:
                 yield api
             finally:
-                _cancelled(api)
+                _cancel_all(api)
         finally:
             service.send_signal(signal.SIGTERM)
             service.wait(60)
 
 
-def _cancelled(api: _Api) -> None:
+def _cancel_all(api: _Api) -> None:
     """Cancel all jobs that aren't over, and wait for their end."""
     waiting = [
         job["name"]
@@ -179,7 +179,7 @@ def run_live(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     choice: PolicyChoice,
     limit: float,
-    where: ExecutorTarget = LOCAL_TARGET,
+    target: ExecutorTarget = LOCAL_TARGET,
     *,
     ahead: float | None = None,
 ) -> dict[str, LiveJobResult]:
@@ -192,7 +192,7 @@ def run_live(
     from the service's start.
     """
     slot = float(str(cluster["slot"]).removesuffix("s"))
-    with _service(folder, cluster, choice, where) as api:
+    with _service(folder, cluster, choice, target) as api:
         origin = _moment(api.ask("GET", "/v1/timeline")["origin"])
         began = time.time()
         if ahead is not None:
@@ -242,7 +242,7 @@ def run_live_in_temp_dir(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     choice: PolicyChoice,
     limit: float,
-    where: ExecutorTarget,
+    target: ExecutorTarget,
     *,
     ahead: float | None = None,
 ) -> dict[str, LiveJobResult]:
@@ -250,10 +250,10 @@ def run_live_in_temp_dir(
 
     The arguments are as in `run_live`. Jobs run under unique names if the executor remembers names.
     """
-    mark = where.mark()
+    mark = target.mark()
     renamed = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
     with tempfile.TemporaryDirectory(prefix="shadowprice-live-") as folder:
-        results = run_live(Path(folder), cluster, renamed, choice, limit, where, ahead=ahead)
+        results = run_live(Path(folder), cluster, renamed, choice, limit, target, ahead=ahead)
     return {name.removesuffix(mark): result for name, result in results.items()}
 
 

@@ -119,7 +119,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str)
         view.completion if finished else None,
         view.first_promise,
         len(generations),
-        sum(_done(generation, now) for generation in generations),
+        sum(_minibatches_done(generation, now) for generation in generations),
         sum(generation.lost for generation in generations),
         "" if view.reason is None else str(view.reason.get("message", "")),
         service.has_learnt_margin(view),
@@ -128,6 +128,6 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str)
     )
 
 
-def _done(generation: VirtualGeneration, now: float) -> float:
+def _minibatches_done(generation: VirtualGeneration, now: float) -> float:
     end = now if generation.ended is None else generation.ended
     return generation.reached(end) - generation.base

@@ -88,7 +88,7 @@ def resolve_records(
                 specs.append((location, spec))
         if len(faults) > MAX_FAULTS:
             if not skip_invalid:
-                raise InputError(_first_of(faults, place))
+                raise InputError(_first_problems(faults, place))
             del faults[MAX_FAULTS:]
     resolved, problems = resolve_jobs(specs, cluster, duration_loader(folder))
     faults += problems
@@ -102,13 +102,13 @@ def resolve_records(
             hint = f"request less of the scarce resource: {refusal.bottleneck}"
             faults.append(Fault(location, message, hint))
     if faults and not skip_invalid:
-        raise InputError(_first_of(faults, place))
+        raise InputError(_first_problems(faults, place))
     if not jobs:
         raise InputError(Fault(place, "holds no valid job" if faults else "holds no job"))
     return list(jobs.values())
 
 
-def _first_of(faults: Sequence[Fault], place: str) -> list[Fault]:
+def _first_problems(faults: Sequence[Fault], place: str) -> list[Fault]:
     """Return the problems that are listed, followed by a remark if there are more."""
     more = [Fault(place, "and more; these come first")] if len(faults) > MAX_FAULTS else []
     return [*faults[:MAX_FAULTS], *more]

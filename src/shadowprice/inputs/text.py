@@ -41,10 +41,10 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         *lines, rest = (rest + block).split(b"\n")
         for line in lines:
             number += 1
-            yield number, _decoded(path, number, line)
+            yield number, _decode(path, number, line)
         bounds.LINE.check(len(rest), f"{path}: line {number + 1}", "is it JSON Lines?")
     if rest:
-        yield number + 1, _decoded(path, number + 1, rest)
+        yield number + 1, _decode(path, number + 1, rest)
 
 
 def load_yaml(path: Path) -> Any:
@@ -112,7 +112,7 @@ def _blocks(path: Path, largest: InputLimit) -> Iterator[bytes]:
         yield block
 
 
-def _decoded(path: Path, number: int, line: bytes) -> str:
+def _decode(path: Path, number: int, line: bytes) -> str:
     try:
         return line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r")
     except UnicodeDecodeError as error:

@@ -309,14 +309,14 @@ def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
         raise InputError(Fault(place, f"truncated {explanation.packed} stream", _HINT)) from error
     except OSError as error:
         if explanation.packed and error.errno is None:  # of a damaged gzip, bzip2 or zstd stream
-            raise _damaged(path, explanation.packed, lines(), error) from error
+            raise _damage_error(path, explanation.packed, lines(), error) from error
         reason = error.strerror or str(error)
         raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
     except _DAMAGE as error:
-        raise _damaged(path, explanation.packed, lines(), error) from error
+        raise _damage_error(path, explanation.packed, lines(), error) from error
 
 
-def _damaged(path: Path, packed: str, lines: int, error: Exception) -> InputError:
+def _damage_error(path: Path, packed: str, lines: int, error: Exception) -> InputError:
     if any(text in str(error) for text in ("Memory usage limit", "too much memory")):
         message = f"its {packed} dictionary exceeds {MAX_DECOMPRESSOR_BYTES >> 20} MiB"
         return InputError(Fault(str(path), message, f"pack it with {packed} -9 or gzip"))

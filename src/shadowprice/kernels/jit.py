@@ -37,7 +37,7 @@ def kernel(function: Function) -> Function:
     It releases the GIL while it runs, so that other threads answer requests. No other thread may
     write its arrays meanwhile, nor read those that it writes.
     """
-    return _compiled(function, inline="never")
+    return _compile(function, inline="never")
 
 
 def inlined(function: Function) -> Function:
@@ -47,10 +47,10 @@ def inlined(function: Function) -> Function:
     optimised once for itself and once in each caller. This decorator is for functions that have one
     caller or a few lines.
     """
-    return _compiled(function, inline="always")
+    return _compile(function, inline="always")
 
 
-def _compiled(function: Function, inline: str) -> Function:
+def _compile(function: Function, inline: str) -> Function:
     # Fast-math stays off: a comparison of prices must not depend on how a sum is reordered.
     options: dict[str, Any] = {"error_model": "numpy", "inline": inline, "nogil": True}
     _name_by_callees(function)

@@ -235,11 +235,11 @@ class ApiClient:
                     f"{self.host} did not answer in {REQUEST_TIMEOUT_SECONDS:g} s"
                 ) from error
             except (OSError, ValueError, _client_error()) as error:
-                raise ApiUnreachableError(f"{self.host}: {_message_of(error)}") from error
+                raise ApiUnreachableError(f"{self.host}: {_error_text(error)}") from error
             self._last_date = (response.headers.get("Date", ""), time.monotonic())
             if response.status < 400:
                 return text
-            pause = max(pauses.failed(), _retry_delay(response.headers.get("Retry-After")))
+            pause = max(pauses.record_failure(), _retry_delay(response.headers.get("Retry-After")))
             if response.status != 429 or time.monotonic() + pause > until:
                 raise _error_from_response(response.status, text)
             await asyncio.sleep(pause)
@@ -276,7 +276,7 @@ class ApiClient:
         except TimeoutError as error:
             raise ApiUnreachableError(f"{self.host} fell silent") from error
         except (OSError, ValueError, _client_error()) as error:
-            raise ApiUnreachableError(f"{self.host}: {_message_of(error)}") from error
+            raise ApiUnreachableError(f"{self.host}: {_error_text(error)}") from error
 
     async def _start_request(
         self, method: str, path: str, query: Mapping[str, object], body: Any, content: str
@@ -337,7 +337,7 @@ def _query_value(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _message_of(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return (str(error) or type(error).__name__)[:_MAX_MESSAGE_CHARS]
 
 

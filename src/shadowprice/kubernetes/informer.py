@@ -88,7 +88,7 @@ class Informer(Generic[CachedT]):
             for item in page.get("items") or ():
                 kept = self._reduce(item)
                 if kept is not None:
-                    items[key_of(item)] = kept
+                    items[object_key(item)] = kept
             page_meta = page["metadata"]
             if not page_meta.get("continue"):
                 break
@@ -123,7 +123,7 @@ class Informer(Generic[CachedT]):
                 started = time.monotonic()
                 await self._watch()
                 if time.monotonic() - started >= MIN_HEALTHY_WATCH_SECONDS:
-                    pauses.succeeded()
+                    pauses.reset()
                     continue
             except ApiError as error:
                 if error.gone:
@@ -135,7 +135,7 @@ class Informer(Generic[CachedT]):
             except Exception:  # an object of unexpected form
                 log.exception("%s is listed anew", self._path)
                 self._version = ""
-            await asyncio.sleep(pauses.failed())
+            await asyncio.sleep(pauses.record_failure())
 
     async def _watch(self) -> None:
         self.watches += 1
@@ -157,18 +157,18 @@ class Informer(Generic[CachedT]):
                 raise ApiError(status, str(item.get("reason", "")), str(item.get("message", "")))
             self.healthy = True
             if kind in {"ADDED", "MODIFIED"}:
-                self._store(key_of(item), self._reduce(item))
+                self._store(object_key(item), self._reduce(item))
             elif kind == "DELETED":
                 # The final state is a change of its own, such as the exit of its containers.
                 last = self._reduce(item)
-                if last is not None and self.items.get(key_of(item)) != last:
-                    self._store(key_of(item), last)
-                self._store(key_of(item), None)
+                if last is not None and self.items.get(object_key(item)) != last:
+                    self._store(object_key(item), last)
+                self._store(object_key(item), None)
             self._version = item["metadata"]["resourceVersion"]
         self.healthy = True
 
 
-def key_of(item: Mapping[str, Any]) -> str:
+def object_key(item: Mapping[str, Any]) -> str:
     """Return ``NAMESPACE/NAME`` of an object, or ``NAME`` if it has no namespace."""
     meta = item["metadata"]
     namespace = meta.get("namespace")

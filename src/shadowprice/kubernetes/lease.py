@@ -92,7 +92,7 @@ class Lease:
                 last_seen = ""
             if time.monotonic() > until:
                 return False
-            await asyncio.sleep(pauses.failed())
+            await asyncio.sleep(pauses.record_failure())
 
     async def release(self) -> None:
         """Release the lease, so that the next holder needn't wait."""
@@ -145,14 +145,14 @@ class Lease:
 
     async def _renew(self) -> None:
         try:
-            while await self._renewed():
+            while await self._renew_once():
                 await asyncio.sleep(
                     RENEW_INTERVAL_SECONDS if self._until - _now() > RENEW_INTERVAL_SECONDS else 1.0
                 )
         finally:
             self.lost.set()
 
-    async def _renewed(self) -> bool:
+    async def _renew_once(self) -> bool:
         """Renew the lease once; return whether it is still held."""
         try:
             async with asyncio.timeout(max(0.1, self._until - _now())):

@@ -22,14 +22,14 @@ class Backoff:
         self._next_delay = initial
         self._until = -math.inf
 
-    def failed(self) -> float:
+    def record_failure(self) -> float:
         """Record a failed attempt; return the delay until the next one in seconds."""
         delay = self._next_delay * random.uniform(1.0 - JITTER, 1.0)
         self._next_delay = min(2.0 * self._next_delay, self._maximum)
         self._until = time.monotonic() + delay
         return delay
 
-    def succeeded(self) -> None:
+    def reset(self) -> None:
         """Reset to the initial backoff."""
         self._next_delay = self._initial
         self._until = -math.inf
@@ -38,13 +38,3 @@ class Backoff:
     def over(self) -> bool:
         """Whether the delay since the last failure has elapsed."""
         return time.monotonic() >= self._until
-
-    @staticmethod
-    def max_attempts(initial: float, maximum: float, span: float) -> int:
-        """Return the maximum number of attempts within ``span`` seconds, including the first."""
-        count, elapsed, delay = 1, 0.0, initial
-        while True:
-            elapsed += delay * (1.0 - JITTER)
-            if elapsed > span:
-                return count
-            count, delay = count + 1, min(2.0 * delay, maximum)

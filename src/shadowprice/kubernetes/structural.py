@@ -62,12 +62,12 @@ class _Translation:
 
     def value(self, schema: Mapping[str, Any], path: str) -> Document:
         """Return the structural schema of one value, with its description."""
-        document = self._bare(self._followed(schema), path)
+        document = self._bare(self._resolve(schema), path)
         document.pop("description", None)
         description = self._descriptions.get(path)
         return document if description is None else {"description": description, **document}
 
-    def _followed(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _resolve(self, schema: Mapping[str, Any]) -> Mapping[str, Any]:
         """Resolve references and nullable types."""
         while True:
             if "$ref" in schema:

@@ -28,7 +28,7 @@ from shadowprice.extensions import (
     FileExtension,
     InstalledExtension,
     installed_extensions,
-    summary_of,
+    parse_summary,
 )
 
 
@@ -162,7 +162,7 @@ def extension_info(extension: Extension) -> PolicyInfo:
     if isinstance(loaded, PolicyInfo):
         return replace(loaded, name=name, extension=extension)
     _check_class(loaded, location)
-    summary, details = summary_of(loaded)
+    summary, details = parse_summary(loaded)
     declared = {
         field.name: getattr(loaded, field.name)
         for field in fields(PolicyInfo)

@@ -113,7 +113,9 @@ class Findings:
                 {"workers": workers, "ps": ps, "reason": reason}
                 for (workers, ps), reason in self.unmeasured.items()
             ],
-            "throughput": {str(n): rounded(p.step.per_second) for n, p in self.curve.items()},
+            "throughput": {
+                str(n): round_significant(p.step.per_second) for n, p in self.curve.items()
+            },
             "metrics": self.metrics,
             "restart": self.restart,
             "memory": {role: self.memory(role) for role in ("worker", "ps") if self.memory(role)},
@@ -178,7 +180,7 @@ def _how_well(fit: LinearFit | SerialFit) -> str:
 
 
 def _warnings(point: Point) -> list[str]:
-    counts = counted(point.workers, point.ps)
+    counts = format_counts(point.workers, point.ps)
     warnings = []
     if not point.precise:
         warnings.append(
@@ -191,13 +193,13 @@ def _warnings(point: Point) -> list[str]:
     return warnings
 
 
-def counted(workers: int, ps: int) -> str:
+def format_counts(workers: int, ps: int) -> str:
     """Return ``4 workers, 2 servers``."""
     text = f"{workers} worker{'s' * (workers != 1)}"
     return f"{text}, {ps} server{'s' * (ps != 1)}" if ps else text
 
 
-def rounded(value: float) -> float:
+def round_significant(value: float) -> float:
     """Return a number with four significant digits."""
     return float(f"{value:.4g}")
 
@@ -256,7 +258,7 @@ def job_record(findings: Findings, name: str, steps: int) -> dict[str, Any]:
     job: dict[str, Any] = {
         "name": name,
         "steps": steps,
-        "throughput": {n: rounded(point.step.per_second) for n, point in curve.items()},
+        "throughput": {n: round_significant(point.step.per_second) for n, point in curve.items()},
     }
     _add_memory(worker, findings.memory("worker"))
     job["worker"] = worker
@@ -293,12 +295,12 @@ def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool)
     """
     lines = [f"{HEAD}, {when}:"]
     lines += [
-        f"#   {counted(point.workers, point.ps)}: {rounded(point.step.per_second):g} "
-        f"mini-batches/s +- {point.step.error:.1%}"
+        f"#   {format_counts(point.workers, point.ps)}: "
+        f"{round_significant(point.step.per_second):g} mini-batches/s +- {point.step.error:.1%}"
         for point in findings.points
     ]
     lines += [
-        f"#   {counted(*counts)}: not measured: {reason.splitlines()[0]}"
+        f"#   {format_counts(*counts)}: not measured: {reason.splitlines()[0]}"
         for counts, reason in findings.unmeasured.items()
     ]
     lines += [f"# {remark}" for remark in findings.remarks()]
@@ -324,7 +326,9 @@ def families_file(
     ``known`` has the families of the library by name, and ``when`` is the date.
     """
     entry: dict[str, Any] = {
-        "throughput": {n: rounded(point.step.per_second) for n, point in findings.curve.items()}
+        "throughput": {
+            n: round_significant(point.step.per_second) for n, point in findings.curve.items()
+        }
     }
     if findings.restart is not None:
         entry["restart"] = f"{findings.restart:.3g}s"

@@ -110,7 +110,7 @@ def fit_linear(
     alone_seconds = alone[0] if alone and together else step
     predicted = [speed.workers / (step if speed.exchanges else alone_seconds) for speed in measured]
     fitted = 2 if alone and together else 1
-    return LinearFit(tau, step, bandwidth, quality_of(measured, predicted, fitted))
+    return LinearFit(tau, step, bandwidth, fit_quality(measured, predicted, fitted))
 
 
 def fit_serial(measured: Sequence[Speed]) -> SerialFit | None:
@@ -127,10 +127,10 @@ def fit_serial(measured: Sequence[Speed]) -> SerialFit | None:
     elif shared < 0.0:
         serial, shared = float(parts[:, 0].sum() / (parts[:, 0] @ parts[:, 0])), 0.0
     predicted = [1.0 / (float(serial) + float(shared) / speed.workers) for speed in measured]
-    return SerialFit(float(serial), float(shared), quality_of(measured, predicted, 2))
+    return SerialFit(float(serial), float(shared), fit_quality(measured, predicted, 2))
 
 
-def quality_of(measured: Sequence[Speed], predicted: Sequence[float], taken: int) -> FitQuality:
+def fit_quality(measured: Sequence[Speed], predicted: Sequence[float], taken: int) -> FitQuality:
     """Return how well predictions match measurements; ``taken`` numbers were fitted to them."""
     actual = np.array([item.per_second for item in measured])
     forecast = np.array(predicted)

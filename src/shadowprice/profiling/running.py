@@ -143,7 +143,7 @@ class Bench:
         cores = len(os.sched_getaffinity(0))
         capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
         try:
-            await bench._executor.configure([ServerInfo(HERE, capacity)])
+            await bench._executor.set_servers([ServerInfo(HERE, capacity)])
             bench._follow = asyncio.create_task(bench._watch())
             yield bench
         finally:
@@ -199,7 +199,7 @@ class Bench:
         finally:
             if seen.over is None:
                 await self._stop(spec, 0.0)
-            await self._executor.forget(spec.job, spec.generation)
+            await self._executor.acknowledge_end(spec.job, spec.generation)
         return self._point(workers, ps, limits, ordered, stopped)
 
     def _spec(self, workers: int, ps: int) -> GenerationSpec:
@@ -251,10 +251,10 @@ class Bench:
             estimate = seen.pace.step_time()
             elapsed = now - ordered
             on_progress(_activity(seen), min(1.0, elapsed / limits.seconds), estimate)
-            if elapsed > limits.seconds or self._known(estimate, now, limits):
+            if elapsed > limits.seconds or self._is_measured(estimate, now, limits):
                 return
 
-    def _known(self, step: StepTime | None, now: float, limits: Limits) -> bool:
+    def _is_measured(self, step: StepTime | None, now: float, limits: Limits) -> bool:
         first = self._seen.pace.first
         if step is None or first is None:
             return False

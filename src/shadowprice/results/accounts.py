@@ -272,8 +272,12 @@ def _used_by_type(run: RunData) -> pl.DataFrame:
     types = run.jobs.select(
         "job",
         "tenant",
-        pl.col("demand").map_elements(_type_of, return_dtype=pl.String).alias("worker_type"),
-        pl.col("ps_demand").map_elements(_type_of, return_dtype=pl.String).alias("ps_type"),
+        pl.col("demand")
+        .map_elements(_parse_place_type, return_dtype=pl.String)
+        .alias("worker_type"),
+        pl.col("ps_demand")
+        .map_elements(_parse_place_type, return_dtype=pl.String)
+        .alias("ps_type"),
     )
     used = run.allocations.group_by("slot", "job").agg(
         pl.col("workers").sum().cast(pl.Int64), pl.col("ps").sum().cast(pl.Int64)
@@ -286,7 +290,7 @@ def _used_by_type(run: RunData) -> pl.DataFrame:
     return pl.concat(parts).filter((pl.col("places") > 0) & pl.col("tenant").is_not_null())
 
 
-def _type_of(demand: str) -> str:
+def _parse_place_type(demand: str) -> str:
     """Return the place type in a demand such as ``worker/v100 1, bandwidth 1Gbps``."""
     return demand.partition(",")[0].rpartition(" ")[0]
 

@@ -100,11 +100,11 @@ class CapacityGain:
             self.change,
             self.policy,
             format_number(self.utility),
-            _signed(self.gain),
+            _format_signed(self.gain),
             f"{self.finished:+,d}",
             self._time(self.jct_slots),
             self._time(self.wait_slots),
-            f"{_signed(hours)} h",
+            f"{_format_signed(hours)} h",
         )
 
     def _time(self, slots: float | None) -> str:
@@ -121,5 +121,5 @@ def _waits(jobs: pl.DataFrame) -> pl.DataFrame:
     return ran.select("job", wait=pl.col("start") - pl.col("submitted"))
 
 
-def _signed(value: float) -> str:
+def _format_signed(value: float) -> str:
     return f"{'-' if value < 0 else '+'}{format_number(abs(value))}"

@@ -11,7 +11,7 @@ from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.metric_definitions import (
     RESTRICTED,
     TIMING_METRICS,
-    best_of,
+    best_positions,
     metrics_for,
     restricted_mean_until,
 )
@@ -46,7 +46,7 @@ class MetricRow:
     best: frozenset[int]  # positions; empty if all are equal or no direction is better
 
 
-def rows_of(runs: Sequence[RunData]) -> list[MetricRow]:
+def display_rows(runs: Sequence[RunData]) -> list[MetricRow]:
     """Return the rows of a comparison in display order, without those that have no values."""
     infos = [run.info for run in runs]
     end = max(run.summary["end"] for run in runs)
@@ -59,7 +59,9 @@ def rows_of(runs: Sequence[RunData]) -> list[MetricRow]:
             values = [restricted_mean_until(info, end) for info in infos]
         texts = ["-" if value is None else measure.written(value) for value in values]
         rows.append(
-            MetricRow(measure.key, measure.name, values, texts, best_of(values, measure.better))
+            MetricRow(
+                measure.key, measure.name, values, texts, best_positions(values, measure.better)
+            )
         )
     return [row for row in rows if any(value is not None for value in row.values)]
 
@@ -77,7 +79,11 @@ def _common(runs: Sequence[RunData]) -> MetricRow:
     shared, means = common_completion([run.jobs for run in runs])
     texts = ["-" if mean is None else format_number(mean) for mean in means]
     return MetricRow(
-        "common_jct", f"mean JCT of {shared:,} finished by all", means, texts, best_of(means, -1)
+        "common_jct",
+        f"mean JCT of {shared:,} finished by all",
+        means,
+        texts,
+        best_positions(means, -1),
     )
 
 
@@ -111,7 +117,7 @@ def comparison_to_record(
         # Not in the summaries: some measures depend on all runs, or on their latest end.
         "measures": {
             row.name: dict(zip((run.policy for run in runs), row.values, strict=True))
-            for row in rows_of(runs)
+            for row in display_rows(runs)
         },
     }
     if gains:
@@ -164,7 +170,7 @@ def write_comparison(
     record = None if trials is None else dict(trials)
     page = render_comparison(
         runs,
-        [(row.name, row.texts, row.best) for row in rows_of(runs)],
+        [(row.name, row.texts, row.best) for row in display_rows(runs)],
         record,
         gains,
         drawn_text(drawn, [runs[0].info["seed"]]),

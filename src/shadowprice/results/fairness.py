@@ -67,10 +67,10 @@ def mean_present(table: pl.DataFrame) -> Floats:
     areas = np.concatenate([[0.0], np.cumsum(present[:-1] * np.diff(moments))])[: len(moments)]
     lives = ended - submitted
     means = np.full(len(table), np.nan)
-    lived = arrived & np.isfinite(ended) & (lives > 0)
-    first = np.searchsorted(moments, submitted[lived])
-    last = np.searchsorted(moments, ended[lived])
-    means[lived] = (areas[last] - areas[first]) / lives[lived]
+    counted = arrived & np.isfinite(ended) & (lives > 0)
+    first = np.searchsorted(moments, submitted[counted])
+    last = np.searchsorted(moments, ended[counted])
+    means[counted] = (areas[last] - areas[first]) / lives[counted]
     return means
 
 

@@ -22,11 +22,11 @@ def history_lines(history: JobHistory, most: int | None) -> Iterator[tuple[str, 
     promise, admitted = None, False
     for decision in history.decisions:
         yield "", ""
-        yield from _decided(history, decision, admitted, promise, most)
+        yield from _decision_lines(history, decision, admitted, promise, most)
         promise = decision.get("promise", promise)
         admitted |= decision["outcome"] == "admitted"
     yield "", ""
-    yield from _happened(history, most)
+    yield from _history_lines(history, most)
 
 
 def guarantee_text(info: Mapping[str, Any]) -> str:
@@ -74,7 +74,7 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     job, shape = history.job, history.job["shape"]
     slot = history.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
-    yield "arrived", f"in slot {job['arrival']}{_submitted(job, slot)}{tenant}"
+    yield "arrived", f"in slot {job['arrival']}{_submission_text(job, slot)}{tenant}"
     if "tasks" in shape:
         yield from _bag_request_lines(job, shape, slot)
         return
@@ -95,14 +95,14 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     yield "work", f"{pluralize(work, 'mini-batch')}{factors}, {step} each on one worker"
     yield (
         "at best",
-        f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), full width",
+        f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), maximum workers",
     )
-    yield "worth", _worth(job)
+    yield "worth", _utility_text(job)
     if job["due"] is not None:
         yield "in time", _in_time(job, slot)
 
 
-def _submitted(job: dict[str, Any], slot: float) -> str:
+def _submission_text(job: dict[str, Any], slot: float) -> str:
     """Return the time of submission if it differs from the start of the arrival slot."""
     ahead = (job["arrival"] - job["submitted"]) * slot
     return f", submitted {format_seconds(ahead)} before it begins" if ahead else ""
@@ -126,17 +126,17 @@ def _bag_request_lines(
     until = format_seconds((job["arrival"] - job["submitted"] + shape["deadline_slots"]) * slot)
     limit = f"missed with probability {shape['miss_probability']:g} at most"
     yield "deadline", f"{until} after its submission, {limit}"
-    yield "worth", _worth(job)
+    yield "worth", _utility_text(job)
 
 
-def _worth(job: dict[str, Any]) -> str:
+def _utility_text(job: dict[str, Any]) -> str:
     worth = dict(job["worth"])
     kind = worth.pop("kind")
     numbers = ", ".join(f"{name} {value:g}" for name, value in worth.items())
     return f"{kind} ({numbers}): {job['value']:.4g} if done as early as possible"
 
 
-def _decided(
+def _decision_lines(
     history: JobHistory,
     decision: dict[str, Any],
     admitted: bool,
@@ -201,7 +201,7 @@ def _relation(payoff: float) -> str:
     return "exceeds" if payoff > 0 else "is below"
 
 
-def _happened(history: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
+def _history_lines(history: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
     job = history.job
     if history.ran:
         yield from _placement_lines(history, "ran", history.ran, most)

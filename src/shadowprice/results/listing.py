@@ -161,7 +161,7 @@ OUTCOMES: Final = (
 )
 
 
-def columns_of(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns") -> list[str]:
+def select_columns(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns") -> list[str]:
     """Return the requested columns; ``all`` stands for every column.
 
     ``place`` is the location of the request in error messages.
@@ -179,6 +179,6 @@ def sort_jobs(jobs: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     """Sort the rows by columns in order of priority; ``-utility`` sorts in descending order."""
     if not keys:
         return jobs
-    names = columns_of(jobs, [key.removeprefix("-") for key in keys], "--sort")
+    names = select_columns(jobs, [key.removeprefix("-") for key in keys], "--sort")
     descending = [key.startswith("-") for key in keys]
     return jobs.sort(names, descending=descending, nulls_last=True, maintain_order=True)

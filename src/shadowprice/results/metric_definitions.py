@@ -78,7 +78,7 @@ def _latency(percentile: str) -> Read:
     return _at("timing", "decision_latency", percentile)
 
 
-def _utility_of(*path: str) -> Read:
+def _utility_reader(*path: str) -> Read:
     """Return a reader of the total utility as a fraction of the value at a path."""
     whole = _at(*path)
 
@@ -108,11 +108,11 @@ _EARNED: Final = (
         "total_utility", "total utility", _summary("total_utility"), 1, over_seeds=True
     ),
     MetricDefinition(
-        "value_share", "of the value on offer", _utility_of("summary", "value"), 1, _SHARE, True
+        "value_share", "of the value on offer", _utility_reader("summary", "value"), 1, _SHARE, True
     ),
     # What the best possible schedule reaches at most is only known if it was requested.
     MetricDefinition(
-        "bound_share", "at least of the best possible", _utility_of("bound", "bound"), 1, _SHARE
+        "bound_share", "at least of the best possible", _utility_reader("bound", "bound"), 1, _SHARE
     ),
 )
 _OUTCOMES: Final = (
@@ -241,7 +241,7 @@ def read_metrics(info: Mapping[str, Any]) -> dict[str, float | None]:
     return {measure.key: measure.read(info) for measure in OVER_SEEDS}
 
 
-def best_of(values: Sequence[float | None], better: int) -> frozenset[int]:
+def best_positions(values: Sequence[float | None], better: int) -> frozenset[int]:
     """Return the positions of the best values; empty if all are equal or ``better`` is 0."""
     present = [value for value in values if value is not None]
     if not better or len(set(present)) < 2:

@@ -34,7 +34,7 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
     counts = {str(name): int(number) for name, number in jobs["outcome"].value_counts().iter_rows()}
     arrived = jobs.filter(pl.col("outcome") != NOT_ARRIVED)
     finished = arrived.filter(pl.col("outcome") == "finished")
-    end = end_of(arrived, slots)
+    end = run_end_slot(arrived, slots)
     return {
         "jobs": len(jobs),
         "arrived": len(arrived),
@@ -63,7 +63,7 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
     }
 
 
-def end_of(jobs: pl.DataFrame, slots: pl.DataFrame) -> int:
+def run_end_slot(jobs: pl.DataFrame, slots: pl.DataFrame) -> int:
     """Return the end of a run: the first slot after the last in which a job ran or arrived.
 
     Later slots contain no information about the jobs: a run may last until a late incident, or

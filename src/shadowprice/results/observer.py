@@ -12,31 +12,28 @@ from shadowprice.engine.job_record import JobRecord
 class Observer:
     """Hooks that a driver calls while it runs an engine; by default they do nothing.
 
-    Attributes
-    ----------
-    collects : bool
-        Whether the observer stores closed jobs; the driver then removes them from the engine.
+    If the observer `collects` closed jobs, the driver removes them from the engine.
     """
 
     collects = False
 
-    def began(self, engine: Engine) -> None:
+    def on_start(self, engine: Engine) -> None:
         """Handle the start of the run, before the engine's first event."""
 
     def before_event(self, engine: Engine, event: DriverEvent) -> None:
         """Handle an event before the engine processes it."""
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Handle an event that the engine processed, and the resulting commands."""
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         """Handle a slot once its placements are final and running."""
 
-    def decided(self, seconds: float) -> None:
+    def on_decision(self, seconds: float) -> None:
         """Handle the time that one decision of the policy took, in seconds."""
 
-    def left(self, records: Sequence[JobRecord]) -> None:
+    def on_jobs_closed(self, records: Sequence[JobRecord]) -> None:
         """Handle closed jobs that were removed from the engine."""
 
-    def finished(self, engine: Engine) -> None:
+    def on_finish(self, engine: Engine) -> None:
         """Handle the end of the run."""

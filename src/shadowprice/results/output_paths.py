@@ -41,7 +41,7 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
             raise InputError(Fault(str(path), "is a directory, not a file", new))
         if not stat.S_ISREG(mode):
             raise InputError(Fault(str(path), "is not a regular file", new))
-        if not ours(_head_of(path)):
+        if not ours(_read_head(path)):
             raise InputError(Fault(str(path), "is a file that was not written by this", new))
     folder = path.parent
     if not folder.is_dir():
@@ -180,7 +180,7 @@ def umask() -> int:
     return mask
 
 
-def _head_of(path: Path) -> str:
+def _read_head(path: Path) -> str:
     try:
         with path.open("rb") as file:
             return file.read(_HEAD).decode("utf-8", "replace")

@@ -52,12 +52,7 @@ Floats = NDArray[np.float64]
 class HeatBins:
     """Rows of numbers by slot, averaged over neighbouring slots if there are too many.
 
-    Parameters
-    ----------
-    width : int
-        Numbers in a row.
-    most : int
-        Maximum number of bins. The slots per bin double whenever a slot lies beyond them.
+    A row has ``width`` numbers. If a slot lies beyond ``most`` bins, the slots per bin double.
     """
 
     def __init__(self, width: int, most: int = HEAT_BINS) -> None:
@@ -106,14 +101,8 @@ class HeatBins:
 class PlacementSegments:
     """Placements with their durations, as parallel arrays.
 
-    Parameters
-    ----------
-    jobs : ndarray of int64
-        Position of the job in the workload.
-    servers, workers, ps : ndarray of int64
-        Server row, and the numbers of workers and parameter servers on it.
-    starts, ends : ndarray of int64
-        First slot, and first slot after the segment.
+    ``jobs`` are positions in the workload, and ``servers`` are rows of the cluster. A segment
+    covers the slots from ``starts`` to before ``ends``.
     """
 
     jobs: Integers
@@ -125,16 +114,9 @@ class PlacementSegments:
 
 
 class JobOutcome(NamedTuple):
-    """Result of a job.
+    """Result of a job: first slot in which it ran, completion slot and progress units.
 
-    Attributes
-    ----------
-    started, completion : int or None
-        First slot in which the job ran, and completion slot.
-    progress : int
-        Progress units made.
-    refusal : Refusal or None
-        Reason why the job was refused, dropped or cancelled.
+    ``refusal`` is the reason why it was refused, dropped or cancelled.
     """
 
     status: Status
@@ -147,12 +129,8 @@ class JobOutcome(NamedTuple):
 class BagAttempts:
     """The attempts at a bag of tasks: each plan starts new copies of the unfinished tasks.
 
-    Attributes
-    ----------
-    restarts : int
-        Number of attempts after the first.
-    repeated : int
-        Slots, summed over tasks, that earlier attempts ran for tasks that started over.
+    ``repeated`` are the slots, summed over tasks, that earlier attempts ran for tasks that started
+    over.
     """
 
     def __init__(self) -> None:
@@ -255,11 +233,11 @@ class Recorder(Observer):
 
     # ------------------------------------------------------------ hooks
 
-    def began(self, engine: Engine) -> None:
+    def on_start(self, engine: Engine) -> None:
         """Store the engine, which holds the records of open jobs."""
         self.engine = engine
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record an event and its commands."""
         match event:
             case SlotEnded(slot):
@@ -298,7 +276,7 @@ class Recorder(Observer):
                 self.earned[command.job] = command.utility
                 self.completions[command.job] = command.slot
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         """Record the numbers of running and waiting jobs, and the policy's prices."""
         running = len(engine.running)
         self.slots.append(slot)
@@ -311,11 +289,11 @@ class Recorder(Observer):
             self.prices[slot] = np.where(owned, prices, 0.0).sum(axis=0) / count
             self.heat.add(slot, prices.sum(axis=1))
 
-    def decided(self, seconds: float) -> None:
+    def on_decision(self, seconds: float) -> None:
         """Record the duration of a decision."""
         self.latencies.append(seconds)
 
-    def left(self, records: Sequence[JobRecord]) -> None:
+    def on_jobs_closed(self, records: Sequence[JobRecord]) -> None:
         """Record the results of closed jobs."""
         for record in records:
             index = self.order[record.job.name]

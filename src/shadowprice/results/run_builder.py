@@ -71,16 +71,9 @@ class RunInput:
 class RunContext:
     """Properties of a run that the recorder doesn't observe.
 
-    Parameters
-    ----------
-    until : int or None
-        End of the timespan T.
-    settings : mapping or None
-        The policy's settings as given by the user; None if unknown.
-    options : mapping
-        Options with which the inputs were read, by name.
-    origin : mapping or None
-        Source and digest of a policy that isn't part of this package.
+    ``settings`` are the policy's as given by the user; None if unknown. ``options`` are those with
+    which the inputs were read. ``origin`` is the source and digest of a policy that isn't part of
+    this package.
     """
 
     policy: str
@@ -103,14 +96,9 @@ def build_run(
 ) -> RunData:
     """Return a run with its tables, from a recorder that has observed the end of the run.
 
-    Parameters
-    ----------
-    wall : float
-        Wall time of the run in seconds, without the time of this function.
-    preparing : float
-        The part of it that compiling and loading kernels took, in seconds.
-    partial : bool
-        Whether the run was stopped before its end.
+    ``wall`` is the wall time in seconds, without the time of this function. ``preparing`` is the
+    part of it that compiling and loading kernels took. A ``partial`` run was stopped before its
+    end.
     """
     slots, rows = expand(recorder.segments())
     jobs = job_table(recorder)

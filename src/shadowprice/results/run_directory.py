@@ -140,7 +140,7 @@ def write_run(run: RunData, folder: Path) -> None:
         if entry.name in FILES - {RUN, REPORT}
     }
     record = {key: value for key, value in run.info.items() if key != "digest"} | {"files": files}
-    write_json(folder / RUN, {**record, "digest": _digest_of(record)})
+    write_json(folder / RUN, {**record, "digest": _record_digest(record)})
 
 
 def write_lines(path: Path, records: Iterable[Mapping[str, object]]) -> None:
@@ -246,7 +246,7 @@ def _verify(folder: Path, info: Fields) -> None:
     """
     record = {key: value for key, value in info.items() if key != "digest"}
     files = info.get("files")
-    if info.get("digest") != _digest_of(record) or not isinstance(files, dict):
+    if info.get("digest") != _record_digest(record) or not isinstance(files, dict):
         message = "is damaged: it is not as it was written"
         raise InputError(Fault(str(folder / RUN), message, _AGAIN))
     # Files with a known name that were added after the run was written.
@@ -274,7 +274,7 @@ def _digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _digest_of(record: Fields) -> str:
+def _record_digest(record: Fields) -> str:
     text = json.dumps(record, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 What = TypeVar("What", bound=Hashable)
 
 
-def group_of(server: str) -> str:
+def server_group(server: str) -> str:
     """Return a server's name without its number: ``gpu`` for ``gpu-3``."""
     return re.sub(r"-\d+$", "", server)
 

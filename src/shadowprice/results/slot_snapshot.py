@@ -21,7 +21,11 @@ from shadowprice.results.run_directory import (
     read_table,
     server_names,
 )
-from shadowprice.results.server_names import compress_name_list, group_equal_placements, group_of
+from shadowprice.results.server_names import (
+    compress_name_list,
+    group_equal_placements,
+    server_group,
+)
 from shadowprice.short_table import MAX_ROWS, ShortTable, ShownAsTable, table_of_records
 
 JOBS: Final = typed_columns(
@@ -243,7 +247,7 @@ def _waits(decision: Fields | None, slot: int) -> str:
 # ---------------------------------------------------------------- servers
 
 
-def amounts_of(text: str | None) -> dict[str, int]:
+def parse_demand(text: str | None) -> dict[str, int]:
     """Parse a job table's ``demand``, such as ``gpu 1, cpu 4, memory 16GiB``; None is empty."""
     if not text:
         return {}
@@ -268,12 +272,12 @@ def _servers(
     demands: dict[str, tuple[dict[str, int], dict[str, int]]] = {}
     for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
         if name not in demands:
-            demands[name] = (amounts_of(requests[name][0]), amounts_of(requests[name][1]))
+            demands[name] = (parse_demand(requests[name][0]), parse_demand(requests[name][1]))
         placed[server].append((workers, ps))
         for count, demand in zip((workers, ps), demands[name], strict=True):
             for resource, amount in demand.items():
                 used[server][resource] += count * amount
-    lost = _lost(info, slot)
+    lost = _lost_servers(info, slot)
     unit = {name: 1000 if kind == "count" else 1 for name, kind in cluster["resources"].items()}
     columns: dict[str, list[Any]] = {}
     for index, (name, kind) in enumerate(cluster["servers"]):
@@ -283,7 +287,7 @@ def _servers(
         share = max((used[index][r] / amount for r, amount in capacity.items()), default=0.0)
         row: dict[str, Any] = {
             "server": name,
-            "group": group_of(name),
+            "group": server_group(name),
             "role": cluster["kinds"][kind]["role"],
             "state": _state(name in lost, bool(placed[index]), share),
             "jobs": len(placed[index]),
@@ -309,7 +313,7 @@ def _state(lost: bool, busy: bool, share: float) -> str:
     return "full" if share >= 1 else "mixed"
 
 
-def _lost(info: Fields, slot: int) -> set[str]:
+def _lost_servers(info: Fields, slot: int) -> set[str]:
     lost: set[str] = set()
     for event in info["incidents"]:
         if event["slot"] <= slot and "server_lost" in event:

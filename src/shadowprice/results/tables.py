@@ -114,7 +114,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     placements = _placements(segments)
     restarts, lost_gpu_hours = _restarts(recorder, placements)
     committed: dict[str, list[int]] = {}
-    ended = _ended(recorder)
+    ended = _end_slots(recorder)
     for slot, decision in recorder.decisions:
         if isinstance(decision, Commit | Promise):
             committed.setdefault(decision.job, []).append(slot)
@@ -178,7 +178,7 @@ def job_table(recorder: Recorder) -> pl.DataFrame:
     )
 
 
-def _ended(recorder: Recorder) -> dict[str, int]:
+def _end_slots(recorder: Recorder) -> dict[str, int]:
     """Return the first slot in which each closed job was no longer present."""
     ended = {
         incident.job: incident.slot

@@ -90,12 +90,12 @@ class Tokens:
         self._known[key] = _Known(caller, expires)
         self._hashes[caller.id] = key
 
-    def created(self, number: int, operation: CreateToken) -> None:
+    def add(self, number: int, operation: CreateToken) -> None:
         """Add a token to the index, after it was stored."""
         caller = Caller(number, operation.role, operation.tenant)
         self._add(hash_token(operation.token), caller, operation.expires)
 
-    def revoked(self, number: int) -> None:
+    def remove(self, number: int) -> None:
         """Remove a token from the index, after it was revoked in the store."""
         self._known.pop(self._hashes.pop(number, ""), None)
 

@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 from shadowprice.executors.background import BackgroundTasks, monotonic
 from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.service.budgets.operations import StartDuePeriods
 from shadowprice.service.clock import SECOND, MonotonicWallClock, format_rfc3339
 from shadowprice.service.metrics import Metrics
+from shadowprice.service.operation_queue import PendingOperation, WriteBatch
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.durable_engine import DurableEngine
-from shadowprice.service.state.operations import (
-    DecideBacklog,
-    ForkEngine,
-    QuoteJob,
-    ReviseJob,
-)
+from shadowprice.service.state.operations import DecideBacklog
 from shadowprice.service.state.price_history import PriceSampler, purge_prices
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.slot_operations import (
@@ -36,17 +31,9 @@ from shadowprice.service.state.slot_operations import (
 )
 from shadowprice.service.store import retention
 from shadowprice.service.uploads import UploadStore
-from shadowprice.service.writer import PendingOperation, Writer
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
-
-MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
-
-SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)
-"""Operations that take as long as many submissions."""
-
-MAX_BATCH_SLOW_OPERATIONS: Final = 2
-"""Maximum number of them in one transaction: submissions of other tenants wait for its end."""
 
 BACKLOG_TIME_BUDGET_SECONDS: Final = 0.03
 """Target duration of a transaction with a chunk of the backlog; requests wait for it."""
@@ -122,9 +109,6 @@ class Driver(Writer):
         self._start_collecting()
         self._boundary_failed_at = 0.0
         self._chunk = 16
-        self._slow_served: dict[str | None, int] = {}
-        """When a slow operation of each tenant in the queue was last served, as a count."""
-        self._slow_count = 0
         self._last_tick = 0.0
         self._snapshot_due = False
         self._steady_since = monotonic()
@@ -133,12 +117,11 @@ class Driver(Writer):
             PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS if may_have_stepped else FIRST_PURGE_DELAY_SECONDS
         )
         self._last_purge = self._steady_since - self.sweep_seconds + first_purge_delay
-        self._background = BackgroundTasks(log, metrics.failed)
+        self._background = BackgroundTasks(log, metrics.count_failure)
         self._purge_task: asyncio.Task[None] | None = None
         self.uploads: UploadStore | None = None
-        # Set by the controller of an executor: `ExecutionController.discard`, `fetch_progress`
-        # and `stale_jobs`, and `Reconciler.is_orphan`.
-        self.discard: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
+        # Methods of `ExecutionController` and `Reconciler`, set by the controller of an executor.
+        self.delete_job_data: Callable[[Sequence[str]], Awaitable[list[str]]] | None = None
         self.fetch_progress: Callable[[], Awaitable[None]] | None = None
         self.stale_jobs: Callable[[], frozenset[str]] | None = None
         self.is_orphan: Callable[[str, int], bool] | None = None
@@ -195,10 +178,7 @@ class Driver(Writer):
                 await self._snapshot()
         finally:
             self._stopping = True  # after an error too, so that no request waits forever
-            while self._queue:
-                future = self._queue.popleft().answer
-                if not future.done():
-                    future.set_exception(ProblemError("stopping", "the service is ending"))
+            self._queue.fail(ProblemError("stopping", "the service is ending"))
             await self._background.end()
 
     async def stop(self) -> None:
@@ -245,8 +225,7 @@ class Driver(Writer):
         if step:
             self.metrics.clock_steps.inc()
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            committed = await self._commit([ShiftSlotOrigin(step, reason)])
-            if committed is not None:
+            if await self._commit(WriteBatch(ShiftSlotOrigin(step, reason))):
                 self.clock.follow(step)
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
@@ -254,7 +233,7 @@ class Driver(Writer):
         steady_seconds = now - self._steady_since
         self._durable.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
         if self._durable.accounts.any_due(self.clock.now()):
-            await self._commit([StartDuePeriods()])
+            await self._commit(WriteBatch(StartDuePeriods()))
         if now - self._last_purge > self.sweep_seconds:
             self._last_purge = now
             self._last_point = {
@@ -302,7 +281,9 @@ class Driver(Writer):
         old = await self._in_thread(lambda: retention.expired_jobs(self._store, before))
         if old is None:
             return False
-        discarded = await self.discard(old) if old and self.discard is not None else old
+        discarded = (
+            await self.delete_job_data(old) if old and self.delete_job_data is not None else old
+        )
         more = await self._in_thread(lambda: retention.purge(self._store, before, discarded))
         if more is None:
             return False
@@ -315,98 +296,43 @@ class Driver(Writer):
         if self._seconds_to_boundary() <= 0:
             await self._collect_reports()
             await self._poll_progress()
-        batch = self._next_batch()
-        operations: list[Operation] = []
-        report_batch: list[PendingOperation] = []
-        boundary_index = backlog_index = None
+        pending, batch = self._queue.take(), WriteBatch()
         if self._seconds_to_boundary() <= 0:  # a due slot boundary precedes requests
             if self._reports or self._points:
-                operations.append(self._progress())
-            boundary_index = len(operations)
-            report_batch = [entry for entry in batch if isinstance(entry.operation, RecordReports)]
-            batch = [entry for entry in batch if not isinstance(entry.operation, RecordReports)]
-            operations.append(self._build_boundary(report_batch))
+                batch.add(self._progress())
+            reports = [entry for entry in pending if isinstance(entry.operation, RecordReports)]
+            pending = [entry for entry in pending if not isinstance(entry.operation, RecordReports)]
+            batch.add(self._build_boundary(reports), partial(self._on_boundary, reports), reports)
         elif len(self._points) > POINT_FLUSH_THRESHOLD or (
-            self._points and any(_exits_after_stop(waiting.operation) for waiting in batch)
+            self._points and any(_exits_after_stop(entry) for entry in pending)
         ):
-            operations.append(self._progress())
-        first = len(operations)
-        operations += [waiting.operation for waiting in batch]
-        if self.published.servers.backlog:
-            backlog_index = len(operations)
-            operations.append(DecideBacklog(self._chunk))
-        if not operations:
+            batch.add(self._progress())
+        batch.add_pending(pending)
+        decides_backlog = self.published.servers.backlog > 0
+        if decides_backlog:
+            batch.add(DecideBacklog(self._chunk))
+        if not batch:
             return
-        self.metrics.lag.set(monotonic() - batch[0].since if batch else 0.0)
         started = monotonic()
-        futures = [waiting.answer for waiting in batch]
-        committed = await self._commit(
-            operations, futures, first, [entry.answer for entry in report_batch]
-        )
-        if committed is None:
+        self.metrics.lag.set(started - pending[0].since if pending else 0.0)
+        if not await self._commit(batch):
             return
         duration = monotonic() - started
         self.metrics.commit.observe(duration)
-        if backlog_index is not None:
+        if decides_backlog:
             faster = duration < BACKLOG_TIME_BUDGET_SECONDS
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
-        if boundary_index is not None:
-            result = committed.answers[boundary_index]
-            self._record_boundary(result)
-            self._catching_up = not (isinstance(result, SlotAdvanceResult) and result.caught_up)
-            if not self._catching_up:
-                for entry in report_batch:
-                    if not entry.answer.done():
-                        entry.answer.set_result(result.left)
-            else:  # some belong to later slots; recorded reports are recognized
-                self._queue.extendleft(reversed(report_batch))
-
-    def _next_batch(self) -> list[PendingOperation]:
-        """Remove the next batch from the queue; slow operations above the limit remain in it.
-
-        Tenants take turns, so that one tenant's many operations don't delay those of the others.
-        """
-        lanes: dict[str | None, deque[PendingOperation]] = {}
-        for waiting in self._queue:
-            if not waiting.answer.cancelled():
-                lanes.setdefault(waiting.tenant, deque()).append(waiting)
-        # Whose slow operation was served longest ago comes first, also over batches.
-        served = {tenant: self._slow_served.get(tenant, 0) for tenant in lanes}
-        lanes = dict(sorted(lanes.items(), key=lambda item: served[item[0]]))
-        self._slow_served = served
-        batch: list[PendingOperation] = []
-        later: list[PendingOperation] = []
-        slow = 0
-        while lanes and len(batch) < MAX_BATCH_OPERATIONS:
-            for tenant, lane in list(lanes.items()):
-                waiting = lane.popleft()
-                if not lane:
-                    del lanes[tenant]
-                if isinstance(waiting.operation, SLOW_OPERATIONS):
-                    slow += 1
-                    if slow > MAX_BATCH_SLOW_OPERATIONS:
-                        later.append(waiting)
-                        continue
-                    self._slow_count += 1
-                    served[tenant] = self._slow_count
-                batch.append(waiting)
-                if len(batch) == MAX_BATCH_OPERATIONS:
-                    break
-        rest = {id(waiting) for lane in lanes.values() for waiting in lane} | set(map(id, later))
-        self._queue = deque(waiting for waiting in self._queue if id(waiting) in rest)
-        return batch
 
     # ---------------------------------------------------------------- slot boundaries
 
-    def _build_boundary(self, entries: Sequence[PendingOperation]) -> AdvanceSlots:
+    def _build_boundary(self, pending: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
         stale_jobs = self.stale_jobs() if self.stale_jobs is not None else frozenset()
-        operations = (entry.operation for entry in entries)
         reports = [
-            entry
-            for operation in operations
-            if isinstance(operation, RecordReports)
-            for entry in operation.reports
+            report
+            for entry in pending
+            if isinstance(entry.operation, RecordReports)
+            for report in entry.operation.reports
         ]
         return AdvanceSlots(
             self.virtual, stale_jobs, reports, self._since, dict(self._last_reports)
@@ -448,15 +374,29 @@ class Driver(Writer):
             self.metrics.failures.labels("progress").inc()
             log.exception("failed to poll job progress before a slot was accounted")
 
-    def _record_boundary(self, answer: Any) -> None:
-        """Publish the slot that runs now, or note the error that kept it from beginning."""
-        servers = self.published.servers
-        if isinstance(answer, Exception):
+    def _on_boundary(
+        self, reports: Sequence[PendingOperation], result: SlotAdvanceResult | Exception
+    ) -> None:
+        """Handle the result of `AdvanceSlots`; reports wait until all due slots have begun."""
+        if isinstance(result, Exception):
             self._boundary_failed_at = monotonic()
+            self._catching_up = True
             self.metrics.failures.labels("slot").inc()
-            log.error("failed to start a slot: %s", answer)
-            return
-        self._boundary_failed_at = 0.0
+            log.error("failed to start a slot: %s", result)
+        else:
+            self._boundary_failed_at = 0.0
+            self._catching_up = not result.caught_up
+            self._publish_slot()
+            if result.caught_up:
+                for entry in reports:
+                    entry.resolve(result.left)
+                return
+        # Some belong to later slots. Those that were recorded have no effect when repeated.
+        self._queue.put_back(reports)
+
+    def _publish_slot(self) -> None:
+        """Publish the slot that runs now."""
+        servers = self.published.servers
         running = servers.slot_running
         if running is not None:
             start = servers.calendar.begins(running)
@@ -475,12 +415,12 @@ class Driver(Writer):
         return self._background.health_error
 
 
-def _exits_after_stop(operation: Operation) -> bool:
+def _exits_after_stop(entry: PendingOperation) -> bool:
     """Return whether reported progress decides what an operation records.
 
     After a stop command, an exit 0 completes a job only if the job has reported enough work.
     """
-    return isinstance(operation, RecordReports) and any(
+    return isinstance(entry.operation, RecordReports) and any(
         isinstance(report, Ended) and report.ending is Ending.DONE and report.command
-        for report in operation.reports
+        for report in entry.operation.reports
     )

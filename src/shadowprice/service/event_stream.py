@@ -220,7 +220,7 @@ class EventBroadcaster:
             # With the id, a client can resume a stream that breaks before its first event.
             yield f"retry: 2000\nid: {last}\n\n".encode() if after is None else b"retry: 2000\n\n"
             if after is not None:
-                async for number, chunk in self._missed(tenant, after):
+                async for number, chunk in self._replay_missed(tenant, after):
                     if not allowed():
                         return
                     last = max(last, number)
@@ -246,7 +246,9 @@ class EventBroadcaster:
         finally:
             self._viewers.discard(viewer)
 
-    async def _missed(self, tenant: str | None, after: int) -> AsyncIterator[tuple[int, bytes]]:
+    async def _replay_missed(
+        self, tenant: str | None, after: int
+    ) -> AsyncIterator[tuple[int, bytes]]:
         """Yield stored events after a number, up to the first one that is delivered live."""
         until = self.last
         while after < until:

@@ -34,7 +34,7 @@ class KubernetesIntegration:
         self._service = service
         self._lease: Lease | None = None
         self._connection: ApiClient | None = None
-        self._background = BackgroundTasks(log, service.metrics.failed)
+        self._background = BackgroundTasks(log, service.metrics.count_failure)
         self.controller: Controller | None = None
 
     @property
@@ -106,7 +106,7 @@ class KubernetesIntegration:
         """
         settings, lease = self._service.settings, self._lease
         if lease is not None:
-            self._background.again("mark", self._marked, "marking the pod that writes")
+            self._background.again("mark", self._mark_pod, "marking the pod that writes")
         if settings.trainingjobs is None:
             return
         connection = await ApiClient.open(settings.trainingjobs)
@@ -149,7 +149,7 @@ class KubernetesIntegration:
 
     # ---------------------------------------------------------------- the leader's pod
 
-    async def _marked(self) -> bool:
+    async def _mark_pod(self) -> bool:
         """Label this pod as active; return False after a delay if that failed."""
         if await self._mark(active=True):
             return True

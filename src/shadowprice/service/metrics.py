@@ -88,11 +88,11 @@ class Metrics:
         self.warnings = gauge("warning", "1 while a warning holds.", ("code",))
         self.clock_steps = counter("clock_steps", "Times that the wall clock was set.")
 
-    def failed(self, what: str) -> None:
+    def count_failure(self, what: str) -> None:
         """Count an internal failure of a component."""
         self.failures.labels(what).inc()
 
-    def took(self, events: Iterable[StreamEvent], views: dict[str, JobView]) -> None:
+    def record_events(self, events: Iterable[StreamEvent], views: dict[str, JobView]) -> None:
         """Count the events of a commit."""
         for event in events:
             self.events.labels(event.kind).inc()

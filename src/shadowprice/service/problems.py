@@ -82,7 +82,7 @@ def tenant_limit_problem(detail: str, hint: str) -> ProblemError:
     return ProblemError("tenant-limit", detail, faults=faults, headers=RETRY_AFTER)
 
 
-def problem_of(error: BaseException) -> ProblemError:
+def problem_from_error(error: BaseException) -> ProblemError:
     """Return the problem for an error; the problem of an unexpected error has no details."""
     if isinstance(error, ProblemError):
         return error

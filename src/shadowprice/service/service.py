@@ -66,7 +66,7 @@ from shadowprice.service.state.recovery import (
     cluster_file_diff,
     policy_fingerprint,
 )
-from shadowprice.service.state.server_limits import forget_withheld
+from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.timespan import FollowOption
 from shadowprice.service.store import Store, StoreError, tables
@@ -160,7 +160,7 @@ class Service:
             settings=self.settings.executor_settings,
             observing=self.settings.observe,
             election=None if self.settings.lease is None else self._resident,
-            failed=self.metrics.failed,
+            failed=self.metrics.count_failure,
         )
 
     # ---------------------------------------------------------------- starting
@@ -516,7 +516,7 @@ class _FollowFile:
         if event is None:
             return
         batch.apply_event(event)
-        forget_withheld(batch, event.servers.keys())
+        clear_withheld(batch, event.servers.keys())
         new_text = json.dumps(cluster_record(self._cluster))
         batch.set_value("cluster", new_text)
         for name in event.servers:

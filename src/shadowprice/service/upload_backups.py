@@ -45,7 +45,7 @@ class UploadBackup:
         """
         if not self.folder.is_dir():
             return
-        needed = {upload_path(self.folder, *upload) for upload in _needed(database)}
+        needed = {upload_path(self.folder, *upload) for upload in _uploads_of_open_jobs(database)}
         for folder in list(self.folder.iterdir()):
             for file in list(folder.iterdir()):
                 if file not in needed:
@@ -119,7 +119,7 @@ def copy_uploads(database: Path, source: Path, target: Path) -> UploadBackup:
     folder = backup_folder(target)
     count = size = 0
     incomplete: list[str] = []
-    for (tenant, digest), names in _needed(database).items():
+    for (tenant, digest), names in _uploads_of_open_jobs(database).items():
         copy = upload_path(folder, tenant, digest)
         if not _is_intact(copy, digest):
             try:
@@ -167,7 +167,7 @@ def _copy(descriptor: int, target: Path, digest: str) -> bool:
     return True
 
 
-def _needed(database: Path) -> dict[tuple[str | None, str], list[str]]:
+def _uploads_of_open_jobs(database: Path) -> dict[tuple[str | None, str], list[str]]:
     """Return the names of the open jobs that need each upload, by tenant and digest."""
     needed: dict[tuple[str | None, str], list[str]] = {}
     for name, tenant, spec in _open_jobs(database):

@@ -108,12 +108,12 @@ class UploadStore:
     def _add(self, owner: str, upload: StoredUpload) -> None:
         self._remove(owner, upload.digest)
         self._stored[owner][upload.digest] = upload
-        self._sizes[owner] += _accounted(upload.size)
+        self._sizes[owner] += _counted_bytes(upload.size)
 
     def _remove(self, owner: str, digest: str) -> None:
         upload = self._stored[owner].pop(digest, None)
         if upload is not None:
-            self._sizes[owner] -= _accounted(upload.size)
+            self._sizes[owner] -= _counted_bytes(upload.size)
 
     def path(self, tenant: str | None, digest: str) -> Path:
         """Return the path of a tenant's upload with a digest, whether there is one or not."""
@@ -190,13 +190,13 @@ class UploadStore:
         excess = reserved + size - limit
         if excess <= 0:
             return
-        used = self._used()
+        used = self._used_uploads()
         unused = [
             upload
             for digest, upload in self._stored[owner].items()
             if now - upload.used > MIN_KEEP_SECONDS * SECOND and (owner, digest) not in used
         ]
-        if sum(_accounted(upload.size) for upload in unused) < excess:
+        if sum(_counted_bytes(upload.size) for upload in unused) < excess:
             detail = (
                 f"uploads of {reserved:,} bytes and {size:,} new bytes exceed the limit of "
                 f"{limit:,} bytes of a tenant"
@@ -211,9 +211,9 @@ class UploadStore:
                 return
             upload.path.unlink(missing_ok=True)
             self._remove(owner, upload.digest)
-            excess -= _accounted(upload.size)
+            excess -= _counted_bytes(upload.size)
 
-    def _used(self) -> set[tuple[str, str]]:
+    def _used_uploads(self) -> set[tuple[str, str]]:
         return {(_owner(tenant), digest) for tenant, digest in self._in_use()}
 
     # ------------------------------------------------------------------ retention
@@ -223,7 +223,7 @@ class UploadStore:
 
         Raise OSError if a file can't be changed or removed; the others are.
         """
-        in_use = self._used()
+        in_use = self._used_uploads()
         error: OSError | None = None
         stored = [
             (owner, digest, upload)
@@ -256,7 +256,7 @@ def is_upload_name(path: Path) -> bool:
     return bool(_OWNER.fullmatch(path.parent.name) and _COMPLETE.fullmatch(path.name))
 
 
-def _accounted(size: int) -> int:
+def _counted_bytes(size: int) -> int:
     """Return the bytes of an upload that count for its tenant's limit."""
     return max(size, MIN_ACCOUNTED_BYTES)
 
@@ -302,7 +302,7 @@ class IncomingUpload:
             detail = f"the upload exceeds the limit of {self._max_bytes:,} bytes"
             hint = "send fewer files, or ask the operator for serve --max-upload-size"
             raise ProblemError("too-large", detail, faults=[Fault("body", detail, hint)])
-        accounted = _accounted(self._expected)
+        accounted = _counted_bytes(self._expected)
         if accounted > self._reserved:
             self._reserve(accounted - self._reserved)
             self._reserved = accounted

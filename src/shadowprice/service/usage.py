@@ -22,13 +22,13 @@ RESERVED_SHARE: Final = 8
 """Divisor of the server's connections that tenants' requests leave to operators and probes."""
 
 
-def memory_of(value: object) -> int:
+def estimate_memory(value: object) -> int:
     """Return about how many bytes of memory a JSON value takes; fast for long strings."""
     size = sys.getsizeof(value)
     if isinstance(value, Mapping):
-        size += sum(memory_of(key) + memory_of(entry) for key, entry in value.items())
+        size += sum(estimate_memory(key) + estimate_memory(entry) for key, entry in value.items())
     elif isinstance(value, list | tuple):
-        size += sum(map(memory_of, value))
+        size += sum(map(estimate_memory, value))
     return size
 
 
@@ -37,7 +37,7 @@ def added_memory(record: Mapping[str, Any], changes: Mapping[str, Any]) -> int:
     # `deadline` changes a part of `utility`.
     keys = {"utility" if key == "deadline" else key for key in changes}
     before = {key: record[key] for key in keys if key in record}
-    return max(0, memory_of(changes) - memory_of(before))
+    return max(0, estimate_memory(changes) - estimate_memory(before))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Usage:
         if upload is not None:
             self._uploads[name] = None if tenant is None else str(tenant), str(upload)
         if tenant is not None:
-            size = memory_of(record)
+            size = estimate_memory(record)
             self._open[name] = str(tenant), size
             self._jobs[str(tenant)] += 1
             self._memory[str(tenant)] += size

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.executors.background import monotonic, run_all
+from shadowprice.executors.background import run_all
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
+from shadowprice.service.operation_queue import OperationQueue, WriteBatch
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.standing_queries import MAX_READ_WAIT_SECONDS, StandingQuery
@@ -23,26 +23,13 @@ from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
-from shadowprice.service.turns import requester
 from shadowprice.service.usage import Usage
 
 log = logging.getLogger("shadowprice.service")
 
 Result = TypeVar("Result")
 
-MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
-
 RECENT_CLOSED_JOBS: Final = 1_000  # closed jobs that are cached in addition to the open ones
-
-
-@dataclass(slots=True)
-class PendingOperation:
-    """A queued operation of a tenant (None: of others), and the future of its result."""
-
-    operation: Operation
-    answer: asyncio.Future[Any]
-    tenant: str | None = field(default_factory=requester.get)
-    since: float = field(default_factory=monotonic)
 
 
 class Writer:
@@ -57,13 +44,13 @@ class Writer:
         self._durable = durable
         self._store: Store = durable.store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
-        self._queue: deque[PendingOperation] = deque()
+        self._queue = OperationQueue()
         self._wake = asyncio.Event()
         self._asking = asyncio.Lock()
         self._standing: dict[Callable[[DurableEngine, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
-        self.hub = EventBroadcaster(self._missed)
+        self.hub = EventBroadcaster(self._missed_events)
         self.listeners: list[Callable[[CommitResult], None]] = []
         durable.decided = self.metrics.decision.observe
         first = durable.present_state()
@@ -98,14 +85,9 @@ class Writer:
             raise ProblemError("stopping", "the service is stopping; try again in a moment")
         if self.health_error is not None:
             raise ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
-        if len(self._queue) >= MAX_PENDING_OPERATIONS:
-            raise ProblemError(
-                "overloaded", f"{MAX_PENDING_OPERATIONS} requests are already waiting"
-            )
-        waiting = PendingOperation(operation, asyncio.get_running_loop().create_future())
-        self._queue.append(waiting)
+        result = self._queue.put(operation)
         self._wake.set()
-        return await waiting.answer
+        return await result
 
     async def ask(self, question: Callable[[DurableEngine], Result]) -> Result:
         """Run a read-only query in the writer's thread, between two batches.
@@ -140,7 +122,7 @@ class Writer:
         assert query.answer is not None
         return query.answer.result
 
-    async def ordered(
+    async def fetch_command_times(
         self, generations: Sequence[tuple[str, int]]
     ) -> Mapping[tuple[str, int], int]:
         """Return when generations were commanded, in nanoseconds; orphans are absent.
@@ -168,7 +150,7 @@ class Writer:
         """Name of the policy."""
         return self._durable.choice.name
 
-    def _missed(self, after: int, tenant: str | None) -> list[StoredEvent]:
+    def _missed_events(self, after: int, tenant: str | None) -> list[StoredEvent]:
         del tenant  # events without a tenant are visible too, so the caller filters
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)
@@ -180,45 +162,33 @@ class Writer:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
         except StoreError as error:
-            self._failed(error)
+            self._on_store_error(error)
             return None
 
-    async def _commit(
-        self,
-        operations: Sequence[Operation],
-        answers: Sequence[asyncio.Future[Any]] = (),
-        first: int = 0,
-        others: Sequence[asyncio.Future[Any]] = (),
-    ) -> CommitResult | None:
-        """Commit a batch in the writer's thread, publish it, and resolve the futures.
+    async def _commit(self, batch: WriteBatch) -> bool:
+        """Commit a batch in the writer's thread, publish it, and handle its results.
 
-        The futures in ``answers`` get the results from the ``first`` operation on. Return None if
-        the commit failed; then the futures in ``others`` get the error too.
+        Return whether the commit succeeded; if not, the callers get the error.
         """
         loop = asyncio.get_running_loop()
         try:
-            committed = await loop.run_in_executor(self._thread, self._durable.commit, operations)
+            committed = await loop.run_in_executor(
+                self._thread, self._durable.commit, batch.operations
+            )
         except Exception as error:
             if not isinstance(error, StoreError | MemoryError):
                 log.exception("a batch failed")
-            self._failed(error)
-            problem = ProblemError(
-                "storage", "the write may not have been committed; send the request again"
+            self._on_store_error(error)
+            batch.fail(
+                ProblemError(
+                    "storage", "the write may not have been committed; send the request again"
+                )
             )
-            for future in (*answers, *others):
-                if not future.done():
-                    future.set_exception(problem)
-            return None
+            return False
         self._publish(committed)
-        for future, result in zip(answers, committed.answers[first:], strict=False):
-            if future.done():
-                continue
-            if isinstance(result, BaseException):
-                future.set_exception(result)
-            else:
-                future.set_result(result)
+        batch.resolve(committed.answers)
         self._renew()
-        return committed
+        return True
 
     def _renew(self) -> None:
         """Start to renew answers that are read, before the next batch and after this one."""
@@ -253,7 +223,7 @@ class Writer:
         published.accounts = committed.accounts
         published.prices = committed.prices
         self.metrics.sequence.set(committed.sequence)
-        self.metrics.took(committed.events, committed.views)
+        self.metrics.record_events(committed.events, committed.views)
         for event in committed.events:
             if event.kind == "warning":
                 level = logging.WARNING if event.data["active"] else logging.INFO
@@ -279,17 +249,13 @@ class Writer:
 
     # ---------------------------------------------------------------- health
 
-    def _failed(self, error: Exception) -> None:
+    def _on_store_error(self, error: Exception) -> None:
         """Mark the store as unwritable, which starts retries, and refuse queued operations."""
         self.metrics.failures.labels("store").inc()
         reason = str(error) or "out of memory"  # a MemoryError has no text
         self.health_error = f"the store cannot be written: {reason}"
         log.error("%s", self.health_error)
-        problem = ProblemError("storage", self.health_error, headers={"Retry-After": "2"})
-        while self._queue:
-            future = self._queue.popleft().answer
-            if not future.done():
-                future.set_exception(problem)
+        self._queue.fail(ProblemError("storage", self.health_error, headers={"Retry-After": "2"}))
 
     def _recover(self) -> CommitResult:
         """Recover the durable state, and return it; called in the writer's thread."""

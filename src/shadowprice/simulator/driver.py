@@ -122,7 +122,7 @@ class SimulationRun:
         self._resting = False
         self._expect(simulation, observers, progress)
         for observer in observers:
-            observer.began(self.engine)
+            observer.on_start(self.engine)
 
     def _expect(
         self,
@@ -185,7 +185,7 @@ class SimulationRun:
                 self._report_progress(self._arrived, self._jobs, slot)
             machines.execute(_send(engine, SlotBegan(slot), observers))
             for observer in observers:
-                observer.slot_running(engine, slot)
+                observer.on_slot(engine, slot)
             idle = machines.idle
             if self._at_once:
                 self._answer_at_once(slot)
@@ -210,7 +210,7 @@ class SimulationRun:
                 self._resting, self._idle_slots = True, 0
         if to is None:
             for observer in observers:
-                observer.finished(engine)
+                observer.on_finish(engine)
 
     def _handle(self, event: DriverEvent) -> None:
         """Pass an external event to the engine."""
@@ -227,7 +227,7 @@ class SimulationRun:
         if isinstance(event, JobCancelled):
             self._machines.withdraw(event.job)
             if self._hidden_lengths is not None:
-                self._hidden_lengths.forget(event.job)
+                self._hidden_lengths.remove(event.job)
 
     def _answer_at_once(self, slot: int) -> None:
         """Handle the jobs that arrive while a slot runs; they belong to the next slot."""
@@ -269,7 +269,7 @@ def _send(engine: Engine, event: DriverEvent, observers: Sequence[Observer]) -> 
         observer.before_event(engine, event)
     commands = engine.handle(event)
     for observer in observers:
-        observer.took(event, commands)
+        observer.on_event(event, commands)
     return commands
 
 
@@ -285,7 +285,7 @@ def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]
     """Remove closed jobs from the engine."""
     closed = engine.state.collect(awaited) if collectors else ()
     for observer in collectors if closed else ():
-        observer.left(closed)
+        observer.on_jobs_closed(closed)
 
 
 def _agenda(
@@ -327,7 +327,7 @@ class _Timed:
             if decision is None:
                 return
             for observer in self._observers:
-                observer.decided(seconds)
+                observer.on_decision(seconds)
             yield decision
 
     def resume(self, view: View) -> None:

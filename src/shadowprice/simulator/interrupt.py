@@ -29,13 +29,13 @@ class StopRequestObserver(Observer):
         self.requested_at: float | None = None
         self.status = 128 + signal.SIGINT
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Stop here if requested."""
         del event, commands
         if self.requested_at is not None:
             raise KeyboardInterrupt
 
-    def decided(self, seconds: float) -> None:
+    def on_decision(self, seconds: float) -> None:
         """Stop inside a long event if the request is older than the grace period."""
         del seconds
         if (

@@ -21,12 +21,12 @@ class JournalObserver(Observer):
         self._engine: Engine | None = None
         self._writer: JournalWriter | None = None
 
-    def began(self, engine: Engine) -> None:
+    def on_start(self, engine: Engine) -> None:
         """Write the header."""
         self._engine = engine
         self._writer = JournalWriter(self._path, Header.of(engine, self._policy))
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Append an event."""
         del event, commands
         assert self._engine is not None
@@ -34,7 +34,7 @@ class JournalObserver(Observer):
         assert self._writer is not None
         self._writer.add(self._engine.last, self._engine)
 
-    def finished(self, engine: Engine) -> None:
+    def on_finish(self, engine: Engine) -> None:
         """Append the digest of the final state."""
         if self._writer is not None:
             self._writer.mark(engine)

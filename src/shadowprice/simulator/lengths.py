@@ -172,7 +172,7 @@ class HiddenLengths:
         self._open[job.name] = _OpenJob(job, stated)
         return stated
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove a job that was cancelled."""
         self._open.pop(name, None)
 

@@ -128,7 +128,7 @@ class TrueRevenue(Observer):
         self.done: dict[str, int] = {}
         self.balance = 0
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record progress and payments."""
         if isinstance(event, SlotEnded):
             gained: Counter[str] = Counter()
@@ -276,13 +276,13 @@ def scale_value(factor: float) -> MisreportFn:
     """Return a misreport that multiplies a job's utility."""
 
     def misstate(job: Job) -> ReportedJob | None:
-        changed = _scaled(job, factor)
+        changed = _scale_utility(job, factor)
         return None if changed is None else ReportedJob.of(changed, job)
 
     return misstate
 
 
-def _scaled(job: Job, factor: float) -> Job | None:
+def _scale_utility(job: Job, factor: float) -> Job | None:
     """Return a job with its utility times a factor; None if that is the same utility."""
     utility = job.utility.scaled(factor)
     return None if utility == job.utility else replace(job, utility=utility)
@@ -368,7 +368,7 @@ def split_job(parts: int, *, whole: bool) -> MisreportFn:
         required = -(-job.required // parts)
         if job.bag is not None or job.required < parts:
             return None
-        changed = job if whole else _scaled(job, 1 / parts)
+        changed = job if whole else _scale_utility(job, 1 / parts)
         if changed is None:
             return None
         pieces = tuple(

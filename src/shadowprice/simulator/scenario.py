@@ -171,7 +171,7 @@ def record_run(
     return build_run(recorder, policy, circumstances, wall, prepared, partial=partial)
 
 
-def drawn_at_random(scenario: Scenario, choices: Sequence[PolicyChoice]) -> list[str]:
+def random_draws(scenario: Scenario, choices: Sequence[PolicyChoice]) -> list[str]:
     """Return what is drawn at random: in the workload, and by the policies."""
     by_policy: dict[str, list[str]] = {}
     for choice in choices:

@@ -87,7 +87,7 @@ class ScenarioSource:
             workload, entry, drawn = columns.to_jobs(servers), columns.to_record, columns.drawn
             limits = columns.work_limits(workload)
             assert self.trace is not None
-            traced = self._traced()
+            traced = self._trace_workload()
             inputs.append(RunInput.of("trace", traced.path, self.trace, traced.start))
             extension = traced.format.extension
             if isinstance(extension, FileExtension):
@@ -122,7 +122,7 @@ class ScenarioSource:
 
     def log(self) -> Trace | None:
         """Return the trace as it was read, None if the jobs come from a file."""
-        return None if self.trace is None else self._traced().trace
+        return None if self.trace is None else self._trace_workload().trace
 
     def kinds(self, seed: int = 0) -> list[str]:
         """Return the names of the cluster's server entries, in order."""
@@ -134,7 +134,7 @@ class ScenarioSource:
             document = self._document()[0]
             resolve_cluster(document, self._document()[1])  # report a problem of the file first
         else:
-            document = self._sized(seed)
+            document = self._sized_cluster(seed)
         entries: Sequence[Document] = document["servers"]
         return entries
 
@@ -164,7 +164,7 @@ class ScenarioSource:
 
     # ------------------------------------------------------------ traces
 
-    def _traced(self) -> TraceWorkload:
+    def _trace_workload(self) -> TraceWorkload:
         # Runs of job files don't need it.
         from shadowprice.simulator.traced import TraceWorkload  # noqa: PLC0415
 
@@ -173,15 +173,15 @@ class ScenarioSource:
             self._traces[self.trace] = TraceWorkload(self.trace, skip_invalid=self.skip_invalid)
         return self._traces[self.trace]
 
-    def _sized(self, seed: int) -> Document:
-        traced = self._traced()
+    def _sized_cluster(self, seed: int) -> Document:
+        traced = self._trace_workload()
         length = parse_positive_duration(self.slot, "--slot", "20min")
         return traced.sized(traced.workload(length, seed), self.load)
 
     def _read_trace(
         self, document: Document | None, seed: int, added: Mapping[str, int] | None
     ) -> tuple[Cluster, Workload, list[str]]:
-        traced = self._traced()
+        traced = self._trace_workload()
         place = SIZED_CLUSTER_LABEL if self.cluster is None else self._document()[1]
         length = parse_positive_duration(self.slot, "--slot", "20min")
         if document is not None:

@@ -43,7 +43,7 @@ class PlacementObserver(Observer):
         self._completed: set[str] = set()
         self._entries = array("q")
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         """Record all placements."""
         for name, placement in engine.running.items():
             row = self._rows.setdefault(name, len(self._rows))
@@ -51,7 +51,7 @@ class PlacementObserver(Observer):
             for server, workers, ps in entries:
                 self._entries.extend((row, slot, server, workers, ps))
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record completed jobs; end the run if requested."""
         del event
         self._completed.update(

@@ -18,7 +18,7 @@ from shadowprice.results.metric_definitions import (
     RESTRICTED,
     TIMING_METRICS,
     MetricDefinition,
-    best_of,
+    best_positions,
     read_metrics,
     restricted_mean_until,
 )
@@ -101,7 +101,9 @@ class SeedRuns:
             means = [None if each is None else each.mean for each in intervals]
             texts = ["-" if each is None else metric.written_mean(each) for each in intervals]
             rows.append(
-                MetricRow(metric.key, metric.name, means, texts, best_of(means, metric.better))
+                MetricRow(
+                    metric.key, metric.name, means, texts, best_positions(means, metric.better)
+                )
             )
         return rows
 

@@ -69,10 +69,8 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     registered name or ``./file.py:NAME``. ``synthesis_options`` are accepted in addition to the
     options of the format and of the selection.
 
-    Raises
-    ------
-    InputError
-        If the format or an option is unknown (with the closest name), or a value is invalid.
+    Raise `InputError` if the format or an option is unknown (with the closest name), or a value is
+    invalid.
     """
     name, rest = _split(text)
     trace_format = get_format(name)
@@ -106,10 +104,7 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
 
     ``skip_invalid`` drops invalid rows and counts them, as ``?skip_invalid=yes`` does.
 
-    Raises
-    ------
-    InputError
-        If the location or the file is invalid.
+    Raise `InputError` if the location or the file is invalid.
     """
     if isinstance(spec, str):
         spec = parse_spec(spec)

@@ -243,7 +243,7 @@ def read_times(
     dated = bool(dates.drop_nulls().all()) or numbers.null_count() > text.null_count()
     numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
     if numeric.sum() == text.is_not_null().sum():
-        seconds = _scaled(numbers, unit).alias(column.name)
+        seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_absolute = bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any())
         return Times(seconds, seconds, is_absolute, pl.repeat(False, len(text), eager=True))
     naive, offset = _naive(text, order, location)
@@ -256,7 +256,7 @@ def read_times(
         with_offset = pl.col("utc") / 1e6 - pl.col("o")
         seconds_read = pl.when(pl.col("o").is_null()).then(pl.col("local") / 1e6)
         read = frame.select(seconds_read.otherwise(with_offset).alias("read")).to_series()
-        scaled = _scaled(numbers, unit)
+        scaled = _scale_numbers(numbers, unit)
         mixed = pl.DataFrame({"read": read, "number": scaled, "numeric": numeric})
         chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
         readings.append(mixed.select(chosen).to_series())
@@ -264,7 +264,7 @@ def read_times(
     return Times(readings[0], readings[1], absolute=True, skipped=skipped)
 
 
-def _scaled(numbers: pl.Series, unit: float) -> pl.Series:
+def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     """Return numbers as seconds: those since 1970 by their size, smaller ones by the unit."""
     frame = numbers.to_frame("n")
     size = pl.col("n").abs()
@@ -288,7 +288,7 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
     for form in forms:
         if parsed.null_count() == bare.null_count():
             break
-        found = _parsed(bare, form)
+        found = _parse_times(bare, form)
         parsed = parsed.to_frame("a").with_columns(b=found).select(pl.coalesce("a", "b"))["a"]
     return parsed, offset
 
@@ -298,19 +298,19 @@ def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
 
     def counts(dates: tuple[str, ...]) -> dict[str, int]:
         forms = (date + clock for date, clock in product(dates, _CLOCKS))
-        read = {form: len(sample) - _parsed(sample, form).null_count() for form in forms}
+        read = {form: len(sample) - _parse_times(sample, form).null_count() for form in forms}
         return {form: count for form, count in read.items() if count}
 
     found = counts(_ISO_DATES) | counts(_NAMED_DATES)
     for form in _CTIMES:
-        if count := len(sample) - _parsed(sample, form).null_count():
+        if count := len(sample) - _parse_times(sample, form).null_count():
             found[form] = count
     if sum(found.values()) < len(sample):
         found |= _day_or_month_first(counts(_DAY_FIRST), counts(_MONTH_FIRST), order, location)
     return sorted(found, key=found.__getitem__, reverse=True)
 
 
-def _parsed(texts: pl.Series, form: str) -> pl.Series:
+def _parse_times(texts: pl.Series, form: str) -> pl.Series:
     """Return the times that have a form; %Y also accepts the year 24, which is no such time."""
     times = texts.str.strptime(pl.Datetime("us"), form, strict=False)
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
@@ -350,14 +350,14 @@ def _offset_seconds(text: str) -> float | None:
     return (3600.0 * hours + 60.0 * minutes) * (-1 if text[0] == "-" else 1)
 
 
-def seconds_of(text: str, unit: float = 1.0) -> float | None:
+def parse_seconds(text: str, unit: float = 1.0) -> float | None:
     """Return a duration in seconds, or None if the text is none.
 
     It may be a number of ``unit`` seconds, ``h:mm:ss``, ``mm:ss``, Slurm's ``d-hh:mm:ss``, Python's
     ``1 day, 2:03:04``, ISO 8601's ``PT1H30M``, or written with units, such as ``2h30m``.
     """
     text = text.strip()
-    number = number_of(text)
+    number = parse_number(text)
     if number is not None:
         return number * unit
     if _NUMBER.fullmatch(text):
@@ -392,7 +392,7 @@ def _clock_seconds(clock: re.Match[str]) -> float:
     return 60.0 * first + second + fraction
 
 
-def bytes_of(text: str, unit: float = 1.0) -> int | None:
+def parse_bytes(text: str, unit: float = 1.0) -> int | None:
     """Return memory in bytes; letters are powers of 1024, as in Slurm. None if it isn't memory."""
     match = _MEMORY.fullmatch(text.strip())
     if match is None:
@@ -411,7 +411,7 @@ def memory_scope(text: str) -> str | None:
     return None if match is None else match[3].lower() or None
 
 
-def number_of(text: str) -> float | None:
+def parse_number(text: str) -> float | None:
     """Return a number of at least 0; commas may separate thousands, or decimals (``1,5``).
 
     See `with_points` for the numbers of a column.
@@ -451,10 +451,10 @@ def with_points(texts: pl.Series) -> pl.Series:
     )[texts.name]
 
 
-def gpus_of(text: str) -> Tres | None:
+def parse_gpus(text: str) -> Tres | None:
     """Return GPUs from a count, ``gpu:a100:2``, ``2 x a100`` or a TRES list; else None."""
     text = re.sub(r" *([:=]) *", r"\1", text.strip())
-    number = number_of(text)
+    number = parse_number(text)
     if number is not None:
         return Tres(gpus=number)
     counted = _COUNTED.fullmatch(text)
@@ -466,10 +466,10 @@ def gpus_of(text: str) -> Tres | None:
             return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
     if "=" not in text and not re.search(r"gpu|gres", text, re.IGNORECASE):
         return None
-    return tres_of(text)
+    return parse_tres(text)
 
 
-def tres_of(text: str) -> Tres | None:
+def parse_tres(text: str) -> Tres | None:
     """Return what a TRES or GRES list holds; None if the text is none.
 
     Slurm lists the total (``gres/gpu=2``) beside each type (``gres/gpu:a100=2``).
@@ -492,7 +492,7 @@ def tres_of(text: str) -> Tres | None:
         elif name == "cpu" and _NUMBER.fullmatch(amount):
             cpus = float(amount)
         elif name == "mem":
-            memory = bytes_of(amount, 1024.0**2)
+            memory = parse_bytes(amount, 1024.0**2)
         elif name == "node" and amount.isdecimal():
             nodes = int(amount)
         elif not _OTHER.fullmatch(part.strip()):
@@ -503,7 +503,7 @@ def tres_of(text: str) -> Tres | None:
     return Tres(total, "|".join(types) or None, cpus, memory, nodes)
 
 
-def state_of(text: str) -> str | None:
+def parse_state(text: str) -> str | None:
     """Return one of `records.STATUSES`; None if the word is unknown.
 
     A number is an exit code. Slurm adds to its states: ``CANCELLED by 1000``, ``COMPLETED+``.

@@ -127,12 +127,12 @@ _MEANINGS: Final[Mapping[str, str]] = {
 }
 
 
-def _described(name: str, default: object) -> str:
+def _describe(name: str, default: object) -> str:
     choices = f"{' or '.join(_CHOICES[name])}; " if name in _CHOICES else ""
     return f"{_MEANINGS[name]} ({choices}default {default})"
 
 
 SYNTHESIS_OPTIONS: Final[Mapping[str, str]] = {
-    field.name: _described(field.name, field.default) for field in fields(SynthesisOptions)
+    field.name: _describe(field.name, field.default) for field in fields(SynthesisOptions)
 }
 """Descriptions of the options by name; a test compares them with ``docs/traces.md``."""

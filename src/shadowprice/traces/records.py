@@ -149,10 +149,7 @@ def build_trace(
     within limits, with unique names, and with ``submit`` in seconds on the trace's own clock. If
     ``absolute``, that clock counts seconds since 1970, and `Trace.start` is known.
 
-    Raises
-    ------
-    InputError
-        If no job remains, or there are too many to plan.
+    Raise `InputError` if no job remains, or there are too many to plan.
     """
     if frame.is_empty():
         dropped = "; ".join(f"{n.reason}: {n.count}" for n in tally.notes())
@@ -175,10 +172,7 @@ def select(trace: Trace, selection: TraceSelection) -> Trace:
 
     Times restart at the first kept job.
 
-    Raises
-    ------
-    InputError
-        If a tenant is unknown, or no job remains.
+    Raise `InputError` if a tenant is unknown, or no job remains.
     """
     if selection == TraceSelection():
         return trace

@@ -20,7 +20,7 @@ from shadowprice.extensions import (
     InstalledExtension,
     installed_extensions,
     is_file_reference,
-    summary_of,
+    parse_summary,
 )
 from shadowprice.traces.records import ImportTally, Trace
 
@@ -132,10 +132,8 @@ def formats() -> Mapping[str, TraceFormat]:
 def get_format(name: str) -> TraceFormat:
     """Return a format by registered name or ``./file.py:NAME``.
 
-    Raises
-    ------
-    InputError
-        If the name is unknown (with the closest name), or the file or entry point can't be loaded.
+    Raise `InputError` if the name is unknown (with the closest name), or the file or entry point
+    can't be loaded.
     """
     if is_file_reference(name):
         return _extension_format(FileExtension.read(name, "trace"))
@@ -156,18 +154,20 @@ def _extension_format(extension: Extension) -> TraceFormat:
     else:
         name, location = extension.name, f"{extension.group}: {extension.name}"
     if isinstance(loaded, TraceFormat):
-        return replace(loaded, name=name, read=_checked(loaded.read, location), extension=extension)
+        return replace(
+            loaded, name=name, read=_check_result(loaded.read, location), extension=extension
+        )
     try:
         inspect.signature(loaded).bind(None, None)
     except (TypeError, ValueError) as error:
         message = f"expected an importer (path, reading) -> Trace: {error}"
         hint = "name such a function, or a TraceFormat"
         raise InputError(Fault(location, message, hint)) from error
-    title, _ = summary_of(loaded)
-    return TraceFormat(name, title, _checked(loaded, location), extension=extension)
+    title, _ = parse_summary(loaded)
+    return TraceFormat(name, title, _check_result(loaded, location), extension=extension)
 
 
-def _checked(read: Importer, location: str) -> Importer:
+def _check_result(read: Importer, location: str) -> Importer:
     """Return an importer that raises an error if the result isn't a `Trace`."""
 
     def checked(path: Path, reading: ImportContext) -> Trace:

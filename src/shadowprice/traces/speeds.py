@@ -73,7 +73,7 @@ class JobSpeeds:
         )
         batches = np.maximum(1, batches).astype(np.int64)
         exact = measured & described
-        self.chunks, rest = _chunked(batches, self.most, exact)
+        self.chunks, rest = _split_into_chunks(batches, self.most, exact)
         self.epochs, self.minibatches, rest = _epochs(rest, measured)
         work = self.chunks * rest
         share = traced * self.duration / work - comm
@@ -119,7 +119,7 @@ class JobSpeeds:
         return 16.0 * gradients / bandwidth
 
 
-def _chunked(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+def _split_into_chunks(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
     """Split mini-batches into at least ``most`` chunks, without rounding if ``exact``.
 
     If rounded, there are ``most`` chunks with equal numbers of mini-batches, rounded to the

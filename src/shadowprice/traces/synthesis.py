@@ -77,10 +77,7 @@ def synthesize(
     Targets and decays are in slots of ``slot_seconds``. The workload's ``notes`` list everything
     dropped or assumed.
 
-    Raises
-    ------
-    InputError
-        If no job remains.
+    Raise `InputError` if no job remains.
     """
     options = (options or SynthesisOptions()).resolved(trace.format)
     notes: list[str] = []
@@ -89,7 +86,7 @@ def synthesize(
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
     speeds = JobSpeeds(frame, families, traced, options, notes)
-    drawn = _drawn(frame, speeds.curves, options)
+    drawn = _describe_drawn(frame, speeds.curves, options)
     submit = _nanoseconds(frame["submit"].to_numpy())
     kind, value, decay, target, within, classes = _utilities(
         frame, submit, speeds.duration, slot_seconds, options, rng, notes
@@ -168,7 +165,7 @@ def _families(
     return families
 
 
-def _drawn(
+def _describe_drawn(
     frame: pl.DataFrame, curves: Sequence[Curve | None], options: SynthesisOptions
 ) -> tuple[str, ...]:
     """Return what is drawn because the trace lacks it, with numbers of jobs.

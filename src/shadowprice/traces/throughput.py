@@ -129,10 +129,7 @@ def read_elasticflow(path: Path) -> dict[int, Curve]:
     The file is CSV with a column ``global_batch_size`` and a column for each number of GPUs. Blank,
     ``nan`` and ``0`` cells are infeasible and missing from the curves.
 
-    Raises
-    ------
-    InputError
-        If the file isn't such a table.
+    Raise `InputError` if the file isn't such a table.
     """
     header = [name.strip() for name in read_head(path).splitlines()[0].split(",")]
     counts = [name for name in header if name.isdecimal()]
@@ -162,10 +159,7 @@ def read_gavel(
     steps/s summed over all workers, so one worker makes curve[n] / n. A rate of 0.0 (didn't fit) is
     missing from the curve.
 
-    Raises
-    ------
-    InputError
-        If the file isn't such a table, or lacks the GPU.
+    Raise `InputError` if the file isn't such a table, or lacks the GPU.
     """
     data = _load_json(path)
     kind = gpu if consolidated else f"{gpu}_unconsolidated"
@@ -242,10 +236,7 @@ def read_chronus(folder: Path, name: str) -> Curve:
     such as ``imagenet_arch_resnet50``. The rate is 1 over the median after the warm-up, the first
     tenth.
 
-    Raises
-    ------
-    InputError
-        If there is no file, or one has no positive seconds.
+    Raise `InputError` if there is no file, or one has no positive seconds.
     """
     curve: dict[int, float] = {}
     for path in sorted(folder.glob(f"{name}_gpu_*.npy")):

@@ -95,7 +95,7 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
             raise refusal("", "ends without the two empty blocks of a complete archive")
         if not any(header):
             return
-        size, flag = _checked(header, position), header[156:157]
+        size, flag = _check_header(header, position), header[156:157]
         content = position + BLOCK
         position = content + -(-size // BLOCK) * BLOCK
         if position > total:
@@ -133,7 +133,7 @@ def refusal(path: str, message: str) -> ArchiveError:
                               WRITE_HINT))  # fmt: skip
 
 
-def _checked(header: bytes, position: int) -> int:
+def _check_header(header: bytes, position: int) -> int:
     """Return the size of an entry's content, after verifying the header's checksum."""
     expected = sum(header[:148]) + sum(header[156:]) + 8 * 32
     if header[257:263] != b"ustar\0" or _number(header[148:156]) != expected:

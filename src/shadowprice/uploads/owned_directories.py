@@ -52,11 +52,11 @@ def add_missing(source: Path, target: Path) -> None:
             with open_below(source_root, path) as new, open_below(target_root, path) as old:
                 with os.scandir(new) as entries:
                     names = [entry.name for entry in entries]
-                shared = [name for name in names if not _moved(name, new, old)]
+                shared = [name for name in names if not _move(name, new, old)]
             remaining += [f"{path}/{name}" if path else name for name in shared]
 
 
-def _moved(name: str, source: int, target: int) -> bool:
+def _move(name: str, source: int, target: int) -> bool:
     """Move an entry unless it is there; return False if it is a directory in both."""
     try:
         status = os.stat(name, dir_fd=target, follow_symlinks=False)

@@ -62,7 +62,7 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
         top = Path(os.path.realpath(root, strict=True))
         for item in _walk(top, "", IgnoreRules.above(top), left_out):
             files.append(item)
-            size += len(_header(item.entry)) + _padded(item.entry.size)
+            size += len(_header(item.entry)) + _padded_size(item.entry.size)
             if len(files) > max_entries:
                 raise InputError(_too_many(root, files, max_entries))
     except OSError as error:
@@ -135,7 +135,7 @@ class Archive:
 
 
 @contextmanager
-def packed(selection: Selection) -> Iterator[Archive]:
+def temporary_archive(selection: Selection) -> Iterator[Archive]:
     """Yield the archive of a selection, in a temporary file; see `pack`."""
     with tempfile.TemporaryFile(prefix="shadowprice-") as file:
         digest = pack(selection, file)
@@ -159,7 +159,7 @@ def pack(selection: Selection, stream: BinaryIO) -> str:
         if item.entry.kind is EntryKind.FILE:
             for piece in _read(top, item):
                 write(piece)
-            write(bytes(_padded(item.entry.size) - item.entry.size))
+            write(bytes(_padded_size(item.entry.size) - item.entry.size))
     write(_END)
     stream.flush()
     return digest.hexdigest()
@@ -205,7 +205,7 @@ def _header(entry: ArchiveEntry) -> bytes:
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
 
 
-def _padded(size: int) -> int:
+def _padded_size(size: int) -> int:
     return -(-size // BLOCK) * BLOCK
 
 

@@ -28,7 +28,7 @@ from shadowprice.core.utility import Constant, utility_value
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
-from shadowprice.policies.pricing.limits import limits_of
+from shadowprice.policies.pricing.limits import build_limits
 from shadowprice.policies.pricing.posted import PostedPrices, read_posted_prices
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
@@ -205,7 +205,7 @@ class Finished(Observer):
     def __init__(self) -> None:
         self.when: list[tuple[str, int]] = []
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         del event
         self.when += [(one.job, one.slot) for one in commands if isinstance(one, Completed)]
 
@@ -281,7 +281,7 @@ def test_every_placement_respects_every_limit(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = cluster(2, 1, 2, gpus=int(rng.integers(1, 9)))
     members = on.hosts_workers
-    limits = limits_of(on, members)
+    limits = build_limits(on, members)
     free = on.capacity[members].copy()
     taken = np.zeros(len(limits))
     for _ in range(20):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from shadowprice.cli.commands.explain import _with_log
-from shadowprice.cli.commands.queue import rows_of
-from shadowprice.cli.commands.submit import described, print_job
+from shadowprice.cli.commands.queue import squeue_rows
+from shadowprice.cli.commands.submit import describe_job, print_job
 from shadowprice.client import Job
 from shadowprice.service.queries.event_text import format_event
 from shadowprice.service.state.job_views import JobView, State
@@ -40,8 +40,8 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
     from datetime import UTC, datetime
 
     job = _job(WHY)
-    assert rows_of([job], datetime.now(UTC))[0][-1] == "(worker-0 exited 1)"
-    assert dict(described(job))["reason"] == "worker-0 exited 1"
+    assert squeue_rows([job], datetime.now(UTC))[0][-1] == "(worker-0 exited 1)"
+    assert dict(describe_job(job))["reason"] == "worker-0 exited 1"
     print_job(job)
     said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
     at = next(number for number, line in enumerate(said) if line.startswith("log ends"))
@@ -63,5 +63,5 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
 def test_what_was_lost_is_no_failure_of_the_job(
     failures: int, lost: int, told: tuple[object, str]
 ) -> None:
-    found = dict(described(_job("", failures=failures, lost=lost)))
+    found = dict(describe_job(_job("", failures=failures, lost=lost)))
     assert (found["failures"], found["lost"]) == told

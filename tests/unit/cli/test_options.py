@@ -16,7 +16,7 @@ from shadowprice.cli.options import policy_settings, read_choices
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
 from shadowprice.policies.registry import Parameters, PolicyInfo
-from shadowprice.results.metric_definitions import best_of
+from shadowprice.results.metric_definitions import best_positions
 from tests.support.flat_rate import INFO
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -113,10 +113,10 @@ def test_parameters_are_listed_by_dotted_name() -> None:
 
 
 def test_the_best_is_marked_only_where_one_is_better() -> None:
-    assert best_of([1.0, 3.0, 3.0, None], 1) == {1, 2}
-    assert best_of([1.0, 3.0], -1) == {0}
-    assert best_of([2.0, 2.0], 1) == set()
-    assert best_of([1.0, 2.0], 0) == set()
+    assert best_positions([1.0, 3.0, 3.0, None], 1) == {1, 2}
+    assert best_positions([1.0, 3.0], -1) == {0}
+    assert best_positions([2.0, 2.0], 1) == set()
+    assert best_positions([1.0, 2.0], 0) == set()
 
 
 def test_help_costs_no_numerics() -> None:

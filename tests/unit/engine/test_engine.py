@@ -183,7 +183,7 @@ def test_a_lost_server_displaces_its_jobs_and_the_rest_of_their_plan_is_released
             return [commit(*GOOD)]
         if isinstance(event, JobsDisplaced):
             assert not view.ledger.used.any()
-            assert view.lost(1)
+            assert view.is_lost(1)
             state = view.open_jobs["job"]
             assert state.remaining == 4
             return [commit((1, 2, 4, 0), (1, 4, 0, 1))]

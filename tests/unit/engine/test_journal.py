@@ -100,8 +100,8 @@ def test_every_prefix_is_the_state_of_its_time(
     digests: list[str] = []
 
     class Digests(JournalObserver):
-        def took(self, event: DriverEvent, commands: object) -> None:
-            super().took(event, commands)  # type: ignore[arg-type]
+        def on_event(self, event: DriverEvent, commands: object) -> None:
+            super().on_event(event, commands)  # type: ignore[arg-type]
             assert self._engine is not None
             digests.append(self._engine.state_digest())
 

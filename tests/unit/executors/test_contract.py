@@ -15,7 +15,11 @@ from shadowprice import jobs
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import environment_of, inherited_environment, processes_of
+from shadowprice.executors.environment import (
+    build_environment,
+    inherited_environment,
+    list_processes,
+)
 from shadowprice.executors.progress import read_progress
 from shadowprice.executors.registry import (
     EXECUTORS,
@@ -57,8 +61,8 @@ def test_a_specification_survives_json() -> None:
 
 
 def test_jobs_read_the_variables_that_executors_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = processes_of(SPEC)[4]
-    variables = environment_of(
+    process = list_processes(SPEC)[4]
+    variables = build_environment(
         SPEC, process, master_address="h", master_port=1, checkpoint_dir="/checkpoints"
     )
     for name, text in variables.items():
@@ -73,7 +77,7 @@ def test_no_secret_is_shown() -> None:
 
 
 def test_processes_are_numbered_workers_first_in_the_order_of_the_placement() -> None:
-    assert [(p.name, p.world_rank, p.server) for p in processes_of(SPEC)] == [
+    assert [(p.name, p.world_rank, p.server) for p in list_processes(SPEC)] == [
         ("worker-0", 0, "one"),
         ("worker-1", 1, "one"),
         ("worker-2", 2, "two"),
@@ -83,8 +87,8 @@ def test_processes_are_numbered_workers_first_in_the_order_of_the_placement() ->
 
 
 def test_the_environment_is_the_contracts() -> None:
-    process = processes_of(SPEC)[4]
-    told = environment_of(
+    process = list_processes(SPEC)[4]
+    told = build_environment(
         SPEC, process, master_address="10.0.0.1", master_port=4000, checkpoint_dir="/c"
     )
     assert told == {
@@ -115,9 +119,9 @@ def test_the_environment_is_the_contracts() -> None:
 def test_devices_are_told_where_there_are_any_to_deal(
     devices: tuple[str, ...] | None, told: str | None
 ) -> None:
-    variables = environment_of(
+    variables = build_environment(
         SPEC,
-        processes_of(SPEC)[0],
+        list_processes(SPEC)[0],
         master_address="a",
         master_port=1,
         checkpoint_dir="/c",

@@ -26,28 +26,28 @@ def dealt(machine: MachineAllocator) -> dict[str, tuple[str, ...]]:
 
 def test_numbers_stand_for_devices_and_are_kept() -> None:
     machine = MachineAllocator([0, 1], None)
-    machine.configure(servers(one=2, two=3))
+    machine.set_servers(servers(one=2, two=3))
     assert dealt(machine) == {"one": ("0", "1"), "two": ("2", "3", "4")}
-    machine.configure(servers(two=3, three=3))
+    machine.set_servers(servers(two=3, three=3))
     assert dealt(machine) == {"two": ("2", "3", "4"), "three": ("0", "1", "5")}
-    machine.configure(servers(two=1, three=3, four=1))
+    machine.set_servers(servers(two=1, three=3, four=1))
     assert dealt(machine) == {"two": ("2",), "three": ("0", "1", "5"), "four": ("3",)}
 
 
 def test_devices_that_are_there_are_dealt_once() -> None:
     machine = MachineAllocator([0], ("a", "b", "c"))
-    machine.configure(servers(one=2, two=3))
+    machine.set_servers(servers(one=2, two=3))
     assert dealt(machine) == {"one": ("a", "b"), "two": ("c",)}
-    machine.configure(servers(two=3))
+    machine.set_servers(servers(two=3))
     assert set(dealt(machine)["two"]) == {"a", "b", "c"}
 
 
 def test_only_whole_devices_that_exist_are_available() -> None:
     machine = MachineAllocator([0], ("a", "b", "c"))
-    machine.configure([*servers(one=2, two=3), ServerInfo("none", {"cpu": MILLI})])
+    machine.set_servers([*servers(one=2, two=3), ServerInfo("none", {"cpu": MILLI})])
     assert machine.available() == {"one": {"gpu": 2 * MILLI}, "two": {"gpu": MILLI}}
     simulated = MachineAllocator([0], None)
-    simulated.configure([ServerInfo("one", {"gpu": 2 * MILLI + 500}), *servers(two=5_000)])
+    simulated.set_servers([ServerInfo("one", {"gpu": 2 * MILLI + 500}), *servers(two=5_000)])
     assert simulated.available() == {
         "one": {"gpu": 2 * MILLI},
         "two": {"gpu": MAX_FAKE_DEVICES * MILLI},
@@ -58,7 +58,7 @@ def test_servers_without_bound_take_neither_memory_nor_time() -> None:
     machine = MachineAllocator([0], None)
     began = time.process_time()
     tracemalloc.start()
-    machine.configure(servers(huge=2**31, **{f"small-{at}": 8 for at in range(5_000)}))
+    machine.set_servers(servers(huge=2**31, **{f"small-{at}": 8 for at in range(5_000)}))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50 << 20
@@ -149,7 +149,7 @@ def test_hidden_devices_are_not_allocated(
     devices = machines.physical_devices()
     assert devices == expected
     machine = MachineAllocator([0], devices)
-    machine.configure(servers(one=8))
+    machine.set_servers(servers(one=8))
     count = 8 if expected is None else len(expected)
     assert machine.available() == {"one": {"gpu": count * MILLI}}
     assert dealt(machine)["one"] == (expected if expected is not None else tuple("01234567"))
@@ -187,14 +187,14 @@ def test_after_a_restart_servers_get_the_devices_that_their_generations_hold(
     devices: tuple[str, ...] | None,
 ) -> None:
     before = MachineAllocator([0], devices)
-    before.configure(servers(a=1, b=1, c=1))
+    before.set_servers(servers(a=1, b=1, c=1))
     held = [
         allocation.record()
         for name in ("a", "c")
         for allocation in before.allocate(_spec(name, gpus=1), ())
     ]
     after = MachineAllocator([0], devices)
-    after.configure(servers(a=1, c=1, d=1), held)
+    after.set_servers(servers(a=1, c=1, d=1), held)
     assert dealt(after) == {"a": ("0",), "c": ("2",), "d": ("1",)}
     [allocation] = after.allocate(_spec("d", gpus=1), held)
     assert allocation.visible_devices == ("1",)
@@ -204,11 +204,11 @@ def test_after_a_restart_servers_get_the_devices_that_their_generations_hold(
 
 def test_a_server_that_shrank_keeps_devices_that_its_generations_hold() -> None:
     before = MachineAllocator([0], ("a", "b", "c"))
-    before.configure(servers(one=1, two=2))
+    before.set_servers(servers(one=1, two=2))
     held = [allocation.record() for allocation in before.allocate(_spec("two", gpus=2), ())]
     after = MachineAllocator([0], ("a", "b", "c"))
-    after.configure(servers(two=1, three=1, one=1), held)
+    after.set_servers(servers(two=1, three=1, one=1), held)
     assert dealt(after) == {"two": ("b",), "three": ("a",), "one": ("c",)}
     gone = MachineAllocator([0], ("c",))  # a device that this machine no longer has
-    gone.configure(servers(two=2, three=1), held)
+    gone.set_servers(servers(two=2, three=1), held)
     assert dealt(gone) == {"two": ("c",), "three": ()}

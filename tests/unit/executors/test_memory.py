@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from shadowprice.executors.kubernetes.nodes import node_view, to_server_info
 from shadowprice.executors.memory import round_down_memory
-from shadowprice.executors.ray.nodes import nodes_of
+from shadowprice.executors.ray.nodes import list_nodes
 
 
 @given(st.integers(0, 2**52))
@@ -56,6 +56,6 @@ def test_ray_nodes_of_one_kind_are_one_kind_of_server() -> None:
         }
         for at, memory in enumerate(memories(500))
     ]  # fmt: skip
-    found = nodes_of(records, {}).values()
+    found = list_nodes(records, {}).values()
     assert len(found) == 500
     assert len({node.server.capacity["memory"] for node in found}) <= 2

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import processes_of
+from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     ENDED,
@@ -28,7 +28,7 @@ from shadowprice.executors.generations.process_exits import ProcessExit, outcome
 from shadowprice.executors.ray import part
 from shadowprice.executors.ray.head_probe import parse_endpoint, probe
 from shadowprice.executors.ray.launch_plan import build_process_plan
-from shadowprice.executors.ray.nodes import RayNode, actor_resources, check_available, nodes_of
+from shadowprice.executors.ray.nodes import RayNode, actor_resources, check_available, list_nodes
 from shadowprice.executors.ray.settings import read_settings
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -111,7 +111,7 @@ def record(name: str, number: str, **resources: float) -> dict[str, Any]:
 
 
 def test_nodes_become_servers() -> None:
-    found = nodes_of([record("a", "1", CPU=2.5, GPU=4, memory=1e9, disk=2)], {})
+    found = list_nodes([record("a", "1", CPU=2.5, GPU=4, memory=1e9, disk=2)], {})
     server = found["a"].server
     assert server.capacity == {
         "cpu": 2500,
@@ -125,18 +125,18 @@ def test_nodes_become_servers() -> None:
 
 def test_of_two_nodes_with_one_name_the_known_one_stays() -> None:
     both = [record("a", "1", CPU=1), record("a", "2", CPU=1)]
-    assert nodes_of(both, {})["a"].id == "1"
-    assert nodes_of(both, {"a": "2"})["a"].id == "2"
+    assert list_nodes(both, {})["a"].id == "1"
+    assert list_nodes(both, {"a": "2"})["a"].id == "2"
 
 
 def test_what_can_carry_nothing_is_no_server() -> None:
     dead = {**record("dead", "2", CPU=8), "Alive": False}
-    assert nodes_of([record("head", "1", memory=1e9), dead], {}) == {}
+    assert list_nodes([record("head", "1", memory=1e9), dead], {}) == {}
 
 
 @pytest.fixture
 def node() -> RayNode:
-    return nodes_of([record("a", "1", CPU=2, GPU=2, memory=1000, disk=3)], {})["a"]
+    return list_nodes([record("a", "1", CPU=2, GPU=2, memory=1000, disk=3)], {})["a"]
 
 
 def test_what_is_asked_of_ray(node: RayNode) -> None:
@@ -215,7 +215,7 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         progress_token="token",
         slot_end=0.0,
     )
-    [process] = processes_of(spec)
+    [process] = list_processes(spec)
     plan = build_process_plan(
         spec,
         process,

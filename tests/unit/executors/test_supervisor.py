@@ -40,7 +40,7 @@ def test_what_a_process_begins_as_it_is_told_to_end_is_not_told_by_itself(
     groups = {saving: leader.pid, leader.pid: leader.pid}
     told: list[tuple[str, int]] = []
     monkeypatch.setattr(children, "descendants", lambda _: {leader.pid: leader.pid})
-    monkeypatch.setattr(children, "group_of", groups.__getitem__)
+    monkeypatch.setattr(children, "process_group", groups.__getitem__)
     monkeypatch.setattr(children, "signal_group", lambda one, _: told.append(("group", one)))
     monkeypatch.setattr(children, "signal_process", lambda one, _: told.append(("process", one)))
     monkeypatch.setattr(cgroups, "list_processes", lambda _: [leader.pid, saving])
@@ -54,10 +54,10 @@ def test_what_a_process_begins_as_it_is_told_to_end_is_not_told_by_itself(
 def test_the_group_of_a_process_is_known_while_it_is_there(
     leader: subprocess.Popen[bytes],
 ) -> None:
-    assert children.group_of(leader.pid) == leader.pid
+    assert children.process_group(leader.pid) == leader.pid
     leader.send_signal(signal.SIGKILL)
     leader.wait(WAIT_LIMIT_SECONDS)
-    assert children.group_of(leader.pid) == 0
+    assert children.process_group(leader.pid) == 0
 
 
 @pytest.mark.parametrize("workers", [100, 161, 1_000])

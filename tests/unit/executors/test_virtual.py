@@ -60,7 +60,7 @@ class _World:
         return asyncio.get_running_loop().time() - self._since
 
     async def _watch(self) -> None:
-        await self.executor.configure(SERVERS)
+        await self.executor.set_servers(SERVERS)
         async for report in self.executor.watch():
             self.reports.append((self.now, report))
 
@@ -178,7 +178,7 @@ def test_commands_are_fenced() -> None:
         await executor.stop(9, "b", 4)
         assert await executor.start(_spec("b", 4)) is Receipt.STALE
         await asyncio.sleep(101.0)
-        await executor.forget("a", 3)
+        await executor.acknowledge_end("a", 3)
         assert await executor.list() == ()
         assert await executor.start(_spec(generation=3)) is Receipt.STALE
 

@@ -58,10 +58,10 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
     assert np.linalg.norm(alone) > 0.5
 
 
-def _simulated(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
+def _simulate(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
     asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
     lived = {job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in asked}
-    run = measure._simulated(who, SLOT, asked, lived)
+    run = measure._simulate(who, SLOT, asked, lived)
     keys = [live_key(job, lived[job["name"]]) for _, job in asked]
     return run, {key: {**job, "name": key} for key, (_, job) in zip(keys, asked, strict=True)}
 
@@ -70,7 +70,7 @@ def _simulated(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
     "who", [measure.POLICIES[0], PolicyChoice("drf")], ids=lambda who: who.name
 )
 def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
-    run, asked = _simulated(who)
+    run, asked = _simulate(who)
     slots = 1 + max(run.jobs["completion"].drop_nulls().to_list())
     on = measure.cluster(SLOT)
     found = {
@@ -95,7 +95,7 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
         for at, one in enumerate(measure.WORKLOAD, start=1)
     ]
     ended, submitted = run_declared(tmp_path / "data", measure.cluster(SLOT), asked, who)
-    run = measure._simulated(who, SLOT, asked, submitted)
+    run = measure._simulate(who, SLOT, asked, submitted)
     completions = {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
     assert ended == {name_of_key(key): slot for key, slot in completions.items()}
 

@@ -1,4 +1,4 @@
-"""The experiment on misreports: what each lie states, and what is measured of it."""
+"""The experiment on misreports: what each misreport states, and what is measured of it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from shadowprice.experiments.framework import ExperimentSettings
 from shadowprice.experiments.misreports import measure
 from shadowprice.experiments.misreports.workload import (
     LIAR,
-    LIES,
+    STRATEGIES,
     TENANTS,
-    Lie,
+    MisreportCase,
     build_cluster,
     draw_jobs,
 )
@@ -28,9 +28,11 @@ def test_tenants_draw_as_many_jobs_alike() -> None:
     assert [job.record() for job in draw_jobs(3, 40, CLUSTER)] == [job.record() for job in JOBS]
 
 
-@pytest.mark.parametrize(("kind", "size"), [(kind, sizes[-1]) for kind, (sizes, _) in LIES.items()])
+@pytest.mark.parametrize(
+    ("kind", "size"), [(kind, sizes[-1]) for kind, (sizes, _) in STRATEGIES.items()]
+)
 def test_only_the_liar_lies(kind: str, size: int) -> None:
-    report = Lie(kind, size).apply(JOBS)
+    report = MisreportCase(kind, size).apply(JOBS)
     stated = {job.name: job.record() for job in report.misreport.jobs}
     true = {job.name: job.record() for job in JOBS}
     others = {job.name for job in JOBS if job.tenant != LIAR}
@@ -43,9 +45,9 @@ def test_only_the_liar_lies(kind: str, size: int) -> None:
 
 def test_inflated_values_and_parts_add_up() -> None:
     own = next(job for job in JOBS if job.tenant == LIAR and job.required >= 8)
-    inflated = Lie("inflate", 10).apply(JOBS).misreport.reported[own.name].jobs[0]
+    inflated = MisreportCase("inflate", 10).apply(JOBS).misreport.reported[own.name].jobs[0]
     assert utility_value(inflated.utility, 3) == pytest.approx(10 * utility_value(own.utility, 3))
-    parts = Lie("split", 8).apply(JOBS).misreport.reported[own.name].jobs
+    parts = MisreportCase("split", 8).apply(JOBS).misreport.reported[own.name].jobs
     assert len(parts) == 8
     worth = sum(utility_value(part.utility, 3) for part in parts)
     assert worth == pytest.approx(utility_value(own.utility, 3))
@@ -54,7 +56,7 @@ def test_inflated_values_and_parts_add_up() -> None:
 
 @pytest.mark.parametrize("kind", ["cancel dense", "cancel poor"])
 def test_shams_are_cancelled_before_they_can_complete(kind: str) -> None:
-    report = Lie(kind, 1000).apply(JOBS)
+    report = MisreportCase(kind, 1000).apply(JOBS)
     shams = {job.name: job for job in report.misreport.jobs if job.name.endswith("+sham")}
     assert len(shams) == sum(job.tenant == LIAR for job in JOBS)
     assert {event.job: event.slot for event in report.incidents} == {
@@ -66,15 +68,15 @@ def test_slower_and_less_work_take_their_true_time() -> None:
     """A job that is alone completes when it would have, whatever it states."""
     completions = set()
     own = next(job for job in JOBS if job.tenant == LIAR)
-    for lie in (Lie(), Lie("less work", 4), Lie("slower", 2)):
-        row = measure.run_misreport(PolicyChoice("rolling"), lie, [own], CLUSTER)
+    for case in (MisreportCase(), MisreportCase("less work", 4), MisreportCase("slower", 2)):
+        row = measure.run_misreport(PolicyChoice("rolling"), case, [own], CLUSTER)
         completions.add(round(row["liar"], 6))
     assert len(completions) == 1
 
 
 def test_gains_are_shares_of_what_honest_reports_earn(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {kind: LIES[kind] for kind in ("inflate", "accounts")}
-    monkeypatch.setattr(measure, "LIES", few)
+    few = {kind: STRATEGIES[kind] for kind in ("inflate", "accounts")}
+    monkeypatch.setattr(measure, "STRATEGIES", few)
     tables = measure.measure(ExperimentSettings(quick=True))
     summary, runs = tables["summary"], tables["runs"]
     assert set(summary["policy"]) == {choice.name for choice in measure.POLICIES}

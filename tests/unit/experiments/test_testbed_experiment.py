@@ -114,7 +114,7 @@ def test_promises_are_kept_where_starts_are_counted() -> None:
     assert (oasis.name, rolling.name) == ("oasis", "rolling")
     for seed in range(3):
         free, counted, printed, ours = (
-            starts.earned(who, start, seed)
+            starts.run_policy_draw(who, start, seed)
             for who, start in (
                 (starts.PRINTED, 0.0),
                 (oasis, 12.0),
@@ -122,7 +122,7 @@ def test_promises_are_kept_where_starts_are_counted() -> None:
                 (rolling, 12.0),
             )
         )
-        assert free | {"policy": ""} == starts.earned(oasis, 0.0, seed) | {"policy": ""}
+        assert free | {"policy": ""} == starts.run_policy_draw(oasis, 0.0, seed) | {"policy": ""}
         for kept in (free, counted, ours):
             assert 0 < kept["promised"] == kept["kept"]
         assert printed["kept"] < printed["promised"]
@@ -297,7 +297,7 @@ def test_real_jobs_are_set_beside_the_simulator(
     small = measure.ExperimentScale(seconds=20, slots=2, jobs=2, policies=(PolicyChoice("fifo"),))
     monkeypatch.setattr(measure, "QUICK", small)
     monkeypatch.setattr(measure, "PROBE_JOBS", 2)  # of three the third would tell no more here
-    settings = ExperimentSettings(quick=True, where=ExecutorTarget())
+    settings = ExperimentSettings(quick=True, target=ExecutorTarget())
     figure = run_experiment(find_experiment("testbed"), tmp_path, settings)
     assert figure.stat().st_size > 10_000
     found = {path.stem: pl.read_csv(path) for path in tmp_path.glob("*.csv")}

@@ -7,9 +7,9 @@ import pytest
 
 from shadowprice.kernels.prices.exponential import (
     UNLIMITED,
+    demand_cost,
     exponential_price,
     exponential_prices,
-    priced,
 )
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.kernels.slots.groups import SlotGroups, group_servers
@@ -164,7 +164,7 @@ def test_an_infinite_price_of_what_is_not_asked_for_costs_nothing():
         pool.groups, demand, share, pool.groups, none, share * 0, np.array([1, 4, 5]), none[[0] * 3]
     )
     assert cost.tolist() == [[0.25, 1.0, np.inf]]
-    assert priced(np.array([1.0, np.inf]), share) == 0.25
+    assert demand_cost(np.array([1.0, np.inf]), share) == 0.25
 
 
 def test_prices_agree_with_sixty_digits():

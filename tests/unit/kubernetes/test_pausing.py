@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.backoffs import max_attempts
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until_async
 
 pytest.importorskip("kubernetes_asyncio")
@@ -34,22 +35,22 @@ def test_no_more_tries_fit_into_a_time_than_is_said(
     pauses, at, count = Backoff(first, longest), 0.0, 0
     while at <= span and count < 10_000:
         count += 1
-        pause = pauses.failed()
+        pause = pauses.record_failure()
         assert (1 - JITTER) * first <= pause <= longest
         at += pause
     if count < 10_000:
-        assert count <= Backoff.max_attempts(first, longest, span)
+        assert count <= max_attempts(first, longest, span)
 
 
 def test_pauses_double_to_their_bound_and_begin_anew() -> None:
     pauses = Backoff(1.0, 8.0)
     assert pauses.over
     for bound in (1.0, 2.0, 4.0, 8.0, 8.0):
-        assert (1 - JITTER) * bound <= pauses.failed() <= bound
+        assert (1 - JITTER) * bound <= pauses.record_failure() <= bound
     assert not pauses.over
-    pauses.succeeded()
+    pauses.reset()
     assert pauses.over
-    assert pauses.failed() <= 1.0
+    assert pauses.record_failure() <= 1.0
 
 
 def follower(connection: object, folder: Path) -> PodLogFollower:
@@ -73,7 +74,7 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
         assert 3 <= refused == len(server.asked)
         assert (
             refused
-            <= Backoff.max_attempts(
+            <= max_attempts(
                 pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
             )
             < spent / 0.3 / 2
@@ -99,7 +100,7 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
         assert (
             3
             <= len(server.asked)
-            <= Backoff.max_attempts(
+            <= max_attempts(
                 pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
             )
         )
@@ -126,7 +127,7 @@ def test_watches_that_end_as_they_begin_are_begun_ever_less(
             watches = informer.watches
             spent = time.monotonic() - began
             await informer.close()
-        assert watches <= 2 + Backoff.max_attempts(0.1, informers.MAX_BACKOFF_SECONDS, spent)
+        assert watches <= 2 + max_attempts(0.1, informers.MAX_BACKOFF_SECONDS, spent)
 
     asyncio.run(whole())
 

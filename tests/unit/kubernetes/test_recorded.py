@@ -13,7 +13,7 @@ from tools import kubernetes_manifests, kubernetes_objects
 
 from shadowprice.core.program import Program
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import processes_of
+from shadowprice.executors.environment import list_processes
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
@@ -96,7 +96,7 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
     secret["metadata"]["uid"] = "u"
     node = NodeView("one", "u", {"cpu": 8000, "nvidia.com/gpu": 4000})
     settings = read_settings({"shared": "/jobs", "volume": "jobs"})
-    made = [build_pod(spec, one, place, node, settings, secret) for one in processes_of(spec)]
+    made = [build_pod(spec, one, place, node, settings, secret) for one in list_processes(spec)]
     return [secret, build_headless_service(spec, place, secret), *made]
 
 

@@ -38,7 +38,7 @@ class FirstDecisions(Observer):
     def __init__(self) -> None:
         self.by_job: dict[str, Decision] = {}
 
-    def took(self, event: Any, commands: Any) -> None:
+    def on_event(self, event: Any, commands: Any) -> None:
         del event
         for command in commands:
             if isinstance(command, Decided):

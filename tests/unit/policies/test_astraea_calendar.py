@@ -10,7 +10,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, as_guaranteed_policy
 from shadowprice.core.utility import Linear, utility_value
 from shadowprice.policies.astraea.calendar import Round, RoundCalendar
-from shadowprice.policies.astraea.guarantees import performance, sigma_of
+from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
 from shadowprice.policies.astraea.prices import lemma_1_rounds, price_table
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
@@ -60,8 +60,8 @@ def test_the_price_function_passes_through_the_example() -> None:
 def test_lemma_1_s_rounds() -> None:
     # sigma = 2 (ln 16 + ln 16) = 11.09; ln(420 / 50) / -ln(1 - 1 / sigma) = 22.52: 22 + 1.
     assert lemma_1_rounds(420, 50, 16, 16) == 23
-    assert sigma_of(16, 16) == pytest.approx(4 * math.log(16))
-    assert sigma_of(1.2, 1.2) == 1.0
+    assert lemma3_sigma(16, 16) == pytest.approx(4 * math.log(16))
+    assert lemma3_sigma(1.2, 1.2) == 1.0
     assert lemma_1_rounds(50, 50, 16, 16) == 1
     assert lemma_1_rounds(400, 50, 1.2, 1.2) == 1
     with pytest.raises(InputError, match="least utility"):
@@ -150,4 +150,5 @@ def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:
         assert proved is not None
         told = proved.guarantee(jobs)
         assert told["premises_held"] is held
-        assert told["sigma"] == pytest.approx(sigma_of(*(t[0] for t in policy.pools[0].thetas())))  # type: ignore[attr-defined]
+        thetas = (t[0] for t in policy.pools[0].thetas())  # type: ignore[attr-defined]
+        assert told["sigma"] == pytest.approx(lemma3_sigma(*thetas))

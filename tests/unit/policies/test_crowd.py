@@ -40,7 +40,7 @@ def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
     crowd = OpenJobAppraisal(slot, table, rows[:begin])
     there = rows[:begin].tolist()
     for row in rows[begin:].tolist():
-        crowd.join(row, table)
+        crowd.add(row, table)
         there.append(row)
         present = np.array(there, dtype=np.int64)
         made = appraise(slot, present, table, 0.3, 0.01)
@@ -48,5 +48,5 @@ def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
         assert crowd.admission(table, 0.3, 0.01) == expected
         assert crowd.count == len(there)
         if rng.random() < 0.4:
-            crowd.leave()
+            crowd.remove_last()
             there.pop()

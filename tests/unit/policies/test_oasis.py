@@ -230,7 +230,8 @@ def test_a_job_too_long_for_the_window_is_told_by_how_much() -> None:
     long = job(on, epochs=20)  # 80 worker-slots, 20 slots at full width
     refusal = refusal_of(run(on, [long], {}))
     assert refusal.reason is RefusalReason.TOO_LATE
-    assert "needs 20 slots at full width, 5 are left in the planning horizon" in refusal.message
+    assert "needs 20 slots with its maximum number of workers" in refusal.message
+    assert "the planning horizon has 5 left" in refusal.message
     assert refusal.numbers == {"slots_needed": 20, "slots_left": 5}
     refusal = refusal_of(run(on, [job(on, epochs=3, arrival=2)], {}, until=4))
     assert refusal.reason is RefusalReason.TOO_LATE
@@ -260,7 +261,7 @@ def test_a_job_past_its_deadline_has_no_value_left() -> None:
     assert refusal.reason is RefusalReason.NO_VALUE
     assert refusal.value == 0.0
     assert refusal.completion == 1
-    assert "needs 2 slots at full width" in refusal.message
+    assert "needs 2 slots with its maximum number of workers" in refusal.message
 
 
 def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
@@ -268,7 +269,7 @@ def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
     first = job(on, "first", utility=Constant(1e3))
     refusal = refusal_of(run(on, [first, job(on, utility=Deadline(5.0, 1.0))], {}))
     assert refusal.reason is RefusalReason.NO_ROOM
-    assert "no room to complete by slot 1" in refusal.message
+    assert "too little free capacity to complete by slot 1" in refusal.message
     assert refusal.completion == 3
 
 

@@ -32,7 +32,7 @@ from shadowprice.engine import Engine
 from shadowprice.kernels.reactive.server_patterns import best_pattern
 from shadowprice.policies.milp import IncrementalProgram, LinearProgram
 from shadowprice.policies.offline.cuts import pools
-from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
+from shadowprice.policies.offline.packing import EqualItems, SlotServers, build_items, pack
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.rows import add_totals
 from shadowprice.policies.offline.solver import solve
@@ -209,7 +209,7 @@ def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
                 group
                 for index, count in enumerate(counts)
                 if count
-                for group in items_of(index, requests[index].job, count)
+                for group in build_items(index, requests[index].job, count)
             ],
         )
         is not None

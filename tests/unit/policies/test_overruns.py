@@ -155,32 +155,32 @@ def test_a_generation_that_made_no_progress_yet_is_pinned() -> None:
     made = engine("oasis", [stated("a", slots=6, resumable=True)])
     run(made, 0)
     made.handle(ProgressMeasured(1, {"a": (1, MICRO)}))
-    assert not made.view.pinned("a")
+    assert not made.view.is_pinned("a")
     made.handle(SlotBegan(1))
     made.handle(SlotEnded(1, {}))
     # It moves: nothing was measured of its second generation.
     record = made.jobs["a"]
     record.generation, record.resumed_before, record.resumed_at = 2, 0, record.measured
-    assert made.view.pinned("a")
+    assert made.view.is_pinned("a")
     made.handle(ProgressMeasured(2, {"a": (2, 2 * MICRO)}))
-    assert not made.view.pinned("a")
+    assert not made.view.is_pinned("a")
 
 
 def test_what_is_known_of_checkpoints_changes_no_plan() -> None:
     made = engine("oasis", [stated("a"), stated("b")])
     made.handle(SlotBegan(0))
-    assert made.view.pinned("a")
+    assert made.view.is_pinned("a")
     before = made.jobs["a"].plan
     made.handle(JobRevised(1, replace(made.jobs["a"].job, resumable=True)))
     assert made.jobs["a"].plan is before
-    assert not made.view.pinned("a")
+    assert not made.view.is_pinned("a")
 
 
 def test_in_a_simulation_nothing_is_pinned() -> None:
     made = Engine(ON, make_policy("oasis", PolicyContext(ON, None, None, 0), {}))
     made.handle(JobsArrived(0, (stated("a"),)))
     assert any(isinstance(one, Start) for one in made.handle(SlotBegan(0)))
-    assert not made.view.pinned("a")
+    assert not made.view.is_pinned("a")
 
 
 def gangs(policy: str, resumable: bool | None) -> Engine:

@@ -57,7 +57,7 @@ class Names(Observer):
     def __init__(self) -> None:
         self.done: set[str] = set()
 
-    def took(self, event, commands) -> None:  # type: ignore[no-untyped-def]
+    def on_event(self, event, commands) -> None:  # type: ignore[no-untyped-def]
         del event
         self.done |= {one.job for one in commands if isinstance(one, Completed)}
 
@@ -90,7 +90,7 @@ def test_a_refusal_names_what_the_price_is_for(tmp_path: Path) -> None:
     refusals = []
 
     class Refusals(Observer):
-        def took(self, event, commands) -> None:  # type: ignore[no-untyped-def]
+        def on_event(self, event, commands) -> None:  # type: ignore[no-untyped-def]
             del event
             decided = (one.decision for one in commands if isinstance(one, Decided))
             refusals.extend(one.refusal for one in decided if isinstance(one, Reject))

@@ -34,7 +34,7 @@ class Meter(Observer):
         self.occupied = 0.0
         self.there: dict[int, float] = {}
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         hours = float(self.on.slot_seconds) / 3600
         busy = set()
         for name, placement in engine.running.items():

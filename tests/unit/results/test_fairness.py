@@ -22,7 +22,7 @@ from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results import fairness
-from shadowprice.results.comparison import rows_of
+from shadowprice.results.comparison import display_rows
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.as_it_was import as_it_was
 from shadowprice.simulator.driver import Incident
@@ -382,7 +382,7 @@ def test_a_log_has_the_metrics_that_it_can(tmp_path: Path) -> None:
     again = as_it_was(replace(trace, jobs=lost), scenario.cluster, scenario.jobs, run)
     assert again is not None
     assert again.summary["lost_gpu_hours"] == pytest.approx(4.0)
-    rows_by_name = {row.name: row.values for row in rows_of([run, log])}
+    rows_by_name = {row.name: row.values for row in display_rows([run, log])}
     assert rows_by_name["restarts"] == [0, None]
     assert rows_by_name["finish-time fairness, worst"][1] == pytest.approx(max(ratios))
 

@@ -17,7 +17,7 @@ from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.comparison import rows_of
+from shadowprice.results.comparison import display_rows
 from shadowprice.results.metrics import common_completion, restricted_mean
 from shadowprice.results.run_directory import RunData, read_run
 from shadowprice.simulator.scenario import Scenario, record_run
@@ -176,7 +176,7 @@ def test_completion_times_are_compared_on_the_same_jobs() -> None:
     assert shared == len(both)
     for mean, mine in zip(means, done, strict=True):
         assert mean == pytest.approx(sum(mine[name] for name in both) / len(both))
-    rows = {row.name: row.values for row in rows_of(runs)}
+    rows = {row.name: row.values for row in display_rows(runs)}
     assert rows[f"mean JCT of {shared} finished by all"] == means
     end = max(run.summary["end"] for run in runs)
     wanted = [restricted_mean(run.jobs, end) for run in runs]

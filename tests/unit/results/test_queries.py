@@ -16,10 +16,10 @@ from shadowprice.core.errors import InputError
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.difference import diff_runs
-from shadowprice.results.listing import JobFilter, SlotRange, columns_of, sort_jobs
+from shadowprice.results.listing import JobFilter, SlotRange, select_columns, sort_jobs
 from shadowprice.results.observer import Observer
 from shadowprice.results.run_directory import RunData
-from shadowprice.results.slot_snapshot import SlotSnapshot, amounts_of, slot_snapshot_of
+from shadowprice.results.slot_snapshot import SlotSnapshot, parse_demand, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.examples import sample
 from tests.support.policy_runs import random_world
@@ -32,7 +32,7 @@ class Seen(Observer):
 
     slots: dict[int, dict[str, Any]] = field(default_factory=dict)
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         self.slots[slot] = {
             "running": dict(engine.running),
             "open": list(engine.open_jobs),
@@ -122,8 +122,8 @@ def test_a_slot_outside_the_run_is_refused() -> None:
 
 
 def test_amounts_and_names_are_read_back() -> None:
-    assert amounts_of("gpu 2, memory 16GiB") == {"gpu": 2000, "memory": 16 * 2**30}
-    assert amounts_of(None) == {}
+    assert parse_demand("gpu 2, memory 16GiB") == {"gpu": 2000, "memory": 16 * 2**30}
+    assert parse_demand(None) == {}
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_ranges_columns_and_orders() -> None:
             SlotRange.parse(wrong, 600.0, "x")
     run, _ = watched("fifo", 14)
     with pytest.raises(InputError, match="did you mean 'utility'"):
-        columns_of(run.jobs, ["utlity"])
+        select_columns(run.jobs, ["utlity"])
     with pytest.raises(InputError, match="did you mean 'finished'"):
         JobFilter(outcome=["finishd"]).apply(run.jobs)
     by = sort_jobs(run.jobs, ["-utility", "arrival"])

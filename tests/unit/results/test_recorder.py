@@ -45,7 +45,7 @@ class Account(Observer):
         self.prices: dict[int, np.ndarray] = {}
         self.policy: FlatPricePolicy | None = None
 
-    def took(self, event: DriverEvent, commands: list[object]) -> None:  # type: ignore[override]
+    def on_event(self, event: DriverEvent, commands: list[object]) -> None:  # type: ignore[override]
         for command in commands:
             if isinstance(command, Completed):
                 self.earned[command.slot] = self.earned.get(command.slot, 0.0) + command.utility
@@ -54,7 +54,7 @@ class Account(Observer):
         if isinstance(event, SlotEnded):
             self.last = event.slot
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         for name, placement in engine.running.items():
             rows = zip(placement.servers, placement.workers, placement.ps, strict=True)
             self.rows += [(slot, name, *row) for row in rows]

@@ -484,7 +484,7 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
     def sampled(run: RunData, column: str, *, mean: bool) -> Any:
         values = run.slots[column].to_numpy().astype(np.float64)
         values = values if mean else np.cumsum(values)
-        return comparison._sampled(run, values, at, mean=mean)
+        return comparison._sample_column(run, values, at, mean=mean)
 
     for column, mean in (("running", True), ("used_gpu", True), ("utility", False)):
         found = sampled(sparse, column, mean=mean)

@@ -12,7 +12,7 @@ from shadowprice.results.server_names import (
     compress_name_list,
     compress_names,
     group_equal_placements,
-    group_of,
+    server_group,
 )
 
 NAMES = st.one_of(
@@ -44,8 +44,8 @@ def test_names_are_folded_as_slurm_folds_them() -> None:
         compress_names(["gpu-3", "net", "gpu-1", "gpu-2", "gpu-7", "cpu-5"])
         == "gpu-[1-3,7] cpu-5 net"
     )
-    assert group_of("gpu-3") == "gpu"
-    assert group_of("spare") == "spare"
+    assert server_group("gpu-3") == "gpu"
+    assert server_group("spare") == "spare"
 
 
 def test_servers_with_as_much_on_them_stand_together() -> None:

@@ -124,7 +124,7 @@ def picture(bench: Bench) -> dict[str, Any]:
         "specs": dict(truth.specs),
         "orders": dict(truth.orders),
         "backlog": [name for name in truth.backlog if name in truth.views],
-        "accounts": (dict(truth.accounts.shown()), truth.accounts.next_entry),
+        "accounts": (dict(truth.accounts.snapshot()), truth.accounts.next_entry),
         "calendar": truth.calendar,
         "restarts": truth.restarts.record(),
     }

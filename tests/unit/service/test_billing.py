@@ -118,7 +118,7 @@ class Till(Bench):
 
     def check(self) -> None:
         check_ledger(self.store)
-        known = {name: one.balance for name, one in self.truth.accounts.shown().items()}
+        known = {name: one.balance for name, one in self.truth.accounts.snapshot().items()}
         with self.store.reading() as connection:
             rows = connection.execute(select(tables.budgets)).all()
         assert {row.tenant: row.balance for row in rows} == known

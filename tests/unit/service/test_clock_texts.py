@@ -18,17 +18,14 @@ CALENDAR = SlotCalendar.starting(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("worth 3 by slot 0, but", "worth 3 by 2026-01-01T00:10:00Z, but"),
-        (
-            "worth 3 if completed in slot 5, but",
-            "worth 3 if completed by 2026-01-01T01:00:00Z, but",
-        ),
+        ("its utility by slot 0 is 3", "its utility by 2026-01-01T00:10:00Z is 3"),
+        ("earns 3 if completed in slot 5", "earns 3 if completed by 2026-01-01T01:00:00Z"),
         ("planned for slot 2 at best", "planned for 2026-01-01T00:30:00Z at best"),
         (
             "slot 2 is the first in which it could complete",
             "2026-01-01T00:30:00Z is the first in which it could complete",
         ),
-        ("is worth nothing from slot 6 on", "is worth nothing from 2026-01-01T01:00:00Z on"),
+        ("its utility is 0 from slot 6 on", "its utility is 0 from 2026-01-01T01:00:00Z on"),
         ("a slot on average until slot 6", "a slot on average until 2026-01-01T01:00:00Z"),
         ("timespan ending at slot 6", "timespan ending at 2026-01-01T01:00:00Z"),
         ("joins batch 2, decided in slot 6", "joins batch 2, decided at 2026-01-01T01:00:00Z"),
@@ -38,7 +35,7 @@ CALENDAR = SlotCalendar.starting(
             "promise moved from 2026-01-01T00:20:00Z to 2026-01-01T00:30:00Z: late",
         ),
         ("promised by the end of slot 1", "promised by 2026-01-01T00:20:00Z"),
-        ("needs 6 slots at full width", "needs 6 slots (1h) at full width"),
+        ("needs 6 slots with its", "needs 6 slots (1h) with its"),
         ("at least 3.2 slots of the", "at least 3.2 slots (32min) of the"),
         ("each move costs it 0.3 of a slot, and", "each move costs it 0.3 of a slot, and"),
         ("in slots 1 to 2", "from 2026-01-01T00:10:00Z to 2026-01-01T00:30:00Z"),

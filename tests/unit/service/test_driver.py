@@ -20,8 +20,9 @@ from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.driver import MAX_BATCH_SLOW_OPERATIONS, Driver
+from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
+from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
@@ -407,10 +408,10 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     driver = Driver(truth, clock, virtual=True, keep=1, metrics=Metrics())
     driver.sweep_pause = 0.0
 
-    async def discard(names: Sequence[str]) -> list[str]:
+    async def delete_job_data(names: Sequence[str]) -> list[str]:
         return [name for name in names if int(name) > 60]  # the executor has the others still
 
-    driver.discard = discard
+    driver.delete_job_data = delete_job_data
     asyncio.run(driver.sweep())
     driver._thread.shutdown()
     with store.reading() as connection:
@@ -537,7 +538,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
         store, CLUSTER, PolicyChoice("fifo", {}), MonotonicWallClock(hand), virtual=True
     )
     truth.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
-    period = truth.accounts.shown()["vision"].period
+    period = truth.accounts.snapshot()["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
 
@@ -548,7 +549,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     driver.sweep_seconds = math.inf
 
     def state() -> tuple[int, int]:
-        account = truth.accounts.shown()["vision"]
+        account = truth.accounts.snapshot()["vision"]
         return account.balance, account.period
 
     async def play() -> None:

@@ -302,8 +302,8 @@ def test_a_new_job_has_the_median_restart_cost_of_its_tenant(tmp_path: Path) -> 
     bench.read()
     assert bench.truth.engine.state_digest() == before
     restarts = bench.truth.restarts
-    assert restarts.expected(None, None, float(SLOT)) == Fraction(6, 60)
-    assert restarts.expected(None, Fraction(1, 60), float(SLOT)) == Fraction(1, 60)
+    assert restarts.estimate(None, None, float(SLOT)) == Fraction(6, 60)
+    assert restarts.estimate(None, Fraction(1, 60), float(SLOT)) == Fraction(1, 60)
     bench.store.close()
 
 
@@ -681,7 +681,7 @@ def test_the_cost_of_a_change_is_the_median_of_the_newest_and_at_most_a_slot(
 ) -> None:
     bench.submit("a")
     job, restarts = bench.truth.engine.jobs["a"].job, RestartCostEstimator()
-    assert restarts.revised(job, 60.0) is None
+    assert restarts.revise(job, 60.0) is None
 
     def note(name: str, generation: int, first_step: float, *, resized: bool) -> None:
         metrics = {**CHANGE, "change_first_step": first_step}
@@ -689,23 +689,23 @@ def test_the_cost_of_a_change_is_the_median_of_the_newest_and_at_most_a_slot(
 
     for generation, first in enumerate([0.0, 0.0, 500.0, 7.0, 7.0, 7.0], 2):
         note("a", generation, first, resized=False)
-    revised = restarts.revised(job, 60.0)
+    revised = restarts.revise(job, 60.0)
     assert revised is not None
     assert revised.restart == Fraction(18, 60)
-    assert restarts.revised(revised, 60.0) is None
+    assert restarts.revise(revised, 60.0) is None
     note("a", 4, 1e300, resized=True)  # an earlier generation
-    assert restarts.revised(revised, 60.0) is None
+    assert restarts.revise(revised, 60.0) is None
     for generation in range(8, 13):
         note("a", generation, 1e300, resized=True)
-    revised = restarts.revised(job, 60.0)
+    revised = restarts.revise(job, 60.0)
     assert revised is not None
     assert revised.restart == 1
     note("b", 2, 0.0, resized=True)
-    moved = restarts.revised(replace(job, name="b"), 100.0)
+    moved = restarts.revise(replace(job, name="b"), 100.0)
     assert moved is not None
     assert moved.restart == Fraction(61, 100)
     note("c", 2, -1.0, resized=True)
-    assert restarts.revised(replace(job, name="c"), 60.0) is None
+    assert restarts.revise(replace(job, name="c"), 60.0) is None
 
 
 def test_only_exit_0_finishes_a_job(bench: Bench) -> None:

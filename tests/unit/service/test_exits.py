@@ -170,10 +170,10 @@ def test_checkpoints_count_with_the_first_progress(tmp_path: Path) -> None:
     """A process that still loads says so too, and a stop would lose its start."""
     bench = MovedJob(tmp_path, 0.0)
     assert bench.truth.engine.jobs["train"].job.resumable is None
-    assert bench.truth.engine.view.pinned("train")
+    assert bench.truth.engine.view.is_pinned("train")
     bench.report(1.0)
     assert bench.truth.engine.jobs["train"].job.resumable is True
-    assert not bench.truth.engine.view.pinned("train")
+    assert not bench.truth.engine.view.is_pinned("train")
 
 
 def test_work_that_is_reported_after_the_stop_completes_a_job(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowprice.cli.commands.submit import described
+from shadowprice.cli.commands.submit import describe_job
 from shadowprice.core.budget import POINT
 from shadowprice.core.events import Stop
 from shadowprice.core.job import MICRO
@@ -221,7 +221,7 @@ def test_the_owner_sees_the_price_of_each_slot_and_how_to_avoid_it(till: Shop) -
     view = till.view("job")
     assert (view.overrun, view.overrun_slots) == (slot_price, 1)
     assert till.held("vision") == pytest.approx(held - (view.slot_price or 0) / POINT)
-    assert dict(described(view.to_resource()))["overrun"].endswith(
+    assert dict(describe_job(view.to_resource()))["overrun"].endswith(
         "points, for 1 slot beyond its stated work"
     )
     till.slot(3)

@@ -42,7 +42,7 @@ def _held(
 @pytest.fixture
 def outbox() -> Reconciler:
     made, held = Reconciler(), (_held("theirs", "one"), _held("ours", "two"))
-    made.found(held, held[:1])
+    made.set_actual_state(held, held[:1])
     return made
 
 
@@ -50,19 +50,19 @@ def test_what_is_foreign_is_stopped_though_its_number_is_wanted(outbox: Reconcil
     running = {"theirs": _start("theirs", 5, "two"), "ours": _start("ours", 6, "two")}
     unacknowledged = dict(enumerate(running.values(), 5))
     assert outbox.actions(running, unacknowledged, 0) == [StopAction(UNCOMMANDED_STOP, "theirs", 1)]
-    outbox.stopping("theirs", 1, 0)
+    outbox.on_stop_accepted("theirs", 1, 0)
     assert outbox.actions(running, unacknowledged, 0) == []
-    assert outbox.acknowledged(running, unacknowledged) == [6]
+    assert outbox.completed_commands(running, unacknowledged) == [6]
 
 
 def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None:
     for job in ("theirs", "ours"):
-        outbox.stopping(job, 1, 0)
+        outbox.on_stop_accepted(job, 1, 0)
     running = {"next": _start("next", 5, "one"), "beside": _start("beside", 6, "two")}
     assert outbox.actions(running, {}, 0) == [StartAction(running["beside"])]
     ended = Ended(UNCOMMANDED_STOP, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
     outbox.record_report(ended, 0)
-    outbox.recorded("theirs", 1)
+    outbox.on_end_recorded("theirs", 1)
     assert outbox.actions(running, {}, 0) == [StartAction(order) for order in running.values()]
 
 
@@ -72,7 +72,7 @@ def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Reconcile
         outbox.record_report(ended, 0)
         assert outbox.is_orphan_report(ended)
         assert outbox.is_orphan_report(Started(5, "theirs", 1, 0.0))
-        outbox.recorded("theirs", 1)
+        outbox.on_end_recorded("theirs", 1)
     assert not outbox.is_orphan_report(Ended(0, "theirs", 2, 0.0, Ending.DONE, 0, ""))
     assert not outbox.is_orphan_report(Ended(0, "ours", 1, 0.0, Ending.DONE, 0, ""))
 
@@ -82,7 +82,7 @@ def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
     outbox.mark_number_used("other", 1)
     assert not outbox.is_orphan_report(refused)
     outbox.record_report(refused, 0)
-    outbox.recorded("other", 1)
+    outbox.on_end_recorded("other", 1)
     again = {"other": _start("other", 6, "two", generation=2)}
     assert outbox.actions(again, {}, 0)[-1] == StartAction(again["other"])
 
@@ -96,14 +96,14 @@ def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
     assert outbox.next_retry_at(running) == INITIAL_BACKOFF_NS
     outbox.record_report(replace(end, generation=2), 0)
     assert outbox.next_retry_at(running) == 2 * INITIAL_BACKOFF_NS
-    outbox.closed("one")
+    outbox.on_job_closed("one")
     assert outbox.next_retry_at(running) is None
 
 
 def test_a_stop_is_overdue_until_its_generation_ends() -> None:
     outbox = Reconciler()
-    outbox.accepted("job", 1)
-    outbox.stopping("job", 1, 1_000)
+    outbox.on_start_accepted("job", 1)
+    outbox.on_stop_accepted("job", 1, 1_000)
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS - 1) == {}
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {("job", 1): 1_000}
     outbox.record_report(Ended(7, "job", 1, 0.0, Ending.STOPPED, 143, ""), 2_000)
@@ -116,9 +116,9 @@ def test_a_generation_starts_once_the_end_of_the_one_before_is_recorded(restarte
     reconciler = Reconciler()
     running = {"job": _start("job", 6, "two", generation=2)}
     if restarted:  # the executor still holds the end
-        reconciler.found([_held("job", "one", GenerationPhase.ENDED)])
+        reconciler.set_actual_state([_held("job", "one", GenerationPhase.ENDED)])
     else:
         reconciler.record_report(Ended(5, "job", 1, 0.0, Ending.DONE, 0, ""), 0)
     assert reconciler.actions(running, {}, 0) == []
-    reconciler.recorded("job", 1)
+    reconciler.on_end_recorded("job", 1)
     assert reconciler.actions(running, {}, 0) == [StartAction(running["job"])]

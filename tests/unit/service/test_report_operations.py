@@ -117,7 +117,7 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
         assert [hour.state(name) for name in others] == ["finished"] * 3
         assert hour.state("bad") == "running"
         assert hour.world.forgotten == {(name, 1) for name in others}
-        said = "what was reported of generation 1 of 'bad' cannot be recorded: "
+        said = "failed to record a report on generation 1 of 'bad': "
         assert hour.runner.health_error == f"{said}{type(error).__name__}: {error}"
         [obstacle] = hour.runner.obstacles()
         assert (obstacle.job, obstacle.generation) == ("bad", 1)
@@ -191,7 +191,7 @@ def test_a_server_that_cannot_be_recorded_costs_no_other_report(
         monkeypatch.setattr(ServerDiscovery, "take", failing)
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
-        said = "what was reported of server 'g-1' cannot be recorded: KeyError: 'a bug'"
+        said = "failed to record a report on server 'g-1': KeyError: 'a bug'"
         assert hour.runner.health_error == said
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)

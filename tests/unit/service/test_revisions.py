@@ -45,7 +45,7 @@ def state(till: Till) -> tuple[Any, ...]:
         dict(till.truth.specs),
         engine.state_digest(),
         engine.session.dump_state(),
-        till.truth.accounts.shown(),
+        till.truth.accounts.snapshot(),
         till.entries(),
     )
 

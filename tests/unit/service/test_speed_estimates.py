@@ -49,7 +49,7 @@ class Running:
         engine: Any = SimpleNamespace(running={"job": placement})
         for minibatches in [per_slot[0], *per_slot]:
             self.record.measured += round(minibatches * MICRO)
-            revision = self.speeds.revised(engine, self.record)
+            revision = self.speeds.revise(engine, self.record)
             if revision is not None:
                 self.revisions.append((revision.workers, revision.factor))
                 self.record.job = revision.job
@@ -71,7 +71,7 @@ def test_every_point_is_corrected_by_itself() -> None:
     # Two as measured, eight as measured, one as its only neighbour, four in between.
     middle = 0.5 + 0.5 * np.log(4 / 2) / np.log(8 / 2)
     assert job.curve == pytest.approx({1: 5.0, 2: 9.0, 4: 30.0 * middle, 8: 40.0})
-    assert job.speeds.measured("job") == (2, 8)
+    assert job.speeds.measured_counts("job") == (2, 8)
     assert job.record.job.required == 8_000 * MICRO
 
 
@@ -152,7 +152,7 @@ def test_what_else_is_measured_of_a_job_keeps_its_speeds() -> None:
     assert job.curve[2] == pytest.approx(9.0)
     assert job.curve[8] == pytest.approx(40.0)
     assert job.record.job.restart == Fraction(1, 5)
-    assert job.speeds.measured("job") == (2, 8)
+    assert job.speeds.measured_counts("job") == (2, 8)
 
 
 def test_what_an_owner_revises_keeps_what_was_measured_unless_it_is_the_speed() -> None:
@@ -166,4 +166,4 @@ def test_what_an_owner_revises_keeps_what_was_measured_unless_it_is_the_speed() 
     job.run(2, [9.0, 9.0])
     assert job.curve == pytest.approx({n: 5.0 * rate for n, rate in CURVE.items()})
     assert job.revisions == [(2, pytest.approx(0.5)), (2, pytest.approx(0.5))]
-    assert job.speeds.measured("job") == (2,)  # as its owner says now
+    assert job.speeds.measured_counts("job") == (2,)  # as its owner says now

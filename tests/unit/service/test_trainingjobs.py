@@ -246,17 +246,17 @@ def test_the_queue_forgets_nothing_and_gives_nothing_to_two(steps: list[tuple[st
                 owed.discard(found)
                 busy.append(found)
         elif step == "done" and busy:
-            queue.done(busy.pop())
+            queue.mark_done(busy.pop())
         elif step == "fail" and busy:
             again = busy[-1]
-            queue.failed(again)
+            queue.add_rate_limited(again)
             owed.add(again)
-            queue.done(busy.pop())
+            queue.mark_done(busy.pop())
         elif step == "wait":
             clock.now += 0.4
         assert len(queue) == len(owed)
     for key in busy:
-        queue.done(key)
+        queue.mark_done(key)
     clock.now += 1_000.0
     left = set()
     while (found := queue.take()) is not None:
@@ -314,8 +314,8 @@ def test_a_busy_key_delays_no_other_key() -> None:
 
 def test_what_fails_waits_longer_each_time() -> None:
     queue = WorkQueue(0.0, Clock())
-    pauses = [queue.failed("a") for _ in range(12)]
+    pauses = [queue.add_rate_limited("a") for _ in range(12)]
     assert all(later > 1.2 * sooner for sooner, later in itertools.pairwise(pauses[:9]))
     assert max(pauses) <= 72.0
-    queue.succeeded("a")
-    assert queue.failed("a") < 0.13
+    queue.reset_backoff("a")
+    assert queue.add_rate_limited("a") < 0.13

@@ -21,11 +21,11 @@ from shadowprice.traces.job_log import CLOCK_SKEW
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
     choose_readings,
-    gpus_of,
+    parse_gpus,
+    parse_seconds,
+    parse_state,
+    parse_tres,
     read_times,
-    seconds_of,
-    state_of,
-    tres_of,
 )
 from shadowprice.traces.records import Trace
 
@@ -307,24 +307,24 @@ def test_durations_are_read_as_they_are_written(seconds: int) -> None:
     span = timedelta(seconds=seconds)
     days, rest = divmod(seconds, 86400)
     clock = f"{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}"
-    assert seconds_of(str(seconds)) == seconds
-    assert seconds_of(str(span)) == seconds
-    assert seconds_of(f"{days}-{clock}") == seconds
-    assert seconds_of(f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}") == seconds
-    assert seconds_of(f"P{days}DT{rest // 3600}H{rest // 60 % 60}M{rest % 60}S") == seconds
-    assert seconds_of(str(seconds), unit=60.0) == 60 * seconds
+    assert parse_seconds(str(seconds)) == seconds
+    assert parse_seconds(str(span)) == seconds
+    assert parse_seconds(f"{days}-{clock}") == seconds
+    assert parse_seconds(f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}") == seconds
+    assert parse_seconds(f"P{days}DT{rest // 3600}H{rest // 60 % 60}M{rest % 60}S") == seconds
+    assert parse_seconds(str(seconds), unit=60.0) == 60 * seconds
 
 
 def test_short_and_wrong_durations() -> None:
-    assert seconds_of("12:30") == 750  # Slurm's mm:ss
-    assert seconds_of("2-12") == 60 * 3600  # Slurm's days-hours
-    assert seconds_of("1.5 h") == 5400
-    assert seconds_of("2h30m") == 9000
-    assert seconds_of("2 hours, 30 minutes") == seconds_of("2 hrs and 30 mins") == 9000
-    assert seconds_of("2 weeks") == 14 * 86400
-    assert seconds_of("1:02:03,5") == 3723.5
+    assert parse_seconds("12:30") == 750  # Slurm's mm:ss
+    assert parse_seconds("2-12") == 60 * 3600  # Slurm's days-hours
+    assert parse_seconds("1.5 h") == 5400
+    assert parse_seconds("2h30m") == 9000
+    assert parse_seconds("2 hours, 30 minutes") == parse_seconds("2 hrs and 30 mins") == 9000
+    assert parse_seconds("2 weeks") == 14 * 86400
+    assert parse_seconds("1:02:03,5") == 3723.5
     for text in ("UNLIMITED", "Partition_Limit", "3 slots", "1:2:3:4", "P", "-"):
-        assert seconds_of(text) is None
+        assert parse_seconds(text) is None
 
 
 @pytest.mark.parametrize(
@@ -354,16 +354,16 @@ def test_short_and_wrong_durations() -> None:
 def test_gpus_are_read_from_counts_gres_and_tres(
     text: str, gpus: float | None, gpu_type: str | None
 ) -> None:
-    tres = gpus_of(text)
+    tres = parse_gpus(text)
     assert tres is not None
     assert (tres.gpus, tres.gpu_type) == (gpus, gpu_type)
 
 
 def test_tres_hold_cores_and_memory() -> None:
-    tres = tres_of("cpu=8,mem=64000M,node=2,energy=12")
+    tres = parse_tres("cpu=8,mem=64000M,node=2,energy=12")
     assert tres is not None
     assert (tres.cpus, tres.memory, tres.nodes) == (8.0, 64000 * 2**20, 2)
-    assert tres_of("two cards") is None
+    assert parse_tres("two cards") is None
 
 
 def test_states_of_slurm_and_others() -> None:
@@ -372,7 +372,7 @@ def test_states_of_slurm_and_others() -> None:
         "TIMEOUT": "failed", "OUT_OF_ME+": None, "CANCELLED by 1000": "cancelled",
         "NODE_FAIL": "failed", "Killed": "cancelled", "PENDING": "unfinished",
     }  # fmt: skip
-    assert {text: state_of(text) for text in read} == read
+    assert {text: parse_state(text) for text in read} == read
 
 
 CSV = """Job ID;User;Account;Queued At;Started;Finished;Run Time (min);# GPUs;State;Memory_GB
@@ -525,7 +525,7 @@ def test_accounting_in_json_is_that_of_the_text(tmp_path: Path, new: bool) -> No
                 return 0
             return int(datetime.fromisoformat(text).replace(tzinfo=ZoneInfo("UTC")).timestamp())
 
-        limit = seconds_of(row["Timelimit"])
+        limit = parse_seconds(row["Timelimit"])
         minutes = None if limit is None else int(limit) // 60
         tres = []
         for part in filter(None, (row["AllocTRES"] or row["ReqTRES"]).split(",")):
@@ -548,7 +548,7 @@ def test_accounting_in_json_is_that_of_the_text(tmp_path: Path, new: bool) -> No
                     "eligible": moment(row["Eligible"]),
                     "start": moment(row["Start"]),
                     "end": moment(row["End"]),
-                    "elapsed": int(seconds_of(row["Elapsed"]) or 0),
+                    "elapsed": int(parse_seconds(row["Elapsed"]) or 0),
                     "limit": {"set": True, "infinite": minutes is None, "number": minutes or 0}
                     if new
                     else minutes,

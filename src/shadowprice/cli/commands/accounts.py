@@ -17,7 +17,7 @@ from shadowprice.cli.console import (
     print_note,
     stdout,
 )
-from shadowprice.cli.live import ServerOption, complete_live, connected, facts, show, when
+from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.cli.program import called_program
 from shadowprice.core.budget import parse_timestamp
@@ -36,7 +36,7 @@ def complete_tenant(incomplete: str) -> list[str]:
     return complete_live(lambda client: (tenant.name for tenant in client.tenants()), incomplete)
 
 
-def moment_of(text: str | None, option: str) -> datetime | None:
+def parse_moment(text: str | None, option: str) -> datetime | None:
     """Parse a moment, or a duration before now such as 7d; None stays None."""
     if text is None:
         return None
@@ -71,8 +71,8 @@ def print_statement(
 
     Without a tenant, print the caller's own statement. An operator gets all accounts instead.
     """
-    first, last = moment_of(since, "--since"), moment_of(until, "--until")
-    with connected(server) as client:
+    first, last = parse_moment(since, "--since"), parse_moment(until, "--until")
+    with connect(server) as client:
         if tenant is None:
             tenant = client.service().caller.tenant
         if tenant is None:
@@ -227,7 +227,7 @@ def budget(
     if requested and tenant is None:
         hint = f"name it: {called_program.get()} budget NAME ..."
         raise InputError(Fault("TENANT", "is missing", hint))
-    with connected(server) as client:
+    with connect(server) as client:
         if tenant is None:
             listing = Listing.JSON if output is Output.JSON else Listing.TABLE
             _print_accounts(client.tenants(), listing)
@@ -237,7 +237,7 @@ def budget(
         elif grant is not None:
             changed = client.grant(tenant, grant, note=note)
         elif change:
-            changed = _changed(client, tenant, change)
+            changed = _change_budget(client, tenant, change)
         else:
             changed = _tenant(client, tenant)
     if output is Output.JSON:
@@ -256,7 +256,7 @@ def _carry(text: str | None) -> float | str | None:
         raise InputError(Fault("--carry", message, "write 100, or all")) from error
 
 
-def _changed(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
+def _change_budget(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:
     """Change some keys of a budget, or create the budget."""
     current = next((item.budget for item in client.tenants() if item.name == tenant), None)
     budget = {**({} if current is None else current.record), **change}

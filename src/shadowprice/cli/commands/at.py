@@ -86,7 +86,7 @@ def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
             state,
             f"{len(members):,}",
             *(f"{members[name].sum():,}" for name in ("jobs", "workers", "ps")),
-            *(_used(moment, members, resource) for resource in resources),
+            *(_usage_text(moment, members, resource) for resource in resources),
         ]
         table.add_row(*(SafeText(cell, _STYLES[state]) for cell in cells))
     return table
@@ -95,7 +95,7 @@ def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
 _STYLES = {"lost": "red", "idle": "dim", "mixed": "", "full": "bold"}
 
 
-def _used(moment: SlotSnapshot, part: object, resource: str) -> str:
+def _usage_text(moment: SlotSnapshot, part: object, resource: str) -> str:
     import polars as pl
 
     from shadowprice.core.amounts import Dimension, format_amount

@@ -79,7 +79,7 @@ def solve(
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
     """Compute the number of copies of each task."""
-    problem, solution = _solved(file, method, constraint, output)
+    problem, solution = _solve(file, method, constraint, output)
     if output is Output.JSON:
         print_json(_solution_record(problem, solution))
         return
@@ -108,7 +108,7 @@ def simulate(
 
     numbers: NDArray[np.int64]
     if copies is None:
-        problem, solution = _solved(file, method, constraint, output)
+        problem, solution = _solve(file, method, constraint, output)
         numbers = solution.copies
     else:
         problem = _read(file, output)
@@ -258,7 +258,7 @@ def _read(file: Path, output: Output) -> CloningProblem:
     return problem
 
 
-def _solved(
+def _solve(
     file: Path, method: MethodName, constraint: ConstraintName, output: Output
 ) -> tuple[CloningProblem, CloningSolution]:
     from shadowprice.cloning.api import DeadlineConstraint, SolveMethod

@@ -162,7 +162,7 @@ def compare(
         parse_lengths,
         with_lengths_in_label,
     )
-    from shadowprice.simulator.scenario import drawn_at_random
+    from shadowprice.simulator.scenario import random_draws
     from shadowprice.simulator.trials import collect_seed_runs, seeds_from
 
     modes = parse_lengths(lengths)
@@ -188,7 +188,7 @@ def compare(
         choice.parameters()
     _check_hidden_lengths(cases)
     changes = _capacity_changes(options.more or (), source, seed, options.on)
-    drawn = drawn_at_random(scenario, chosen)
+    drawn = random_draws(scenario, chosen)
     announce_compiling(quiet)
     # From here on the first Ctrl-C stops the run and keeps its results; the second exits at once.
     directory = AtomicDirectory(out, is_comparison) if out is not None else nullcontext()
@@ -208,7 +208,7 @@ def compare(
                     jobs = certificate.completion.jobs
                     run.info["bound"]["completion"]["mean_jct"] = mean_completion(run.jobs, jobs)
             if options.advice and not run.info["partial"]:
-                run = _advised(run, scenario, chosen, advising, stop, quiet)
+                run = _add_advice(run, scenario, chosen, advising, stop, quiet)
             if pending is not None:
                 write_compared_run(run, pending.path)
 
@@ -304,7 +304,7 @@ def _add_recorded_execution(
     return runs if recorded is None else [*runs, recorded]
 
 
-def _advised(
+def _add_advice(
     run: RunData,
     scenario: Scenario,
     choices: Sequence[PolicyChoice],

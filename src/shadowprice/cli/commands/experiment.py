@@ -110,10 +110,10 @@ def experiment(
         _print_list([*experiments().values()], output)
         return
     chosen = [*experiments().values()] if name == ALL else [find_experiment(name)]
-    where = None
+    target = None
     if executor or address or executor_set:
         _check_executor(name, executor or "local")
-        where = ExecutorTarget(executor or "local", address, tuple(executor_set or ()), listen)
+        target = ExecutorTarget(executor or "local", address, tuple(executor_set or ()), listen)
     folder = out or (Path("experiments") if name == ALL else Path("experiments") / name)
     errors = stderr()
     results: list[_ExperimentResult] = []
@@ -124,16 +124,16 @@ def experiment(
     check_drawing()  # every experiment needs it
     with RayBackend(on) if on else nullcontext(SequentialBackend()) as spread:
         for entry in chosen:
-            target = directories[entry.name]
-            settings = partial(ExperimentSettings, quick, seed, spread=spread, where=where)
+            directory = directories[entry.name]
+            settings = partial(ExperimentSettings, quick, seed, spread=spread, target=target)
             if name != ALL:
-                _run(entry, target, settings, errors, keep=False)
+                _run(entry, directory, settings, errors, keep=False)
             else:
-                results.append(_attempt(entry, target, settings, errors))
+                results.append(_attempt(entry, directory, settings, errors))
                 if results[-1].why:
                     errors.print(f"{entry.name} {results[-1]}", soft_wrap=True, markup=False)
                     continue
-            figure = target / f"{entry.name}.png"
+            figure = directory / f"{entry.name}.png"
             figures[entry.name] = str(figure)
             if output is Output.JSON:
                 continue
@@ -153,8 +153,8 @@ def experiment(
         if any(row.outcome == FAILED for row in incomplete):
             raise typer.Exit(1)  # keep finished runs: the same command only repeats failures
         # Only now: an interrupted command must not repeat finished experiments.
-        for target in directories.values():
-            remove_cached_runs(target)
+        for directory in directories.values():
+            remove_cached_runs(directory)
 
 
 def _print_list(declared: Sequence[Experiment], output: Output) -> None:

@@ -81,11 +81,11 @@ def _explain_live(
 ) -> None:
     """Print the history of a job of the live service."""
     from shadowprice.cli.commands.submit import print_job, print_outlook
-    from shadowprice.cli.live import connected, when, with_local_times
+    from shadowprice.cli.live import connect, when, with_local_times
 
     if Path(job, "run.json").is_file():
         raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
-    with connected(server) as client:
+    with connect(server) as client:
         history = client.explain(job, outlook=outlook)
         events: Sequence[StoredEvent] = history.events
         lines, omitted = history.lines, history.omitted

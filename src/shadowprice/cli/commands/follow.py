@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.console import Output, SafeText, print_json, print_result, stdout
-from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connected, tabled, when
+from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connect, tabled, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.core.wording import escape_controls, escape_json, join_lines
@@ -56,7 +56,7 @@ def logs(
     """
     start = 0 if whole else None
     write = _write_record if output is Output.JSON else _write
-    with connected(server) as client:
+    with connect(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
         client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
         if follow and generation is None:
@@ -117,7 +117,7 @@ def events(
     shadowprice events --after 0 -o json | head -100
     """
     printed = 0
-    with connected(server) as client:
+    with connect(server) as client:
         for event in client.events(after):
             if event.id is None or (job is not None and not _is_about(event, job)):
                 continue
@@ -172,7 +172,7 @@ def top(
     from rich.live import Live
 
     console = stdout()
-    with connected(server) as client:
+    with connect(server) as client:
         if output is Output.JSON:
             from shadowprice.cli.commands.queue import OPEN
 
@@ -199,7 +199,7 @@ def _screen(client: Client, height: int) -> RenderableType:
 
     from rich.console import Group
 
-    from shadowprice.cli.commands.queue import COLUMNS, rows_of
+    from shadowprice.cli.commands.queue import COLUMNS, squeue_rows
 
     service, servers = client.service(), client.servers()
     limit = max(3, height - 6)
@@ -214,7 +214,7 @@ def _screen(client: Client, height: int) -> RenderableType:
         f"servers {busy} busy, {len(servers) - busy - unavailable} idle, {unavailable} away  "
         f"{datetime.now(UTC).astimezone():%H:%M:%S}"
     )
-    rows = rows_of([*running, *waiting], datetime.now(UTC))
+    rows = squeue_rows([*running, *waiting], datetime.now(UTC))
     table = tabled(COLUMNS, rows[:limit], right=["TIME", "WORKERS", "PS", "DONE"])
     foot = SafeText("" if rows else "nothing runs, nothing waits", "dim")
     return Group(SafeText(head, "bold"), table, foot)

@@ -112,7 +112,7 @@ def jobs(
         DEFAULT_COLUMNS,
         JobFilter,
         SlotRange,
-        columns_of,
+        select_columns,
         sort_jobs,
     )
     from shadowprice.results.run_directory import read_info, read_table
@@ -124,19 +124,19 @@ def jobs(
         return None if text is None else SlotRange.parse(text, seconds, flag)
 
     chosen = JobFilter(
-        job=_listed(job),
-        tenant=_listed(tenant),
-        class_=_listed(class_),
-        reason=_listed(reason),
-        outcome=_listed(outcome),
+        job=_split_list(job),
+        tenant=_split_list(tenant),
+        class_=_split_list(class_),
+        reason=_split_list(reason),
+        outcome=_split_list(outcome),
         arrived=span("--arrived", arrived),
         started=span("--started", started),
         completed=span("--completed", completed),
         late=late,
     ).apply(table)
-    requested = [*dict.fromkeys(_listed(columns))]  # remove duplicates
-    names = columns_of(table, requested or [c for c in DEFAULT_COLUMNS if c in table.columns])
-    rows = sort_jobs(chosen, _listed(sort))
+    requested = [*dict.fromkeys(_split_list(columns))]  # remove duplicates
+    names = select_columns(table, requested or [c for c in DEFAULT_COLUMNS if c in table.columns])
+    rows = sort_jobs(chosen, _split_list(sort))
     if limit is None and output is Listing.TABLE:
         limit = MOST
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)
@@ -151,7 +151,7 @@ def jobs(
             print_note(f"{len(rows) - len(shown):,} more; --limit {len(rows)} shows all")
 
 
-def _listed(text: str | None) -> list[str]:
+def _split_list(text: str | None) -> list[str]:
     return [part.strip() for part in (text or "").split(",") if part.strip()]
 
 

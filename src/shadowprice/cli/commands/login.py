@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.console import Output, print_json, print_line, stdout
-from shadowprice.cli.live import ServerOption, connected, show
+from shadowprice.cli.live import ServerOption, connect, show
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import Fault, InputError
 
@@ -157,7 +157,7 @@ def tokens(
         from shadowprice.core.amounts import parse_positive_duration
 
         parse_positive_duration(expires, "--expires", "90d")
-    with connected(server) as client:
+    with connect(server) as client:
         if revoke is not None:
             client.revoke_token(revoke)
         elif operator or tenant is not None:

@@ -12,7 +12,7 @@ from shadowprice.cli.live import (
     YesOption,
     amounts,
     confirmed,
-    connected,
+    connect,
     number,
     short,
     show,
@@ -51,7 +51,7 @@ def nodes(
 
     shadowprice nodes --each
     """
-    with connected(server) as client:
+    with connect(server) as client:
         servers = client.servers()
     if output is Output.JSON:
         print_json([item.record for item in servers])
@@ -127,7 +127,7 @@ def uncordon(
 
 
 def _change(names: list[str], away: bool, yes: bool, server: str | None, output: Output) -> None:
-    with connected(server) as client:
+    with connect(server) as client:
         requested = set(names)
         busy = [
             server_record
@@ -160,7 +160,7 @@ def prices(
 
     shadowprice prices --slots 24
     """
-    with connected(server) as client:
+    with connect(server) as client:
         slot_prices = client.prices(slots)
     if output is Output.JSON:
         print_json([slot_entry.record for slot_entry in slot_prices])

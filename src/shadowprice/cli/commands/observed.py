@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli.console import Output, print_json, print_note, stdout
-from shadowprice.cli.live import ServerOption, connected, number, show, span, when
+from shadowprice.cli.live import ServerOption, connect, number, show, span, when
 from shadowprice.cli.options import OutputOption
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def observed(
 
     shadowprice observed --days 30 --limit 0 -o json
     """
-    with connected(server) as client:
+    with connect(server) as client:
         comparison = client.comparison(days)
         jobs = list(islice(client.compared_jobs(), limit))
     if output is Output.JSON:

@@ -128,11 +128,11 @@ def parameter_rows(model: type[BaseModel], prefix: str = "") -> Iterator[dict[st
             "name": prefix + (field.alias or name),
             "type": _type_text(field.annotation),
             "default": "required" if field.is_required() else _plain(field.get_default()),
-            "description": _described(field.description or "", paper if name == "preset" else {}),
+            "description": _describe(field.description or "", paper if name == "preset" else {}),
         }
 
 
-def _described(description: str, sets: Mapping[str, object]) -> str:
+def _describe(description: str, sets: Mapping[str, object]) -> str:
     if not sets:
         return description
     return f"{description} ({', '.join(f'{name}={value}' for name, value in sets.items())})"

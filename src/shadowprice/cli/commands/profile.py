@@ -223,7 +223,7 @@ def profile(
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,
-        _shown(counts, quiet or output is Output.JSON) as report,
+        _show_progress(counts, quiet or output is Output.JSON) as report,
     ):
         points, unmeasured = asyncio.run(
             measure_all(Path(folder), measured, counts, limits, report)
@@ -248,11 +248,11 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
     for counts, reason in unmeasured.items():
         first, *lines = reason.splitlines()
         if lines:
-            print_note(f"{_counted(counts)}: {first}; its log ends:")
+            print_note(f"{_count_text(counts)}: {first}; its log ends:")
         for line in lines:
             print_note(line)
     summary = "; ".join(
-        f"{_counted(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
+        f"{_count_text(counts)}: {reason.splitlines()[0]}" for counts, reason in unmeasured.items()
     )
     return ShadowpriceError(f"not measured: {summary}")
 
@@ -307,10 +307,10 @@ def _check_command(words: tuple[str, ...]) -> None:
         raise InputError(Fault("COMMAND", f"unknown program {quote_for_display(words[0])}", hint))
 
 
-def _counted(who: tuple[int, int]) -> str:
-    from shadowprice.profiling.findings import counted
+def _count_text(who: tuple[int, int]) -> str:
+    from shadowprice.profiling.findings import format_counts
 
-    return counted(*who)
+    return format_counts(*who)
 
 
 def _write(path: Path, content: str) -> None:
@@ -321,14 +321,14 @@ def _write(path: Path, content: str) -> None:
 
 
 @contextmanager
-def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
+def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallback]:
     """Show the measurements: bars on a terminal, one line for each change elsewhere."""
-    from shadowprice.profiling.findings import rounded
+    from shadowprice.profiling.findings import round_significant
 
     def describe(what: str, step: StepTime | None) -> str:
         if step is None:
             return what
-        return f"{what}: {rounded(step.per_second):g} mini-batches/s +- {step.error:.1%}"
+        return f"{what}: {round_significant(step.per_second):g} mini-batches/s +- {step.error:.1%}"
 
     console = stderr()
     if quiet:
@@ -338,11 +338,11 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallb
 
         columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bars:
-            tasks = [bars.add_task(_counted(key), total=1.0, start=False) for key in counts]
+            tasks = [bars.add_task(_count_text(key), total=1.0, start=False) for key in counts]
 
             def draw(at: int, what: str, share: float, step: StepTime | None) -> None:
                 bars.start_task(tasks[at])
-                text = f"{_counted(counts[at])}: {describe(what, step)}"
+                text = f"{_count_text(counts[at])}: {describe(what, step)}"
                 bars.update(tasks[at], completed=share, description=text)
 
             yield draw
@@ -354,7 +354,7 @@ def _shown(counts: list[tuple[int, int]], quiet: bool) -> Iterator[ProgressCallb
             if last.get(at) != what:
                 last[at] = what
                 line = describe(what, step) if what == "stopping" else what
-                print_note(f"{_counted(counts[at])}: {line}")
+                print_note(f"{_count_text(counts[at])}: {line}")
 
         yield write
 
@@ -370,7 +370,7 @@ def _print(findings: Findings, out: Path | None) -> None:
 
 def _table(findings: Findings) -> Table:
     from shadowprice.core.amounts import Dimension, format_amount, format_seconds
-    from shadowprice.profiling.findings import rounded
+    from shadowprice.profiling.findings import round_significant
 
     table = plain_table()
     headings = ["workers", *(["servers"] if findings.served else [])]
@@ -383,12 +383,12 @@ def _table(findings: Findings) -> Table:
         in_curve = findings.curve[point.workers] is point
         cells = [str(point.workers), *([str(point.ps)] if findings.served else [])]
         cells += [
-            f"{rounded(point.step.per_second):g}",
+            f"{round_significant(point.step.per_second):g}",
             f"{point.step.error:.1%}",
             format_seconds(point.step.seconds),
             f"{point.step.minibatches:g}",
             "-" if size is None else format_amount(size >> 20 << 20, Dimension.BYTES),
-            f"{rounded(predicted[point.workers]):g}" if in_curve else "",
+            f"{round_significant(predicted[point.workers]):g}" if in_curve else "",
         ]
         table.add_row(*cells)
     return table

@@ -14,7 +14,7 @@ from shadowprice.cli.live import (
     YesOption,
     complete_live_job,
     confirmed,
-    connected,
+    connect,
     facts,
     percent,
     short,
@@ -48,7 +48,7 @@ COLUMNS = [
 STATES = (*OPEN, "finished", "refused", "failed", "cancelled")
 
 
-def rows_of(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
+def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
     """Return jobs as table rows in squeue's style."""
     return [
         (
@@ -115,7 +115,7 @@ def queue(
             raise InputError(
                 Fault("--state", f"unknown state {name!r}", f"one of: {', '.join(STATES)}")
             )
-    with connected(server) as client:
+    with connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
     if output is Listing.JSON:
@@ -123,7 +123,7 @@ def queue(
     elif output is Listing.CSV:
         _print_csv(jobs)
     else:
-        show(COLUMNS, rows_of(jobs, datetime.now(UTC)), right=["TIME", "WORKERS", "PS", "DONE"])
+        show(COLUMNS, squeue_rows(jobs, datetime.now(UTC)), right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
         print_note(f"and more; --limit {2 * limit} shows more")
 
@@ -178,7 +178,7 @@ def status(
     """
     from shadowprice.cli.commands.submit import print_job
 
-    with connected(server) as client:
+    with connect(server) as client:
         if job is None:
             _print_service(client.address.url, client.service(), output)
             return
@@ -250,7 +250,7 @@ def cancel(
         if name not in OPEN:
             hint = f"one of: {', '.join(OPEN)}"
             raise InputError(Fault("--state", f"{name!r} is not a state of open jobs", hint))
-    with connected(server) as client:
+    with connect(server) as client:
         if selected:
             found: list[Job] = list(client.jobs(*states, tenant=tenant))
         else:
@@ -303,7 +303,7 @@ def resubmit(
 
     shadowprice resubmit train-x7k2mf
     """
-    with connected(server) as client:
+    with connect(server) as client:
         _resubmit(client, _distinct(client, jobs), output)
 
 
@@ -321,7 +321,7 @@ def requeue(
 
     shadowprice requeue train-x7k2mf
     """
-    with connected(server) as client:
+    with connect(server) as client:
         found = _distinct(client, jobs)
         still_open = [job for job in found if job.open]
         names = ", ".join(job.name for job in still_open)
@@ -398,7 +398,7 @@ def revise(
     """
     from shadowprice.cli.commands.submit import print_job
 
-    with connected(server) as client:
+    with connect(server) as client:
         current = client.job(job)
         changes = _changes(set_, current.spec)
         # Another job may get the name meanwhile.

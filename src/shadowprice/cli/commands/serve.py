@@ -243,7 +243,7 @@ class ServeOptions:
             token_file=self.token_file,
             families=self.families,
             users=parse_users(self.allow_user or []),
-            trainingjobs=self._followed(),
+            trainingjobs=self._trainingjobs_location(),
             lease=parse_lease(self.lease),
             nothing_runs=self.nothing_runs,
             until=self.until,
@@ -251,7 +251,7 @@ class ServeOptions:
             values=self.values,
         )
 
-    def _followed(self) -> str | None:
+    def _trainingjobs_location(self) -> str | None:
         """Return the location of the API server whose TrainingJobs become jobs, or None."""
         if self.trainingjobs is None:
             return self.address if self.executor == "kubernetes" and not self.observe else None

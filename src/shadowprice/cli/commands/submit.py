@@ -17,7 +17,7 @@ from shadowprice.cli.console import Output, print_json, print_line, print_note, 
 from shadowprice.cli.live import (
     FAILOVER,
     ServerOption,
-    connected,
+    connect,
     facts,
     number,
     percent,
@@ -159,7 +159,7 @@ def submit(
             print_note(f"{script.path}: ignored #SBATCH options: {', '.join(script.ignored)}")
     plain = _plain_job(options, script, ctx.meta.get(COMMAND, ()))
     _check_call(files or [], only, plain, command=COMMAND in ctx.meta)
-    with connected(server) as client:
+    with connect(server) as client:
 
         def send(directory: Path, limits: UploadLimits) -> str | None:
             return send_directory(
@@ -179,7 +179,7 @@ def submit(
         ]
         if wait:
             client.retry = FAILOVER  # the service answered before: wait for it
-            submitted = _awaited(client, submitted, quiet or output is Output.JSON)
+            submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
         outlooks = [] if wait or output is Output.JSON or quiet else _outlooks(client, submitted)
     if output is Output.JSON:
         records = [job.record for job in submitted]
@@ -212,13 +212,13 @@ def _submit_entries(
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
     if len(entries) == 1:
-        with _placed(entries, single=True):
+        with _locate_diagnostics(entries, single=True):
             return [client.submit(entries[0].record)], {}
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
     for first in range(0, len(entries), MAX_BATCH_JOBS):
         batch = entries[first : first + MAX_BATCH_JOBS]
-        with _placed(batch, single=False):
+        with _locate_diagnostics(batch, single=False):
             response = client.submit_many(
                 [item.record for item in batch], wait=DECISION_WAIT_SECONDS
             )
@@ -301,7 +301,7 @@ def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, comma
 
 
 @contextmanager
-def _placed(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
+def _locate_diagnostics(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
     """Convert the service's diagnostics to locations in the files."""
     from shadowprice.client import ServiceError
 
@@ -328,7 +328,7 @@ def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool)
     return fault
 
 
-def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
+def _wait_until_closed(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
     """Wait until all jobs are closed, and show their progress."""
     import time
 
@@ -353,14 +353,14 @@ def _awaited(client: Client, jobs: Sequence[Job], quiet: bool) -> list[Job]:
                 current[number] = client.job(f"id:{number}")
             open_jobs = [job for job in current.values() if job.open]
             done = sum(job.progress if job.open else job.required for job in current.values())
-            bar.update(task, completed=done, state=_counted(open_jobs))
+            bar.update(task, completed=done, state=_count_text(open_jobs))
             if not open_jobs:
                 return list(current.values())
             time.sleep(pause)
             pause = min(pause * 1.3, 2.0 + len(open_jobs) / 50)
 
 
-def _counted(jobs: Sequence[Job]) -> str:
+def _count_text(jobs: Sequence[Job]) -> str:
     counts: dict[str, int] = {}
     for job in jobs:
         counts[job.state] = counts.get(job.state, 0) + 1
@@ -381,7 +381,7 @@ def quote(
 
     shadowprice quote jobs.yaml
     """
-    with connected(server) as client:
+    with connect(server) as client:
         _print_quotes(client, _entries(files, only), output, outlook=False)
 
 
@@ -392,7 +392,7 @@ def _print_quotes(
     quotes: list[Quote] = []
     for entry in entries:
         advised = sum(item.outlook is not None for item in quotes)
-        with _placed([entry], single=True):
+        with _locate_diagnostics([entry], single=True):
             quotes.append(client.quote(entry.record, outlook=outlook and advised < MAX_OUTLOOKS))
     if output is Output.JSON:
         print_json([item.record for item in quotes])
@@ -446,7 +446,7 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
         print_line(with_local_times(line))
 
 
-def described(job: Job) -> Iterator[tuple[str, object]]:
+def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     """Yield names and values that describe one job."""
     from shadowprice.rest.jobs import JobDetail
 
@@ -523,4 +523,4 @@ def print_job(job: Job, *, log: bool = True) -> None:
     log_lines = zip(
         chain(["log ends"], repeat("")), lines_after_first(job.reason_text), strict=False
     )
-    facts([("job", job.name), *described(job), *(log_lines if log else ())])
+    facts([("job", job.name), *describe_job(job), *(log_lines if log else ())])

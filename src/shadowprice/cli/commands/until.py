@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from shadowprice.cli.console import Output, print_json, print_line
-from shadowprice.cli.live import ServerOption, connected, when
+from shadowprice.cli.live import ServerOption, connect, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import InputError
 
@@ -43,7 +43,7 @@ def until(
 
     shadowprice until none
     """
-    with connected(server) as client:
+    with connect(server) as client:
         if moment is None:
             timespan = client.timespan()
         else:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from shadowprice.cli.console import Output, print_json, print_note, progress_bar
-from shadowprice.cli.live import FAILOVER, connected, number, show
+from shadowprice.cli.live import FAILOVER, connect, number, show
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def ask_service(
             message = f"{choice.file.reference} is a file of this machine"
             hint = "serve with it, or simulate here, without --server"
             raise InputError(Fault("--policy", message, hint))
-    with connected(server) as client:
+    with connect(server) as client:
         client.retry = FAILOVER  # a run may take long enough for a restart
         if not changes:
             changes = _margins(client, named=any(choices))

@@ -38,14 +38,9 @@ class NumberedCommand:
 class Run(NumberedCommand):
     """Common fields of `Start` and `Resize`, which run a new generation of a job from a slot on.
 
-    Parameters
-    ----------
-    servers : tuple of str
-        Names of the placement's servers, whose rows `Placement` has.
-    copies : tuple of TaskCopies
-        Of a bag: the copies at the start of the current plan.
-    plan : int
-        Number of the job's plan, starting from 1; 0 if the job is placed without a plan.
+    ``servers`` are the names of the servers whose rows `Placement` has. ``copies`` are those of a
+    bag at the start of the current plan. ``plan`` is the number of the job's plan, starting from 1;
+    0 if the job is placed without a plan.
     """
 
     slot: int

@@ -37,14 +37,9 @@ class ServerBack:
 class ServerState:
     """The new configuration of a server.
 
-    Parameters
-    ----------
-    capacity : mapping of str to int
-        Amounts by resource of the cluster, in the units of `core.amounts`.
-    drained : bool
-        Whether to drain it: jobs leave it after the running slot, and no new ones start.
-    cost : float or None
-        Price per hour, if servers have prices; None keeps the present price, 0 for a new server.
+    ``capacity`` has amounts by resource of the cluster, in the units of `core.amounts`. Jobs leave
+    a ``drained`` server after the running slot, and no new ones start. ``cost`` is the price per
+    hour, if servers have prices; None keeps the present price, 0 for a new server.
     """
 
     role: Role
@@ -88,15 +83,10 @@ class TimespanChanged:
 class JobRevised:
     """The description of a job changed: its rate, work, utility or deadline.
 
-    Parameters
-    ----------
-    job : Job
-        The new description, with the old name and arrival. Progress keeps its number of
-        mini-batches.
-    admission : bool
-        Whether the owner asks for more than before. If the job has a promise or a plan, the policy
-        decides about the remaining work at current prices, as on an arrival. It raises
-        `RevisionRefusedError` to refuse.
+    ``job`` has the old name and arrival, and its progress keeps its number of mini-batches.
+    ``admission`` says that the owner asks for more than before. If the job has a promise or a plan,
+    the policy then decides about the remaining work at current prices, as on an arrival. It raises
+    `RevisionRefusedError` to refuse.
     """
 
     tag: ClassVar[str] = "JobRevised"
@@ -211,14 +201,10 @@ class SlotBegan:
 class SlotEnded:
     """A slot ended, with the progress units of each running job in it.
 
-    Parameters
-    ----------
-    finished : mapping of str to tuple of int
-        For every running bag: tasks that finished in the slot, by entry of the plan's copies. Their
-        sum is the bag's progress.
-    lengths : mapping of str to Job
-        Jobs that ran in the slot and whose length turned out to differ from their description, with
-        a new one. Only work, utility and time limit differ, so progress keeps its units.
+    ``finished`` has, for every running bag, the tasks that finished in the slot by entry of the
+    plan's copies; their sum is the bag's progress. ``lengths`` has new descriptions of jobs that
+    ran and whose length turned out to differ. Only their work, utility and time limit differ, so
+    progress keeps its units.
     """
 
     tag: ClassVar[str] = "SlotEnded"

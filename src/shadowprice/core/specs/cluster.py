@@ -144,8 +144,10 @@ class ClusterSpec(Spec):
                 hint = "lower it, or lengthen the slot"
                 faults.append(Fault(f"{place}: restart", "is longer than a slot", hint))
         dimensions: dict[str, Dimension] = {}
-        holders = [(f"servers[{at}].capacity", s.capacity) for at, s in enumerate(self.servers)]
-        holders += [(f"tenants[{at}].share", t.share) for at, t in enumerate(self.tenants)]
+        holders = [
+            (f"servers[{index}].capacity", s.capacity) for index, s in enumerate(self.servers)
+        ]
+        holders += [(f"tenants[{index}].share", t.share) for index, t in enumerate(self.tenants)]
         for where, amounts in holders:
             faults += _dimension_faults(f"{place}: {where}", amounts, dimensions)
         # Equal servers share one mapping, because an entry may stand for 100,000 servers.
@@ -158,10 +160,10 @@ class ClusterSpec(Spec):
         faults += _duplicates(f"{place}: servers", [name for name, _, _ in servers])
         faults += _duplicates(f"{place}: tenants", [tenant.name for tenant in self.tenants])
         owned = {name for server in self.servers for name in server.capacity}
-        for at, tenant in enumerate(self.tenants):
+        for index, tenant in enumerate(self.tenants):
             for name in tenant.share.keys() - owned:
                 hint = f"shares are given in {', '.join(sorted(owned))}"
-                where = f"{place}: tenants[{at}].share.{name}"
+                where = f"{place}: tenants[{index}].share.{name}"
                 faults.append(Fault(where, "no server has this resource", hint))
         if faults:
             raise InputError(faults)

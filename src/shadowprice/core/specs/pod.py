@@ -28,7 +28,7 @@ Text = Annotated[str, max_length(bounds.NAME)]
 ObjectName = Annotated[str, max_length(bounds.PATH)]
 
 
-def _named(value: str | None) -> str | None:
+def _check_object_name(value: str | None) -> str | None:
     if value is not None and not _NAME.fullmatch(value):
         raise ValueError(
             f"{quote_for_display(value)} is not a valid object name; "
@@ -82,7 +82,7 @@ class VolumeSpec(Spec):
     read_only: bool = False
 
     _paths = field_validator("path", "host_path")(_absolute)
-    _names = field_validator("claim", "config_map", "secret")(_named)
+    _names = field_validator("claim", "config_map", "secret")(_check_object_name)
     _amounts = field_validator("scratch", "memory")(_bytes)
 
     @field_validator("part")
@@ -121,14 +121,16 @@ class PodSpec(Spec):
     host_network: bool = False
     share_processes: bool = True
 
-    _names = field_validator("service_account", "priority_class", "runtime_class")(_named)
+    _names = field_validator("service_account", "priority_class", "runtime_class")(
+        _check_object_name
+    )
     _amounts = field_validator("shared_memory")(_bytes)
 
     @field_validator("pull_secrets")
     @classmethod
     def _are_named(cls, value: list[str]) -> list[str]:
         for name in value:
-            _named(name)
+            _check_object_name(name)
         return value
 
     @field_validator("labels", "annotations")

@@ -25,7 +25,7 @@ class ExecutorError(ShadowpriceError):
 class ExecutorCapabilities:
     """Features that an executor declares."""
 
-    discovers_servers: bool = False  # by `ServerSeen`; otherwise `configure` sets them
+    discovers_servers: bool = False  # by `ServerSeen`; otherwise `set_servers` sets them
     several_machines: bool = False  # processes run on other machines
     progress_files: bool = False  # emits progress from files as `Progressed`
     isolates_users: bool = False  # jobs run as users other than the service's
@@ -50,7 +50,7 @@ class Executor(Protocol):
     async def close(self) -> None:
         """Disconnect; running generations continue."""
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set all servers that start commands may name.
 
         Generations on a server that is left out continue, and their end is reported. An executor
@@ -86,13 +86,13 @@ class Executor(Protocol):
         There is one consumer at a time. The iterator ends when the executor is closed.
         """
 
-    async def forget(self, job: str, generation: int) -> None:
+    async def acknowledge_end(self, job: str, generation: int) -> None:
         """Acknowledge that a generation's end or refusal was recorded; it isn't repeated.
 
-        The logs are kept until `discard`.
+        The logs are kept until `delete_job_data`.
         """
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove a finished job's logs and the executor's checkpoints of it; keep its fence."""
 
     async def logs(

@@ -33,7 +33,7 @@ class StateFile:
     @classmethod
     def create(cls, path: Path, value: dict[str, Any], slot: int) -> StateFile:
         """Create the file durably, with two slots of ``slot`` bytes."""
-        first = _framed(1, value, slot)
+        first = _frame(1, value, slot)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             _write_all(descriptor, bytes(slot) + first, 0)
@@ -52,7 +52,7 @@ class StateFile:
         try:
             slot = os.fstat(descriptor).st_size // 2
             sequence, _ = _newest(os.pread(descriptor, 2 * slot, 0), self.path)
-            framed = _framed(sequence + 1, value, slot)
+            framed = _frame(sequence + 1, value, slot)
             _write_all(descriptor, framed, ((sequence + 1) % 2) * slot)
             sync_file(descriptor)
         finally:
@@ -60,17 +60,17 @@ class StateFile:
 
     def fits(self, value: dict[str, Any]) -> bool:
         """Return whether an object fits into a slot."""
-        return len(_encoded(value)) + _HEADER.size <= self.path.stat().st_size // 2
+        return len(_encode(value)) + _HEADER.size <= self.path.stat().st_size // 2
 
 
-def _encoded(value: dict[str, Any]) -> bytes:
+def _encode(value: dict[str, Any]) -> bytes:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
         "utf-8", "backslashreplace"
     )
 
 
-def _framed(sequence: int, value: dict[str, Any], slot: int) -> bytes:
-    payload = _encoded(value)
+def _frame(sequence: int, value: dict[str, Any], slot: int) -> bytes:
+    payload = _encode(value)
     if _HEADER.size + len(payload) > slot:
         raise ValueError(f"a record of {len(payload)} bytes does not fit into {slot}")
     check = zlib.crc32(payload, sequence & 0xFFFFFFFF)

@@ -163,20 +163,20 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
                 reports.insert(len(reports) - has_end, progress)
             self.emit(reports)
 
-    async def forget(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.forget`."""
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        """Acknowledge a recorded end; see `Executor.acknowledge_end`."""
         async with self.job_lock(job):
             with contextlib.suppress(OSError):
-                if await asyncio.to_thread(self.store.forget, job, generation):
+                if await asyncio.to_thread(self.store.acknowledge_end, job, generation):
                     self.entries.pop((job, generation), None)
 
-    async def discard(self, job: str) -> bool:
+    async def delete_job_data(self, job: str) -> bool:
         """Remove a finished job's records; return whether it is finished.
 
         The caller holds the job's lock. Raises `ExecutorError` if the files can't be removed.
         """
         with self._with_path():
-            finished = await asyncio.to_thread(self.store.discard, job)
+            finished = await asyncio.to_thread(self.store.delete_job_data, job)
             if finished:
                 await asyncio.to_thread(self.files.remove, job)
         if finished:
@@ -244,6 +244,6 @@ class DiskExecutor(Generic[GenerationT]):
         """Return every generation that isn't forgotten."""
         return self._registry.statuses()
 
-    async def forget(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.forget`."""
-        await self._registry.forget(job, generation)
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        """Acknowledge a recorded end; see `Executor.acknowledge_end`."""
+        await self._registry.acknowledge_end(job, generation)

@@ -40,7 +40,7 @@ def has_outcome(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: boo
     generation continues if a worker dies.
     """
     return all_succeeded(exits, workers, tolerant=tolerant) or bool(
-        _failed(exits, workers, tolerant)
+        _find_failed_process(exits, workers, tolerant)
     )
 
 
@@ -50,7 +50,7 @@ def all_succeeded(exits: Sequence[tuple[str, int]], workers: int, *, tolerant: b
     return bool(codes) and len(codes) == workers and (0 in codes if tolerant else not any(codes))
 
 
-def _failed(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:
+def _find_failed_process(exits: Sequence[tuple[str, int]], workers: int, tolerant: bool) -> str:
     """Return the process that made the generation fail, or an empty string.
 
     It is the first process with a nonzero status. If tolerant, it is the first such parameter
@@ -98,7 +98,7 @@ def compute_outcome(
         (name, 0 if name in killed or (signalled and code == EXIT_SIGTERM) else code)
         for name, code in exits
     ]
-    name = _failed(effective_exits, workers, tolerant)
+    name = _find_failed_process(effective_exits, workers, tolerant)
     if name:
         reason = f"{name} {_how(codes[name], stop_requested=signalled)}"
         if name in notes:

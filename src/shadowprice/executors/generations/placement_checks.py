@@ -52,7 +52,7 @@ def process_demand(spec: GenerationSpec, process: Process) -> Mapping[str, int]:
     return spec.worker if process.role == "worker" else spec.ps
 
 
-def allocations_of(spec: GenerationSpec, processes: Iterable[Process]) -> list[dict[str, Any]]:
+def list_allocations(spec: GenerationSpec, processes: Iterable[Process]) -> list[dict[str, Any]]:
     """Return the demand of each process with its server, as JSON-compatible records."""
     return [
         {"server": process.server, "amounts": dict(process_demand(spec, process))}

@@ -200,8 +200,8 @@ class GenerationStore(JobDirectories):
 
     # ------------------------------------------------------------------ retention
 
-    def forget(self, job: str, number: int) -> bool:
-        """Forget an ended generation: remove its plan, which contains secrets, and old logs.
+    def acknowledge_end(self, job: str, number: int) -> bool:
+        """Remove an ended generation's plan, which contains secrets, and old logs.
 
         Returns False if it hasn't ended.
         """
@@ -215,7 +215,7 @@ class GenerationStore(JobDirectories):
                 shutil.rmtree(self.generation(job, old).path)
         return True
 
-    def discard(self, job: str) -> bool:
+    def delete_job_data(self, job: str) -> bool:
         """Remove all files of a finished job except its fence; return whether it is finished."""
         numbers = self.generations(job)
         if any(self._runs(job, generation) for generation in numbers):

@@ -116,8 +116,8 @@ class KubernetesGenerationController:
             await self._on_error(error)
         if not entry.is_finished:  # `_finish` may have found a pod that still runs
             if self._progress_count > count_before:
-                self._pauses.succeeded()
-            await asyncio.sleep(self._pauses.failed())
+                self._pauses.reset()
+            await asyncio.sleep(self._pauses.record_failure())
         return entry.is_finished
 
     async def _on_error(self, error: ApiError) -> None:
@@ -309,10 +309,10 @@ class KubernetesGenerationController:
         try:
             views = {view.process: view for view in await self._objects.pods()}
         except ApiError:
-            self._unseen.failed()
+            self._unseen.record_failure()
             return  # a failed request doesn't show that they are missing
         self._listed_at = now
-        self._unseen.succeeded()
+        self._unseen.reset()
         for part in missing:
             if part.process in views:
                 part.view = views[part.process]
@@ -326,7 +326,7 @@ class KubernetesGenerationController:
 
     async def _withdraw(self) -> None:
         """Delete the secret, and find the pods that have to end."""
-        await self._discard("secrets")
+        await self._delete_named("secrets")
         views = {view.process: view for view in await self._objects.pods()}
         for part in self._entry.parts.values():
             if part.process in views:
@@ -441,7 +441,7 @@ class KubernetesGenerationController:
             # Recorded first, because only the pods know this result. Otherwise a restarted
             # service would find no pods and count the generation as lost.
             await self._write(end=end)
-        await self._discard("secrets")
+        await self._delete_named("secrets")
         views = await self._objects.pods()  # listed, because events may be late
         for view in views:
             part = entry.parts.get(view.process)
@@ -456,7 +456,7 @@ class KubernetesGenerationController:
 
     async def _finish_known(self) -> None:
         """Delete the remaining objects of a generation whose result is recorded."""
-        await self._discard("secrets")
+        await self._delete_named("secrets")
         while True:
             views = await self._objects.pods()
             await self._delete_objects(views)
@@ -471,7 +471,7 @@ class KubernetesGenerationController:
         part = self._entry.parts.get(view.process)
         return view.may_run and not (part is not None and self._cluster.is_lost(part.server))
 
-    async def _discard(self, kind: str) -> None:
+    async def _delete_named(self, kind: str) -> None:
         """Delete the secret or the service object; a refusal leaves it behind.
 
         It belongs to the generation's owner, and is garbage collected with it.
@@ -498,7 +498,7 @@ class KubernetesGenerationController:
                     raise
                 log.warning("left the pod %s/%s: %s", view.namespace, view.name, error)
         if len(self._entry.parts) > 1:
-            await self._discard("services")
+            await self._delete_named("services")
 
     def _result(self) -> dict[str, Any]:
         """Return the result for the record."""

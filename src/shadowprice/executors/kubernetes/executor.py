@@ -96,7 +96,7 @@ class KubernetesExecutor:
             WeakValueDictionary()
         )
         self._expected: frozenset[str] = frozenset()
-        self._forgetting: set[tuple[str, int]] = set()
+        self._acknowledging: set[tuple[str, int]] = set()
         self._lock: FileLock | None = None
         self._lease = ExecutorLease(self.service, options.election)
         self.background = BackgroundTasks(log, options.failed)
@@ -210,7 +210,7 @@ class KubernetesExecutor:
         if lock is not None:
             lock.release()
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._look_at_nodes()
@@ -347,7 +347,7 @@ class KubernetesExecutor:
         state: Mapping[str, Any],
         spec: GenerationSpec | None = None,
     ) -> None:
-        if (job, number) in self._forgetting:
+        if (job, number) in self._acknowledging:
             return
         entry = self._registry.entries.get((job, number))
         if entry is None:
@@ -387,17 +387,17 @@ class KubernetesExecutor:
                     identity = self.session.identity
                     await self._lease.reacquire(self.session.connection, identity.namespace)
                     await self._load_records()
-                for key in tuple(self._forgetting):
-                    await self._forget(*key)
+                for key in tuple(self._acknowledging):
+                    await self._acknowledge_end(*key)
                 if (
                     time.monotonic() - self._last_collection > ORPHAN_CHECK_SECONDS
                     and self._lease.holds()
                 ):
                     await self._orphans.delete_orphans(self.session, self._live())
                     self._last_collection = time.monotonic()
-                self._backoff.succeeded()
+                self._backoff.reset()
         except ApiError as error:
-            pause = self._backoff.failed()
+            pause = self._backoff.record_failure()
             log.warning("the API server is asked again in %.0f s: %s", pause, error)
 
     def _live(self) -> set[tuple[str, int]]:
@@ -428,29 +428,29 @@ class KubernetesExecutor:
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def forget(self, job: str, generation: int) -> None:
-        """Acknowledge a recorded end; see `Executor.forget`."""
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        """Acknowledge a recorded end; see `Executor.acknowledge_end`."""
         entry = self._registry.entries.get((job, generation))
         if entry is None or not entry.is_finished:
             return
         del self._registry.entries[job, generation]
         for part in entry.parts.values():
             self.session.cluster.last.pop(f"{entry.namespace}/{part.pod}", None)
-        self._forgetting.add((job, generation))
+        self._acknowledging.add((job, generation))
         with contextlib.suppress(ApiError):  # the resync retries
-            await self._forget(job, generation)
+            await self._acknowledge_end(job, generation)
 
-    async def _forget(self, job: str, generation: int) -> None:
+    async def _acknowledge_end(self, job: str, generation: int) -> None:
         records = self.session.records
         await records.change(job, lambda record: record.generations.pop(generation, None))
-        self._forgetting.discard((job, generation))
+        self._acknowledging.discard((job, generation))
         await asyncio.to_thread(self._prune_logs, job)
 
     def _prune_logs(self, job: str) -> None:
         for old in self._directories.generations(job)[:-KEPT_LOG_GENERATIONS]:
             shutil.rmtree(self._directories.generation(job, old).path, ignore_errors=True)
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove the files and records of a finished job."""
         async with self._registry.job_lock(job):
             if any(entry.job == job for entry in self._registry.live):

@@ -38,7 +38,7 @@ class ExecutorLease:
 
         Only this machine's clock is used.
         """
-        return self._elected() and self._lease is not None and self._lease.holds()
+        return self._is_elected() and self._lease is not None and self._lease.holds()
 
     @property
     def lost(self) -> bool:
@@ -61,7 +61,7 @@ class ExecutorLease:
         Raises `ApiError` if another executor holds the lease or leads; commands are then refused
         until it is released.
         """
-        if not self._elected():
+        if not self._is_elected():
             raise LeadershipLostError
         lease = self._new(connection, namespace)
         if not await lease.take(REACQUIRE_TIMEOUT_SECONDS):
@@ -75,7 +75,7 @@ class ExecutorLease:
             await self._lease.release()
             self._lease = None
 
-    def _elected(self) -> bool:
+    def _is_elected(self) -> bool:
         return self._election is None or self._election.holds()
 
     def _new(self, connection: ApiClient, namespace: str) -> Lease:

@@ -7,12 +7,12 @@ from random import SystemRandom
 from typing import Any
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import Process, processes_of
+from shadowprice.executors.environment import Process, list_processes
 from shadowprice.executors.generations.placement_checks import (
     RENDEZVOUS_PORTS,
     PlacementError,
     allocated_on,
-    allocations_of,
+    list_allocations,
     validate_spec,
 )
 from shadowprice.executors.kubernetes import names
@@ -37,11 +37,11 @@ def build_launch_plan(
     on a node. ``held`` has the ``deals`` of other generations.
     """
     held = list(held)
-    processes = processes_of(spec)
+    processes = list_processes(spec)
     try:
         validate_spec(spec)
         check_pod(spec, settings)
-        deals = allocations_of(spec, processes)
+        deals = list_allocations(spec, processes)
         for server in dict.fromkeys(item.server for item in processes):
             if server not in nodes:
                 raise PlacementError(f"the cluster has no node named {server!r}")

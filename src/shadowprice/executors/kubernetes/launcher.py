@@ -12,7 +12,7 @@ import secrets
 import time
 from typing import Any, Final
 
-from shadowprice.executors.environment import processes_of
+from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
 from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
@@ -85,7 +85,7 @@ class GenerationLauncher:
             node = session.cluster.node
             bodies = [
                 build_pod(spec, process, place, node(process.server), session.settings, secret)
-                for process in processes_of(spec)
+                for process in list_processes(spec)
             ]
             if place.master[0].startswith(bodies[0]["spec"]["hostname"]):
                 service = await self._create_object(
@@ -138,7 +138,7 @@ class GenerationLauncher:
             if existing is None:
                 raise  # not created: retry
             if not objects.is_own(existing):
-                raise self._occupied("secrets", objects.name) from error
+                raise self._already_exists_error("secrets", objects.name) from error
             secret = existing
         objects.uids["secrets"] = str(secret["metadata"]["uid"])
         own = secret["metadata"]["annotations"].get(names.EXECUTION) == launch
@@ -162,14 +162,14 @@ class GenerationLauncher:
                     if existing is not None and self._objects.is_own(existing, launch):
                         return str(existing["metadata"]["uid"])  # the response was lost
                     if existing is not None:
-                        raise self._occupied(kind, name) from error
+                        raise self._already_exists_error(kind, name) from error
                 elif not error.passing or time.monotonic() > until:
                     raise _RefusedError(error.status, error.reason, str(error)) from error
                 if self._entry.stop_ordered:
                     return ""
-            await asyncio.sleep(pauses.failed())
+            await asyncio.sleep(pauses.record_failure())
 
-    def _occupied(self, kind: str, name: str) -> _RefusedError:
+    def _already_exists_error(self, kind: str, name: str) -> _RefusedError:
         text = f"{kind} {name!r} in namespace {self._entry.namespace!r} already exists"
         return _RefusedError(409, "AlreadyExists", f"{text}, and has another owner")
 

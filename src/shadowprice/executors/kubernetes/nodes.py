@@ -11,7 +11,7 @@ from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import ServerInfo
 from shadowprice.executors.generations.placement_checks import PlacementError, gpu_millis
-from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
+from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
 from shadowprice.executors.memory import round_down_memory
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
@@ -53,7 +53,7 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
     )
     limit = int(bounds.RESOURCES.most)
     has = {
-        name: parse_quantity(text, unit_of(name))
+        name: parse_quantity(text, units_per_quantity(name))
         for name, text in list((status.get("allocatable") or {}).items())[:limit]
         if not name.startswith(_IGNORED_PREFIXES)
     }
@@ -169,7 +169,7 @@ def check_allocatable(
             node.has[name] - used.get(name, 0) - sum(existing.get(name, 0) for existing in held)
         )
         if demand > free_amount:
-            unit = unit_of(name)
+            unit = units_per_quantity(name)
             raise PlacementError(
                 f"{node.name} has {max(0, free_amount) / unit:g} of {name} free, and "
                 f"{demand / unit:g} is asked for"

@@ -45,11 +45,11 @@ class GenerationObjects:
         """
         parts = self._entry.parts.values()
         if not 0 < len(parts) <= MAX_PODS_READ_BY_NAME:
-            return await self._listed()
-        lists = await asyncio.gather(*(self._listed(f"metadata.name={part.pod}") for part in parts))
+            return await self._list()
+        lists = await asyncio.gather(*(self._list(f"metadata.name={part.pod}") for part in parts))
         return [view for views in lists for view in views]
 
-    async def _listed(self, fields: str = "") -> list[PodView]:
+    async def _list(self, fields: str = "") -> list[PodView]:
         entry = self._entry
         query = {"labelSelector": self._session.identity.selector(entry.job, entry.number)}
         if fields:

@@ -40,10 +40,10 @@ class OrphanPodCollector:
                 ORPHAN_CHECK_SECONDS, MAX_CHECK_BACKOFF_SECONDS
             )
             if key not in self._orphans:
-                orphans[key].failed()  # its generation may become live in a moment
+                orphans[key].record_failure()  # its generation may become live in a moment
             if not orphans[key].over or key_digest(view.outer[0]) != view.job:
                 continue
-            orphans[key].failed()
+            orphans[key].record_failure()
             record = await session.records.read(view.outer[0])
             state = record.generations.get(view.generation)
             if state is not None and state["phase"] not in TERMINAL_PHASES:

@@ -81,9 +81,9 @@ class PodLogFollower:
         try:
             await self._fetch(follow=False)
         except (ApiError, asyncio.CancelledError):  # the caller may have timed out
-            self._pauses.failed()
+            self._pauses.record_failure()
             raise
-        self._pauses.succeeded()
+        self._pauses.reset()
 
     async def fetch_rest(self) -> None:
         """Fetch the rest of an ended pod's log."""
@@ -104,8 +104,8 @@ class PodLogFollower:
                     if not error.passing:
                         return  # the pod is gone
                     if time.monotonic() - since > MAX_FETCH_BACKOFF_SECONDS:
-                        self._pauses.succeeded()
-                    await asyncio.sleep(self._pauses.failed())
+                        self._pauses.reset()
+                    await asyncio.sleep(self._pauses.record_failure())
         finally:
             self._followed = False
             begun.set()

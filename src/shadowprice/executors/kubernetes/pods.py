@@ -11,7 +11,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import Process, environment_of
+from shadowprice.executors.environment import Process, build_environment
 from shadowprice.executors.generations.placement_checks import PlacementError, process_demand
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import NodeView, resource_requests
@@ -250,7 +250,7 @@ def _container(
     mounts: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     checkpoints, work = job_paths(settings, spec.job)
-    variables = environment_of(
+    variables = build_environment(
         spec,
         process,
         master_address=place.master[0],

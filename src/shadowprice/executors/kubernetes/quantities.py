@@ -34,6 +34,6 @@ def parse_quantity(text: object, unit: int) -> int:
     return max(0, min(int(value * unit), int(bounds.MEMORY.most)))
 
 
-def unit_of(resource: str) -> int:
+def units_per_quantity(resource: str) -> int:
     """Return the units per quantity of 1 of a resource."""
     return 1 if resource == "memory" else MILLI

@@ -10,7 +10,7 @@ from typing import Any, Final
 from shadowprice.core import bounds
 from shadowprice.core.job_keys import MAX_KEY_CHARACTERS
 from shadowprice.executors.kubernetes import names
-from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
+from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
 
 _MAX_TEXT_CHARS: Final = 500
 _JOB_LABELS: Final = (
@@ -136,7 +136,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         if ended is None or not parse_timestamp(ended.get("finishedAt"))
         else _exit(ended),
         waiting=(str(waits.get("reason", "")), str(waits.get("message", ""))[:_MAX_TEXT_CHARS]),
-        unplaced=_unplaced(placed),
+        unplaced=_unscheduled_reason(placed),
         gated=bool(spec.get("schedulingGates")),
         service=_service(labels),
         job=str(labels.get(names.JOB, "")),
@@ -167,7 +167,7 @@ def _condition(status: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next(matching, {})
 
 
-def _unplaced(placed: Mapping[str, Any]) -> str:
+def _unscheduled_reason(placed: Mapping[str, Any]) -> str:
     if placed.get("status") != "False" or placed.get("reason") != "Unschedulable":
         return ""
     return str(placed.get("message", "no node accepts it"))[:_MAX_TEXT_CHARS]
@@ -208,14 +208,14 @@ def requested_resources(spec: Mapping[str, Any]) -> dict[str, int]:
         for name, amount in _requests(container).items():
             total[name] = max(total.get(name, 0), amount)
     for name, text in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + parse_quantity(text, unit_of(name))
+        total[name] = total.get(name, 0) + parse_quantity(text, units_per_quantity(name))
     return total
 
 
 def _requests(container: Mapping[str, Any]) -> dict[str, int]:
     resources = container.get("resources") or {}
     amounts = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
-    return {name: parse_quantity(text, unit_of(name)) for name, text in amounts.items()}
+    return {name: parse_quantity(text, units_per_quantity(name)) for name, text in amounts.items()}
 
 
 def _outer(

@@ -175,9 +175,9 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         finally:
             lock.release()
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the slices of this machine that are servers."""
-        self._machine.configure(servers, self._registry.allocations)
+        self._machine.set_servers(servers, self._registry.allocations)
 
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the GPUs of each server; see `LimitsServers`."""
@@ -434,10 +434,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove the files of a finished job."""
         async with self._registry.job_lock(job):
-            if await self._registry.discard(job):
+            if await self._registry.delete_job_data(job):
                 try:
                     await asyncio.to_thread(self._users.remove, key_digest(job))
                 except OSError as error:

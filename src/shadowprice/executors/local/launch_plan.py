@@ -11,7 +11,7 @@ from random import SystemRandom
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import environment_of, inherited_environment
+from shadowprice.executors.environment import build_environment, inherited_environment
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
 from shadowprice.executors.generations.placement_checks import RENDEZVOUS_PORTS, PlacementError
 from shadowprice.executors.local.machine import ProcessAllocation
@@ -48,7 +48,7 @@ def build_launch_plan(
     inherited = inherited_environment(spec, {**os.environ, **user_variables})
     processes = []
     for allocation in allocations:
-        environment = inherited | environment_of(
+        environment = inherited | build_environment(
             spec,
             allocation.process,
             master_address="127.0.0.1",

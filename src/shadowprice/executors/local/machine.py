@@ -12,7 +12,7 @@ from typing import Any, Final
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import whole_parts
 from shadowprice.executors.contract import GenerationSpec, ServerInfo
-from shadowprice.executors.environment import Process, processes_of
+from shadowprice.executors.environment import Process, list_processes
 from shadowprice.executors.generations.disk import list_names
 from shadowprice.executors.generations.placement_checks import (
     PlacementError,
@@ -148,7 +148,7 @@ class MachineAllocator:
         self._next_core = 0
         self._lowest = 0
 
-    def configure(
+    def set_servers(
         self, servers: Iterable[ServerInfo], held: Iterable[Mapping[str, Any]] = ()
     ) -> None:
         """Set all servers; unchanged ones keep their cores and devices.
@@ -188,7 +188,7 @@ class MachineAllocator:
     def available(self) -> Mapping[str, Mapping[str, int]]:
         """Return the whole devices of each server that is configured with GPUs.
 
-        The mapping is the same object until the next `configure`.
+        The mapping is the same object until the next `set_servers`.
         """
         return self._available
 
@@ -245,7 +245,7 @@ class MachineAllocator:
             used.update(record["devices"])
         assigned = {server: list(names) for server, names in spec.devices.items()}
         allocations = []
-        for process in processes_of(spec):
+        for process in list_processes(spec):
             demand = process_demand(spec, process)
             if process.server not in self._slices:
                 raise PlacementError(f"this machine has no server named {process.server!r}")

@@ -203,11 +203,11 @@ class ProcessActor:
             status = self.look()
             if status["version"] != version or time.monotonic() > until:
                 return status
-            if self._abandoned(status):
+            if self._is_abandoned(status):
                 os._exit(1)  # `clean_up_dead_actor` cleans up and returns the result
             time.sleep(POLL_SECONDS)
 
-    def _abandoned(self, found: dict[str, Any]) -> bool:
+    def _is_abandoned(self, found: dict[str, Any]) -> bool:
         """Return whether the supervisor died without reporting a result."""
         generation = _generation_module()
         damaged = found["version"] == DAMAGED

@@ -16,7 +16,7 @@ import time
 from typing import Any, Final
 
 from shadowprice.executors.contract import GenerationSpec
-from shadowprice.executors.environment import INHERITED_VARIABLES, Process, processes_of
+from shadowprice.executors.environment import INHERITED_VARIABLES, Process, list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     ENDED,
@@ -136,7 +136,7 @@ class RayGenerationController:
         checkpoints = spec.checkpoint_dir or str(folder / "checkpoints")
         work = str(folder / "work")
         folders = [checkpoints, *([] if spec.program.directory else [work])]
-        processes = {item.name: item for item in processes_of(spec)}
+        processes = {item.name: item for item in list_processes(spec)}
         parts = list(entry.parts.values())
         results = await asyncio.gather(
             *(self._prepare(part, spec, processes[part.process], folders) for part in parts),

@@ -47,7 +47,7 @@ from shadowprice.executors.ray.head_probe import (
     probe,
 )
 from shadowprice.executors.ray.launch_plan import build_launch_plan
-from shadowprice.executors.ray.nodes import nodes_of
+from shadowprice.executors.ray.nodes import list_nodes
 from shadowprice.executors.ray.session import RaySession
 from shadowprice.executors.ray.settings import read_settings
 from shadowprice.executors.ray.tracked_generation import RayGeneration
@@ -176,7 +176,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 return
 
     async def _open_bridge(self, keep: int) -> None:
-        link = self.session.link = BridgeClient(self.path / "bridge.log", self._happened)
+        link = self.session.link = BridgeClient(self.path / "bridge.log", self._on_actor_event)
         try:
             await link.open(keep)
             root = self.session.settings.node_dir
@@ -225,7 +225,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         if lock is not None:
             lock.release()
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
         self._registry.emit(self._gone(name) for name in self._expected - self.session.nodes.keys())
@@ -281,7 +281,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     # ------------------------------------------------------------------ following
 
-    def _happened(self, event: dict[str, Any]) -> None:
+    def _on_actor_event(self, event: dict[str, Any]) -> None:
         """Apply an event of the bridge about an actor."""
         for entry in self._registry.entries.values():
             part = entry.parts.get(event["name"])
@@ -369,7 +369,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         session = self.session
         assert session.link is not None
         records = await session.link.call("nodes", 10.0)
-        nodes = nodes_of(records, {name: node.id for name, node in session.nodes.items()})
+        nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
         previous, session.nodes = session.nodes, nodes
         now = time.time()
         for name, node in nodes.items():
@@ -398,10 +398,10 @@ class RayExecutor(DiskExecutor[RayGeneration]):
 
     # ------------------------------------------------------------------ retention and queries
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove the files of a finished job."""
         async with self._registry.job_lock(job):
-            if await self._registry.discard(job):
+            if await self._registry.delete_job_data(job):
                 try:
                     await asyncio.to_thread(self._remove_folder, job)
                 except OSError as error:

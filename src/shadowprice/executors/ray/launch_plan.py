@@ -9,15 +9,15 @@ from typing import Any, Final
 from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import (
     Process,
-    environment_of,
+    build_environment,
     inherited_environment,
-    processes_of,
+    list_processes,
 )
 from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
 from shadowprice.executors.generations.placement_checks import (
     PlacementError,
     allocated_on,
-    allocations_of,
+    list_allocations,
     process_demand,
     validate_spec,
 )
@@ -34,12 +34,12 @@ def build_launch_plan(
     ``nodes`` are keyed by server. ``held`` contains the ``deals`` of other generations.
     """
     held = list(held)
-    processes = processes_of(spec)
+    processes = list_processes(spec)
     try:
         validate_spec(spec)
         if spec.devices:
             raise PlacementError("Ray assigns devices itself; don't name any")
-        deals = allocations_of(spec, processes)
+        deals = list_allocations(spec, processes)
         for server in dict.fromkeys(process.server for process in processes):
             if server not in nodes:
                 raise PlacementError(f"the Ray cluster has no node named {server!r}")
@@ -87,7 +87,7 @@ def build_process_plan(
     ``master`` is the rendezvous address and port, on the node of worker 0. ``inherited`` is the
     node's environment. ``gpus`` were allocated by Ray; None if the node has none.
     """
-    environment = inherited_environment(spec, inherited) | environment_of(
+    environment = inherited_environment(spec, inherited) | build_environment(
         spec,
         process,
         master_address=master[0],

@@ -36,7 +36,9 @@ class RayNode:
     server: ServerInfo
 
 
-def nodes_of(records: Iterable[Mapping[str, Any]], known: Mapping[str, str]) -> dict[str, RayNode]:
+def list_nodes(
+    records: Iterable[Mapping[str, Any]], known: Mapping[str, str]
+) -> dict[str, RayNode]:
     """Return the nodes that can run jobs, by server name; ``records`` are from ``ray.nodes()``.
 
     Nodes without CPU and GPU are omitted. Of two nodes with one name, the previously known one is

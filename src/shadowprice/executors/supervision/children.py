@@ -117,7 +117,7 @@ def signal_process(process: int, number: int) -> None:
         os.kill(process, number)
 
 
-def group_of(process: int) -> int:
+def process_group(process: int) -> int:
     """Return the process group of a process, 0 if it has ended."""
     try:
         return os.getpgid(process)

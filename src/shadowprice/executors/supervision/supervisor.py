@@ -158,7 +158,7 @@ class Supervisor:
         except (OSError, subprocess.SubprocessError) as error:
             missing = isinstance(error, FileNotFoundError)
             self._notes[child.name] = children.spawn_error_message(error, plan)
-            self._exited(child, 127 if missing else 126)
+            self._on_exit(child, 127 if missing else 126)
         else:
             self._selector.register(child.pipe, selectors.EVENT_READ, child)
 
@@ -198,7 +198,7 @@ class Supervisor:
         if self._cgroup is not None:
             # A shell's SIGTERM trap may have started processes since, for example to save.
             new = cgroups.list_processes(self._cgroup) - remaining.keys()
-            remaining |= {process: children.group_of(process) for process in new}
+            remaining |= {process: children.process_group(process) for process in new}
         return remaining
 
     # ------------------------------------------------------------------ following
@@ -297,9 +297,9 @@ class Supervisor:
                         f"its data memory is limited to {child.memory >> 20} MiB, the job's "
                         "request; this may be the cause"
                     )
-                self._exited(child, shell_exit_status(returned))
+                self._on_exit(child, shell_exit_status(returned))
 
-    def _exited(self, child: _Child, code: int) -> None:
+    def _on_exit(self, child: _Child, code: int) -> None:
         child.code = code
         self._exited_at = self._exited_at or time.time()
         self._exits.append((child.name, code))

@@ -85,7 +85,7 @@ class VirtualExecutor:
         """End `watch`; jobs continue."""
         self._reports.put_nowait(None)
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers and their capacities."""
         self._capacity = {server.name: server.capacity for server in servers}
 
@@ -113,7 +113,7 @@ class VirtualExecutor:
             self._over(entry, StartRefused(spec.command, *key, self._wall(), refusal))
             return Receipt.ACCEPTED
         self._live[spec.job] = entry
-        self._after(job.launch_seconds, self._launched, entry)
+        self._after(job.launch_seconds, self._on_launched, entry)
         return Receipt.ACCEPTED
 
     def _refusal(self, spec: GenerationSpec) -> str:
@@ -168,16 +168,16 @@ class VirtualExecutor:
         limit = entry.spec.program.grace if grace is None else grace
         saving = entry.job.save_seconds
         if entry.trains is None or self._now() < entry.trains or saving is None:
-            self._after(0.0, self._stopped, entry, None, False)
+            self._after(0.0, self._on_stopped, entry, None, False)
         elif saving > limit:
-            self._after(limit, self._stopped, entry, None, True)
+            self._after(limit, self._on_stopped, entry, None, True)
         else:
-            self._after(saving, self._stopped, entry, saving, False)
+            self._after(saving, self._on_stopped, entry, saving, False)
         return Receipt.ACCEPTED
 
     # ------------------------------------------------------------------ job behaviour
 
-    def _launched(self, entry: VirtualGeneration) -> None:
+    def _on_launched(self, entry: VirtualGeneration) -> None:
         if entry.phase is not GenerationPhase.STARTING:
             return
         entry.phase, entry.started = GenerationPhase.RUNNING, self._now()
@@ -209,7 +209,7 @@ class VirtualExecutor:
             entry.halted = self._now()
             self._end(entry, ending, code, reason)
 
-    def _stopped(self, entry: VirtualGeneration, saving: float | None, forced: bool) -> None:
+    def _on_stopped(self, entry: VirtualGeneration, saving: float | None, forced: bool) -> None:
         if not entry.alive:  # its server was lost meanwhile
             return
         code = SIGKILL_EXIT if forced else SIGTERM_EXIT
@@ -294,14 +294,14 @@ class VirtualExecutor:
                 return
             yield report
 
-    async def forget(self, job: str, generation: int) -> None:
+    async def acknowledge_end(self, job: str, generation: int) -> None:
         """Forget a generation whose end was recorded."""
         entry = self._entries.get((job, generation))
         if entry is not None and not entry.alive:
             entry.forgotten = True
             del self._entries[job, generation]
 
-    async def discard(self, job: str) -> None:
+    async def delete_job_data(self, job: str) -> None:
         """Remove a job's checkpoint; keep its fence."""
         self._checkpoints.pop(job, None)
 

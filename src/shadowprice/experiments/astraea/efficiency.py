@@ -255,7 +255,7 @@ def draw_fig13(tables: Tables, figure: Figure) -> None:
     panels[1].legend(loc="upper right")
 
 
-def _varied(
+def _run_variant(
     name: str, policy: str, trial: int, count: int, servers: int, seed: int
 ) -> tuple[float, int, str]:
     setting = VARIANTS[name]
@@ -272,7 +272,7 @@ def measure_settings(settings: ExperimentSettings) -> Tables:
     count, servers = JOBS // part, SERVERS // part
     cases = list(product(VARIANTS, range(trials_of(settings))))
     results = settings.each(
-        _varied,
+        _run_variant,
         [
             (name, policy, trial, count, servers, settings.seed)
             for name, trial in cases

@@ -86,7 +86,7 @@ def draw_fig10(tables: Tables, figure: Figure) -> None:
     _draw_times(tables, figure, "servers")
 
 
-def _scaled(preset: str, count: int, scale: float, seed: int) -> tuple[Any, ...]:
+def _run_with_scaled_theta(preset: str, count: int, scale: float, seed: int) -> tuple[Any, ...]:
     setting = PRESETS[preset]
     cluster = setting.cluster(USERS, SERVERS, HORIZON)
     jobs, source = setting.draw(cluster, count, seed)
@@ -102,7 +102,7 @@ def measure_fig11(settings: ExperimentSettings) -> Tables:
     counts = (100, 500) if settings.quick else (100, 300, 500)
     trials = [settings.seed + trial for trial in range(trials_of(settings))]
     rows = settings.each(
-        _scaled,
+        _run_with_scaled_theta,
         product(PRESETS, counts, scales, trials),
         lambda preset, count, scale, _seed: f"{preset}: {count} jobs, {scale:.0%}",
     )

@@ -46,7 +46,7 @@ class RevenueObserver(Observer):
     deciding: float = 0.0
     seconds: float = 0.0
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Record utilities, commitments and payments."""
         del event
         for command in commands:
@@ -62,11 +62,11 @@ class RevenueObserver(Observer):
                     self.balance[decision.payee] += amount
                     self.borrowers.add(decision.job)
 
-    def slot_running(self, engine: Engine, slot: int) -> None:
+    def on_slot(self, engine: Engine, slot: int) -> None:
         """Record the number of running workers."""
         self.busy[slot] = sum(placement.total_workers for placement in engine.running.values())
 
-    def decided(self, seconds: float) -> None:
+    def on_decision(self, seconds: float) -> None:
         """Record the time of a decision."""
         self.decisions += 1
         self.deciding += seconds

@@ -37,7 +37,7 @@ from shadowprice.experiments.live import (
 from shadowprice.experiments.panels import draw_completions, draw_predicted_and_real
 from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.profiling.findings import Findings, rounded
+from shadowprice.profiling.findings import Findings, round_significant
 from shadowprice.profiling.running import Command, Limits, measure_all
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
@@ -111,19 +111,19 @@ WORKLOAD: Final = (
 def measure_elastic(settings: ExperimentSettings) -> Tables:
     """Profile the job, run the workload for real under each policy, and simulate it."""
     check_live_jobs()
-    where = settings.where or LOCAL_TARGET
+    target = settings.target or LOCAL_TARGET
     policies = POLICIES[:2] if settings.quick else POLICIES
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
-    (steps,) = settings.each(_profiled, [(WIDTHS,)], lambda *_: "measuring the job")
-    speeds = {n: rounded(per_second) for n, (per_second, _) in steps.items()}
+    (steps,) = settings.each(_profile_speeds, [(WIDTHS,)], lambda *_: "measuring the job")
+    speeds = {n: round_significant(per_second) for n, (per_second, _) in steps.items()}
     (start,) = settings.each(
-        _started, [(speeds, where, settings.seed)], lambda *_: "measuring a start"
+        _median_start_seconds, [(speeds, target, settings.seed)], lambda *_: "measuring a start"
     )
     minimum = start + 1.0 / speeds[1]  # a step is finished before it stops
     long = math.ceil(MIN_STARTS_PER_SLOT * minimum / SLOT) * SLOT
     (move,) = settings.each(
-        _moved, [(speeds, where, settings.seed, long)], lambda *_: "measuring a move"
+        _median_move_seconds, [(speeds, target, settings.seed, long)], lambda *_: "measuring a move"
     )
     restart = max(minimum, move)
     times = math.ceil(MIN_STARTS_PER_SLOT * restart / SLOT)
@@ -133,14 +133,14 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
         for job in (job.stretched(times) for job in workload)
     ]
     ran = settings.each(
-        _lived,
-        [(jobs, choice, slot, where) for choice in policies],
+        _run_live,
+        [(jobs, choice, slot, target) for choice in policies],
         lambda _jobs, choice, *_: f"really running under {choice.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
-    for choice, lived in zip(policies, ran, strict=True):
-        _compare(choice, slot, jobs, lived, rows, curves)
+    for choice, live_results in zip(policies, ran, strict=True):
+        _compare(choice, slot, jobs, live_results, rows, curves)
     measured = [
         {"workers": n, "per_second": per_second, "half_width": half_width}
         for n, (per_second, half_width) in steps.items()
@@ -156,7 +156,7 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
         "starts": pl.DataFrame(
             [
                 {
-                    "executor": where.executor,
+                    "executor": target.executor,
                     "slot": slot,
                     "start": start,
                     "move": move,
@@ -168,14 +168,14 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     }
 
 
-def _lived(
+def _run_live(
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
     choice: PolicyChoice,
     slot: float,
-    where: ExecutorTarget,
+    target: ExecutorTarget,
 ) -> dict[str, LiveJobResult]:
     """Run jobs for real, and return their results."""
-    return run_live_in_temp_dir(cluster(slot), jobs, choice, MOST_SLOTS * slot, where)
+    return run_live_in_temp_dir(cluster(slot), jobs, choice, MOST_SLOTS * slot, target)
 
 
 def _probe(
@@ -186,7 +186,9 @@ def _probe(
     return _record(job, speeds, seed, 0.0)
 
 
-def _moved(speeds: Mapping[int, float], where: ExecutorTarget, seed: int, slot: float) -> float:
+def _median_move_seconds(
+    speeds: Mapping[int, float], target: ExecutorTarget, seed: int, slot: float
+) -> float:
     """Return the median time of a job's moves in seconds, 0 if it measured none.
 
     The job has the cluster to itself, gives half of it to another job after two slots, and gets it
@@ -197,23 +199,23 @@ def _moved(speeds: Mapping[int, float], where: ExecutorTarget, seed: int, slot: 
         (0.0, _probe(1, long, speeds, seed)),
         (2 * slot, _probe(2, short, speeds, seed, "language")),
     ]
-    changes = _lived(jobs, PolicyChoice("drf"), slot, where)["probe-1"].changes
+    changes = _run_live(jobs, PolicyChoice("drf"), slot, target)["probe-1"].changes
     return median(changes) if changes else 0.0
 
 
-def _started(speeds: Mapping[int, float], where: ExecutorTarget, seed: int) -> float:
+def _median_start_seconds(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> float:
     """Return the median seconds without progress at the beginning of a job's first slot."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
-    lived = _lived(probes, PolicyChoice("fifo"), SLOT, where)
-    starts = [value.start(speeds) for value in lived.values()]
+    live_results = _run_live(probes, PolicyChoice("fifo"), SLOT, target)
+    starts = [value.start(speeds) for value in live_results.values()]
     measured = [value for value in starts if value is not None]
     if not measured:
-        reason = next(iter(lived.values())).record.get("reason")
+        reason = next(iter(live_results.values())).record.get("reason")
         raise ShadowpriceError(f"the job that was to be measured got nowhere: {reason}")
     return median(measured)
 
 
-def _profiled(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
+def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
     """Return mini-batches per second by number of workers, and half their confidence interval."""
     with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
         command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), folder, _path())
@@ -268,18 +270,18 @@ def _compare(
     choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    lived: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, LiveJobResult],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
     """Compare real results with a simulation of the same jobs and submissions."""
     policy = choice.label
-    run = _simulated(choice, slot, jobs, lived)
+    run = _simulate(choice, slot, jobs, live_results)
     simulated = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     last = 0
     for _, job in jobs:
         name = str(job["name"])
-        result = lived[name]
+        result = live_results[name]
         record = result.record
         prediction = simulated[live_key(job, result)]
         finished = record["state"] == "finished"
@@ -304,7 +306,7 @@ def _compare(
         )  # fmt: skip
     for _, job in jobs:
         name = str(job["name"])
-        result = lived[name]
+        result = live_results[name]
         work = float(job["chunks"] * job["minibatches"])
         done = result.record["completion_slot"] if result.record["state"] == "finished" else None
         named = {**job, "name": live_key(job, result)}
@@ -313,14 +315,14 @@ def _compare(
         curves += progress_rows(policy, name, predicted, measured, range(last + 1), work)
 
 
-def _simulated(
+def _simulate(
     choice: PolicyChoice,
     slot: float,
     jobs: Sequence[tuple[float, Mapping[str, Any]]],
-    lived: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, LiveJobResult],
 ) -> RunData:
     """Simulate the jobs as they were really submitted, under their real names."""
-    scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], lived)
+    scenario = submitted_scenario(cluster(slot), [job for _, job in jobs], live_results)
     return run_policy(scenario, choice, at_once=True)
 
 

@@ -14,9 +14,9 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.relative_values import RELATIVE, STATED, VALUES
 from shadowprice.experiments.misreports.workload import (
     LIAR,
-    LIES,
+    STRATEGIES,
     TENANTS,
-    Lie,
+    MisreportCase,
     build_cluster,
     draw_jobs,
 )
@@ -35,59 +35,65 @@ if TYPE_CHECKING:
 POLICIES: Final = tuple(PolicyChoice(name) for name in ("oasis", "pdors", "rolling", "astraea"))
 """Policies that decide by stated values."""
 
-HONEST: Final = Lie()
+HONEST: Final = MisreportCase()
 
-TOO_SLOW: Final = {("astraea", Lie("split", 64))}
+TOO_SLOW: Final = {("astraea", MisreportCase("split", 64))}
 """Cases that aren't measured: Astraea decides for half a minute on so many jobs in each run."""
 
 
 def measure(settings: ExperimentSettings) -> Tables:
     """Run every workload with and without each misreport."""
     seeds, jobs = (2, 40) if settings.quick else (10, 80)
-    lies = [
-        Lie(kind, size)
-        for kind, (sizes, _) in LIES.items()
+    misreports = [
+        MisreportCase(kind, size)
+        for kind, (sizes, _) in STRATEGIES.items()
         for size in (sizes[-1:] if settings.quick else sizes)
     ]
     cases = [
-        (choice, values, lie, settings.seed + number, jobs)
+        (choice, values, case, settings.seed + number, jobs)
         for choice in POLICIES
         for values in VALUES
-        for lie in (HONEST, *lies)
+        for case in (HONEST, *misreports)
         for number in range(seeds)
-        if (choice.name, lie) not in TOO_SLOW
+        if (choice.name, case) not in TOO_SLOW
     ]
     runs = pl.DataFrame(settings.each(_run, cases, _label))
     return {"summary": _summarize(runs), "honest": _compare_honest(runs), "runs": runs}
 
 
-def _label(choice: PolicyChoice, values: str, lie: Lie, seed: int, jobs: int) -> str:
+def _label(choice: PolicyChoice, values: str, case: MisreportCase, seed: int, jobs: int) -> str:
     del jobs
-    report = f"{lie.kind} {lie.size}" if lie.kind else "honest"
+    report = f"{case.kind} {case.size}" if case.kind else "honest"
     return f"{choice.label}, {values} values, {report}, seed {seed}"
 
 
-def _run(choice: PolicyChoice, values: str, lie: Lie, seed: int, jobs: int) -> dict[str, Any]:
+def _run(
+    choice: PolicyChoice, values: str, case: MisreportCase, seed: int, jobs: int
+) -> dict[str, Any]:
     cluster = build_cluster(shares=choice.name == "astraea")
     row = {
         "policy": choice.label,
         "values": values,
-        "lie": lie.kind,
-        "size": lie.size,
+        "lie": case.kind,
+        "size": case.size,
         "seed": seed,
     }
     drawn = draw_jobs(seed, jobs, cluster)
-    return row | run_misreport(choice, lie, drawn, cluster, values)
+    return row | run_misreport(choice, case, drawn, cluster, values)
 
 
 def run_misreport(
-    choice: PolicyChoice, lie: Lie, jobs: Sequence[Job], cluster: Cluster, values: str = STATED
+    choice: PolicyChoice,
+    case: MisreportCase,
+    jobs: Sequence[Job],
+    cluster: Cluster,
+    values: str = STATED,
 ) -> dict[str, float]:
     """Return true utilities of a run, the liar's net income from payments, and the value on offer.
 
     ``jobs`` are the true jobs, and ``values`` says how their values count.
     """
-    report = lie.apply(jobs)
+    report = case.apply(jobs)
     observers = {
         tenant: TrueRevenue(
             {job.name: job for job in jobs if job.tenant == tenant},
@@ -181,7 +187,7 @@ def draw(tables: Tables, figure: Figure) -> None:
     for row, values in zip(panels, VALUES, strict=True):
         row[0].set_ylabel(f"{values} values\nloss of the others (%)")
         for panel, choice in zip(row, POLICIES, strict=True):
-            for index, kind in enumerate(LIES):
+            for index, kind in enumerate(STRATEGIES):
                 same = summary.filter(policy=choice.label, values=values, lie=kind)
                 panel.errorbar(
                     100 * same["gain"].to_numpy(),

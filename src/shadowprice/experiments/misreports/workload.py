@@ -76,7 +76,7 @@ def draw_jobs(seed: int, jobs: int, cluster: Cluster) -> list[Job]:
             "epochs": length,
             "chunks": workers,
             "minibatches": STEPS,
-            # Measured curves make progress count in millionths, so that small lies aren't rounded.
+            # Measured curves count progress in millionths, so small misreports aren't rounded.
             "throughput": {n: round(n**0.9, 3) for n in (1, 2, 4, 8) if n <= workers},
             "worker": {"worker": 1},
             "utility": {
@@ -93,17 +93,17 @@ def draw_jobs(seed: int, jobs: int, cluster: Cluster) -> list[Job]:
 
 
 @dataclass(frozen=True, slots=True)
-class Lie:
+class MisreportCase:
     """A way of misreporting, and its size."""
 
-    kind: str = ""  # key of `LIES`; empty for an honest report
+    kind: str = ""  # key of `STRATEGIES`; empty for an honest report
     size: int = 1  # how much is misreported, such as the factor of the values
 
     def apply(self, jobs: Sequence[Job]) -> Report:
         """Return the jobs that are submitted if the liar misreports."""
         if not self.kind:
             return Report(Misreport("", "", tuple(jobs)))
-        return LIES[self.kind][1](jobs, self.size)
+        return STRATEGIES[self.kind][1](jobs, self.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +118,14 @@ Strategy = Callable[[Sequence[Job], int], Report]
 """Function that misreports the liar's jobs by some size."""
 
 
-def _by_job(lie: Callable[[int], MisreportFn]) -> Strategy:
+def _by_job(misreport: Callable[[int], MisreportFn]) -> Strategy:
     """Return the strategy of misreporting every job in the same way."""
 
     def strategy(jobs: Sequence[Job], size: int) -> Report:
         misreported = {
             index: report
             for index, job in enumerate(jobs)
-            if job.tenant == LIAR and (report := lie(size)(job)) is not None
+            if job.tenant == LIAR and (report := misreport(size)(job)) is not None
         }
         return Report(build_misreport("several", "", jobs, misreported))
 
@@ -141,20 +141,20 @@ def _inflate_late(jobs: Sequence[Job], size: int) -> Report:
     """Report values honestly for the first half of the time, and inflated ones afterwards."""
     half = jobs[-1].arrival // 2
 
-    def lie(job: Job) -> ReportedJob | None:
+    def misreport(job: Job) -> ReportedJob | None:
         return scale_value(float(size))(job) if job.arrival > half else None
 
-    return _by_job(lambda _: lie)(jobs, size)
+    return _by_job(lambda _: misreport)(jobs, size)
 
 
 def _inflate_tenth(jobs: Sequence[Job], size: int) -> Report:
     """Inflate the values of every tenth job."""
     own = [job.name for job in jobs if job.tenant == LIAR][::10]
 
-    def lie(job: Job) -> ReportedJob | None:
+    def misreport(job: Job) -> ReportedJob | None:
         return scale_value(float(size))(job) if job.name in own else None
 
-    return _by_job(lambda _: lie)(jobs, size)
+    return _by_job(lambda _: misreport)(jobs, size)
 
 
 def _use_accounts(jobs: Sequence[Job], size: int) -> Report:
@@ -193,7 +193,7 @@ def _poor_sham(job: Job, size: int) -> Job:
     return replace(job, required=job.required * size, epochs=job.epochs * size)
 
 
-LIES: Final[Mapping[str, tuple[tuple[int, ...], Strategy]]] = {
+STRATEGIES: Final[Mapping[str, tuple[tuple[int, ...], Strategy]]] = {
     "inflate": ((2, 10, 100, 1000), _by_job(lambda size: scale_value(float(size)))),
     "inflate late": ((1000,), _inflate_late),
     "inflate a tenth": ((1000,), _inflate_tenth),

@@ -142,7 +142,7 @@ def draw(tables: Tables, figure: Figure) -> None:
     values = table["least_value"].unique().sort().to_list()
     panels = figure.subplots(1, len(OASIS), sharey=True)
     for panel, variant in zip(panels, OASIS, strict=True):
-        for at, (minimum_value, colour) in enumerate(zip(values, PALETTE, strict=False)):
+        for index, (minimum_value, colour) in enumerate(zip(values, PALETTE, strict=False)):
             mine = table.filter(
                 (pl.col("policy") == variant.key) & (pl.col("least_value") == minimum_value)
             )
@@ -153,7 +153,7 @@ def draw(tables: Tables, figure: Figure) -> None:
                 color=colour,
                 label=f"[{minimum_value:g}, 100]",
             )
-            shift = OFFSET * (at - (len(values) - 1) / 2)
+            shift = OFFSET * (index - (len(values) - 1) / 2)
             drawn = mine.filter(pl.col("ratio").is_finite())
             position = drawn["servers"] + shift
             panel.scatter(position, drawn["ratio"], s=12, color=colour)

@@ -90,7 +90,7 @@ def measure(settings: ExperimentSettings, drive: Drive = simulated) -> Tables:
     trial: mean, 95 % interval, and p of a permutation test after Holm's correction.
     """
     trials = _trials(settings)
-    jobs_table = _played(settings, drive, (_DRAWN,))
+    jobs_table = _run_trials(settings, drive, (_DRAWN,))
     trial_table = jobs_table.group_by("policy", "trial", maintain_order=True).agg(
         pl.col("utility").sum()
     )
@@ -122,7 +122,7 @@ def measure(settings: ExperimentSettings, drive: Drive = simulated) -> Tables:
 def measure_targets(settings: ExperimentSettings, drive: Drive = simulated) -> Tables:
     """Run `measure`, and the same jobs with earlier targets: table ``targets``."""
     tables = measure(settings, drive)
-    earlier = _played(settings, drive, LATEST_TARGETS[:-1])
+    earlier = _run_trials(settings, drive, LATEST_TARGETS[:-1])
     jobs = pl.concat([earlier, tables["jobs"]])
     by_range = jobs.group_by("latest_target", "policy", maintain_order=True).agg(
         (pl.col("utility").sum() / _trials(settings)).alias("utility"),
@@ -137,7 +137,7 @@ def _trials(settings: ExperimentSettings) -> int:
     return 3 if settings.quick else TRIALS
 
 
-def _played(settings: ExperimentSettings, drive: Drive, latest: Sequence[int]) -> pl.DataFrame:
+def _run_trials(settings: ExperimentSettings, drive: Drive, latest: Sequence[int]) -> pl.DataFrame:
     """Return one row for each job of every trial, policy and range of targets."""
     results = settings.each(
         _rows,

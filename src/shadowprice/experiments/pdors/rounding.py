@@ -21,7 +21,7 @@ from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place
 from shadowprice.kernels.slots.polygons import Slot
 from shadowprice.kernels.slots.rounding import WHOLE, Wanted, mix, round_feasibly
 from shadowprice.policies.pdors.parameters import PdorsParameters
-from shadowprice.policies.pdors.planner import PdorsPlanner, SlotChoices, pairs_of
+from shadowprice.policies.pdors.planner import PdorsPlanner, SlotChoices, build_pairs
 from shadowprice.policies.pdors.policy import Pdors
 from shadowprice.simulator.driver import Simulation
 
@@ -124,7 +124,7 @@ def _place(
     machines = len(slot.free)
     return place_external(
         slot,
-        pairs_of(job),
+        build_pairs(job),
         np.full(len(job.worker_counts), np.inf),
         Method(method, False, gain, 1.0, TRIES),
         choices.streams[state],
@@ -190,7 +190,7 @@ def solve_interior(
 def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame:
     """Round a vertex and an interior solution of every placement in one state."""
     slot = slot_at(choices.slots, state)
-    workers, servers = pairs_of(job)
+    workers, servers = build_pairs(job)
     optimum, _, _ = _place(job, choices, state, EXACT, 2.0)
     vertex = np.full((len(workers), 2, len(slot.free)), np.nan)
     solve_slots_lp(slot, workers, servers, False, vertex)
@@ -218,7 +218,7 @@ def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def _rounded(seed: int, solutions: bool) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
+def _probe_rounding(seed: int, solutions: bool) -> tuple[list[pl.DataFrame], list[pl.DataFrame]]:
     on = cluster(MACHINES, SLOTS, SLOT, seed)
     jobs = workload(on, JOBS, SLOTS, ratio=1.0, seed=seed)
     probe = PlacementProbe(PolicyContext(on, jobs, SLOTS, seed), PRINTED, 4, solutions=solutions)
@@ -263,7 +263,7 @@ def measure(settings: ExperimentSettings) -> Tables:
     """
     seeds = 2 if settings.quick else 10
     results = settings.each(
-        _rounded,
+        _probe_rounding,
         [(settings.seed + index, index < SOLUTION_SEEDS) for index in range(seeds)],
         lambda seed, _: f"seed {seed}",
     )

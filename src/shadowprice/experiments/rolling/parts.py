@@ -83,14 +83,14 @@ def measure_misstated(settings: ExperimentSettings) -> Tables:
     """Run policies on jobs with misstated work."""
     learning = [scheme for scheme in POLICY_VARIANTS if scheme.label in LEARNING]
     rows = settings.each(
-        _misstated,
+        _run_misstated,
         product(_few(settings), FACTORS, learning, [settings.seed]),
         lambda workload, name, scheme, _: f"{workload.name}, {name}, {scheme.label}",
     )
     return {"misstated": pl.DataFrame(rows, infer_schema_length=None)}
 
 
-def _misstated(
+def _run_misstated(
     workload: NamedWorkload, name: str, scheme: PolicyChoice, seed: int
 ) -> dict[str, Any]:
     scenario = misstated(workload.scenario(seed), FACTORS[name])

@@ -83,8 +83,8 @@ def scaled(
         record["arrival"] = f"{int(workload.arrival[index] / NANO / SLOT)} slots"
         record["minibatch_time"] = f"{float(workload.minibatch_time[index] * scale / NANO):.9f}s"
         record["gradient"] = f"{int(profile.gradient * scale)}B"
-        record["worker"] = _scaled(profile.worker, cores, memory)
-        record["ps"] = _scaled(profile.ps or {}, cores, memory)
+        record["worker"] = _scale_resources(profile.worker, cores, memory)
+        record["ps"] = _scale_resources(profile.ps or {}, cores, memory)
         if restart is not None:
             record["restart"] = f"{restart:.2f}s"
         records.append(record)
@@ -95,7 +95,7 @@ def scaled(
     return InputFiles(cluster, tuple(records), float(seconds), slots, pace)
 
 
-def _scaled(
+def _scale_resources(
     request: Mapping[str, int], cores: Fraction, memory: Fraction
 ) -> dict[str, int | float | str]:
     """Return the resources of a process as in a job file."""

@@ -71,25 +71,25 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
     """Measure a start, run the jobs for real under each policy, and simulate the same files."""
     check_live_jobs(training=True)
     size = QUICK if settings.quick else FULL
-    where = settings.where or ExecutorTarget()
+    target = settings.target or ExecutorTarget()
     (start,) = settings.each(
-        _started, [(size, where, settings.seed)], lambda *_: "measuring a start"
+        _mean_start_seconds, [(size, target, settings.seed)], lambda *_: "measuring a start"
     )
     restart = min(float(size.seconds), start)
     files = _files(size, settings.seed, restart)
     ran = settings.each(
         _ran,
-        [(size, choice, where, settings.seed, restart) for choice in size.policies],
+        [(size, choice, target, settings.seed, restart) for choice in size.policies],
         lambda _size, choice, *_: f"really running under {choice.label}",
     )
     rows: list[dict[str, Any]] = []
     curves: list[dict[str, Any]] = []
     hindsight: list[float] = []
-    for choice, lived in zip(size.policies, ran, strict=True):
-        _compare(files, choice, lived, rows, curves)
-        mean_start = _mean_start(files, lived)
+    for choice, live_results in zip(size.policies, ran, strict=True):
+        _compare(files, choice, live_results, rows, curves)
+        mean_start = _mean_start(files, live_results)
         adjusted = _files(size, settings.seed, restart if mean_start is None else mean_start)
-        hindsight.append(_predicted_utility(adjusted, choice, lived))
+        hindsight.append(_predicted_utility(adjusted, choice, live_results))
     # A column without values has no type of its own.
     integers = dict.fromkeys(("completion", "predicted_completion"), pl.Int64)
     floats = dict.fromkeys(("late", "predicted_late", "start"), pl.Float64)
@@ -99,7 +99,7 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
         "jobs": table,
         "progress": progress,
         "starts": pl.DataFrame(
-            [{"executor": where.executor, "slot": size.seconds, "start": start}]
+            [{"executor": target.executor, "slot": size.seconds, "start": start}]
         ),
         "summary": _summary(
             table, progress, [choice.label for choice in size.policies]
@@ -114,11 +114,11 @@ def _files(size: ExperimentScale, seed: int, restart: float | None) -> InputFile
 # ------------------------------------------------------------------ real runs
 
 
-def _lived(
+def _run_live(
     files: InputFiles,
     jobs: Sequence[Mapping[str, Any]],
     choice: PolicyChoice,
-    where: ExecutorTarget,
+    target: ExecutorTarget,
     seed: int,
     slots: int,
 ) -> dict[str, LiveJobResult]:
@@ -128,11 +128,11 @@ def _lived(
         after = files.seconds * int(str(job["arrival"]).removesuffix(" slots"))
         submissions.append((after, to_submission(files, job, seed)))
     return run_live_in_temp_dir(
-        files.cluster, submissions, choice, files.seconds * slots, where, ahead=SUBMIT_LEAD_SECONDS
+        files.cluster, submissions, choice, files.seconds * slots, target, ahead=SUBMIT_LEAD_SECONDS
     )
 
 
-def _started(size: ExperimentScale, where: ExecutorTarget, seed: int) -> float:
+def _mean_start_seconds(size: ExperimentScale, target: ExecutorTarget, seed: int) -> float:
     """Return the mean seconds without progress after a start, from the beginning of a slot.
 
     In the runs several jobs start and move at one slot boundary, and share this machine's
@@ -150,58 +150,60 @@ def _started(size: ExperimentScale, where: ExecutorTarget, seed: int) -> float:
     ]
     once = PROBE_GAP_SLOTS * len(waves)
     for slots in (once, BUSY_RETRY_FACTOR * once):
-        lived = _lived(files, jobs, PolicyChoice("drf"), where, seed, slots)
+        live_results = _run_live(files, jobs, PolicyChoice("drf"), target, seed, slots)
         for wave in reversed(waves):
-            starts = [lived[str(job["name"])].start(files.speeds(job)) for job in wave]
+            starts = [live_results[str(job["name"])].start(files.speeds(job)) for job in wave]
             measured = [value for value in starts if value is not None]
             if measured:
                 return fmean(measured)
-    reasons = [value.record.get("reason") for value in lived.values()]
+    reasons = [value.record.get("reason") for value in live_results.values()]
     raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {reasons}")
 
 
 def _ran(
-    size: ExperimentScale, choice: PolicyChoice, where: ExecutorTarget, seed: int, restart: float
+    size: ExperimentScale, choice: PolicyChoice, target: ExecutorTarget, seed: int, restart: float
 ) -> dict[str, LiveJobResult]:
     """Run all jobs under a policy until the last slot is over."""
     files = _files(size, seed, restart)
-    return _lived(files, files.jobs, choice, where, seed, size.slots)
+    return _run_live(files, files.jobs, choice, target, seed, size.slots)
 
 
 # ------------------------------------------------------------------ comparison with the simulator
 
 
 def simulated(
-    files: InputFiles, choice: PolicyChoice, lived: Mapping[str, LiveJobResult] | None = None
+    files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult] | None = None
 ) -> RunData:
     """Simulate the files, or the jobs as they were really submitted.
 
-    With ``lived``, jobs have their real names and submission times. `fifo` draws numbers of workers
-    by name.
+    With ``live_results``, jobs have their real names and submission times. `fifo` draws numbers of
+    workers by name.
     """
-    if lived is None:
+    if live_results is None:
         source = ScenarioSource(cluster=dict(files.cluster), jobs=list(files.jobs))
         return run_policy(source.scenario()[0], choice)
     # A job that is submitted ahead of its slot gets its response within the slot before.
-    return run_policy(submitted_scenario(files.cluster, files.jobs, lived), choice, at_once=True)
+    return run_policy(
+        submitted_scenario(files.cluster, files.jobs, live_results), choice, at_once=True
+    )
 
 
 def _compare(
     files: InputFiles,
     choice: PolicyChoice,
-    lived: Mapping[str, LiveJobResult],
+    live_results: Mapping[str, LiveJobResult],
     rows: list[dict[str, Any]],
     curves: list[dict[str, Any]],
 ) -> None:
     """Compare real results with a simulation of the same files and submissions."""
-    run = simulated(files, choice, lived)
+    run = simulated(files, choice, live_results)
     simulated_jobs = {row["job"]: row for row in run.jobs.iter_rows(named=True)}
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
-    base = next(iter(lived.values())).base
+    base = next(iter(live_results.values())).base
     end = base + files.slots
     for job in files.jobs:
         name = str(job["name"])
-        result = lived[name]
+        result = live_results[name]
         record = result.record
         forecast = simulated_jobs[record["name"]]
         done = _within(record["completion_slot"], end) if record["state"] == "finished" else None
@@ -237,19 +239,19 @@ def _compare(
         curves += progress_rows(choice.label, name, predicted, measured, range(base, end), work)
 
 
-def _mean_start(files: InputFiles, lived: Mapping[str, LiveJobResult]) -> float | None:
+def _mean_start(files: InputFiles, live_results: Mapping[str, LiveJobResult]) -> float | None:
     """Return the mean duration of first starts, at most a slot; None if no job started."""
-    starts = (lived[str(job["name"])].start(files.speeds(job)) for job in files.jobs)
+    starts = (live_results[str(job["name"])].start(files.speeds(job)) for job in files.jobs)
     measured = [seconds for seconds in starts if seconds is not None]
     return min(files.seconds, fmean(measured)) if measured else None
 
 
 def _predicted_utility(
-    files: InputFiles, choice: PolicyChoice, lived: Mapping[str, LiveJobResult]
+    files: InputFiles, choice: PolicyChoice, live_results: Mapping[str, LiveJobResult]
 ) -> float:
     """Return the simulated utility at the end of the run."""
-    run = simulated(files, choice, lived)
-    end = next(iter(lived.values())).base + files.slots
+    run = simulated(files, choice, live_results)
+    end = next(iter(live_results.values())).base + files.slots
     done = run.jobs.filter(pl.col("completion") < end)
     return float(done["utility"].sum())
 

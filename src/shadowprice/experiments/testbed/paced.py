@@ -103,22 +103,22 @@ POLICIES: Final = ("oasis", "rrh", "drf", "fifo", "dorm", "rolling")
 
 def measure_paced(settings: ExperimentSettings) -> Tables:
     """Run one draw under several policies, and simulate it as it was submitted."""
-    where = settings.where or ExecutorTarget()
-    labels = POLICIES if where.executor != "ray" else ("oasis",)
+    target = settings.target or ExecutorTarget()
+    labels = POLICIES if target.executor != "ray" else ("oasis",)
     variants = [
         replace(candidate, end=False) for candidate in VARIANTS if candidate.label in labels
     ]
     slots = 3 if settings.quick else 10
-    local = where.executor == "local"
+    local = target.executor == "local"
     seconds = SECONDS if local else NODE_SECONDS
-    share = NODE_SHARE if where.executor == "kubernetes" else Fraction(1)
+    share = NODE_SHARE if target.executor == "kubernetes" else Fraction(1)
     restart = (RESTART if local else NODE_RESTART) * seconds
     files = scaled(seconds, seed=settings.seed, slots=slots, restart=restart, share=share)
     with ThreadPoolExecutor(len(variants)) as threads:
         lives = list(
             threads.map(
-                lambda variant, delay: _lived(
-                    files, variant, settings.seed, _target(where, variant), delay
+                lambda variant, delay: _run_live(
+                    files, variant, settings.seed, _target(target, variant), delay
                 ),
                 variants,
                 # Otherwise the slots of all services begin together, and with them their starts:
@@ -128,8 +128,8 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
         )
     rows = [
         row
-        for variant, lived in zip(variants, lives, strict=True)
-        for row in _rows(files, variant, settings.seed, lived)
+        for variant, live_results in zip(variants, lives, strict=True)
+        for row in _rows(files, variant, settings.seed, live_results)
     ]
     jobs = pl.DataFrame(rows, infer_schema_length=None)
     summary = jobs.group_by("policy", maintain_order=True).agg(
@@ -142,18 +142,18 @@ def measure_paced(settings: ExperimentSettings) -> Tables:
     return {"summary": summary, "jobs": jobs}
 
 
-def _target(where: ExecutorTarget, variant: Variant) -> ExecutorTarget:
+def _target(target: ExecutorTarget, variant: Variant) -> ExecutorTarget:
     """Return the executor of a policy's service, apart from those of the others."""
-    if where.executor != "kubernetes":
-        return where
+    if target.executor != "kubernetes":
+        return target
     settings = [f"namespace={NAMESPACE}{variant.label}"]
-    for setting in where.settings:
+    for setting in target.settings:
         key, value = setting.split("=", 1)
         if key == "shared":
             value = str(Path(value, variant.label))
             Path(value).mkdir(parents=True, exist_ok=True)
         settings.append(f"{key}={value}")
-    return replace(where, settings=tuple(settings))
+    return replace(target, settings=tuple(settings))
 
 
 def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
@@ -162,8 +162,8 @@ def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
     return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
 
 
-def _lived(
-    files: InputFiles, variant: Variant, seed: int, where: ExecutorTarget, delay: float
+def _run_live(
+    files: InputFiles, variant: Variant, seed: int, target: ExecutorTarget, delay: float
 ) -> dict[str, LiveJobResult]:
     """Run the jobs under a policy's service, which starts after ``delay`` seconds."""
     time.sleep(delay)
@@ -178,22 +178,22 @@ def _lived(
         jobs.append((files.seconds * files.arrival(name), record))
     choice = _settings(files, variant, seed).choice
     limit = files.seconds * files.slots
-    return run_live_in_temp_dir(files.cluster, jobs, choice, limit, where, ahead=AHEAD)
+    return run_live_in_temp_dir(files.cluster, jobs, choice, limit, target, ahead=AHEAD)
 
 
 def _rows(
-    files: InputFiles, variant: Variant, seed: int, lived: Mapping[str, LiveJobResult]
+    files: InputFiles, variant: Variant, seed: int, live_results: Mapping[str, LiveJobResult]
 ) -> list[dict[str, Any]]:
-    scenario = submitted_scenario(files.cluster, files.jobs, lived, seed)
+    scenario = submitted_scenario(files.cluster, files.jobs, live_results, seed)
     choice = _settings(files, variant, seed).choice
     policy = choice.build(PolicyContext(cluster=scenario.cluster))
     run = record_run(scenario, choice.label, policy, at_once=True)
     predicted = dict(run.jobs.select("job", "completion").iter_rows())
-    base = next(iter(lived.values())).base
+    base = next(iter(live_results.values())).base
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     rows = []
     for job in files.jobs:
-        result = lived[str(job["name"])]
+        result = live_results[str(job["name"])]
         utility = JobSpec.model_validate(job).resolve(on).utility
         arrival = base + files.arrival(str(job["name"]))
         real = result.record["completion_slot"] if result.record["state"] == "finished" else None

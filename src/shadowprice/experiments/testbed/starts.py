@@ -47,7 +47,7 @@ def measure_starts(settings: ExperimentSettings) -> Tables:
         for number in range(draws)
     ]
     rows = settings.each(
-        earned, cases, lambda choice, start, _: f"{choice.label}, a start of {start:g} s"
+        run_policy_draw, cases, lambda choice, start, _: f"{choice.label}, a start of {start:g} s"
     )
     table = pl.DataFrame(rows)
     summary = table.group_by("policy", "start", maintain_order=True).agg(
@@ -79,7 +79,7 @@ def _differences(runs: pl.DataFrame) -> pl.DataFrame:
     return pl.DataFrame(rows)
 
 
-def earned(choice: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
+def run_policy_draw(choice: PolicyChoice, start: float, seed: int) -> dict[str, Any]:
     """Return a policy's utility on one draw of the jobs, and the promises that it keeps.
 
     ``start`` is the seconds that a job loses when it starts or moves.

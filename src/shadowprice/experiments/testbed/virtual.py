@@ -149,7 +149,9 @@ def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     if variant.given:
         choice = replace(choice, settings=constants(files, seed))
     end = BEFORE + files.slots if variant.end else None
-    completions = _lived(files, choice, seed, end) if live else _simulated(files, choice, seed, end)
+    completions = (
+        _run_virtual(files, choice, seed, end) if live else _simulate_jobs(files, choice, seed, end)
+    )
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
     rows = []
     for job in files.jobs:
@@ -176,7 +178,7 @@ def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     return rows
 
 
-def _submitted(files: InputFiles, job: Mapping[str, Any]) -> float:
+def _submission_seconds(files: InputFiles, job: Mapping[str, Any]) -> float:
     """Return the submission time of a job in seconds since the start of the service."""
     share = AHEAD / SECONDS
     return (BEFORE + files.arrival(str(job["name"])) - share) * files.seconds
@@ -184,7 +186,9 @@ def _submitted(files: InputFiles, job: Mapping[str, Any]) -> float:
 
 def _scenario(files: InputFiles, seed: int, end: int | None) -> Scenario:
     """Return the draw for the simulator, with the submission times of the live service."""
-    documents = [{**job, "arrival": f"{_submitted(files, job):.0f}s"} for job in files.jobs]
+    documents = [
+        {**job, "arrival": f"{_submission_seconds(files, job):.0f}s"} for job in files.jobs
+    ]
     scenario, _ = ScenarioSource(cluster=dict(files.cluster), jobs=documents).scenario(seed)
     return replace(scenario, until=end)
 
@@ -206,7 +210,7 @@ def constants(files: InputFiles, seed: int) -> dict[str, Any]:
     return settings
 
 
-def _simulated(
+def _simulate_jobs(
     files: InputFiles, choice: PolicyChoice, seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
     scenario = _scenario(files, seed, end)
@@ -221,7 +225,7 @@ def _rate(pace: float) -> Rate:
     return lambda shares: sum(share.workers for share in shares) / pace
 
 
-def _lived(
+def _run_virtual(
     files: InputFiles, choice: PolicyChoice, seed: int, end: int | None
 ) -> dict[str, tuple[int | None, int]]:
     generator = random.Random(f"testbed starts {seed}")
@@ -239,7 +243,7 @@ def _lived(
         )
         record = {key: value for key, value in job.items() if key != "arrival"}
         record["run"] = {"command": ["train"], "grace": "60s"}
-        submitted.append((_submitted(files, job), record, behaviour))
+        submitted.append((_submission_seconds(files, job), record, behaviour))
     end_seconds = (BEFORE + files.slots) * SECONDS
     # The last slot counts only after its end.
     seconds = end_seconds + 0.5 * SECONDS

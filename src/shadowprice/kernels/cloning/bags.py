@@ -140,21 +140,12 @@ def cheapest_copies(
     Returns whether the copies meet both constraints, and a lower bound of the expected cost of
     copies that meet (6).
 
-    Parameters
-    ----------
-    count, decay : int64[G], float64[G]
-        Tasks in each group, and their a = -ln S at the deadline.
-    cost : float64[G, R]
-        From `copy_costs`.
-    budget : float
-        C = -ln(1 - epsilon).
-    places : int
-        Maximum number of copies in total, (1b).
-    copies : int64[G]
-        Copies of each task; written.
-    change : int64[4]
-        Written: a group (-1 for none), the number of its tasks with another number of copies, that
-        number, and the copies of one more of its tasks.
+    ``count`` (groups,): tasks of each group; ``decay`` (groups,): their a = -ln S at the deadline.
+    ``cost`` (groups, copies): as `copy_costs` returns. ``budget``: C = -ln(1 - epsilon).
+    ``places``: maximum number of copies in total, (1b).
+    ``copies`` (groups,): copies of each task; written. ``change`` (4,): written: a group (-1 for
+    none), the number of its tasks with another number of copies, that number, and the copies of
+    one more of its tasks.
     """
     groups, most = cost.shape
     late = np.empty((groups, most))

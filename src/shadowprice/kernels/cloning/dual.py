@@ -32,30 +32,15 @@ def subgradient(
     Step t moves k by gamma_t ``k_scale`` (sum phi - C) and l by gamma_t ``l_scale`` (sum r - M)
     with gamma_t = 1 / (1 + t / ``patience``): the sum of steps diverges and that of their squares
     converges (Theorem 2). A scale is Algorithm 1 on the constraint multiplied by its square root.
+    ``budget`` is C, and ``machines`` is M; both are above 0.
 
     Returns k, l, the number of iterations, and the larger share by which a constraint is violated,
-    or loose at a positive price.
+    or loose at a positive price. It stops when both constraints hold, or bind, within the share
+    ``tolerance`` of C and of M.
 
-    Parameters
-    ----------
-    most : ndarray of int64, shape (groups,)
-        Maximum copies of a task of each group.
-    relaxed : bool
-        Whether phi is h = exp(-a r) instead of -ln(1 - h).
-    budget, machines : float
-        C and M, above 0, which bound the sum of phi and the copies of all tasks.
-    k, l : float
-        Initial multipliers.
-    k_scale, l_scale : float
-        Step sizes at t = 0, above 0.
-    patience : float
-        Number of iterations after which steps are half as long.
-    tolerance : float
-        Stop when both constraints hold, or bind, within this share of C and of M.
-    ratios : ndarray of float64, shape (groups,)
-        Initial copies of a task of each group; the last responses on return.
-    trail : ndarray, shape (n, 3)
-        k, l and the dual value of the first n iterations; written.
+    ``most`` (groups,): maximum copies of a task. ``relaxed``: phi is h = exp(-a r) instead of
+    -ln(1 - h). ``ratios`` (groups,): initial copies of a task; the last responses on return.
+    ``trail`` (n, 3): k, l and the dual value of the first n iterations; written.
     """
     sums = np.zeros(6)
     violation = np.inf

@@ -214,7 +214,7 @@ def extend(
 
 
 @kernel
-def undominated(
+def list_undominated(
     order: Integers,
     penalty: Floats,
     late: Floats,

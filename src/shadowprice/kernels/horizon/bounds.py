@@ -178,16 +178,9 @@ def relaxations(
 ) -> tuple[Floats, Floats, Floats]:
     """Return the linear relaxation and a rounded solution for every completion slot, in one pass.
 
-    ``class_of`` (slots,) is the class of each slot.
-
-    Returns
-    -------
-    lower : float64[T]
-        Cost of the relaxation over slots 0..t; ``inf`` if the slots can't gather enough.
-    upper : float64[T]
-        Cost of the relaxation with all of its break edge: a feasible solution.
-    multiplier : float64[T]
-        Slope of the break edge, the relaxation's price of a unit.
+    ``class_of`` (slots,) is the class of each slot. The result has three arrays (slots,): the cost
+    of the relaxation over slots 0..t (``inf`` if they can't gather enough); the cost of the
+    feasible solution with all of the break edge; the slope of that edge, the price of a unit.
     """
     option_gain, option_cost, _, _, hull, slope, hull_count = options
     slots = len(class_of)

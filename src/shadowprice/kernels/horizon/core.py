@@ -58,7 +58,7 @@ def _write(states: States, target: States, start: int) -> None:
 
 
 @kernel
-def _join(
+def _combine_nodes(
     nodes: Integers,
     node: int,
     x: int,
@@ -208,11 +208,13 @@ def _add_equal_slots(
             low -= most
             if high < FAR:
                 high -= fewest
-        states = _join(nodes, used, node, node, low, high, target, states)
+        states = _combine_nodes(nodes, used, node, node, low, high, target, states)
         node = used
         used += 1
         if sizes[level] % 2 == 1:
-            states = _join(nodes, used, node, leaf, lows[level], highs[level], target, states)
+            states = _combine_nodes(
+                nodes, used, node, leaf, lows[level], highs[level], target, states
+            )
             node = used
             used += 1
     return used, states
@@ -322,7 +324,7 @@ def _deviation_below(
         high = FAR
         if ceiling < FAR:
             high = ceiling - reach_down - y_fewest
-        states = _join(nodes, used, x, p, need - reach_up - y_most, high, target, states)
+        states = _combine_nodes(nodes, used, x, p, need - reach_up - y_most, high, target, states)
         x = used
         used += 1
 
@@ -347,27 +349,14 @@ def best_deviation(
 ) -> tuple[float, Integers]:
     """Find the cheapest way to gather ``need`` units beyond the base option of every slot.
 
-    Parameters
-    ----------
-    need : int
-        Units still needed when every slot takes its base option (> 0).
-    modulus : int
-        Length of the break edge.
-    gap : float
-        Upper bound of the total reduced cost of a solution, with the price of excess units.
-    multiplier : float
-        Slope of the break edge of the relaxation.
-    slack : float
-        Cost difference below which two partial solutions count as equal.
-    copies, base : int64[K]
-        Slots of each class, and its option with least reduced cost, the smallest on ties.
+    Returns the cost above the relaxation (``inf`` if no solution is below ``gap``), and the slots
+    of each class that take each option (classes, choices + 1).
 
-    Returns
-    -------
-    excess : float
-        Cost above the relaxation, ``inf`` if no solution is below ``gap``.
-    count : int64[K, C + 1]
-        Slots of each class that take each option.
+    ``modulus`` and ``multiplier`` are length and slope of the break edge of the relaxation.
+    ``gap`` bounds the total reduced cost of a solution, with the price of excess units. Two partial
+    solutions whose costs differ by less than ``slack`` count as equal.
+    ``copies``, ``base`` (classes,): slots of each class, and its option with least reduced cost,
+    the smallest on ties.
     """
     least = np.empty(0)
     bound = 0.0

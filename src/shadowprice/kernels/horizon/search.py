@@ -204,7 +204,7 @@ def _last_used(option: Integers) -> int:
     return used
 
 
-def _checked(cost: Floats, gain: Integers) -> tuple[Floats, Integers]:
+def _check_inputs(cost: Floats, gain: Integers) -> tuple[Floats, Integers]:
     """Return contiguous arrays; raise ValueError for wrong shapes, costs < 0 or gains < 1."""
     cost = np.ascontiguousarray(cost, dtype=np.float64)
     # Copied, because numba would compile everything again for a read-only array.
@@ -226,6 +226,10 @@ def best_schedule(
 ) -> Found:
     """Return the schedule of largest payoff: exactly (to 1e-9 relative), or to within a gap.
 
+    This is OASiS problem (27): max over t of f(t - a) - cost(t), where cost(t) is problem (28). On
+    equal payoffs the earliest completion wins; with a gap, of rounded schedules only. The same
+    input always gives the same choices. Raise `ValueError` if an argument is out of range.
+
     Parameters
     ----------
     cost : float64[T, C]
@@ -241,24 +245,8 @@ def best_schedule(
         Relative gap >= 0: if the largest payoff is positive, ``bound - payoff`` is at most this
         share of ``bound``. If it isn't, and the gap isn't 0, the result is any schedule without a
         positive payoff, with a bound that isn't positive either.
-
-    Returns
-    -------
-    Found
-        On equal payoffs the earliest completion; with a gap, of rounded schedules only. The same
-        input always gives the same choices.
-
-    Raises
-    ------
-    ValueError
-        If shapes disagree, a cost is negative or not a number, a gain is below 1, or the gap is not
-        a number of at least 0.
-
-    Notes
-    -----
-    OASiS problem (27): max over t of f(t - a) - cost(t), where cost(t) is problem (28).
     """
-    cost, gain = _checked(cost, gain)
+    cost, gain = _check_inputs(cost, gain)
     utility = np.ascontiguousarray(utility, dtype=np.float64)
     if utility.shape != (cost.shape[0],):
         raise ValueError(f"utility must have one entry a slot ({cost.shape[0]})")

@@ -36,12 +36,8 @@ Ends = npt.NDArray[np.int32]
 def fill_run_ends(free: Integers, ends: Ends) -> None:
     """Fill the run ends of every server from its free places.
 
-    Parameters
-    ----------
-    free : int64, shape (slots, servers)
-        Free places; none above ``ends.shape[1] - 1``.
-    ends : int32, shape (slots, most places + 1, servers)
-        Filled: first slot from ``t`` on with fewer than ``k`` free places, or ``slots``.
+    ``free``: (slots, servers). ``ends`` (slots, most places + 1, servers): first slot from ``t`` on
+    with fewer than ``k`` free places, or ``slots``; written.
     """
     slots, servers = free.shape
     for slot in range(slots - 1, -1, -1):

@@ -22,18 +22,9 @@ SMALLEST = -745.1332191019411
 def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -> float:
     """Return exp(ln L + (g / c) (ln U - ln L)), the price of a resource on a server, OASiS (22).
 
-    Parameters
-    ----------
-    used, capacity : int
-        Amounts; the fraction used is from 0 to 1.
-    ln_low, ln_high : float
-        Logarithms of the price of an unused and of a full server. ``-inf`` for ``ln_low`` means
-        free until full.
-
-    Returns
-    -------
-    float
-        The price; 0 for a resource that is unlimited or that the server lacks.
+    ``ln_low`` and ``ln_high`` are the logarithms of the price of an unused and of a full server;
+    ``-inf`` for ``ln_low`` means free until full. The price is 0 for a resource that is unlimited
+    or that the server lacks.
     """
     if capacity <= 0 or capacity >= UNLIMITED:
         return 0.0
@@ -57,19 +48,10 @@ def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -
 def exponential_prices(
     used: Integers, capacity: Integers, ln_low: Floats, ln_high: Floats
 ) -> Floats:
-    """Return the price of every resource on every server.
+    """Return the price of a share of 1 of every resource on every server for one slot.
 
-    Parameters
-    ----------
-    used, capacity : int64[S, R]
-        Used amounts and capacity.
-    ln_low, ln_high : float64[R]
-        As in `exponential_price`.
-
-    Returns
-    -------
-    float64[S, R]
-        Price of a share of 1 for one slot.
+    ``used``, ``capacity``, result: (servers, resources). ``ln_low``, ``ln_high``: (resources,), as
+    in `exponential_price`.
     """
     servers, resources = capacity.shape
     price = np.empty((servers, resources))
@@ -80,7 +62,7 @@ def exponential_prices(
 
 
 @inlined
-def priced(price: Floats, share: Floats) -> float:
+def demand_cost(price: Floats, share: Floats) -> float:
     """Return the cost of a demand: the sum of price times share.
 
     An infinite price of a resource with share 0 counts as 0.

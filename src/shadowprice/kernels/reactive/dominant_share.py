@@ -17,7 +17,7 @@ from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.places import (
     SAME,
     Places,
-    compared,
+    compare_placement,
     empty,
     grant,
     keep,
@@ -118,5 +118,5 @@ def fill(
     for j in range(jobs):
         change[j] = SAME
         if touched[j] or places.standing[rows[j]]:
-            change[j] = compared(places, rows[j])
+            change[j] = compare_placement(places, rows[j])
     return share

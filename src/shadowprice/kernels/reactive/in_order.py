@@ -7,7 +7,7 @@ from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.reactive.places import (
     SAME,
     Places,
-    compared,
+    compare_placement,
     empty,
     grant,
     keep,
@@ -51,4 +51,4 @@ def run_in_order(
         if room and not grant(free, spare, places, row, workers[row], servers_needed[row], cursors):
             keep(spare, places, row, -1)
             room = room_left(free, places, least)
-        change[j] = compared(places, row)
+        change[j] = compare_placement(places, row)

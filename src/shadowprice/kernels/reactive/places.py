@@ -80,7 +80,7 @@ def empty(places: Places, row: int) -> None:
 
 
 @kernel
-def compared(places: Places, row: int) -> int:
+def compare_placement(places: Places, row: int) -> int:
     """Compare a job's new placement with its current one."""
     less = False
     more = False

@@ -116,7 +116,7 @@ def reckon(
 
 
 @kernel
-def join(j: int, values: Floats, order: Integers) -> None:
+def insert_position(j: int, values: Floats, order: Integers) -> None:
     """Insert the last position ``j`` into ``j`` positions sorted by value."""
     low, high = 0, j
     while low < high:
@@ -131,7 +131,7 @@ def join(j: int, values: Floats, order: Integers) -> None:
 
 
 @kernel
-def leave(j: int, order: Integers) -> None:
+def remove_position(j: int, order: Integers) -> None:
     """Remove the last position ``j`` from ``j + 1`` sorted positions."""
     k = 0
     while order[k] != j:

@@ -22,18 +22,10 @@ def completes(
 ) -> int:
     """Return the completion slot of a job with a maximum level, -1 if not before ``end``.
 
-    Parameters
-    ----------
-    begins : int64[intervals + 1]
-        First slot of each interval, ascending, and the end of the last.
-    room : int64[intervals]
-        Highest level that fits in each that starts before ``end``; -1 for none.
-    gains : int64[levels]
-        Progress units of a slot with each level; 0 if nothing is certain.
-    top : int
-        Maximum level.
-    left : int
-        Remaining progress units.
+    ``begins`` (intervals + 1,): first slot of each interval, ascending, and the end of the last.
+    ``room`` (intervals,): highest level that fits in each that starts before ``end``; -1 for none.
+    ``gains`` (levels,): progress units of a slot with each level; 0 if nothing is certain.
+    ``left``: remaining progress units.
     """
     for k in range(intervals):
         if begins[k] >= end:

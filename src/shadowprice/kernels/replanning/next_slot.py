@@ -156,28 +156,16 @@ def plan_waiting(
 ) -> None:
     """Plan waiting jobs in order, each in the capacity that the plans before it leave.
 
-    Parameters
-    ----------
-    line : Timeline
-        Free capacity; plans are subtracted.
-    expected : JobArrays
-        The same jobs with expected progress, for jobs without a plan by certain progress; such
-        plans may break.
-    restarts : bool[jobs]
-        Whether restarts cost a job progress, so that more than the certain progress is expected.
-    rows : int64[jobs]
-        Rows of the waiting jobs, the highest density first.
-    price : float64[rows of the table, 2]
-        Price of a worker and of a parameter server of each.
-    shared : bool
-        Whether some servers host both workers and parameter servers.
-    fitting : int64[intervals]
-        Scratch space.
-    steps, log : PlannedLevels, PackingLog
-        Plans; written.
-    result : float64[jobs, 5]
-        Completion slot that was tried (-1 without a plan), completion slot, utility, cost, and 1 if
-        the plan counts on certain progress only; written.
+    ``expected``: the same jobs with expected progress, for jobs without a plan by certain progress;
+    such plans may break. ``restarts`` (jobs,): whether restarts cost a job progress, so that more
+    than the certain progress is expected. ``rows`` (jobs,): waiting jobs, the highest density
+    first. ``price`` (jobs, 2): of a worker and of a parameter server. ``shared``: whether some
+    servers host both.
+
+    Written: ``line`` (the plans are subtracted), ``steps`` and ``log`` (the plans), ``fitting``
+    (intervals,), which is scratch space, and ``result`` (jobs, 5): completion slot that was tried
+    (-1 without a plan), completion slot, utility, cost, and 1 if the plan counts on certain
+    progress only.
     """
     for n in range(len(rows)):
         row = rows[n]

@@ -344,27 +344,18 @@ def place_packed_jobs(
     pinned_level: Integers,
     keep_servers: bool,
 ) -> tuple[bool, Placements]:
-    """Place the levels that were packed by groups on servers.
+    """Place the levels that were packed by groups on servers, in the order of the log.
 
     Returns whether everything fits, and the placements. Without ``keep_servers`` they are valid in
     any case.
 
-    Parameters
-    ----------
-    free : int64[servers, resources]
-        Capacity of each server; placements are subtracted.
-    hosts_workers, hosts_ps : bool[servers]
-        Whether each may host workers, and parameter servers.
-    log : PackingLog
-        Levels to place, in order.
-    pinned : Placements
-        Pinned placements; the log has the levels beyond them.
-    pinned_level : int64[rows]
-        Pinned level of each row, -1 for jobs that may move; empty if all may.
-    keep_servers : bool
-        Whether jobs first keep their current servers. If not, everything is packed in the order of
-        the log by the rules of the timeline, and fits as it did there. A level that doesn't fit,
-        because the timeline ran out of groups, is dropped.
+    ``free`` (servers, resources): placements are subtracted. ``hosts_workers``, ``hosts_ps``
+    (servers,). ``pinned``: placements to which the log's levels are added. ``pinned_level``
+    (rows,): -1 for jobs that may move; empty if all may.
+
+    With ``keep_servers`` jobs first keep their current servers. If not, everything is packed by the
+    rules of the timeline, and fits as it did there. A level that doesn't fit, because the timeline
+    ran out of groups, is dropped.
     """
     entries = log.used[0]
     rows = len(current.first)

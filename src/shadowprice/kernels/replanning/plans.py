@@ -437,26 +437,13 @@ def plan_in_order(
 ) -> int:
     """Plan jobs in order, each with the least ceiling that keeps its promise.
 
-    Returns the number of rows without a plan; at most 1 unless ``go_on``.
+    Returns the number of rows without a plan, which are written to ``failed`` (jobs,). Planning
+    stops at the first one unless ``go_on``.
 
-    Parameters
-    ----------
-    line : Timeline
-        Free capacity; plans are subtracted.
-    order : int64[jobs]
-        Rows in planning order.
-    promise : int64[rows]
-        Promised completion slots.
-    shared : bool
-        Whether some servers host both workers and parameter servers.
-    go_on : bool
-        Whether planning goes on after a job without a plan.
-    fitting : int64[intervals]
-        Scratch space.
-    steps, log : PlannedLevels, PackingLog
-        Plans; written.
-    failed : int64[jobs]
-        Rows without a plan; written.
+    ``order`` (jobs,): rows in planning order. ``promise`` (rows,): promised completion slots.
+    ``shared``: whether some servers host both workers and parameter servers. Written: ``line`` (the
+    plans are subtracted), ``steps`` and ``log`` (the plans), ``fitting`` (intervals,), which is
+    scratch space.
     """
     failures = 0
     for n in range(len(order)):

@@ -380,22 +380,11 @@ def init_residual_timeline(
 
     Returns False if the timeline is too narrow for all different groups.
 
-    Parameters
-    ----------
-    line : Timeline
-        Written.
-    starts : int64[intervals]
-        First slot of each interval, ascending.
-    free : int64[servers, resources]
-        Free capacity in the first interval; in the last one on return.
-    role, up : int64[servers], bool[servers]
-        Role of each server, and whether it is up.
-    first : int64[intervals + 1]
-        First change before each interval.
-    servers, changes : int64[changes], int64[changes, resources]
-        Server whose free capacity changes, and the amounts.
-    usage : int64[intervals, tenants, resources]
-        Usage of the pinned plans.
+    ``starts`` (intervals,): first slots, ascending. ``free`` (servers, resources): free capacity in
+    the first interval; in the last one on return. ``role``, ``up``: (servers,). ``first``
+    (intervals + 1,): first change before each interval. ``servers`` (changes,), ``changes``
+    (changes, resources): server whose free capacity changes, and the amounts. ``usage`` (intervals,
+    tenants, resources): usage of the pinned plans.
     """
     line.groups[0] = 0
     for s in range(len(free)):

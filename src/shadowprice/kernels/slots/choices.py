@@ -80,17 +80,10 @@ def slot_choices(
     would cost at least its internal rival. If they are not, `Method.spread` forbids it. So a plan's
     rate is always the rate of its placement by Fact 1.
 
-    Returns
-    -------
-    cost : ndarray of float64, shape (slots, 2 * choices)
-        External choices first, then internal ones; inf without a placement, or if an internal
-        choice of that slot is as cheap and gains as much.
-    machine : ndarray of int64, shape (slots, choices)
-        Machine of each internal choice, -1 for none.
-    relaxed : ndarray of float64, shape (slots, choices)
-        Lower bounds of the external choices.
-    rounds : ndarray of int64, shape (slots, choices)
-        As in `placement.place_external`.
+    Returns four arrays. (slots, 2 * choices): costs of the external choices, then of the internal
+    ones; inf without a placement, or if an internal choice of that slot is as cheap and gains as
+    much. (slots, choices): machine of each internal choice, -1 for none; lower bounds of the
+    external choices; rounds as in `placement.place_external`.
     """
     count, machines = slots.price_worker.shape
     choices = len(pairs.workers)

@@ -38,22 +38,11 @@ def cheapest_places(
 ) -> int:
     """Find the groups with a slot's cheapest positions, the cheapest first; return their number.
 
-    They have ``most`` positions, or all that exist.
-
-    Parameters
-    ----------
-    pool, row : Groups, int
-        Groups of servers, and the row of the slot.
-    demand, share : int64[R], float64[R]
-        Demand of one worker (or parameter server), in amounts and as shares, to which prices refer.
-    most : int
-        Number of positions to find.
-    unit : float64[S]
-        Cost of one position in each group; written.
-    room : int64[S]
-        Positions of each group that is returned (on all its servers, at most ``most``); written.
-    chosen : int64[S]
-        The groups, the cheapest first, the lowest number on ties; written.
+    They have ``most`` positions, or all that exist. ``demand`` and ``share`` (resources,) are the
+    needs of one worker (or parameter server), in amounts and as shares, to which prices refer.
+    Written, (servers,): ``unit``, cost of one position in each group; ``room``, positions of each
+    group that is returned (on all its servers, at most ``most``); ``chosen``, the groups, the
+    lowest number first on ties.
     """
     if most <= 0:
         return 0

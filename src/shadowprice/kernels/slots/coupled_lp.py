@@ -155,7 +155,7 @@ def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row)
 
 
 @inlined
-def _entering(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
+def _entering_column(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, int]:
     """Return the column that the dual ratio test selects, and its class; column -3 for none."""
     w, s, cost = corners.w, corners.s, corners.cost
     column_0, column_1 = path.basis[COLUMN_0], path.basis[COLUMN_1]
@@ -196,21 +196,10 @@ def _entering(corners: Corners, path: Path, row: Row, duals: Row) -> tuple[int, 
 
 @kernel
 def advance(corners: Corners, path: Path, workers: float, servers: float) -> bool:
-    """Move an optimal basis along a straight line to new demands.
+    """Move an optimal basis along a straight line to the demands m_w and m_p.
 
-    Parameters
-    ----------
-    corners : Corners
-        The classes; costs are not negative.
-    path : Path
-        The basis of `start_path` or of an `advance` that returned True; updated.
-    workers, servers : float
-        The new demands, m_w and m_p.
-
-    Returns
-    -------
-    bool
-        False if no placement meets the demands; the basis is then meaningless.
+    ``path`` is the basis of `start_path`, or of an `advance` that returned True; it is updated.
+    Return False if no placement meets the demands; the basis is then meaningless.
     """
     key, state, basis = path
     start = Row(state[DEMAND_W], state[DEMAND_S])
@@ -241,7 +230,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
                 key[owner], basis[COLUMN_0 + leaving] = basis[COLUMN_0 + leaving], key[owner]
                 _sum_keys(corners, path)
                 continue
-        entering, owner = _entering(corners, path, row_1 if leaving == 1 else row_0, duals)
+        entering, owner = _entering_column(corners, path, row_1 if leaving == 1 else row_0, duals)
         if entering == -3:
             return False
         basis[COLUMN_0 + leaving] = entering
@@ -269,14 +258,8 @@ def path_cost(corners: Corners, path: Path) -> float:
 def path_point(corners: Corners, path: Path, out_w: Floats, out_s: Floats) -> None:
     """Write the basic solution machine by machine, dividing classes corner by corner.
 
-    Parameters
-    ----------
-    corners : Corners
-        Corners of the classes, `members` times those of one machine.
-    path : Path
-        The basis of `advance`.
-    out_w, out_s : ndarray of float64, shape (machines,)
-        Workers and servers on each machine; written. At most two machines are between corners.
+    ``corners`` are `members` times those of one machine. ``out_w`` and ``out_s`` (machines,) get
+    the workers and servers; at most two machines are between corners.
     """
     _, w, s, _, first, count, following = corners
     key, state, basis = path
@@ -324,24 +307,12 @@ def solve_slots_lp(
 ) -> tuple[Floats, Floats, int]:
     """Solve one slot's relaxation of (3.22) for a non-decreasing sequence of demands.
 
-    Parameters
-    ----------
-    workers, servers : ndarray of int64, shape (demands,)
-        m_w and m_p, not decreasing.
-    whole : bool
-        Relax to the hull of each machine's integer points, the tighter bound, instead of its
-        polygon, as in the paper.
-    solutions : ndarray of float64, shape (demands, 2, machines) or (0, 0, 0)
-        Workers and servers of each solution; written unless empty.
+    ``workers`` and ``servers`` (demands,) are m_w and m_p. ``whole`` relaxes to the hull of each
+    machine's integer points, the tighter bound, instead of its polygon, as in the paper.
+    ``solutions`` (demands, 2, machines) gets the workers and servers unless it is empty.
 
-    Returns
-    -------
-    cost : ndarray of float64, shape (demands,)
-        The optima, inf from the first infeasible demand on.
-    duals : ndarray of float64, shape (demands, 2)
-        Multipliers of (3.24) and (3.25).
-    pivots : int
-        Number of pivots.
+    Returns the optima (demands,), inf from the first infeasible demand on; the multipliers of
+    (3.24) and (3.25) (demands, 2); the number of pivots.
     """
     demands = len(workers)
     optima = np.full(demands, np.inf)

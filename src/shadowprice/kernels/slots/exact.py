@@ -209,20 +209,10 @@ def place_exactly(
 ) -> float:
     """Find a cheapest placement of `workers` and `servers`; return its cost, inf without one.
 
-    Parameters
-    ----------
-    corners : Corners
-        Classes of machines and the corners of their integer hulls.
-    path : Path
-        The relaxation over those hulls, solved for these demands.
-    workers, servers : int
-        Totals, m_w and m_p.
-    spread : bool
-        Forbid a placement on one machine.
-    best : float
-        Cost of the placement in `out_w` and `out_s`; inf without one.
-    out_w, out_s : ndarray of int64, shape (machines,)
-        A placement if `best` is finite; an optimal one on return.
+    ``corners`` are the classes of machines with the corners of their integer hulls, and ``path`` is
+    the relaxation over those hulls, solved for these demands. ``spread`` forbids a placement on one
+    machine. ``best`` is the cost of the placement in ``out_w`` and ``out_s`` (machines,), inf
+    without one; they hold an optimal placement on return.
     """
     begin, corner_w, corner_s, corner_cost, first, count, _ = corners
     bound = path_cost(corners, path)

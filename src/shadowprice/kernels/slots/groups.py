@@ -217,20 +217,10 @@ def follow_slots(
 ) -> None:
     """Update the rows of all slots whose version changed.
 
-    Parameters
-    ----------
-    used : int64[T, servers in all, R]
-        Reservations of the horizon.
-    versions : int64[T]
-        Version of each slot's reservations.
-    servers : int64[S]
-        The pool's servers among all.
-    out : bool[S]
-        Lost servers: they count as full.
-    full : int64[S, R]
-        Usage of a full server.
-    kind, capacity, ln_low, ln_high, priced_before, groups, rows
-        As in `set_slot`.
+    ``used`` (slots, all servers, resources): reservations; ``versions`` (slots,): theirs.
+    ``servers`` (servers,): the pool's servers among all. ``out`` (servers,): lost servers, which
+    count as full. ``full`` (servers, resources): usage of a full server. The others are as in
+    `set_slot`.
     """
     pool, resources = capacity.shape
     here = np.empty((pool, resources), np.int64)
@@ -328,14 +318,9 @@ class SlotGroups:
     def follow(self, used: Integers, versions: Integers, *, priced_before: bool = True) -> None:
         """Update all changed slots.
 
-        Parameters
-        ----------
-        used : int64[T, servers in all, R]
-            Reservations of the horizon.
-        versions : int64[T]
-            Version of each slot's reservations; 0 for a slot that never had any.
-        priced_before : bool
-            Whether known prices may be reused; not after `set_prices`.
+        ``used`` (slots, all servers, resources) are the reservations, and ``versions`` (slots,)
+        theirs: 0 for a slot that never had any. ``priced_before`` reuses known prices; not after
+        `set_prices`.
         """
         if not priced_before:
             self._rows.seen[:] = -1

@@ -98,29 +98,14 @@ def place_external(
     Rounding with G > 1 may place more than the pair. The surplus is removed, the most expensive
     first, so that a choice adds its planned progress. This only lowers the cost.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        Pairs to place.
-    enough : ndarray of float64, shape (choices,)
-        A choice whose relaxed cost is at least this is skipped, because a better one is known; inf
-        to skip none.
-    stream : uint64
-        Random stream, of `rounding.mix` over seed, job and slot.
-    only : int
-        Place only this choice, in `out_w` and `out_s`; -1 for all. Its placement is the same in
-        both cases.
-    out_w, out_s : ndarray of int64, shape (machines,)
-        Scratch space, and the placement of ``only``.
+    ``enough`` (choices,): a choice whose relaxed cost is at least this is skipped, because a better
+    one is known; inf to skip none. ``stream``: random stream, of `rounding.mix` over seed, job and
+    slot. ``only``: place only this choice, in ``out_w`` and ``out_s`` (machines,), which are
+    scratch space otherwise; -1 for all. Its placement is the same in both cases.
 
-    Returns
-    -------
-    cost : ndarray of float64, shape (choices,)
-        Cost of the placement; inf without one, or if a better choice is known.
-    relaxed : ndarray of float64, shape (choices,)
-        Lower bound: the relaxation's optimum (over integer hulls with EXACT).
-    rounds : ndarray of int64, shape (choices,)
-        Rounds of rounding, or SKIPPED, REPAIRED, SEARCHED.
+    Returns three arrays (choices,): the cost (inf without a placement, or if a better choice is
+    known), its lower bound (the relaxation's optimum; over integer hulls with EXACT), and the
+    rounds of rounding, or SKIPPED, REPAIRED, SEARCHED.
     """
     choices, machines = len(pairs.workers), len(slot.free)
     cost = np.full(choices, np.inf)

@@ -50,18 +50,10 @@ def room_costs(
 ) -> Floats:
     """Return the cost of choices in slots (slots, choices), ``inf`` if they don't fit.
 
-    Parameters
-    ----------
-    free : int64[T, S, R]
-        Free capacity of servers by slot.
-    first : int
-        The first slot; ``worker_price`` has the number of slots.
-    worker_members, server_members : int64[...]
-        Servers of the two pools; no server is in both.
-    worker_price, server_price : float64[slots]
-        Price of a worker and of a parameter server.
-    workers, servers : int64[C]
-        Workers of each choice, ascending, and its parameter servers.
+    ``free`` (horizon, servers, resources): free capacity. ``first``: the first slot;
+    ``worker_price`` and ``server_price`` (slots,) give the number of slots. ``worker_members``,
+    ``server_members``: servers of the two pools; no server is in both. ``workers``, ``servers``
+    (choices,): workers of each choice, ascending, and its parameter servers.
     """
     slots, choices = len(worker_price), len(workers)
     cost = np.empty((slots, choices))

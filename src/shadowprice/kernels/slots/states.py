@@ -9,7 +9,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import kernel
-from shadowprice.kernels.prices.exponential import priced
+from shadowprice.kernels.prices.exponential import demand_cost
 from shadowprice.kernels.slots.polygons import add_to_hash
 
 PLACES = 1 << 40
@@ -30,28 +30,15 @@ def slot_states(
 ) -> tuple[Floats, Floats, Integers, Integers, Integers]:
     """Expand every distinct state of a horizon.
 
-    Parameters
-    ----------
-    row_of, groups, price, free, group_of
-        As in `groups.Groups`.
-    requested : ndarray of int64, shape (kinds,)
-        Resources that a worker or a parameter server needs.
-    worker_share, server_share : ndarray of float64, shape (resources,)
-        Demands as shares, to which prices refer.
-    hosts : ndarray of bool, shape (2, machines) or (2, 0)
-        Machines for workers and machines for parameter servers; empty if all host both.
+    ``row_of``, ``groups``, ``price``, ``free``, ``group_of``: as in `groups.Groups`. ``requested``
+    (kinds,): resources that a worker or a parameter server needs. ``worker_share``,
+    ``server_share`` (resources,): demands as shares, to which prices refer. ``hosts`` (2,
+    machines): machines for workers and for parameter servers; (2, 0) if all host both.
 
-    Returns
-    -------
-    price_worker, price_server : ndarray of float64, shape (states, machines)
-        Price of a worker and of a parameter server, p^w and p^s of (3.22).
-    room : ndarray of int64, shape (states, machines, kinds) or (states, machines, kinds + 2)
-        Free capacity of the needed resources; with `hosts`, then the capacity for workers and for
-        parameter servers: `PLACES` or 0.
-    state_of : ndarray of int64, shape (slots,)
-        State of each slot, numbered in order of first appearance.
-    first : ndarray of int64, shape (states,)
-        First slot of each state.
+    Returns the prices of a worker and of a parameter server (states, machines), p^w and p^s of
+    (3.22); the free capacity of the needed resources (states, machines, kinds), with ``hosts`` also
+    the capacity for workers and for parameter servers (`PLACES` or 0); the state of each slot
+    (slots,), numbered in order of first appearance; the first slot of each state (states,).
     """
     slots, machines = len(row_of), group_of.shape[1]
     kinds = len(requested)
@@ -89,8 +76,8 @@ def slot_states(
         for g in range(groups[row]):
             for r in range(resources):
                 one_price[r] = price[row, r, g]
-            group_w[g] = priced(one_price, worker_share)
-            group_s[g] = priced(one_price, server_share)
+            group_w[g] = demand_cost(one_price, worker_share)
+            group_s[g] = demand_cost(one_price, server_share)
             mixed = 0
             for k in range(kinds):
                 mixed = add_to_hash(mixed, free[row, requested[k], g])

@@ -10,7 +10,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.utility import Linear, Power
 
 
-def sigma_of(theta_worker: float, theta_ps: float) -> float:
+def lemma3_sigma(theta_worker: float, theta_ps: float) -> float:
     """Return Lemma 3's sigma, ``2 (log theta_w + log theta_p)``, at least 1.
 
     A round's ideal revenue is at least 1 / sigma of that round's optimum.

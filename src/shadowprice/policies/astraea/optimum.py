@@ -63,12 +63,12 @@ class GangBatch:
             for colocated, ps, slots, count in kinds:
                 for start in range(release, self.slots - slots + 1):
                     end = start + slots
-                    utility = self._worth(index, end)
+                    utility = self._utility(index, end)
                     if utility > 0:
                         ways.append(GangOption(index, start, end, count, ps, colocated, utility))
         return ways
 
-    def _worth(self, at: int, end: int) -> float:
+    def _utility(self, at: int, end: int) -> float:
         if self.worth is not None:
             return self.worth(at, end)
         return float(self.jobs[at].utility(np.array([end], np.int64))[0])

@@ -23,7 +23,7 @@ class Theta(ParameterModel):
     worker: Above1 | None = Field(default=None, description="theta of workers, all types")
     ps: Above1 | None = Field(default=None, description="theta of parameter servers, all types")
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = Field(
-        default=1.0, description="times theta, to see what a wrong estimate does (Fig. 11)"
+        default=1.0, description="factor on theta, to study wrong estimates (Fig. 11)"
     )
 
     @model_validator(mode="before")
@@ -64,22 +64,22 @@ class RoundParameters(Parameters):
     calendar: Literal["auto", "doubling", "demand"] = Field(
         default="auto",
         description="when rounds begin: doubling: the paper's intervals, counted from slot 0; "
-        "demand: when jobs wait and no round is in progress, as long as they need; "
-        "auto: doubling if jobs are known beforehand, as in a simulation; demand live",
+        "demand: when jobs wait and no round is in progress, for as long as they need; auto: "
+        "doubling if jobs are known beforehand, as in a simulation; demand in a live service",
     )
-    theta: Theta = Field(default=Theta(), description="of the price function, see below")
+    theta: Theta = Field(default=Theta(), description="constants of the price function, see below")
     workers: Literal["elastic", "rigid"] = Field(
         default="elastic",
-        description="elastic: a gang of any allowed size (Algorithm 3); rigid: exactly its most "
-        "workers, as in the paper's example",
+        description="elastic: a job may get any allowed number of workers (Algorithm 3); rigid: "
+        "always its maximum number, as in the paper's example",
     )
     clock: Literal["round", "arrival"] = Field(
         default="round",
-        description="what a completion is worth when jobs are chosen: round: counted from the "
-        "beginning of the round (the paper's ideal revenue); arrival: as the job really earns it",
+        description="utility by which jobs are chosen: round: as if the job arrived at the "
+        "beginning of the round (the paper's ideal revenue); arrival: the one that it really earns",
     )
     ties: Literal["spread", "pack"] = Field(
         default="spread",
-        description="among servers with as many free workers, the least busy of the round first, "
-        "or the busiest",
+        description="order of servers with equally many free workers: spread: the least busy one "
+        "of the round first; pack: the busiest one first",
     )

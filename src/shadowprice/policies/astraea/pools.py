@@ -12,7 +12,7 @@ from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.parameters import Theta
-from shadowprice.policies.astraea.prices import price_table, theta_of
+from shadowprice.policies.astraea.prices import min_thetas, price_table
 from shadowprice.policies.tenants.gang_jobs import gang_job
 from shadowprice.policies.tenants.tenancy import TenantShares, UnitClaim
 
@@ -85,7 +85,7 @@ class TenantPool:
     ) -> TaughtTheta:
         gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
         max_workers = int(self.workers[claim.worker_type].max(initial=0))
-        worker, ps = theta_of([gang], max_workers, job.payable, min_price)
+        worker, ps = min_thetas([gang], max_workers, job.payable, min_price)
         return TaughtTheta(job.arrival, claim.worker_type, worker, claim.ps_type, ps)
 
     def thetas(self) -> tuple[list[float], list[float]]:

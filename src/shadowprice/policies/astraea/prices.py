@@ -9,7 +9,7 @@ import numpy as np
 
 from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import InputError
-from shadowprice.policies.astraea.guarantees import sigma_of
+from shadowprice.policies.astraea.guarantees import lemma3_sigma
 from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob
 
 
@@ -29,7 +29,7 @@ def price_table(theta: float, capacity: int) -> Integers:
     return np.asarray(prices, np.int64)
 
 
-def theta_of(
+def min_thetas(
     jobs: Iterable[GangJob],
     most_workers: int,
     max_utility: float = math.inf,
@@ -77,7 +77,7 @@ def lemma_1_rounds(
     """
     if not 0 < least_utility <= total_utility:
         raise InputError("the least utility must be positive and at most the total")
-    ratio = sigma_of(theta_worker, theta_ps)
+    ratio = lemma3_sigma(theta_worker, theta_ps)
     if ratio <= 1:
         # In one round the algorithm is as good as the optimum.
         return 1

@@ -27,7 +27,7 @@ def explain_refusal(
         return _refuse_below_price(best, turn)
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"no gang fits what is left of {where}",
+        f"no gang fits the free capacity of {where}",
         bottleneck=_bottleneck(tenancy, market, gang, where),
     )
 
@@ -38,7 +38,8 @@ def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
     first, last = turn.start + gang.start, turn.start + gang.end - 1
     return Refusal(
         RefusalReason.PRICE,
-        f"worth {value:.6g} in the best gang left, which would cost {cost:.6g}",
+        f"its utility with the best gang left is {value:.6g}, not above the gang's price, "
+        f"{cost:.6g}",
         value=value,
         cost=cost,
         completion=last,

@@ -34,14 +34,14 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.astraea.calendar import Round, RoundCalendar
-from shadowprice.policies.astraea.guarantees import performance, sigma_of
+from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
 from shadowprice.policies.astraea.market import GangAward, RoundMarket
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
 from shadowprice.policies.astraea.prices import lemma_1_rounds
 from shadowprice.policies.astraea.reasons import explain_refusal
 from shadowprice.policies.placements import restarts
-from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, extension_of
+from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, find_extension
 from shadowprice.policies.tenants.gang_jobs import (
     MICRO,
     GangJob,
@@ -212,7 +212,7 @@ class RoundPolicy:
         worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
         return {
-            "sigma": sigma_of(max(worker), max(ps, default=1.0)),
+            "sigma": lemma3_sigma(max(worker), max(ps, default=1.0)),
             "batches": bound.batches,
             "loss_at_most": bound.loss_at_most,
             "ratio_at_least": bound.ratio_at_least,
@@ -249,7 +249,7 @@ class RoundPolicy:
             raise InputError(
                 Fault(
                     "lambda",
-                    "Lemma 1's value needs known jobs that are worth something",
+                    "Lemma 1's value needs known jobs with positive utility",
                     "give a number",
                 )
             )
@@ -271,7 +271,7 @@ class RoundPolicy:
                     self._return_to_batch(view, name)
             case PlansFellShort(_, names):
                 # Pinned jobs can't move, so they are extended before others take the units.
-                for name in sorted(names, key=lambda name: not view.pinned(name)):
+                for name in sorted(names, key=lambda name: not view.is_pinned(name)):
                     yield from self._extend(view, view.open_jobs[name])
             case JobsFinished(_, names):
                 for name in names:
@@ -293,11 +293,11 @@ class RoundPolicy:
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
         """Extend a gang that takes longer than stated, unless stopping it loses less."""
         job = state.job
-        extension = extension_of(view, state, charged=self.capabilities.charges_restarts)
+        extension = find_extension(view, state, charged=self.capabilities.charges_restarts)
         if extension is None:
             return
         value = utility_value(job.utility, extension.plan.completion - job.arrival)
-        if extension.displaced and not view.pinned(job.name):
+        if extension.displaced and not view.is_pinned(job.name):
             delay = self._next_start(view, job) - view.slot
             value_if_stopped = utility_value(
                 job.utility, extension.plan.completion + delay - job.arrival
@@ -345,7 +345,7 @@ class RoundPolicy:
         for pool in self.pools:
             pool.take_back(name)
 
-    def _forget(self, view: View) -> None:
+    def _take_back_ended(self, view: View) -> None:
         """Forget jobs that ended, a horizon after their arrival."""
         for pool in self.pools:
             for name, taught in list(pool.taught.items()):
@@ -408,7 +408,7 @@ class RoundPolicy:
         return self._round_end(view, self._pool_of[claim.tenant], view.slot) or view.slot
 
     def _begin_slot(self, view: View, slot: int) -> Iterator[Decision]:
-        self._forget(view)
+        self._take_back_ended(view)
         if view.until is None or slot < view.until:
             rounds = self._begin_on_demand if self._on_demand else self._begin_by_calendar
             yield from rounds(view, slot)
@@ -429,7 +429,7 @@ class RoundPolicy:
 
     def _decide_round(self, view: View, turn: Round) -> Iterator[Decision]:
         """Decide a round of the paper's calendar in every pool."""
-        self._discard_ended(view, turn.start)
+        self._remove_ended(view, turn.start)
         self._markets = [(pool, self._open(view, pool, turn), turn) for pool in self.pools]
         gangs_by_pool: dict[TenantPool, list[GangJob]] = {}
         for waiting in self._waiting.values():
@@ -448,7 +448,7 @@ class RoundPolicy:
         changed, self._changed = self._changed, False
         if not self._waiting:
             return
-        self._discard_ended(view, slot)
+        self._remove_ended(view, slot)
         waiting: dict[TenantPool, list[_Waiting]] = {}
         for job in self._waiting.values():
             waiting.setdefault(self._pool_of[job.claim.tenant], []).append(job)
@@ -523,7 +523,7 @@ class RoundPolicy:
         )
         return max(ends, default=None)
 
-    def _discard_ended(self, view: View, slot: int) -> None:
+    def _remove_ended(self, view: View, slot: int) -> None:
         """Discard gangs without a plan from a slot on."""
         self._running = {
             name: running
@@ -534,7 +534,7 @@ class RoundPolicy:
     def _open(self, view: View, pool: TenantPool, turn: Round) -> RoundMarket:
         """Open a pool's market of a round, without the units of gangs that have plans."""
         slots = min(turn.end, view.end) - turn.start
-        lost = [view.lost(server) for server in range(view.cluster.servers)]
+        lost = [view.is_lost(server) for server in range(view.cluster.servers)]
         market = pool.open(slots, lost, pack_in_time=self.parameters.ties == "pack")
         for state in view.open_jobs.values():
             plan = state.plan.from_slot(turn.start)
@@ -646,13 +646,13 @@ class RoundPolicy:
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
     def _abandon_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
-        """Abandon jobs that are worth nothing even if they run at once, as fast as possible."""
+        """Abandon jobs whose utility is 0 even if they run at once, as fast as possible."""
         for gang in left:
             if gang.values(self._min_slots(gang))[-1] > 0:
                 continue
             refusal = Refusal(
                 RefusalReason.NO_VALUE,
-                f"is worth nothing from slot {turn.start} on",
+                f"its utility is 0 from slot {turn.start} on",
                 value=0.0,
                 cost=0.0,
                 bottleneck="its utility",

@@ -87,7 +87,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             entry = self._running.pop(name).entry
             entry.length = _expected_slots(entry.job, entry.workers, view.open_jobs[name].remaining)
             displaced.append(entry)
-        self._waiting.join(displaced)
+        self._waiting.insert(displaced)
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job: keep its placement and expected end, or queue it."""
@@ -95,7 +95,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         wanted = self._wanted(job)
         entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
         if placement is None:
-            self._waiting.join([entry])
+            self._waiting.insert([entry])
         else:
             ends = view.slot + entry.length
             if job.name in before._running:
@@ -115,7 +115,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
                 continue
             entries.append(self._entry(job, workers, job.required))
             yield Queue(job.name)
-        self._waiting.join(entries)
+        self._waiting.insert(entries)
 
     def _entry(self, job: Job, workers: int, remaining: int) -> QueuedJob:
         self._arrivals += 1
@@ -145,7 +145,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def _leave(self, name: str) -> None:
         self._room.release(name)
         self._running.pop(name, None)
-        self._waiting.leave([name])
+        self._waiting.remove([name])
 
     def _end_overdue(self, view: View, slot: int) -> Iterator[Decision]:
         """Abandon jobs whose wall time is over; extend estimates of jobs that run longer."""
@@ -192,7 +192,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             placement = Placement(tuple(servers), tuple(workers), tuple(ps))
             self._run(entry, placement, slot + entry.length)
             started.append(Place(entry.job.name, placement))
-        self._waiting.leave([placing.job for placing in started])
+        self._waiting.remove([placing.job for placing in started])
         yield from started
 
     def _kernel_rows(self, rows: Rows) -> Queued:

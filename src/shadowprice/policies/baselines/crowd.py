@@ -11,9 +11,9 @@ from shadowprice.kernels.reactive.risk_reward import (
     admission,
     appraisal,
     foresee,
-    join,
-    leave,
+    insert_position,
     reckon,
+    remove_position,
 )
 
 
@@ -40,7 +40,7 @@ class OpenJobAppraisal:
         ):
             order[: self.count] = stable_order(values[: self.count])
 
-    def join(self, row: int, jobs: Candidates) -> None:
+    def add(self, row: int, jobs: Candidates) -> None:
         """Add the job in a table row to the appraisal."""
         if self.count == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
@@ -51,15 +51,15 @@ class OpenJobAppraisal:
         position = self.count
         self._rows[position] = row
         foresee(position, row, self.slot, jobs, self._made)
-        join(position, self._made.expiry, self._made.order)
-        join(position, self._made.delay, self._made.by_delay)
+        insert_position(position, self._made.expiry, self._made.order)
+        insert_position(position, self._made.delay, self._made.by_delay)
         self.count += 1
 
-    def leave(self) -> None:
+    def remove_last(self) -> None:
         """Remove the job that was added last."""
         self.count -= 1
-        leave(self.count, self._made.order)
-        leave(self.count, self._made.by_delay)
+        remove_position(self.count, self._made.order)
+        remove_position(self.count, self._made.by_delay)
 
     def admission(self, jobs: Candidates, alpha: float, discount: float) -> tuple[float, float]:
         """Return the delay cost that the newest job imposes on others, and its wait in slots."""

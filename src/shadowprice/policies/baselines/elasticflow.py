@@ -30,7 +30,7 @@ NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"
 _MAX_NARROWINGS: Final = 8  # attempts per slot to place jobs that don't fit with fewer workers
 
 
-def deadline_of(job: Job) -> int:
+def deadline_slot(job: Job) -> int:
     """Return the last slot in which a job should complete, `NO_DEADLINE` without a deadline.
 
     Deadline utilities state it; for a sigmoid it is the target.
@@ -168,7 +168,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         deadline = int(self._rows["deadline"][row])
         shortest = -(-job.required // int(self._rows["gains"][row].max()))
         if slot + shortest - 1 > deadline:
-            ends = deadline < deadline_of(job)
+            ends = deadline < deadline_slot(job)
             return Refusal(
                 RefusalReason.TOO_LATE,
                 f"with most workers it takes {shortest} slots, and {deadline - slot + 1} "
@@ -298,7 +298,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
         Thus a simulation that is stopped runs the same jobs up to its end as one that goes on.
         """
-        deadline, until = deadline_of(job), self._context.until
+        deadline, until = deadline_slot(job), self._context.until
         if deadline == NO_DEADLINE or until is None or not self._context.end_moves:
             return deadline
         return min(deadline, until - 1)

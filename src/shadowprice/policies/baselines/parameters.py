@@ -42,7 +42,7 @@ class FifoParameters(FixedWorkersParameters):
     backfill: int = Field(
         default=0,
         ge=0,
-        description="jobs waiting next behind a blocked head of line that may run in its place",
+        description="number of jobs behind a blocked head of the queue that may run before it",
     )
 
 
@@ -55,20 +55,20 @@ class RrhParameters(FixedWorkersParameters):
 
     threshold: float = Field(
         default=0.0,
-        description="a job is admitted if its present value less the delay cost is above this, "
-        "in units of utility",
+        description="a job is admitted if its discounted utility minus its delay cost to other "
+        "jobs is above this threshold",
     )
     alpha: float = Field(
         default=0.5,
         ge=0,
         le=1,
-        description="weight of a job's gain against the cost of the delay that it imposes, when "
-        "jobs are ranked: 1 looks at gains alone, 0 at costs alone",
+        description="weight of a job's utility when jobs are ranked; 1 - alpha is the weight of "
+        "its delay cost to other jobs",
     )
     discount: float = Field(
         default=0.01,
         ge=0,
-        description="by how much a slot's waiting discounts a gain: yield / (1 + discount * slots)",
+        description="discount of a utility by waiting time: utility / (1 + discount * slots)",
     )
 
 
@@ -88,8 +88,8 @@ class SrtfParameters(FixedWorkersParameters):
 
     by: Literal["time", "service"] = Field(
         default="time",
-        description="what remains of a job: `time`, the slots it still takes; `service`, these "
-        "times its GPUs, which Tiresias calls SRSF",
+        description="remaining work by which jobs are ordered: time: slots; service: slots times "
+        "GPUs, which Tiresias calls SRSF",
     )
 
 
@@ -98,15 +98,15 @@ class LasParameters(FixedWorkersParameters):
 
     threshold: Length = Field(
         default="3250s",
-        description="GPU-time after which a job leaves the first queue: so long on one GPU, half "
-        "as long on two; the default is that of the published code",
+        description="GPU-time after which a job leaves the first queue, such as 1h on one GPU or "
+        "30min on two; the default is that of the published code",
     )
     promote: float = Field(
         default=8.0,
         ge=0,
         allow_inf_nan=False,
-        description="a job of the second queue that has waited so many times as long as it ran "
-        "since it was last in the first goes back there; 0: never",
+        description="a job returns to the first queue after it has waited this many times as long "
+        "as it ran since it left; 0: never",
     )
 
 
@@ -115,21 +115,21 @@ class BackfillParameters(FixedWorkersParameters):
 
     mode: Literal["easy", "conservative"] = Field(
         default="easy",
-        description="who of those that must wait holds a reservation that no other may delay: "
-        "`easy`, the first; `conservative`, all",
+        description="waiting jobs that hold a reservation: easy: the first one; conservative: all",
     )
     rule: Literal["multifactor", "arrival", "shortest"] = Field(
         default="multifactor",
-        description="who comes first: by `multifactor` priority, in order of `arrival`, or the "
-        "`shortest` expected run",
+        description="order of the queue: multifactor: by priority; arrival: by arrival; shortest: "
+        "by expected run time",
     )
     age: float = Field(
         default=1000.0,
         allow_inf_nan=False,
-        description="multifactor: weight of the time waited, as a share of `max_age`",
+        description="multifactor: weight of the waiting time, as a share of `max_age`",
     )
     max_age: Length = Field(
-        default="7d", description="multifactor: waiting longer than this raises no priority"
+        default="7d",
+        description="multifactor: waiting time after which the priority no longer grows",
     )
     size: float = Field(
         default=0.0,
@@ -140,12 +140,12 @@ class BackfillParameters(FixedWorkersParameters):
     stated: float = Field(
         default=1000.0,
         allow_inf_nan=False,
-        description="multifactor: weight of a point of the `priority` that a job states",
+        description="multifactor: weight of a job's `priority`",
     )
     depth: int = Field(
         default=500,
         ge=1,
-        description="jobs of the queue that are looked at in a slot, those of highest priority",
+        description="number of jobs, by priority, that are considered in a slot",
     )
 
 
@@ -156,6 +156,6 @@ class ElasticFlowParameters(Parameters):
         default=20_000,
         ge=1,
         le=1_000_000,
-        description="slots that are planned ahead at most; a deadline further away is kept as if "
-        "it were there",
+        description="number of slots that are planned ahead; a later deadline counts as the last "
+        "one",
     )

@@ -86,7 +86,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), view.slot)
         assert self._appraisal is not None
-        self._appraisal.leave()
+        self._appraisal.remove_last()
         self._table.remove(job.name)
         return Quote.of(Queue(job.name), view.slot)
 
@@ -102,10 +102,10 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
                 view.slot, self._candidates, self._table.in_order()
             )
         row = self._enter(job, workers)
-        appraisal.join(row, self._candidates)
+        appraisal.add(row, self._candidates)
         refusal = self._refusal(view, appraisal, job)
         if refusal is not None:
-            appraisal.leave()
+            appraisal.remove_last()
             self._table.remove(job.name)
         return refusal
 
@@ -120,8 +120,8 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
             return None
         worthless = value <= 0
         message = (
-            f"worth {value:.4g} when it is likely to complete, in {wait:.0f} slots, less a delay "
-            f"cost of {cost:.4g} to the jobs behind it: not above the threshold of "
+            f"its discounted utility is {value:.4g} if it completes in {wait:.0f} slots; minus a "
+            f"delay cost of {cost:.4g} to other jobs, that is not above the threshold of "
             f"{self._parameters.threshold:g}"
         )
         return Refusal(

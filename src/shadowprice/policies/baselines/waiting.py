@@ -43,7 +43,7 @@ class JobQueue:
         """Return the job with this arrival number."""
         return self._entries[order]
 
-    def join(self, entries: Sequence[QueuedJob]) -> None:
+    def insert(self, entries: Sequence[QueuedJob]) -> None:
         """Insert jobs at their positions in the order of arrival."""
         if not entries:
             return
@@ -61,7 +61,7 @@ class JobQueue:
         positions = np.searchsorted(self.rows["order"], added["order"])
         self.rows = np.insert(self.rows, positions, added)
 
-    def leave(self, names: Iterable[str]) -> None:
+    def remove(self, names: Iterable[str]) -> None:
         """Remove jobs; names that aren't queued are ignored."""
         orders = [self._orders.pop(name) for name in names if name in self._orders]
         if not orders:

@@ -36,19 +36,20 @@ class DormParameters(Parameters):
     exact_servers: int = Field(
         default=8,
         ge=0,
-        description="servers up to which the program decides places server by server; beyond, "
-        "it decides by classes of equal servers, or by role where there are more classes than "
-        "that, and jobs are placed best fit",
+        description="maximum number of servers that the program places one by one; beyond it, it "
+        "places by groups of equal servers, or by role if there are too many groups, and then "
+        "best fit",
     )
     node_limit: int = Field(
         default=100,
         ge=1,
-        description="branch-and-bound nodes after which the best solution so far is taken (a "
-        "limit on time would make runs differ)",
+        description="branch-and-bound nodes after which the best solution is taken; a time limit "
+        "would make runs differ",
     )
     gap: float = Field(
         default=1e-2,
         ge=0,
         lt=1,
-        description="relative distance of utilisation from its bound that counts as optimal",
+        description="relative gap of the utilisation to its bound at which a solution counts as "
+        "optimal",
     )

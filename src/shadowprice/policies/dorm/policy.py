@@ -125,7 +125,7 @@ class Dorm(QueueingPolicy[DormParameters]):
     def _leave(self, name: str) -> None:
         entry = self._running.pop(name, None) or self._queue.pop(name, None)
         if entry is not None:
-            self._pools.forget(entry)
+            self._pools.remove(entry)
             self._room.release(name)
 
     def _renew(self) -> None:

@@ -165,7 +165,7 @@ class ServerGroups:
             self._used[entry] = (fractions.sum(axis=1), fractions.max(axis=1))
         return self._used[entry]
 
-    def forget(self, entry: OpenJob) -> None:
+    def remove(self, entry: OpenJob) -> None:
         """Drop a job's cached shares."""
         self._used.pop(entry, None)
 

@@ -20,8 +20,8 @@ class OasisParameters(PriceParameters):
         ge=0.0,
         le=1.0,
         allow_inf_nan=False,
-        description="each job's schedule has the largest payoff to within this part of it, which a "
-        "bound proves; 0: the largest, however long the search takes",
+        description="relative gap within which each job's schedule has the largest payoff, proved "
+        "by a bound; 0: exactly the largest, however long the search takes",
     )
     chunks: Literal["exact", "literal"] = Field(
         default="exact",

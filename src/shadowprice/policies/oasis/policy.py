@@ -76,7 +76,7 @@ class OasisPolicy(PricedAdmission):
         self._posted = (
             None if parameters.fixed is None else read_posted_prices(parameters.fixed, cluster)
         )
-        planner = self._planner_of(cluster, learners, constants)
+        planner = self._build_planner(cluster, learners, constants)
         super().__init__(planner, learners, parameters, context)
         if self._posted is not None:
             # No theorem covers posted prices, and they don't price copies of tasks.
@@ -169,9 +169,9 @@ class OasisPolicy(PricedAdmission):
         if self._parameters.prices == "online":
             constants = [self._parameters.scaled(learner.constants()) for learner in learners]
         self._learners = tuple(learners)
-        self._planner = self._planner_of(cluster, learners, constants)
+        self._planner = self._build_planner(cluster, learners, constants)
 
-    def _planner_of(
+    def _build_planner(
         self,
         cluster: Cluster,
         learners: Sequence[ConstantsLearner],

@@ -6,7 +6,7 @@ import numpy as np
 
 from shadowprice.core.arrays import Integers
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.offline.packing import EqualItems, SlotServers, items_of, pack
+from shadowprice.policies.offline.packing import EqualItems, SlotServers, build_items, pack
 from shadowprice.policies.offline.problem import JobRequest, OfflineSolution, Problem
 
 
@@ -32,7 +32,9 @@ class Incumbent:
             items = [
                 item
                 for index in running
-                for item in items_of(index, problem.requests[index].job, int(workers[index, slot]))
+                for item in build_items(
+                    index, problem.requests[index].job, int(workers[index, slot])
+                )
             ]
             packed = pack(problem.machines(slot), items)
             if packed is None:
@@ -120,7 +122,7 @@ def _fit_in(
         for count in counts:
             if not count or (wanted is None and job.gain(count) <= 0):
                 continue
-            items = items_of(owner, job, count)
+            items = build_items(owner, job, count)
             packed = pack(available, items)
             if packed is not None:
                 fitted.append((slot, items, packed))

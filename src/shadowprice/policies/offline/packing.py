@@ -43,7 +43,7 @@ class SlotServers:
         return fit_counts(self.free, items.demand, self.hosts(items))
 
 
-def items_of(owner: int, job: Job, workers: int) -> list[EqualItems]:
+def build_items(owner: int, job: Job, workers: int) -> list[EqualItems]:
     """Return the items of a job with this number of workers."""
     items = [EqualItems(owner, True, workers, job.worker)]
     if job.ps is not None and job.ps_needed(workers):

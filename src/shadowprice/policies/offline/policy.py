@@ -34,15 +34,15 @@ from shadowprice.policies.offline.parameters import OptimumParameters
 from shadowprice.policies.offline.problem import (
     OfflineSolution,
     Problem,
+    build_request,
     full_problem,
-    request_of,
     utility_end_slots,
 )
 from shadowprice.policies.offline.solver import solve
 from shadowprice.policies.placements import restarts
 
 NOT_IN_OPTIMUM: Final = Refusal(
-    RefusalReason.NO_ROOM, "not in the set of jobs that together are worth most"
+    RefusalReason.NO_ROOM, "not in the set of jobs with the largest total utility"
 )
 CANNOT_COMPLETE: Final = Refusal(
     RefusalReason.TOO_LATE, "cannot complete before the end, whatever the others do"
@@ -52,11 +52,11 @@ TIMESPAN_OVER: Final = Refusal(
 )
 REMAINDER_NOT_WORTH_IT: Final = Refusal(
     RefusalReason.NO_ROOM,
-    "its plan fell short, and what remains of it is not worth the jobs that would have to give way",
+    "its plan fell short, and completing it would displace jobs with more utility",
 )
 LOST_AND_NOT_WORTH_IT: Final = Refusal(
     RefusalReason.SERVER_LOST,
-    "what remains of it is not worth the jobs that would have to give way",
+    "completing it would displace jobs with more utility",
 )
 
 _MAX_FRUITLESS_SLOTS: Final = 16
@@ -165,7 +165,7 @@ class Optimum:
             length = min(slots, len(window))
             free[:length] = window[:length]
             requests = tuple(
-                request_of(job, start, end, _remaining_work(view, job.name))
+                build_request(job, start, end, _remaining_work(view, job.name))
                 for job, end in zip(jobs, ends, strict=True)
             )
             cluster = view.cluster

@@ -99,7 +99,7 @@ def full_problem(cluster: Cluster, jobs: Sequence[Job], until: int | None) -> Pr
     ends = utility_end_slots(cluster, jobs, until)
     slots = max(0, max(ends) - start)
     free = np.broadcast_to(cluster.capacity, (slots, *cluster.capacity.shape)).copy()
-    requests = [request_of(job, start, end) for job, end in zip(jobs, ends, strict=True)]
+    requests = [build_request(job, start, end) for job, end in zip(jobs, ends, strict=True)]
     return Problem(tuple(requests), free, start, cluster.hosts_workers, cluster.hosts_ps)
 
 
@@ -158,7 +158,7 @@ def finish_bound(
     return done
 
 
-def request_of(job: Job, start: int, end: int, required: int | None = None) -> JobRequest:
+def build_request(job: Job, start: int, end: int, required: int | None = None) -> JobRequest:
     """Build a job's request to a problem that begins in slot ``start``.
 
     The job may run from its arrival on, before slot ``end``. ``required`` are the progress units

@@ -30,32 +30,33 @@ class PdorsParameters(PriceParameters):
 
     prices: Literal["auto", "offline", "online", "given"] = Field(
         default="auto",
-        description="L and U. offline: (3.13)-(3.14) over the whole job set, known in a simulation "
-        "only; online: over the jobs promised in the last horizon; given: as set "
-        "below; auto: offline where the job set is known, online where it is not",
+        description="source of L and U. offline: (3.13)-(3.14) over the whole job set, known in a "
+        "simulation only; online: over the jobs promised in the last horizon; given: as set "
+        "below; auto: offline if the job set is known, otherwise online",
     )
     placement: Literal["randomised", "exact", "greedy"] = Field(
         default="randomised",
-        description="what spreads a job over machines in a slot: randomised: the relaxation "
-        "rounded at random (Algorithm 4), repaired if no round succeeds; exact: the cheapest "
-        "placement there is; greedy: machine by machine, cheapest first",
+        description="how a job is spread over servers in a slot: randomised: the relaxation is "
+        "rounded at random (Algorithm 4), and repaired if no round succeeds; exact: the cheapest "
+        "placement; greedy: server by server, the cheapest first",
     )
     gain: float | Literal["theorem"] = Field(
         default=1.006,
-        description="G of (3.26)-(3.27), above 1; theorem: of Theorem 2, from delta. Large ones "
-        "cannot be rounded where machines are filled: mending then does the work",
+        description="G of (3.26)-(3.27), above 1; theorem: G of Theorem 2, from delta. With a "
+        "large G rounding fails on full servers, and most placements are repaired",
     )
     delta: Annotated[float, Field(gt=0, le=1)] = Field(
         default=0.5, description="probability of failure that G=theorem allows, in (0, 1]"
     )
     tries: PositiveInt = Field(
-        default=1000, description="most rounds of rounding of a placement before it is repaired"
+        default=1000, description="maximum number of rounding rounds before a placement is repaired"
     )
     bandwidth: Literal["internal", "literal"] = Field(
         default="internal",
-        description="reading of (3.4) for a co-located job: internal: it needs the parameter "
-        "servers it needs anywhere, as its traffic does not cross the network; literal: enough "
-        "to serve the internal rate, which forbids co-location where that exceeds ps.bandwidth",
+        description="reading of (3.4) for a co-located job: internal: the same number of "
+        "parameter servers as elsewhere, because its traffic doesn't cross the network; literal: "
+        "enough parameter servers for the internal rate, which forbids co-location if that "
+        "exceeds ps.bandwidth",
     )
     L: Positive | None = Field(
         default=None, description="price of a share of 1 of an unused resource, for prices=given"

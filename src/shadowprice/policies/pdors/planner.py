@@ -147,15 +147,15 @@ class PdorsPlanner:
         slots = Slots(price_worker, price_server, room, worker, server)
         cost, machine, relaxed, rounds = slot_choices(
             slots,
-            pairs_of(job),
+            build_pairs(job),
             internal_servers.copy(),
             Gains(job.gains.copy(), job.internal_gains.copy()),
-            self._method_of(spread),
+            self._build_method(spread),
             streams,
         )
         return SlotChoices(state_of, slots, streams, cost, machine, relaxed, rounds)
 
-    def _method_of(self, spread: bool) -> Method:
+    def _build_method(self, spread: bool) -> Method:
         parameters = self._parameters
         return Method(self._method, spread, parameters.factor, parameters.delta, parameters.tries)
 
@@ -213,7 +213,7 @@ class PdorsPlanner:
         machines = len(slot.free)
         workers, ps = np.zeros((2, machines), dtype=np.int64)
         place_external(
-            slot, pairs_of(job), np.full(counts, np.inf), self._method_of(spread),
+            slot, build_pairs(job), np.full(counts, np.inf), self._build_method(spread),
             choices.streams[state], choice, workers, ps,
         )  # fmt: skip
         used = np.flatnonzero((workers > 0) | (ps > 0))
@@ -358,7 +358,7 @@ class PdorsPricedJob:
         return total
 
 
-def pairs_of(job: Job) -> Pairs:
+def build_pairs(job: Job) -> Pairs:
     """Return a job's numbers of workers with their numbers of PS, as kernels take them."""
     # Copies, because a job's arrays are read-only and numba would compile the kernels again.
     return Pairs(job.worker_counts.copy(), job.ps_counts.copy())

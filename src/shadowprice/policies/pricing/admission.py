@@ -47,7 +47,7 @@ from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
 from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPlanner
-from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, extension_of
+from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, find_extension
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
 from shadowprice.policies.pricing.refusals import build_refusal, min_acceptance_factor
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
@@ -127,7 +127,7 @@ class PricedAdmission(ABC):
             case PlansFellShort(_, names):
                 plans = {name: view.open_jobs[name].plan for name in names}
                 # Pinned jobs can't move, so they are extended before others take the capacity.
-                for name in sorted(names, key=lambda name: not view.pinned(name)):
+                for name in sorted(names, key=lambda name: not view.is_pinned(name)):
                     state = view.open_jobs.get(name)
                     # The extension of another plan may have changed this one, or dropped its job.
                     if state is not None and state.plan is plans[name]:
@@ -378,7 +378,7 @@ class PricedAdmission(ABC):
         The plan may only use capacity that no other job has reserved. Raises `RevisionRefusedError`
         if no plan has a positive payoff.
         """
-        job, pinned = state.job, view.pinned(state.job.name)
+        job, pinned = state.job, view.is_pinned(state.job.name)
         in_place = self._plan_in_place(view, state)
         if len(state.plan):
             # Its own reservations must neither raise the price nor take the capacity.
@@ -404,12 +404,12 @@ class PricedAdmission(ABC):
         """Return the rest of a plan, extended if needed; None if other jobs are in its way."""
         job, ahead = state.job, state.plan.from_slot(view.slot)
         charged = self.capabilities.charges_restarts
-        running = view.running(job.name)
-        if len(ahead) and not view.pinned(job.name):
+        running = view.running_placement(job.name)
+        if len(ahead) and not view.is_pinned(job.name):
             done = planned_progress(job, ahead, running, charged=charged)
             if done >= state.remaining:
                 return ahead
-        extension = extension_of(view, state, charged=charged)
+        extension = find_extension(view, state, charged=charged)
         return None if extension is None or extension.displaced else extension.plan
 
     def _extend(self, view: View, state: JobState) -> Iterator[Decision]:
@@ -417,7 +417,7 @@ class PricedAdmission(ABC):
         name = state.job.name
         charged = self.capabilities.charges_restarts
         extension = (
-            None if state.job.bag is not None else extension_of(view, state, charged=charged)
+            None if state.job.bag is not None else find_extension(view, state, charged=charged)
         )
         if extension is None or not self._is_worthwhile(view, state, extension):
             yield Displace(name, SHORT)
@@ -431,15 +431,15 @@ class PricedAdmission(ABC):
         cost = float(quote.slot_costs(plan).sum())
         value = utility_value(job.utility, plan.completion - job.arrival)
         yield Commit(name, plan, value - cost, value, cost, message=SHORT)
-        for other in filter(view.pinned, extension.displaced):
+        for other in filter(view.is_pinned, extension.displaced):
             yield from self._extend(view, view.open_jobs[other])
-        to_replan = [other for other in extension.displaced if not view.pinned(other)]
+        to_replan = [other for other in extension.displaced if not view.is_pinned(other)]
         for other in self._by_payoff(view, to_replan):
             yield self._replan_admitted(view, view.open_jobs[other], OVERRUN)
 
     def _is_worthwhile(self, view: View, state: JobState, longer: Extension) -> bool:
         """Return whether an extension loses no more utility than stopping the job would."""
-        if not longer.displaced or view.pinned(state.job.name):
+        if not longer.displaced or view.is_pinned(state.job.name):
             return True
         self._planner.follow(view.ledger)
         job, offer = state.job, self._requote(view, state).best()
@@ -524,8 +524,8 @@ def _refuse_revision(
         return build_refusal(quote, view, state.job, offer, state.remaining)
     return Refusal(
         RefusalReason.PRICE,
-        f"worth {kept.utility:.4g} by slot {kept.schedule.completion}, and its remaining work "
-        f"costs {kept.cost:.4g} at current prices",
+        f"its utility by slot {kept.schedule.completion} is {kept.utility:.4g}, not above the "
+        f"price of its remaining work, {kept.cost:.4g}",
         value=kept.utility,
         cost=kept.cost,
         completion=kept.schedule.completion,

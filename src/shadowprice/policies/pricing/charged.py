@@ -58,7 +58,7 @@ class RestartAwareJob(DerivedJob):
         """Yield the first plan that is long enough, of plans for more and more work."""
         remaining, offer, planned_extra = self._remaining + more, plain, more
         for _ in range(_MAX_PLANS):
-            done = self._done(offer)
+            done = self._charged_progress(offer)
             if done >= remaining:
                 yield offer
                 return
@@ -73,10 +73,10 @@ class RestartAwareJob(DerivedJob):
             slots = self._view.end - self._view.slot
             enough = -(-(remaining + slots) * kept_share.denominator // kept_share.numerator)
             longer = self._quote.best(factor, more=enough - self._remaining)
-            if longer is not None and self._done(longer) >= remaining:
+            if longer is not None and self._charged_progress(longer) >= remaining:
                 yield longer
 
-    def _done(self, offer: PricedOffer) -> int:
+    def _charged_progress(self, offer: PricedOffer) -> int:
         """Return the progress units of an offer's plan after its restarts."""
         plan = self._quote.schedule(offer)
         return planned_progress(self._job, plan, None, charged=True, ran=self._begun)

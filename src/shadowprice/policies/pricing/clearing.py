@@ -107,7 +107,7 @@ class ClearingPrice:
             larger[: self._count] = self._jobs[: self._count]
             self._jobs = larger
 
-    def join(self, other: ClearingPrice) -> None:
+    def merge(self, other: ClearingPrice) -> None:
         """Add the jobs of another price, as if they had come later."""
         self._seen += other._seen
         self._make_room(other._count)

@@ -313,10 +313,10 @@ class ConstantsLearner:
         earlier, later = memory.around[key]
         merged = earlier.copy()
         merged._learn_job(jobs[changed], merged._contribution(jobs[changed]))
-        merged._join(later)
+        merged._merge(later)
         vars(self).update(vars(merged))
 
-    def _join(self, other: ConstantsLearner) -> None:
+    def _merge(self, other: ConstantsLearner) -> None:
         """Add the jobs of another learner, as if they had come later."""
         np.maximum(self._ln_upper, other._ln_upper, out=self._ln_upper)
         self._ln_least_rate = min(self._ln_least_rate, other._ln_least_rate)
@@ -326,7 +326,7 @@ class ConstantsLearner:
         if other._arrivals is not None:
             first, last = self._arrivals or other._arrivals
             self._arrivals = min(first, other._arrivals[0]), max(last, other._arrivals[1])
-        self._market.join(other._market)
+        self._market.merge(other._market)
 
     def constants_with(self, job: Job, again: tuple[int, Measures] | None = None) -> PriceConstants:
         """Return the constants with one more job, the same object if none changes; learns nothing.

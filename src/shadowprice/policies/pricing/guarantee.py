@@ -25,7 +25,7 @@ _ROUNDING: Final = 1e-9
 """Relative rounding error of D0, a product of exponentials, that is tolerated."""
 
 
-def alpha_of(constants: Sequence[PriceConstants]) -> float:
+def guarantee_alpha(constants: Sequence[PriceConstants]) -> float:
     """Return alpha = max(1, ln U^r / L) over pools and resources; infinite if L is 0."""
     alpha = 1.0
     for pool in constants:
@@ -87,7 +87,7 @@ def guarantee(
     ``D0_within_half_of_optimum`` is None if neither bound of the optimum decides. The ratio is
     proved only if that and ``U_covers_all_jobs`` are true. Infinite numbers are None.
     """
-    alpha = alpha_of(constants)
+    alpha = guarantee_alpha(constants)
     first = min((job.arrival for job in jobs), default=0)
     last = max((job.arrival for job in jobs), default=0)
     until, horizon = learners[0].until, learners[0].horizon

@@ -57,7 +57,7 @@ def _weight(demand: int, reference: int, parts: int) -> Fraction:
     return Fraction(scaled.numerator // scaled.denominator, parts)
 
 
-def limits_of(cluster: Cluster, members: Flags) -> list[CapacityLimit]:
+def build_limits(cluster: Cluster, members: Flags) -> list[CapacityLimit]:
     """Return the limits of the servers of a pool.
 
     A resource that is unlimited on some server, or absent from all, gives no limit.

@@ -36,22 +36,22 @@ class Extension:
     loss: float  # utility that these lose if each completes later by the length of the extension
 
 
-def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | None:
+def find_extension(view: View, state: JobState, *, charged: bool) -> Extension | None:
     """Return the extension of a job's plan, None if its servers or slots aren't available.
 
     The job is not a bag, and still has the reservations of its plan. With ``charged``, plans count
     restarts.
     """
-    job, running = state.job, view.running(state.job.name)
+    job, running = state.job, view.running_placement(state.job.name)
     ahead = state.plan.from_slot(view.slot)
-    if view.pinned(job.name):
+    if view.is_pinned(job.name):
         kept, placement, start = EMPTY_SCHEDULE, running, view.slot
     elif not len(state.plan):
         return None
     else:
         kept, placement = ahead, _last_placement(state.plan)
         start = max(view.slot, state.plan.completion + 1)
-    if placement is None or any(map(view.lost, placement.servers)):
+    if placement is None or any(map(view.is_lost, placement.servers)):
         return None
     if not _are_allowed(job, kept, placement):
         return None
@@ -60,7 +60,7 @@ def extension_of(view: View, state: JobState, *, charged: bool) -> Extension | N
     slots = _slots_for(job, placement, state.remaining - done, moved=charged and not continues)
     end = start + slots
     if end > view.end:
-        if not view.pinned(job.name) or view.end == view.until:
+        if not view.is_pinned(job.name) or view.end == view.until:
             return None
         end = view.end  # a slow job that saved nothing runs on: its plan follows the horizon
     plan = _append(kept, placement, start, end)
@@ -106,7 +106,7 @@ def _excess(
     """Return the missing capacity of a placement's servers, shape (slots, servers, resources)."""
     servers, ledger = list(placement.servers), view.ledger
     used = ledger.used[start - ledger.start : end - ledger.start][:, servers].copy()
-    used -= _taken(job, own, servers, start, end)
+    used -= _plan_usage(job, own, servers, start, end)
     entries = zip(placement.workers, placement.ps, strict=True)
     demand = np.array([_amounts(job, workers, ps) for workers, ps in entries])
     return np.asarray(used + demand - ledger.capacity[servers], dtype=np.int64)
@@ -152,11 +152,11 @@ def _candidates(
             continue
         if other.plan.completion < start:
             continue
-        plan, running = other.plan, view.running(job.name)
-        pinned = view.pinned(job.name)
+        plan, running = other.plan, view.running_placement(job.name)
+        pinned = view.is_pinned(job.name)
         if pinned and running is not None:
             plan = plan.without(running)
-        reserved = _taken(job, plan, servers, start, end)
+        reserved = _plan_usage(job, plan, servers, start, end)
         if not reserved.any():
             continue
         if pinned:
@@ -168,7 +168,7 @@ def _candidates(
         yield running is not None, loss, other, reserved
 
 
-def _taken(job: Job, plan: Schedule, servers: list[int], start: int, end: int) -> Integers:
+def _plan_usage(job: Job, plan: Schedule, servers: list[int], start: int, end: int) -> Integers:
     """Return the reservations of a plan, shape (slots, servers, resources)."""
     reserved = np.zeros((end - start, len(servers), len(job.worker)), dtype=np.int64)
     if not len(plan):

@@ -49,10 +49,10 @@ class PriceParameters(Parameters):
 
     prices: Literal["auto", "offline", "online", "given"] | FixedPrices = Field(
         default="auto",
-        description="L and U. offline: (23)-(26) over the whole job set, known in a simulation "
-        "only; online: over the jobs promised in the last horizon; given: as set "
-        "below; auto: offline where the job set is known, online where it is not. oasis "
-        "alone: fixed:FILE, no L and U but the prices that `shadowprice bound --prices FILE` wrote",
+        description="source of L and U. offline: (23)-(26) over the whole job set, known in a "
+        "simulation only; online: over the jobs promised in the last horizon; given: as set "
+        "below; auto: offline if the job set is known, otherwise online. oasis only: fixed:FILE "
+        "takes the prices that `shadowprice bound --prices FILE` wrote, without L and U",
     )
     price_scale: Positive = Field(
         default=1.0,
@@ -60,27 +60,27 @@ class PriceParameters(Parameters):
     )
     price_scale_absorbs: Literal["U", "L"] = Field(
         default="U",
-        description="which constant is wrong where the ratio is: U: L stays; L: U stays, and an "
-        "empty server costs L / price_scale",
+        description="constant that a wrong ratio changes: U: L stays; L: U stays, and an empty "
+        "server costs L / price_scale",
     )
     lower: Literal["theory", "guaranteed", "clearing"] = Field(
         default="clearing",
-        description="L. clearing: at least the density at which the demand would just fill the "
-        "cluster; guaranteed: the largest L with which prices of empty servers come to half of "
-        "what one job earns alone, which is what Theorem 4's proof needs; theory: (25), (26), "
-        "below every job's least utility density, which a steep sigmoid makes vanish: prices then "
+        description="lower price constant L. clearing: at least the density at which demand would "
+        "just fill the cluster; guaranteed: the largest L at which empty servers cost half of "
+        "what one job earns alone, as the proof of Theorem 4 needs; theory: (25), (26), which is "
+        "below every job's minimum utility density. A steep sigmoid makes that vanish, so prices "
         "stay near 0 until a server is nearly full",
     )
     empty: Literal["priced", "admits"] = Field(
         default="priced",
-        description="a job that L prices out of an empty cluster. priced: it is refused; admits: "
-        "prices are lowered for it until it pays, as rationale (i) of the papers has it",
+        description="what happens to a job that L prices out of an empty cluster. priced: it is "
+        "refused; admits: prices are lowered for it until its payoff is positive, by rationale "
+        "(i) of the papers",
     )
     restarts: Literal["counted", "ignored"] = Field(
         default="counted",
-        description="what jobs lose when they are moved, where they or the cluster say so "
-        "(`restart`). counted: plans are longer by that, and promises hold; ignored: as the papers "
-        "plan, and a plan that falls short is made anew",
+        description="time that jobs lose when they move (`restart`). counted: plans include it, "
+        "and promises hold; ignored: as in the papers, and a plan that falls short is replaced",
     )
 
     @property

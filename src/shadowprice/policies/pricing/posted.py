@@ -22,7 +22,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
-from shadowprice.policies.pricing.limits import CapacityLimit, limits_of, shares
+from shadowprice.policies.pricing.limits import CapacityLimit, build_limits, shares
 
 FORMAT = "shadowprice-prices"
 VERSION = 1
@@ -132,8 +132,8 @@ def pool_limits(cluster: Cluster) -> list[list[CapacityLimit]]:
     one.
     """
     if bool((cluster.hosts_workers & cluster.hosts_ps).any()):
-        return [limits_of(cluster, cluster.hosts_workers | cluster.hosts_ps)]
-    return [limits_of(cluster, cluster.hosts_workers), limits_of(cluster, cluster.hosts_ps)]
+        return [build_limits(cluster, cluster.hosts_workers | cluster.hosts_ps)]
+    return [build_limits(cluster, cluster.hosts_workers), build_limits(cluster, cluster.hosts_ps)]
 
 
 def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:

@@ -32,8 +32,8 @@ def build_refusal(
         return _no_value(quote, view, job, offer, remaining)
     return Refusal(
         RefusalReason.PRICE,
-        f"worth {nearest.utility:.4g} if completed in slot {nearest.completion}, but what it would "
-        f"use costs {nearest.cost:.4g}",
+        f"its utility by slot {nearest.completion} is {nearest.utility:.4g}, not above the price "
+        f"of its best plan, {nearest.cost:.4g}",
         value=nearest.utility,
         cost=nearest.cost,
         completion=nearest.completion,
@@ -51,8 +51,8 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
     if shortest > useful:
         return Refusal(
             RefusalReason.NO_VALUE,
-            f"needs {shortest} slots at full width, and nothing is left of its utility after "
-            f"{useful}",
+            f"needs {shortest} slots with its maximum number of workers, and its utility is 0 "
+            f"after {useful}",
             value=0.0,
             cost=offer.cost,
             completion=offer.completion,
@@ -61,8 +61,8 @@ def _no_value(quote: PricedJob, view: View, job: Job, offer: PricedOffer, work: 
     bottleneck = quote.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"no room to complete by slot {view.slot + useful - 1}, after which nothing is left of its "
-        f"utility; planned for slot {offer.completion} at best",
+        f"too little free capacity to complete by slot {view.slot + useful - 1}, after which its "
+        f"utility is 0; planned for slot {offer.completion} at best",
         value=0.0,
         cost=offer.cost,
         completion=offer.completion,
@@ -78,14 +78,15 @@ def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
         limit = "timespan" if view.until == view.end else "planning horizon"
         return Refusal(
             RefusalReason.TOO_LATE,
-            f"needs {shortest} slots at full width, {max(slots, 0)} are left in the {limit}",
+            f"needs {shortest} slots with its maximum number of workers, and the {limit} has "
+            f"{max(slots, 0)} left",
             bottleneck=f"{limit} ending at slot {view.end}",
             numbers={"slots_needed": shortest, "slots_left": max(slots, 0)},
         )
     bottleneck = quote.find_bottleneck()
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"no room: {bottleneck.resource} leaves place for {bottleneck.room:.3g} "
+        f"free {bottleneck.resource} capacity is only enough for {bottleneck.room:.3g} "
         f"{bottleneck.kind} a slot on average until slot {view.end}",
         bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
         numbers={"mean_room": bottleneck.room},

@@ -33,7 +33,7 @@ def refuse_no_value(job: Job, done: int) -> Refusal:
     """Return the refusal of a job without utility in the first slot in which it can complete."""
     return Refusal(
         RefusalReason.NO_VALUE,
-        f"nothing is left of its utility by slot {done}, the first in which it could complete",
+        f"its utility is 0 by slot {done}, the first in which it could complete",
         value=utility_value(job.utility, done - job.arrival),
         completion=done,
     )

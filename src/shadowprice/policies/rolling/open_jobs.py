@@ -224,7 +224,7 @@ class OpenJobs(JobRows):
         rows = np.flatnonzero(self.predicted)
         if len(rows):
             arrays = self.arrays
-            certain = self._max_of(arrays.certain_gains, rows)
+            certain = self._max_gains(arrays.certain_gains, rows)
             gain = np.where(certain > 0, certain, self.max_gain(rows))
             slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.most)
             arrays.remaining[rows] = np.minimum(arrays.remaining[rows], gain * slots)
@@ -264,9 +264,9 @@ class OpenJobs(JobRows):
 
     def max_gain(self, rows: Integers) -> Integers:
         """Return the maximum progress units of each row in a slot, in either mode."""
-        return self._max_of(self.arrays.gains, rows)
+        return self._max_gains(self.arrays.gains, rows)
 
-    def _max_of(self, gains: Integers, rows: Integers) -> Integers:
+    def _max_gains(self, gains: Integers, rows: Integers) -> Integers:
         """Return the maximum of each row's gains, which ascend in each of the two modes."""
         arrays = self.arrays
         spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1

@@ -14,81 +14,84 @@ class RollingParameters(Parameters):
 
     prices: Literal["learnt", "given"] = Field(
         default="learnt",
-        description="learnt: shadow prices of the jobs seen so far; given: `price`",
+        description="learnt: shadow prices of the jobs that have arrived; given: `price`",
     )
     price: float = Field(
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="with prices=given: utility for a slot of the whole cluster's dominant "
-        "resource, asked of promises",
+        description="with prices=given: price of a promise for one slot of the whole cluster, in "
+        "units of utility",
     )
     scarcity: float = Field(
         default=0.1,
         gt=0.0,
         le=1.0,
-        description="share of the cluster that promises are priced for: of the work seen, the "
-        "densest that fills this share sets the price; 1 is the clearing price",
+        description="share of the cluster for which promises are priced: the price is the lowest "
+        "utility density among the densest jobs that fill it; 1 gives the clearing price",
     )
     memory: float = Field(
         default=2.0,
         gt=0.0,
         le=100.0,
-        description="horizons after which an arrival counts 1/e in the learnt prices",
+        description="number of horizons after which an arrival has the weight 1/e in the learnt "
+        "prices",
     )
     evidence: float = Field(
         default=0.25,
         gt=0.0,
         le=1e6,
-        description="maximum size of a promise, in slots of the whole cluster, as a share of the "
-        "slots in which demand was observed; larger jobs wait for a promise; not without `standby`",
+        description="limit of a promise's size, as a part of the time in which demand was observed: "
+        "a promise may take the whole cluster for that time. Larger jobs wait; without `standby` "
+        "there is no limit",
     )
     revision: bool = Field(
         default=True,
-        description="whether the plans of promised jobs move when another arrives or a slot begins",
+        description="whether plans of promised jobs move when a job arrives or a slot begins; "
+        "otherwise each job keeps its first plan",
     )
     steady: bool = Field(
         default=False,
-        description="whether plans of promised jobs stay as they are while they complete the work, "
-        "and move only to make room for a promise; the default of `serve`",
+        description="whether plans of promised jobs move only to make room for a promise, or if "
+        "they no longer complete the work; the default of `serve`",
     )
     slack: float = Field(
         default=0.001,
         ge=0.0,
         le=1.0,
-        description="share of what its plan is worth that a promise may give up for room: promised "
-        "is the last slot that is worth the rest",
+        description="share of its plan's utility that a promise may give up for a later slot",
     )
     restart_limit: float = Field(
         default=0.7,
         gt=0.0,
         le=1.0,
-        description="part of a slot: jobs that lose as much or more whenever they move are "
-        "promised nothing, as plans that hold whatever moves would take too much room; they wait",
+        description="part of a slot: jobs that lose it or more at each move get no promise and "
+        "wait, because their plans would reserve too much for restarts",
     )
     together: bool = Field(
         default=True,
-        description="whether waiting jobs are laid out with promised ones, by when all are due, "
-        "where that earns more and all have room; not where plans are `steady`",
+        description="whether waiting jobs are planned jointly with promised ones if all fit and "
+        "that earns more; not with `steady`",
     )
     standby: bool = Field(
         default=True,
-        description="whether jobs without a promise wait for spare capacity; otherwise refused",
+        description="whether jobs without a promise wait for spare capacity; otherwise they are "
+        "refused",
     )
     spare: bool = Field(
         default=True,
-        description="work-conserving: whether unplanned capacity of a slot is allocated",
+        description="whether unplanned capacity of a slot is allocated to jobs (work conservation)",
     )
     quota: bool = Field(
         default=True,
-        description="if tenants have shares: promises to a tenant's jobs stay within its share and "
-        "what no tenant owns; its jobs come first there once it was kept from half a horizon of "
-        "its share. Otherwise all compete by value",
+        description="if tenants have shares: promises to a tenant's jobs stay within its share "
+        "and what no tenant owns, and its jobs come first in its share once it is owed half a "
+        "horizon of it; otherwise all jobs compete by utility density",
     )
     waiting: int = Field(
         default=256,
         ge=0,
         le=100_000,
-        description="waiting jobs, the densest first, that are planned ahead in a slot; those "
-        "behind them run on what is left",
+        description="number of waiting jobs, the densest first, that are planned ahead in a slot; "
+        "the others run in the remaining capacity",
     )

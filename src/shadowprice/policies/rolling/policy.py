@@ -65,7 +65,7 @@ More jobs are a rush, in which promised jobs should keep their slack. Such a pla
 
 _FELL_SHORT: Final = "less was done than was planned"
 
-_REVISED: Final = "it was revised, and would be worth nothing by when it was promised"
+_REVISED: Final = "it was revised, and its utility would be 0 by its promise"
 
 _READMITTED: Final = "it was revised"
 
@@ -580,7 +580,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             ends_first = jobs.ends_first(state.job, completion)
             if self._context.end_moves and ends_first:
                 continue
-            if view.pinned(name):
+            if view.is_pinned(name):
                 continue  # the engine abandons it if it seems to never end
             refuse = refuse_past_end if ends_first else refuse_no_value
             self._remove_job(name)

@@ -46,10 +46,10 @@ class GangPolicy(ReactivePolicy[P]):
         """Return the decision that queues an admitted gang, with its message."""
 
     def _answer(self, job: Job) -> Queue | Reject:
-        gang = self._gang_of(job)
+        gang = self._build_gang(job)
         return Reject(job.name, gang) if isinstance(gang, Refusal) else self._build_queue(gang)
 
-    def _gang_of(self, job: Job) -> FixedGang | Refusal:
+    def _build_gang(self, job: Job) -> FixedGang | Refusal:
         tenancy = self._tenancy
         claim = tenancy.claim_of(job)
         if isinstance(claim, Refusal):
@@ -60,7 +60,7 @@ class GangPolicy(ReactivePolicy[P]):
 
     def _units_up(self, view: View) -> tuple[Integers, Integers]:
         """Return the worker units and the PS units of each server, 0 for lost servers."""
-        up = np.array([not view.lost(server) for server in range(view.cluster.servers)])
+        up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
         return self._tenancy.workers * up, self._tenancy.ps * up
 
     def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:
@@ -78,7 +78,7 @@ class GangPolicy(ReactivePolicy[P]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # admission depends on the gang's size only
         for job in jobs:
-            gang = self._gang_of(job)
+            gang = self._build_gang(job)
             if isinstance(gang, Refusal):
                 yield Reject(job.name, gang)
             else:
@@ -99,7 +99,7 @@ class GangPolicy(ReactivePolicy[P]):
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view
-        name, gang = state.job.name, self._gang_of(state.job)
+        name, gang = state.job.name, self._build_gang(state.job)
         if not isinstance(gang, Refusal):
             self._gangs[name] = gang
         elif name in before._gangs:

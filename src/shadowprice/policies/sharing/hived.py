@@ -160,11 +160,11 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             cells = clusters.take(tenant, count, self._largest[kind])
             if cells is None:
                 return None
-            broken = [cell for cell in cells if view.lost(cell.server)]
+            broken = [cell for cell in cells if view.is_lost(cell.server)]
             if not broken:
                 return cells
             for cell in cells:
-                if view.lost(cell.server):
+                if view.is_lost(cell.server):
                     self._broken.append((kind, tenant, cell))
                 else:
                     clusters.give(tenant, cell)

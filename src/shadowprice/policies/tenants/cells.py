@@ -37,7 +37,7 @@ def binary_digits(number: int) -> list[int]:
     return [1 << bit for bit in range(number.bit_length() - 1, -1, -1) if number >> bit & 1]
 
 
-def cells_of(server: int, places: int) -> list[Cell]:
+def split_into_cells(server: int, places: int) -> list[Cell]:
     """Split a server into its largest cells."""
     cells = []
     offset = 0
@@ -62,11 +62,6 @@ class BuddyAllocator:
     def idle(self) -> bool:
         """Whether nothing is allocated."""
         return self._known == self._roots
-
-    @property
-    def free_units(self) -> int:
-        """Number of free units."""
-        return sum(cell.size for cell in self._known)
 
     def smallest(self, size: int) -> int:
         """Return the size of the smallest free cell of at least ``size`` units, 0 if none."""
@@ -124,7 +119,7 @@ def assign_cells(places: Sequence[int], shares: Sequence[int]) -> list[Counter[i
     if sum(shares) > sum(places):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
     physical = BuddyAllocator(
-        cell for server, count in enumerate(places) for cell in cells_of(server, count)
+        cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
     )
     owned: list[Counter[int]] = [Counter() for _ in shares]
     largest = 1 << (max(places, default=1).bit_length() - 1) if any(places) else 1
@@ -156,7 +151,7 @@ class VirtualClusters:
 
     def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
         self._physical = BuddyAllocator(
-            cell for server, count in enumerate(places) for cell in cells_of(server, count)
+            cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
         )
         self._unbound = [Counter(cells) for cells in owned]
         self._bound: list[list[_Bound]] = [[] for _ in owned]
@@ -198,11 +193,6 @@ class VirtualClusters:
             self._bound[tenant].remove(bound)
             self._unbound[tenant][bound.cell.size] += 1
             self._physical.give(bound.cell)
-
-    def idle_units(self, tenant: int) -> int:
-        """Return the number of a tenant's own units that are idle."""
-        unbound = sum(size * count for size, count in self._unbound[tenant].items())
-        return unbound + sum(bound.inside.free_units for bound in self._bound[tenant])
 
     def _take_cell(self, tenant: int, size: int) -> Cell | None:
         # The smallest cell that is large enough; of equal ones, a bound cell first.

@@ -194,7 +194,7 @@ def infeasibility(
     if gang.values(minimum)[minimum] <= 0:
         return Refusal(
             RefusalReason.NO_VALUE,
-            f"is worth nothing after the {minimum} slots that it takes at best",
+            f"its utility is 0 after the {minimum} slots that it takes at best",
             value=utility_value(job.utility, minimum),
             cost=0.0,
             bottleneck="its utility",

@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.results.report.inline_assets import data_script, rounded, text
+from shadowprice.results.report.inline_assets import data_script, round_numbers, text
 from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
@@ -111,7 +111,7 @@ def line_chart(
         "y_label": y_label,
         "height": height,
         "series": [
-            {"name": line.name, "colour": line.colour, "values": rounded(line.values)}
+            {"name": line.name, "colour": line.colour, "values": round_numbers(line.values)}
             for line in series
         ],
     }
@@ -131,7 +131,7 @@ def _axis(xs: Floats) -> object:
     """Return positions, or only first, step and count if they are evenly spaced."""
     if len(xs) > 2 and (np.diff(xs) == xs[1] - xs[0]).all():
         return {"first": _whole(xs[0]), "step": _whole(xs[1] - xs[0]), "count": len(xs)}
-    return rounded(xs, 9)
+    return round_numbers(xs, 9)
 
 
 def _whole(value: float) -> float | int:
@@ -149,8 +149,8 @@ def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:
         dots = box.values if len(box.values) <= DOTS else box.values[:0]
         row: dict[str, Any] = {"name": box.label, "count": len(box.values), "colour": box.colour}
         if len(box.values):
-            row["five"] = rounded(np.percentile(box.values, (5, 25, 50, 75, 95)))
-        rows.append(row | {"dots": rounded(dots)})
+            row["five"] = round_numbers(np.percentile(box.values, (5, 25, 50, 75, 95)))
+        rows.append(row | {"dots": round_numbers(dots)})
     return chart(
         {
             "kind": "boxes",
@@ -181,8 +181,8 @@ def interval_plot(
                     "name": name,
                     "count": len(values),
                     "colour": colour,
-                    "five": rounded(np.array([low, low, mean, high, high])),
-                    "dots": rounded(values),
+                    "five": round_numbers(np.array([low, low, mean, high, high])),
+                    "dots": round_numbers(values),
                 }
                 for name, values, (low, mean, high), colour in rows
             ],
@@ -205,7 +205,7 @@ def bars(rows: Sequence[tuple[str, float, str, int]], label: str) -> str:
             "kind": "bars",
             "label": label,
             "names": list(columns[0]),
-            "values": rounded(np.array(columns[1], dtype=np.float64)),
+            "values": round_numbers(np.array(columns[1], dtype=np.float64)),
             "texts": list(columns[2]),
             "colours": list(columns[3]),
         }
@@ -230,7 +230,7 @@ def share_bars(
                 {
                     "name": name,
                     "colour": colour,
-                    "values": rounded(np.array(values, dtype=np.float64), 9),
+                    "values": round_numbers(np.array(values, dtype=np.float64), 9),
                     "texts": list(texts),
                 }
                 for name, colour, values, texts in shown

@@ -167,7 +167,7 @@ def _slots(runs: Sequence[RunData], most: int = POINTS) -> Floats:
     return np.arange(min(firsts), max(lasts) + 1, step, dtype=np.float64)
 
 
-def _sampled(run: RunData, values: Floats, at: Floats, *, mean: bool) -> Floats:
+def _sample_column(run: RunData, values: Floats, at: Floats, *, mean: bool) -> Floats:
     """Return a column of a run at common slots: means over each step, or last values."""
     if not len(run.slots):
         return np.full(len(at), np.nan)
@@ -193,7 +193,7 @@ def _utility(runs: Sequence[RunData]) -> str | None:
     series = [
         Series(
             run.policy,
-            _sampled(run, np.cumsum(run.slots["utility"].to_numpy()), slots, mean=False),
+            _sample_column(run, np.cumsum(run.slots["utility"].to_numpy()), slots, mean=False),
             order % 8,
         )
         for order, run in enumerate(runs)
@@ -305,7 +305,9 @@ def _utilisation(runs: Sequence[RunData]) -> str | None:
             used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
             total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
             share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-            series.append(Series(run.policy, _sampled(run, share, slots, mean=True), order % 8))
+            series.append(
+                Series(run.policy, _sample_column(run, share, slots, mean=True), order % 8)
+            )
         chart = line_chart(
             slots,
             series,
@@ -328,7 +330,7 @@ def _queue(runs: Sequence[RunData]) -> str | None:
     series = [
         Series(
             run.policy,
-            _sampled(run, run.slots["queue"].to_numpy().astype(np.float64), slots, mean=True),
+            _sample_column(run, run.slots["queue"].to_numpy().astype(np.float64), slots, mean=True),
             order % 8,
         )
         for order, run in enumerate(runs)
@@ -365,7 +367,7 @@ def _different(runs: Sequence[RunData]) -> str | None:
         fragment = quote(escape_invisible(name), safe="")
         cells = "".join(
             f'<td class="num"><a href="{text(folder_name(run.policy))}/report.html#job={fragment}">'
-            f"{text(_fared(run.jobs, row))}</a></td>"
+            f"{text(_outcome_text(run.jobs, row))}</a></td>"
             for run in runs
         )
         lines.append(f'<tr><td title="{text(name)}">{text(name)}</td>{cells}</tr>')
@@ -378,7 +380,7 @@ def _different(runs: Sequence[RunData]) -> str | None:
     return f'{table}<p class="remark">{remark}</p>'
 
 
-def _fared(jobs: pl.DataFrame, row: int) -> str:
+def _outcome_text(jobs: pl.DataFrame, row: int) -> str:
     """Return a finished job's utility, else its outcome."""
     outcome, utility = jobs["outcome"][row], float(jobs["utility"][row])
     return format_number(utility) if outcome == "finished" else str(outcome)

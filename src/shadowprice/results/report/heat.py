@@ -30,10 +30,10 @@ class HeatGrid:
         """Return the grid with at most ``most`` cells, by averaging neighbouring bins."""
         grid = self
         while grid.values.size > most and grid.values.shape[1] > 1:
-            grid = grid._halved()
+            grid = grid._halve_columns()
         return grid
 
-    def _halved(self) -> HeatGrid:
+    def _halve_columns(self) -> HeatGrid:
         odd = self.values.shape[1] % 2
         padded = np.pad(self.values, ((0, 0), (0, odd)), constant_values=np.nan)
         pairs = padded.reshape(len(padded), -1, 2)

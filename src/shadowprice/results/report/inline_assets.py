@@ -157,7 +157,7 @@ def asset(name: str) -> str:
     return folder.joinpath(name).read_text("utf-8")
 
 
-def rounded(values: NDArray[np.float64], digits: int = 5) -> list[float | None]:
+def round_numbers(values: NDArray[np.float64], digits: int = 5) -> list[float | None]:
     """Round numbers to significant digits; whole numbers become int, non-finite ones None."""
     result: list[float | None] = []
     for value in values.tolist():

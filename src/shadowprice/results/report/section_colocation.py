@@ -58,7 +58,7 @@ def colocation(run: RunData) -> str | None:
     The section is omitted if no job ever had a choice: none was ever co-located, or none ever
     spread.
     """
-    if not _chosen(run.allocations):
+    if not _was_distributed(run.allocations):
         return None
     slots = slots_of_jobs(run)
     together = int(slots["together"].sum())
@@ -85,7 +85,7 @@ def colocation(run: RunData) -> str | None:
     )
 
 
-def _chosen(allocations: pl.DataFrame) -> bool:
+def _was_distributed(allocations: pl.DataFrame) -> bool:
     """Return whether a job ever used several machines, or parameter servers beside workers.
 
     It doesn't iterate over slots, because a run may have millions.

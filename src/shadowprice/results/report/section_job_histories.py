@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from shadowprice.results.advice import advice_lines, outcomes_with_advice
 from shadowprice.results.job_history import JobHistory, PlacementSpan
 from shadowprice.results.job_history_text import history_lines
-from shadowprice.results.report.inline_assets import data_script, rounded
+from shadowprice.results.report.inline_assets import data_script, round_numbers
 from shadowprice.results.report.section_jobs import OUTCOMES
 from shadowprice.results.report.sections import section
 from shadowprice.results.run_directory import Fields, RunData
@@ -101,7 +101,7 @@ def stories(
     names = chosen["job"].to_list()
     last = [decisions.get(name, [{}])[-1] for name in names]
     ran = _ran(run, names)
-    plan = _planned(names, decisions, run.server_names)
+    plan = _plans_by_job(names, decisions, run.server_names)
     planned, unkept = _compare(ran, plan, len(names))
     # A decision's cost is a price in units of utility, but the job table's cost is money.
     priced = "cost" in chosen.columns
@@ -115,7 +115,9 @@ def stories(
     if any(tenant is not None for tenant in frame["tenant"]):
         columns["tenant"] = frame["tenant"].to_list()
     for key in (*numbers, "value", "cost", *(["money"] if priced else []), "utility"):
-        columns[key] = rounded(frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6)
+        columns[key] = round_numbers(
+            frame[key].cast(pl.Float64).fill_null(float("nan")).to_numpy(), 6
+        )
     columns["planned"] = planned.tolist()
     columns["advised"] = [int(name in run.advice) for name in names]
     outcomes = outcomes_with_advice(run.info)
@@ -163,16 +165,18 @@ def _ran(run: RunData, names: Sequence[str]) -> PlacementColumns:
     for piece in run.allocations.iter_slices(_PIECE):
         rows = piece.join(order, on="job", how="inner")
         keys = [rows[name].to_numpy().astype(np.int64) for name in _KEYS]
-        parts.append(_joined(keys, rows["slot"].to_numpy().astype(np.int64)))
+        parts.append(_merge_placements(keys, rows["slot"].to_numpy().astype(np.int64)))
     if not parts:
-        return _joined([np.zeros(0, dtype=np.int64)] * len(_KEYS), np.zeros(0, dtype=np.int64))
+        return _merge_placements(
+            [np.zeros(0, dtype=np.int64)] * len(_KEYS), np.zeros(0, dtype=np.int64)
+        )
     *columns, slot, lasts = (
         np.concatenate([part[name] for part in parts]) for name in PLACEMENT_COLUMNS
     )
-    return _joined(columns, slot, lasts)
+    return _merge_placements(columns, slot, lasts)
 
 
-def _planned(
+def _plans_by_job(
     names: Sequence[str], decisions: Mapping[str, Sequence[Fields]], servers: Sequence[str]
 ) -> PlacementColumns:
     """Return each job's last plan, including that of a job that was dropped later."""
@@ -186,7 +190,7 @@ def _planned(
                 for slot, server, workers, ps in plans[-1]
             ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 5).T
-    return _joined(list(table[:4]), table[4])
+    return _merge_placements(list(table[:4]), table[4])
 
 
 def _promises(
@@ -211,7 +215,7 @@ def _promises(
     )
 
 
-def _joined(
+def _merge_placements(
     keys: Sequence[NDArray[np.int64]],
     slot: NDArray[np.int64],
     lasts: NDArray[np.int64] | None = None,

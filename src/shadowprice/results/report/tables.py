@@ -52,7 +52,7 @@ def data_table(
 
     ``total`` is the number of all rows if ``rows`` is a selection, which ``remark`` describes.
     """
-    shown = [[_kept(cell) for cell in row] for row in rows[:MOST_ROWS]]
+    shown = [[_round_cell(cell) for cell in row] for row in rows[:MOST_ROWS]]
     heads = "".join(
         f'<th{column.classes} scope="col">{text(column.heading)}</th>' for column in columns
     )
@@ -77,7 +77,7 @@ def data_table(
     return f'<div class="table" data-table>{static}{data_script(data)}</div>{omitted}'
 
 
-def _kept(cell: Cell) -> Cell:
+def _round_cell(cell: Cell) -> Cell:
     if isinstance(cell, float):
         if not math.isfinite(cell):
             return None

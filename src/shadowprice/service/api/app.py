@@ -31,7 +31,7 @@ from shadowprice.service.api.requests import problem_response, split_path
 from shadowprice.service.auth import verify_progress_token
 from shadowprice.service.connections import max_connections
 from shadowprice.service.dashboard import router as dashboard
-from shadowprice.service.problems import ProblemError, problem_of
+from shadowprice.service.problems import ProblemError, problem_from_error
 from shadowprice.service.service import Service
 from shadowprice.service.turns import requester
 
@@ -91,12 +91,12 @@ def create_app(service: Service) -> FastAPI:
 
 
 async def _known_error(_request: Request, error: Exception) -> Response:
-    return problem_response(problem_of(error))
+    return problem_response(problem_from_error(error))
 
 
 async def _out_of_memory(request: Request, error: Exception) -> Response:
     log.error("out of memory in %s %s", request.method, escape_controls(request.url.path[:200]))
-    return problem_response(problem_of(error))
+    return problem_response(problem_from_error(error))
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -124,7 +124,7 @@ def _methods(request: Request) -> list[str]:
 async def _invalid_parameters(_request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     return problem_response(
-        problem_of(InputError([_fault(issue) for issue in error.errors()[:50]]))
+        problem_from_error(InputError([_fault(issue) for issue in error.errors()[:50]]))
     )
 
 

@@ -51,10 +51,10 @@ from shadowprice.service.api.requests import (
     Limit,
     ServiceDep,
     api_router,
+    get_service,
     in_turn,
     parse_json,
     read_body,
-    service_of,
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
@@ -85,7 +85,7 @@ from shadowprice.service.state.submission import (
     read_submissions,
     request_hash,
 )
-from shadowprice.service.usage import added_memory, memory_of
+from shadowprice.service.usage import added_memory, estimate_memory
 
 log = logging.getLogger("shadowprice.service")
 router = api_router("/v1", "jobs")
@@ -231,7 +231,7 @@ def _submissions(
 def _reserve(
     service: Service, tenant: str | None, submissions: list[Submission]
 ) -> AbstractContextManager[None]:
-    memory = sum(memory_of(submission.record) for submission in submissions)
+    memory = sum(estimate_memory(submission.record) for submission in submissions)
     return service.reserve(tenant, len(submissions), memory)
 
 
@@ -314,7 +314,7 @@ async def get_view(service: Service, key: str) -> JobView:
     return view
 
 
-def scope_of(caller: Caller, tenant: str | None) -> str | None:
+def listing_scope(caller: Caller, tenant: str | None) -> str | None:
     """Return the tenant that a listing is confined to, None for all.
 
     Raise `ProblemError` if a tenant requests another tenant's entries.
@@ -354,7 +354,7 @@ async def list_jobs(
             raise InputError(
                 Fault("?state", f"unknown state {quote_for_display(text)}", f"one of: {choices}")
             )
-    tenant = scope_of(caller, tenant)
+    tenant = listing_scope(caller, tenant)
     jobs = service.writing.published.jobs
 
     # In the reader's thread: a thousand jobs would delay other requests.
@@ -498,7 +498,7 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
     driver = service.writing
     record = driver.specification(view.key)
     if record is None:  # the job was closed meanwhile
-        return memory_of(changes)
+        return estimate_memory(changes)
     _, faults = validate(JobSpec, merge_changes(record, changes), "job")
     if faults:
         raise InputError(faults)
@@ -646,7 +646,7 @@ async def report_progress(
     old generation are ignored. An invalid one is refused, and becomes an event of the job. Invalid
     metrics are left out of a valid report, and become an event too.
     """
-    service = service_of(request)
+    service = get_service(request)
     driver = service.writing
     key, generation = await find_reporting_job(service, name, request.headers.get("authorization"))
     try:

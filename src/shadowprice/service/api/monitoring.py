@@ -20,7 +20,7 @@ from shadowprice.rest.monitoring import (
     WhatIf,
     WhatIfList,
 )
-from shadowprice.service.api.jobs import scope_of
+from shadowprice.service.api.jobs import listing_scope
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.references import find_job
 from shadowprice.service.api.requests import (
@@ -172,7 +172,7 @@ async def decisions(
     limit: Limit = 100,
 ) -> DecisionPage:
     """List the policy's decisions, newest first."""
-    tenant = scope_of(caller, tenant)
+    tenant = listing_scope(caller, tenant)
     key = None
     if job is not None:
         try:

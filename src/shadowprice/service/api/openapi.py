@@ -21,8 +21,8 @@ from shadowprice.rest.base import Problem
 from shadowprice.service.api.requests import (
     REFERENCE,
     JsonBody,
+    authenticate_operator,
     check_query,
-    operator_of,
 )
 from shadowprice.service.problems import MEDIA_TYPE
 
@@ -72,7 +72,7 @@ def _complete(operation: dict[str, Any], route: APIRoute, schemas: dict[str, Any
             statuses.add(422)
         elif isinstance(call, HTTPBearer):
             statuses.update(_TOKEN_PROBLEMS)
-        elif call is operator_of:
+        elif call is authenticate_operator:
             statuses.add(403)
         elif isinstance(call, JsonBody):
             statuses |= {*_BODY_PROBLEMS, 422}

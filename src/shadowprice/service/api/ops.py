@@ -27,13 +27,13 @@ from shadowprice.service.api.requests import (
     OperatorDep,
     ServiceDep,
     api_router,
-    service_of,
+    get_service,
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.service import Service
 from shadowprice.service.settings import NO_EXECUTOR
-from shadowprice.service.state.prices import server_classes_of
+from shadowprice.service.state.prices import build_server_classes
 from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.state.timespan import ChangeTimespan
 from shadowprice.uploads.archive import MAX_ENTRIES
@@ -65,7 +65,7 @@ async def readyz(
     followed; `/v1/service` says why. With `?standby=ready` a standby is ready, as a replica that
     can take over.
     """
-    service = service_of(request)
+    service = get_service(request)
     if service.ready() is None:
         # A tenant may cause obstacles, so they don't take the service away from the others.
         degraded = service.trainingjobs_error is not None or service.obstacles()
@@ -198,7 +198,7 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         pending=servers.backlog,
         jobs=states,
         families=sorted(service.families),
-        kinds=list(server_classes_of(servers.cluster).names),
+        kinds=list(build_server_classes(servers.cluster).names),
         sequence=driver.published.sequence,
         last_event=driver.hub.last,
         caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),

@@ -75,7 +75,7 @@ def split_path(path: bytes) -> str:
 # ------------------------------------------------------------------ callers
 
 
-def service_of(request: Request) -> Service:
+def get_service(request: Request) -> Service:
     """Return the service of the application."""
     service: Service = request.app.state.service
     return service
@@ -83,32 +83,34 @@ def service_of(request: Request) -> Service:
 
 # Async, because FastAPI runs other dependencies in a thread.
 async def _service(request: Request) -> Service:
-    return service_of(request)
+    return get_service(request)
 
 
 # Documents the header; `Tokens` reads it, because a malformed one has its own problem details.
 _bearer = HTTPBearer(scheme_name="token", auto_error=False)
 
 
-async def caller_of(request: Request, _header: Annotated[Any, Security(_bearer)]) -> Caller:
+async def authenticate_caller(
+    request: Request, _header: Annotated[Any, Security(_bearer)]
+) -> Caller:
     """Authenticate the caller.
 
     Raise `ProblemError` if the request has no valid token, or this instance is a standby.
     """
-    service = service_of(request)
+    service = get_service(request)
     now = service.writing.clock.now()
     return service.tokens.caller(request.headers.get("authorization"), now)
 
 
-async def operator_of(caller: Annotated[Caller, Depends(caller_of)]) -> Caller:
+async def authenticate_operator(caller: Annotated[Caller, Depends(authenticate_caller)]) -> Caller:
     """Authenticate an operator; raise `ProblemError` if the caller is a tenant."""
     caller.check_operator()
     return caller
 
 
 ServiceDep = Annotated[Service, Depends(_service)]
-CallerDep = Annotated[Caller, Depends(caller_of)]
-OperatorDep = Annotated[Caller, Depends(operator_of)]
+CallerDep = Annotated[Caller, Depends(authenticate_caller)]
+OperatorDep = Annotated[Caller, Depends(authenticate_operator)]
 
 
 def require_observe_mode(service: Service) -> None:
@@ -170,7 +172,7 @@ class JsonBody:
         if caller.scope is None:
             yield await self._read(request)
             return
-        with service_of(request).writing.usage.receive(caller.scope) as meter:
+        with get_service(request).writing.usage.receive(caller.scope) as meter:
             yield await self._read(request, meter)
 
     async def _read(self, request: Request, meter: BodyMeter | None = None) -> Any:
@@ -208,7 +210,7 @@ async def in_turn(request: Request, work: Callable[[], T]) -> T:
     """
     if not request.state.has_large_body:
         return work()
-    async with service_of(request).bodies.turn(requester.get()):
+    async with get_service(request).bodies.turn(requester.get()):
         return await asyncio.to_thread(work)
 
 

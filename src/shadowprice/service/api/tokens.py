@@ -100,7 +100,7 @@ async def create_token(
     token = new_token()
     operation = CreateToken(token, AccessRole(spec.role), spec.tenant, spec.note, expires)
     number = await service.writing.do(operation)
-    service.tokens.created(number, operation)
+    service.tokens.add(number, operation)
     return NewToken(
         id=number,
         role=spec.role,
@@ -122,6 +122,6 @@ async def revoke_token(number: int, service: ServiceDep, caller: OperatorDep) ->
         await service.writing.do(RevokeToken(number))
     except ProblemError as error:
         if error.code == "not-found":  # the response to an earlier revocation may have been lost
-            service.tokens.revoked(number)
+            service.tokens.remove(number)
         raise
-    service.tokens.revoked(number)
+    service.tokens.remove(number)

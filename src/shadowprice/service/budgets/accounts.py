@@ -149,7 +149,7 @@ class Accounts:
         ]
         return sorted(due, key=lambda account: account.tenant)
 
-    def shown(self) -> Mapping[str, Account]:
+    def snapshot(self) -> Mapping[str, Account]:
         """Return a copy of all accounts that later changes don't affect."""
         if self._shown is None:
             self._shown = dict(self._known)

@@ -298,7 +298,7 @@ class Billing:
                 unused = split_price_by_slot(price, decision.schedule, decision.slot_costs)
             else:
                 unused = ((ANY_SLOT, min_process_slots(engine.jobs[view.key].job), price),)
-            paid["planned"] = view.held + sum(places for _, places, _ in unused)
+            paid["planned"] = view.held + sum(processes for _, processes, _ in unused)
             paid["unused"] = tuple(sorted((*(view.unused or ()), *unused)))
         self._batch.update_view(view.key, **paid)
         self._debit(account, price, view.key)
@@ -476,14 +476,14 @@ class Billing:
         """
         batch = self._batch
         record, placement = batch.engine.jobs[view.key], batch.engine.running[view.key]
-        covered, is_overrun, places = 0, False, 0
+        covered, is_overrun, processes = 0, False, 0
         if not batch.state.virtual:
             covered = covered_in_slot(batch, record, slot)
             is_overrun = view.slot_price is not None and nanoseconds_run(batch, record, slot) > 0
         is_paid = view.unused is not None and view.refund is None
         if is_paid and (is_overrun or view.slot_price is None):
-            places = placement.total_workers + placement.total_ps
-        return JobUsage(places, covered, is_overrun)
+            processes = placement.total_workers + placement.total_ps
+        return JobUsage(processes, covered, is_overrun)
 
     def record_usage(self, standing: SlotUsage) -> None:
         """Record that jobs held processes in a slot, and the used part of their prices."""
@@ -497,11 +497,11 @@ class Billing:
                     overrun=view.overrun + (view.slot_price or 0),
                     overrun_slots=view.overrun_slots + 1,
                 )
-            if usage.places:
+            if usage.processes:
                 assert view.unused is not None
-                unused = consume_slot(view.unused, standing.slot, usage.places)
+                unused = consume_slot(view.unused, standing.slot, usage.processes)
                 used = (view.price or 0) - price_of_unused(unused)
-                self._use(view, used, held=view.held + usage.places, unused=unused)
+                self._use(view, used, held=view.held + usage.processes, unused=unused)
 
     def _use(self, view: JobView, used: int, **changes: Any) -> None:
         """Set the used part of a job's price, and spend the difference."""

@@ -24,12 +24,12 @@ ANY_SLOT: Final = -1  # slot of the processes of a revised job, which belong to 
 class JobUsage(NamedTuple):
     """Use of a slot by a job.
 
-    ``places`` are the workers and PS that it holds and has paid for. ``covered`` is the stated work
-    that the slot covers, in millionths of a mini-batch. ``is_overrun`` is whether the slot is
+    ``processes`` are the workers and PS that it holds and has paid for. ``covered`` is the stated
+    work that the slot covers, in millionths of a mini-batch. ``is_overrun`` is whether the slot is
     beyond the stated work.
     """
 
-    places: int
+    processes: int
     covered: int
     is_overrun: bool
 
@@ -73,23 +73,23 @@ def split_price_by_slot(price: int, schedule: Schedule, costs: Sequence[float]) 
     if len(costs) != len(slots) or not 0.0 < total < float("inf"):
         return ((ANY_SLOT, int(workers.sum() + ps.sum()), price),)
     parts, summed, before = [], 0.0, 0
-    for index, (slot, places) in enumerate(zip(slots, (workers + ps).tolist(), strict=True)):
+    for index, (slot, processes) in enumerate(zip(slots, (workers + ps).tolist(), strict=True)):
         summed += costs[index]
         end = price if index == len(slots) - 1 else min(price, round(price * (summed / total)))
-        parts.append((slot, places, end - before))
+        parts.append((slot, processes, end - before))
         before = end
     return tuple(parts)
 
 
-def consume_slot(unused: UnusedSlots, slot: int, places: int) -> UnusedSlots:
-    """Return the unused processes after a job held ``places`` processes in a slot.
+def consume_slot(unused: UnusedSlots, slot: int, processes: int) -> UnusedSlots:
+    """Return the unused processes after a job held ``processes`` processes in a slot.
 
     Part of a slot's processes costs the same part of their price, rounded up.
     """
     remaining: list[tuple[int, int, int]] = []
     for planned_slot, planned, price in _in_order_of_use(unused, slot):
-        taken = min(places, planned)
-        places -= taken
+        taken = min(processes, planned)
+        processes -= taken
         if taken < planned:
             remaining.append((planned_slot, planned - taken, price - -(-price * taken // planned)))
     return tuple(sorted(remaining))
@@ -103,12 +103,12 @@ def _in_order_of_use(unused: UnusedSlots, slot: int) -> UnusedSlots:
     return (*here, *missed, *reversed(coming))
 
 
-def pay_slot(unused: UnusedSlots, slot: int, places: int, price: int) -> tuple[UnusedSlots, int]:
+def pay_slot(unused: UnusedSlots, slot: int, processes: int, price: int) -> tuple[UnusedSlots, int]:
     """Pay a price for the processes of a coming slot, first out of unused ones.
 
     Return the unused processes, with the slot's at its price, and the points that the others lack.
     """
-    remaining = [(slot, places, price)]
+    remaining = [(slot, processes, price)]
     for planned_slot, planned, points in _in_order_of_use(unused, slot):
         taken = min(price, points)
         price -= taken

@@ -106,7 +106,7 @@ def themes() -> str:
 @router.get("/")
 async def page(request: Request) -> Response:
     """Send the page."""
-    return _sent(request, files()[""])
+    return _send_file(request, files()[""])
 
 
 @router.get("/assets/{path:path}")
@@ -115,10 +115,10 @@ async def assets(path: str, request: Request) -> Response:
     file = files().get(f"assets/{path}")
     if file is None:
         raise ProblemError("not-found", "the page has no such file")
-    return _sent(request, file)
+    return _send_file(request, file)
 
 
-def _sent(request: Request, file: StaticFile) -> Response:
+def _send_file(request: Request, file: StaticFile) -> Response:
     """Return a file, or 304 if the browser has the current version."""
     headers = {
         "Cache-Control": "no-cache",  # cached but revalidated, so that an upgrade shows at once

@@ -110,9 +110,9 @@ class ExecutionController:
         self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
         self._resync = False
         self._retry_at = 0.0
-        self._background = BackgroundTasks(log, driver.metrics.failed)
-        driver.listeners.append(self._published)
-        driver.discard = self.discard
+        self._background = BackgroundTasks(log, driver.metrics.count_failure)
+        driver.listeners.append(self._on_published)
+        driver.delete_job_data = self.delete_job_data
         driver.fetch_progress = self.fetch_progress
         driver.stale_jobs = self.stale_jobs
         driver.is_orphan = self._reconciler.is_orphan
@@ -145,7 +145,7 @@ class ExecutionController:
         Raise `ExecutorError` if it is unreachable.
         """
         await self.executor.open()
-        await self._configure()
+        await self._set_servers()
         await self._resync_generations()
 
     async def _resync_generations(self) -> None:
@@ -156,20 +156,22 @@ class ExecutionController:
         to have done nothing, and could be abandoned before the slot of its end.
         """
         generations = await self.executor.list()
-        ordered = await self._driver.ordered([(item.job, item.generation) for item in generations])
+        ordered = await self._driver.fetch_command_times(
+            [(item.job, item.generation) for item in generations]
+        )
         orphans = [item for item in generations if not self._is_commanded(item, ordered)]
         for item in orphans:
             new = not self._reconciler.is_orphan(item.job, item.generation)
             if new and item.end is None:
                 log.warning(
-                    "generation %d of %r runs on %s, but these data never ordered it (was a backup "
-                    "restored?): it is stopped",
+                    "stopping generation %d of %r on %s: the store has no command for it "
+                    "(was a backup restored?)",
                     item.generation,
                     item.job,
                     ", ".join(share.server for share in item.placement),
                 )
                 self._unreported.append(item)
-        self._reconciler.found(generations, orphans)
+        self._reconciler.set_actual_state(generations, orphans)
         self.pending.reports += [
             Started(0, item.job, item.generation, item.started)
             for item in generations
@@ -196,18 +198,18 @@ class ExecutionController:
     def begin(self) -> None:
         """Start the background tasks."""
         self._background.again("watch", self._watch, "following the executor's reports")
-        self._background.again("runner", self._record_step, "taking reports in")
-        self._background.again("runner", self._command_step, "giving orders")
+        self._background.again("runner", self._record_step, "recording reports")
+        self._background.again("runner", self._command_step, "sending commands")
         self._wake.set()
 
     async def close(self) -> None:
         """Stop the tasks and close the executor; running generations continue."""
         await run_all(self._background.end, self._unpacker.close, self.executor.close)
 
-    def _published(self, committed: CommitResult) -> None:
+    def _on_published(self, committed: CommitResult) -> None:
         for name, view in committed.views.items():
             if not view.state.open:
-                self._reconciler.closed(name)
+                self._reconciler.on_job_closed(name)
         self._wake.set()
 
     # ---------------------------------------------------------------- reports
@@ -241,20 +243,20 @@ class ExecutionController:
         """Record pending reports; a report that fails stays pending and is retried.
 
         Raise `ProblemError` if the store isn't writable, and `ExecutorError` if the executor is
-        unreachable, so that it can't forget recorded generations yet.
+        unreachable, so that it can't get acknowledgements yet.
         """
         if self._unreported:
             orphans = tuple(self._unreported)
             await self._driver.do(EmitOrphans(orphans))
             del self._unreported[: len(orphans)]
-        await _each(self._forget, self._keep_reports())
+        await _each(self._acknowledge_end, self._keep_reports())
         due = self.pending.due
         for entry in due:
             if isinstance(entry.report, ServerSeen | ServerGone):
                 await self._record_server(entry, entry.report)
         lasting = [entry for entry in due if not isinstance(entry.report, ServerSeen | ServerGone)]
         if lasting:
-            await _each(self._forget, await self._record_batch(lasting))
+            await _each(self._acknowledge_end, await self._record_batch(lasting))
 
     def _keep_reports(self) -> Sequence[Ended]:
         """Move new reports to the pending ones, and return the ends of orphans.
@@ -308,12 +310,12 @@ class ExecutionController:
         return ends
 
     def _retry_later(self, entry: PendingReport, error: Exception | None) -> None:
-        self.pending.put_off(entry, error)
-        self._driver.metrics.failed("report")
+        self.pending.retry_later(entry, error)
+        self._driver.metrics.count_failure("report")
 
-    async def _forget(self, report: Ended | StartRefused) -> None:
-        await self.executor.forget(report.job, report.generation)
-        self._reconciler.recorded(report.job, report.generation)
+    async def _acknowledge_end(self, report: Ended | StartRefused) -> None:
+        await self.executor.acknowledge_end(report.job, report.generation)
+        self._reconciler.on_end_recorded(report.job, report.generation)
 
     # ---------------------------------------------------------------- commands
 
@@ -388,11 +390,11 @@ class ExecutionController:
             async with self._ordering:  # the executor doesn't list a start in flight
                 await self._resync_generations()
                 self._resync = False
-        await self._configure()
+        await self._set_servers()
         await self.limit_servers()
         await self.record_pending()
         published = self._driver.published
-        completed = self._reconciler.acknowledged(published.running, published.unacknowledged)
+        completed = self._reconciler.completed_commands(published.running, published.unacknowledged)
         if completed:
             await self._driver.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
@@ -412,15 +414,15 @@ class ExecutionController:
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
-            starts = [item.order for item in actions if isinstance(item, StartAction)]
-            command_times = await self._driver.ordered(
+            starts = [item.command for item in actions if isinstance(item, StartAction)]
+            command_times = await self._driver.fetch_command_times(
                 [(item.job, item.generation) for item in starts]
             )
             self._unpacker.retain(published.running)
             await _each(partial(self._perform, command_times), actions)
 
     def _is_unpacking(self, action: StartAction | StopAction) -> bool:
-        return isinstance(action, StartAction) and self._unpacker.is_busy(action.order.job)
+        return isinstance(action, StartAction) and self._unpacker.is_busy(action.command.job)
 
     async def _perform(
         self, ordered: Mapping[tuple[str, int], int], action: StartAction | StopAction
@@ -428,9 +430,11 @@ class ExecutionController:
         """Execute an action; a start is skipped until its files are unpacked."""
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
-            self._reconciler.stopping(action.job, action.generation, self._driver.clock.now())
+            self._reconciler.on_stop_accepted(
+                action.job, action.generation, self._driver.clock.now()
+            )
             return
-        command = action.order
+        command = action.command
         wanted = self._driver.published.running.get(command.job)
         if wanted is None or wanted.generation != command.generation:
             return  # superseded since the comparison; its files may be deleted already
@@ -445,7 +449,7 @@ class ExecutionController:
         if failure is not None:
             self._refuse(command, failure.reason, lasting=failure.lasting)
             return
-        self._reconciler.accepted(command.job, command.generation)
+        self._reconciler.on_start_accepted(command.job, command.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
             self._reconciler.held.get(command.job, {}).pop(command.generation, None)
@@ -525,7 +529,7 @@ class ExecutionController:
 
     # ---------------------------------------------------------------- retention
 
-    async def discard(self, jobs: Sequence[str]) -> list[str]:
+    async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
         """Delete the executor's data of closed jobs, and return the jobs that have none left.
 
         A job with a generation that the executor still holds is skipped: its end isn't recorded.
@@ -535,7 +539,7 @@ class ExecutionController:
             retained = {item.job for item in await self.executor.list()}
             for job in jobs:
                 if job not in retained:
-                    await self.executor.discard(job)
+                    await self.executor.delete_job_data(job)
                     discarded.append(job)
         except ExecutorError as error:
             self._unreachable(error)
@@ -543,12 +547,12 @@ class ExecutionController:
 
     # ---------------------------------------------------------------- servers
 
-    async def _configure(self) -> None:
+    async def _set_servers(self) -> None:
         cluster = self._driver.published.servers.cluster
         if cluster is self._cluster:
             return
         withheld = self._driver.published.servers.withheld
-        await self.executor.configure(to_server_infos(cluster, withheld))
+        await self.executor.set_servers(to_server_infos(cluster, withheld))
         self._cluster = cluster
 
     async def limit_servers(self) -> None:

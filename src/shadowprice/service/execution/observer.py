@@ -55,7 +55,7 @@ class ObservingExecutor(Protocol):
     async def close(self) -> None:
         """Disconnect."""
 
-    async def configure(self, servers: Sequence[ServerInfo]) -> None:
+    async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers."""
 
     async def observe(self) -> tuple[ObservedJob, ...]:
@@ -117,7 +117,7 @@ class RecordObservation:
             elif self._began_anew(row, current, previous_poll):
                 rows.end(row, now if previous_poll is None else min(previous_poll, now))
                 rows.began.append(_row(current, min(int(current.since * SECOND), now)))
-            elif row.placement != _placed(current.placement):
+            elif row.placement != _placement_json(current.placement):
                 rows.end(row, now)
                 rows.began.append(_row(current, now))
             else:
@@ -138,7 +138,7 @@ class RecordObservation:
             rows.began.append(row | {"ended": max(since, min(int(one.ended * SECOND), now))})
         elif last is None:
             rows.began.append(_row(one, since))
-        elif since > last.ended or last.placement != _placed(one.placement):
+        elif since > last.ended or last.placement != _placement_json(one.placement):
             rows.began.append(_row(one, max(since, last.ended)))
         else:  # the previous poll missed the job: reopen the row
             rows.again.append({"key": last.id})
@@ -181,7 +181,7 @@ def _with_keys(
     for row_key in open_rows:
         open_keys.setdefault(name_of_key(row_key), []).append(row_key)
     names = {observed.job for observed in seen if not observed.is_own and _is_name(observed.job)}
-    submitted = _submitted(connection, names)
+    submitted = _submitted_jobs(connection, names)
     jobs = []
     for observed in seen:
         if observed.is_own:
@@ -200,7 +200,7 @@ def _find_key(
     """Return the key of a run of another scheduler.
 
     ``open_keys`` are those of observed runs that haven't ended, and ``submitted`` are the jobs from
-    `_submitted`, both of the run's name.
+    `_submitted_jobs`, both of the run's name.
     """
     if observed.tenant is not None:
         own = {qualified_name(tenant, observed.job) for tenant in (None, observed.tenant)}
@@ -219,7 +219,7 @@ def _is_name(text: str) -> bool:
     return 0 < len(text) <= bounds.NAME.most
 
 
-def _submitted(connection: Connection, names: Iterable[str]) -> dict[str, list[Any]]:
+def _submitted_jobs(connection: Connection, names: Iterable[str]) -> dict[str, list[Any]]:
     """Return the newest open and the newest closed job of each name and tenant, oldest first."""
     table = tables.jobs
     rows: dict[str, list[Any]] = {}
@@ -236,12 +236,17 @@ def _submitted(connection: Connection, names: Iterable[str]) -> dict[str, list[A
     return rows
 
 
-def _placed(placement: Iterable[ServerAllocation]) -> str:
+def _placement_json(placement: Iterable[ServerAllocation]) -> str:
     return json.dumps([[share.server, share.workers, share.ps] for share in placement])
 
 
 def _row(one: ObservedJob, since: int) -> dict[str, Any]:
-    return {"job": one.job, "since": since, "ended": None, "placement": _placed(one.placement)}
+    return {
+        "job": one.job,
+        "since": since,
+        "ended": None,
+        "placement": _placement_json(one.placement),
+    }
 
 
 def _open(connection: Connection) -> Sequence[Row[Any]]:
@@ -308,7 +313,9 @@ def _settle(
             record |= {"ended": end, "slot": batch.calendar.slot_at(end)}
             record["done"] = None if current is None or current.done is None else int(current.done)
             if submitted is not None and end >= submitted:
-                record["utility"] = 0.0 if record["done"] == 0 else _worth(batch, jobs[name], end)
+                record["utility"] = (
+                    0.0 if record["done"] == 0 else _observed_utility(batch, jobs[name], end)
+                )
         if outcome is None:
             inserts.append(record | {"job": name, "tenant": tenant})
         else:
@@ -360,7 +367,7 @@ def _jobs(batch: Batch, names: Sequence[str]) -> dict[str, _Job]:
     }
 
 
-def _worth(batch: Batch, job: _Job, ended: int) -> float | None:
+def _observed_utility(batch: Batch, job: _Job, ended: int) -> float | None:
     """Return a submitted job's utility at its completion time; None if it can't be resolved."""
     _, _, _, spec, arrived = job
     cluster: Cluster = batch.engine.cluster
@@ -384,7 +391,7 @@ class ObservationLoop:
         self._executor = executor
         self._driver = driver
         self._cluster: Cluster | None = None
-        self._background = BackgroundTasks(log, driver.metrics.failed)
+        self._background = BackgroundTasks(log, driver.metrics.count_failure)
         seconds = float(driver.published.servers.cluster.slot_seconds)
         self._pause = max(MIN_POLL_SECONDS, min(MAX_POLL_SECONDS, seconds / 2))
 
@@ -413,7 +420,7 @@ class ObservationLoop:
         """
         cluster = self._driver.published.servers.cluster
         if cluster is not self._cluster:
-            await self._executor.configure(to_server_infos(cluster))
+            await self._executor.set_servers(to_server_infos(cluster))
             self._cluster = cluster
         seen = await self._executor.observe()
         await self._driver.do(RecordObservation(seen))

@@ -84,7 +84,7 @@ class PendingReports:
         previous = self.kept.pop(_subject(report), None)
         if isinstance(report, ServerSeen | ServerGone):
             previous = None
-            self._overtake(_server_of(report))
+            self._overtake(_server_name(report))
         entry = PendingReport(report) if previous is None else replace(previous, report=report)
         self.kept[_subject(report)] = entry
 
@@ -102,10 +102,10 @@ class PendingReports:
         if isinstance(entry.report, Ended | StartRefused):
             self.kept.pop((Started, entry.report.job, entry.report.generation, ""), None)
 
-    def put_off(self, entry: PendingReport, error: Exception | None) -> None:
+    def retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "see the log" if error is None else f"{type(error).__name__}: {error}"
-        entry.fault = f"what was reported of {_about(entry.report)} cannot be recorded: {reason}"
+        entry.fault = f"failed to record a report on {_about(entry.report)}: {reason}"
         entry.due, entry.pause = (
             monotonic() + entry.pause,
             min(2.0 * entry.pause, MAX_BACKOFF_SECONDS),
@@ -116,18 +116,18 @@ class PendingReports:
 def _subject(report: DurableReport | ServerSeen | ServerGone) -> Hashable:
     """Return the key by which a newer report replaces an older one."""
     if isinstance(report, ServerSeen | ServerGone):
-        return type(report), _server_of(report)
+        return type(report), _server_name(report)
     reason = report.reason if isinstance(report, InvalidProgress) else ""
     kind = Ended if isinstance(report, StartRefused) else type(report)
     return kind, report.job, report.generation, reason
 
 
-def _server_of(report: ServerSeen | ServerGone) -> str:
+def _server_name(report: ServerSeen | ServerGone) -> str:
     return report.server if isinstance(report, ServerGone) else report.server.name
 
 
 def _about(report: DurableReport | ServerSeen | ServerGone) -> str:
     """Describe a report's subject for a log line."""
     if isinstance(report, ServerSeen | ServerGone):
-        return f"server {_server_of(report)!r}"
+        return f"server {_server_name(report)!r}"
     return f"generation {report.generation} of {report.job!r}"

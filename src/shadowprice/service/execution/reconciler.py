@@ -41,7 +41,7 @@ STOP_OVERDUE_NS: Final = 120 * SECOND
 class StartAction:
     """Action: start a generation."""
 
-    order: LaunchCommand
+    command: LaunchCommand
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class StopAction:
 class Reconciler:
     """Actual state of the executor: its generations, by job and number.
 
-    A generation without a command in the store is an orphan (``foreign``). The reconciler stops it,
+    A generation without a command in the store is an orphan. The reconciler stops it,
     ignores its reports, doesn't reuse its number, and starts nothing on its servers until it ends.
     ``held`` has the phases of the generations whose end isn't recorded yet.
     """
@@ -69,30 +69,30 @@ class Reconciler:
     _not_before: dict[str, int] = field(default_factory=dict)
     _stopping: dict[tuple[str, int], int] = field(default_factory=dict)
     """When the executor accepted to stop each generation that hasn't ended, in nanoseconds."""
-    _foreign: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
+    _orphans: dict[tuple[str, int], frozenset[str]] = field(default_factory=dict)
     """Servers of each orphan; kept after its end, because its reports can repeat."""
 
     # ---------------------------------------------------------------- actual state
 
-    def found(
-        self, held: Collection[GenerationStatus], foreign: Collection[GenerationStatus] = ()
+    def set_actual_state(
+        self, held: Collection[GenerationStatus], orphans: Collection[GenerationStatus] = ()
     ) -> None:
         """Replace the actual state by the executor's list, and add its orphans."""
         self.held = {}
         self._stopping.clear()
         for item in held:
             self.held.setdefault(item.job, {})[item.generation] = item.phase
-        for item in foreign:
+        for item in orphans:
             servers = frozenset(share.server for share in item.placement)
-            self._foreign[item.job, item.generation] = servers
+            self._orphans[item.job, item.generation] = servers
 
     def mark_number_used(self, job: str, generation: int) -> None:
         """Mark a generation number as used by an orphan that the executor no longer holds."""
-        self._foreign.setdefault((job, generation), frozenset())
+        self._orphans.setdefault((job, generation), frozenset())
 
     def is_orphan(self, job: str, generation: int) -> bool:
         """Return whether a generation is an orphan."""
-        return (job, generation) in self._foreign
+        return (job, generation) in self._orphans
 
     def is_orphan_report(self, report: Report) -> bool:
         """Return whether a report has to be ignored because it is an orphan's.
@@ -103,11 +103,11 @@ class Reconciler:
             report, Started | Ended | Progressed | InvalidProgress | PartlyEnded
         ) and self.is_orphan(report.job, report.generation)
 
-    def accepted(self, job: str, generation: int) -> None:
+    def on_start_accepted(self, job: str, generation: int) -> None:
         """Record that the executor accepted a start."""
         self.held.setdefault(job, {}).setdefault(generation, GenerationPhase.STARTING)
 
-    def stopping(self, job: str, generation: int, now: int) -> None:
+    def on_stop_accepted(self, job: str, generation: int, now: int) -> None:
         """Record that the executor accepted a stop."""
         self._stopping[job, generation] = now
 
@@ -131,17 +131,17 @@ class Reconciler:
             if isinstance(report, StartRefused) or report.ending in {Ending.FAILED, Ending.LOST}:
                 if report.generation > self._counted.get(report.job, 0):
                     self._counted[report.job] = report.generation
-                    self.delay(report.job, now)
+                    self.delay_restart(report.job, now)
             else:
                 self._failures.pop(report.job, None)
 
-    def delay(self, job: str, now: int) -> None:
+    def delay_restart(self, job: str, now: int) -> None:
         """Delay a job's restart, with exponential backoff."""
         failures = self._failures[job] = self._failures.get(job, 0) + 1
         wait = min(MAX_BACKOFF_NS, INITIAL_BACKOFF_NS << min(failures - 1, 30))
         self._not_before[job] = now + wait
 
-    def recorded(self, job: str, generation: int) -> None:
+    def on_end_recorded(self, job: str, generation: int) -> None:
         """Remove a generation whose end was recorded."""
         phases = self.held.get(job, {})
         if phases.get(generation) is GenerationPhase.ENDED:
@@ -149,44 +149,44 @@ class Reconciler:
         if not phases:
             self.held.pop(job, None)
 
-    def closed(self, job: str) -> None:
-        """Forget the failures of a closed job."""
+    def on_job_closed(self, job: str) -> None:
+        """Remove the failures of a closed job."""
         self._failures.pop(job, None)
         self._counted.pop(job, None)
         self._not_before.pop(job, None)
 
     # ---------------------------------------------------------------- commands
 
-    def acknowledged(
+    def completed_commands(
         self, running: Mapping[str, LaunchCommand], unacknowledged: Mapping[int, ExecutionCommand]
     ) -> list[int]:
         """Return the numbers of commands that are completed or superseded."""
         return [
             number
             for number, command in unacknowledged.items()
-            if self._done(command, running.get(command.job))
+            if self._is_completed(command, running.get(command.job))
         ]
 
-    def _done(self, order: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
+    def _is_completed(self, command: ExecutionCommand, wanted: LaunchCommand | None) -> bool:
         """Return whether a command is completed or superseded."""
-        phases = self.held.get(order.job, {})
-        if isinstance(order, Stop):
+        phases = self.held.get(command.job, {})
+        if isinstance(command, Stop):
             return all(
                 phase is GenerationPhase.ENDED for number, phase in phases.items()
-                if number <= order.generation
+                if number <= command.generation
             )  # fmt: skip
         older_over = all(
             phase is GenerationPhase.ENDED
             for number, phase in phases.items()
-            if number < order.generation
+            if number < command.generation
         )
-        if isinstance(order, Resize):
+        if isinstance(command, Resize):
             return older_over
-        foreign = self.is_orphan(order.job, order.generation)
-        phase = None if foreign else phases.get(order.generation)
+        is_orphan = self.is_orphan(command.job, command.generation)
+        phase = None if is_orphan else phases.get(command.generation)
         if phase in {GenerationPhase.RUNNING, GenerationPhase.STOPPING, GenerationPhase.ENDED}:
             return True
-        superseded = wanted is None or wanted.generation > order.generation
+        superseded = wanted is None or wanted.generation > command.generation
         return superseded and phase is None
 
     def actions(
@@ -202,35 +202,35 @@ class Reconciler:
         nanoseconds since 1970.
         """
         actions: list[StartAction | StopAction] = []
-        stops = {order.job: number for number, order in unacknowledged.items()}
+        stops = {command.job: number for number, command in unacknowledged.items()}
         for job, phases in self.held.items():
             wanted = running.get(job)
             for generation, phase in phases.items():
                 if phase is GenerationPhase.ENDED or (job, generation) in self._stopping:
                     continue
-                foreign = self.is_orphan(job, generation)
-                if wanted is not None and wanted.generation == generation and not foreign:
+                is_orphan = self.is_orphan(job, generation)
+                if wanted is not None and wanted.generation == generation and not is_orphan:
                     continue
-                command = UNCOMMANDED_STOP if foreign else stops.get(job, UNCOMMANDED_STOP)
-                actions.append(StopAction(command, job, generation))
+                number = UNCOMMANDED_STOP if is_orphan else stops.get(job, UNCOMMANDED_STOP)
+                actions.append(StopAction(number, job, generation))
         withheld = self._withheld()
-        for job, order in running.items():
+        for job, command in running.items():
             # Not before the end of the previous generation is recorded either: an exit 0 that came
             # before the stop completes the job.
             if self.held.get(job) or now < self._not_before.get(job, 0):
                 continue
-            if any(number in unacknowledged for number in order.after):
+            if any(number in unacknowledged for number in command.after):
                 continue
-            if not withheld.isdisjoint(order.servers):
+            if not withheld.isdisjoint(command.servers):
                 continue
-            actions.append(StartAction(order))
+            actions.append(StartAction(command))
         return actions
 
     def _withheld(self) -> frozenset[str]:
         """Return the servers of running orphans, whose use the engine doesn't know."""
         occupied = [
             servers
-            for (job, generation), servers in self._foreign.items()
+            for (job, generation), servers in self._orphans.items()
             if self.held.get(job, {}).get(generation, GenerationPhase.ENDED)
             is not GenerationPhase.ENDED
         ]

@@ -187,7 +187,7 @@ def causes(
     for index, run in enumerate(runs):
         last = index == len(runs) - 1
         account.count(index, ended_by, finished=finished and last)
-        ended_by = _ended_by(run, None if last else runs[index + 1], events)
+        ended_by = _find_end_cause(run, None if last else runs[index + 1], events)
         if not last:
             account.count_lost_work(run, runs[index + 1], ended_by)
     if ended_by is not None and waits_until is not None and ended_by[0] not in _PLANNED:
@@ -226,13 +226,13 @@ class _SecondsByCause:
         repeated = 0.0
         if ended_by is not None and run.low is not None and job is not None:
             redone = max(0.0, done - run.low + run.first_steps)
-            repeated = min(self._seconds_of(run, redone), run.seconds)
+            repeated = min(self._stated_seconds(run, redone), run.seconds)
             self.add(cause, repeated)
         loading = run.loading(exact=ended_by is not None)
         loading = min(loading, run.seconds - repeated)
         self.add(cause, loading)
         if job is not None:
-            self._stated += self._seconds_of(run, max(0.0, high - done))
+            self._stated += self._stated_seconds(run, max(0.0, high - done))
         self._ran += run.seconds - repeated - loading
         self._done = max(done, high)
 
@@ -269,9 +269,9 @@ class _SecondsByCause:
             if event["kind"] == "revised" and self._job is not None and self._runs:
                 detail = f"{before:g} to {after:g} mini-batches"
                 added = max(0.0, after - before)
-                self.add(("revision", detail), self._seconds_of(self._runs[-1], added))
+                self.add(("revision", detail), self._stated_seconds(self._runs[-1], added))
 
-    def _seconds_of(self, run: Run, minibatches: float) -> float:
+    def _stated_seconds(self, run: Run, minibatches: float) -> float:
         """Return the stated seconds for mini-batches in the placement of a generation."""
         assert self._job is not None
         workers = tuple(count for _, count, _ in run.placement)
@@ -285,7 +285,7 @@ def _seconds(seconds: float) -> str:
     return f"{seconds:.1f}".removesuffix(".0")
 
 
-def _ended_by(
+def _find_end_cause(
     run: Run, next_run: Run | None, events: Sequence[Mapping[str, Any]]
 ) -> tuple[str, str]:
     """Return the cause of a generation's end: the newest event before the next one started."""

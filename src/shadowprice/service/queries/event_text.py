@@ -19,21 +19,23 @@ def format_event(entry: Mapping[str, Any]) -> str:
     message = join_lines(
         str(reason.get("message", "") if isinstance(reason, Mapping) else reason or "")
     )
-    text = _decided(kind, data, message) or _ran(kind, data, f": {message}" if message else "")
-    return escape_controls(text or _changed(kind, data, message))
+    text = _decision_text(kind, data, message) or _ran(
+        kind, data, f": {message}" if message else ""
+    )
+    return escape_controls(text or _change_text(kind, data, message))
 
 
-def _rounded(value: Any) -> Any:
+def _round_fractions(value: Any) -> Any:
     """Return a JSON value whose fractions below a million have at most six digits."""
     if isinstance(value, float):
         exact = value.is_integer() or abs(value) >= 1e6
         return value if exact else float(f"{value:.6g}")
     if isinstance(value, Mapping):
-        return {key: _rounded(item) for key, item in value.items()}
-    return [_rounded(item) for item in value] if isinstance(value, list | tuple) else value
+        return {key: _round_fractions(item) for key, item in value.items()}
+    return [_round_fractions(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _decided(kind: str, data: Mapping[str, Any], why: str) -> str | None:
+def _decision_text(kind: str, data: Mapping[str, Any], why: str) -> str | None:
     """Return the line of a decision; None for other events."""
     slot = f"slot {data['promise']}" if data.get("promise") is not None else ""
     match kind:
@@ -104,7 +106,7 @@ def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
     return None
 
 
-def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
+def _change_text(kind: str, data: Mapping[str, Any], why: str) -> str:
     """Return the line of a payment, a revision, a measurement or any other event."""
     match kind:
         case "debited" | "refunded":
@@ -130,5 +132,5 @@ def _changed(kind: str, data: Mapping[str, Any], why: str) -> str:
                 "was believed; planned by that from now on"
             )
     rest = {key: value for key, value in data.items() if key != "reason"}
-    details = f" {json.dumps(_rounded(rest))}" if rest else ""
+    details = f" {json.dumps(_round_fractions(rest))}" if rest else ""
     return f"{kind}{details}{f': {why}' if why else ''}"

@@ -128,7 +128,7 @@ def build_outlook(
         if name in engine.open_jobs:
             engine.handle(JobCancelled(engine.slot, name))
         else:
-            arriving = _renamed(fork.job, engine)
+            arriving = _rename(fork.job, engine)
             name = arriving.name
             future.handle(JobsArrived(future.slot, (arriving,)))
         wait = _plan_wait(future, name, started + LIMIT_SECONDS * START_SHARE)
@@ -291,7 +291,7 @@ def _search(
 ) -> tuple[JobAdvice, bool]:
     """Return the smallest changes, and whether the job is admitted without any."""
     engine = fork.engine
-    job = _renamed(fork.job, engine)
+    job = _rename(fork.job, engine)
     ways = [
         *candidate_changes(
             record,
@@ -306,7 +306,7 @@ def _search(
         if time.thread_time() > deadline:
             raise _TimeUpError
         try:
-            quote = engine.quote(_renamed(variant, engine))
+            quote = engine.quote(_rename(variant, engine))
         except ShadowpriceError:
             return None
         is_enough = quote.answer is QuoteAnswer.ADMITTED if promised else quote.admitted
@@ -339,6 +339,6 @@ def _search(
     return job_advice, admitted_now
 
 
-def _renamed(job: Job, engine: Engine) -> Job:
+def _rename(job: Job, engine: Engine) -> Job:
     """Return a job under a name that the engine doesn't know."""
     return replace(job, name=f"{job.name} (variant)") if job.name in engine.jobs else job

@@ -123,19 +123,19 @@ def planned_bars(state: DurableState, slots: int) -> PlannedBars:
         if len(record.plan):
             bars += _runs(name, names, record.plan.from_slot(next_slot).rows(), last)
         elif name in engine.running:
-            bars += _staying(name, record, engine.running[name], names, next_slot, last)
+            bars += _bars_in_place(name, record, engine.running[name], names, next_slot, last)
         elif record.promise is not None:
             promises[name] = record.promise
     return PlannedBars(tuple(bars), promises, demands)
 
 
-def _clipped(bars: Iterable[TimelineBar], first: int, last: int) -> Iterable[TimelineBar]:
+def _clip(bars: Iterable[TimelineBar], first: int, last: int) -> Iterable[TimelineBar]:
     for bar in bars:
         if bar.begins < last and bar.ends > first:
             yield replace(bar, begins=max(bar.begins, first), ends=min(bar.ends, last))
 
 
-def _staying(
+def _bars_in_place(
     name: str,
     record: JobRecord,
     placement: Placement,
@@ -334,8 +334,8 @@ def timeline(
     bars, incomplete = past(connection, calendar, first, now, job)
     if not real:
         # The answer may cover more slots, and slots that began since it was computed.
-        planned = _clipped(plans.bars, servers.next_slot, last)
-        bars = [*bars, *_running(published, calendar, now), *planned]
+        planned = _clip(plans.bars, servers.next_slot, last)
+        bars = [*bars, *_running_bars(published, calendar, now), *planned]
     bars = [
         bar
         for bar in bars
@@ -403,7 +403,7 @@ def _timeline_job(key: str, known: JobInfo, scope: str | None) -> TimelineJob:
     )
 
 
-def _running(published: ReadModel, calendar: SlotCalendar, now: int) -> list[TimelineBar]:
+def _running_bars(published: ReadModel, calendar: SlotCalendar, now: int) -> list[TimelineBar]:
     """Return the bars for the rest of the running slot."""
     running = published.servers.slot_running
     if running is None:

@@ -33,7 +33,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.monitoring import WhatIf, WhatIfProgress, WhatIfQuestion, WhatIfState
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.prices import server_classes_of
+from shadowprice.service.state.prices import build_server_classes
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
@@ -129,7 +129,7 @@ def parse_request(
     """
     faults = []
     servers = parameters.servers
-    kinds = server_classes_of(cluster)
+    kinds = build_server_classes(cluster)
     counts = {name: len(rows) for name, rows in zip(kinds.names, kinds.rows, strict=True)}
     for name, number in servers.items():
         if name not in counts:
@@ -156,7 +156,7 @@ def parse_request(
 
 def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
     """Return the content of a cluster file for a cluster with servers added or removed."""
-    kinds = server_classes_of(cluster)
+    kinds = build_server_classes(cluster)
     servers_after: list[dict[str, Any]] = []
     for kind, rows in zip(kinds.names, kinds.rows, strict=True):
         names = [cluster.names[row] for row in rows.tolist()]

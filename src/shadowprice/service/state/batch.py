@@ -133,7 +133,7 @@ class Batch(Transaction):
         started = time.perf_counter()
         # Before the event, which may end the jobs that it bills.
         occupied = self.billing.slot_usage(event) if billed else SlotUsage(0, {})
-        with _blamed(event.tag), engine.staged(event) as staged:
+        with _as_policy_error(event.tag), engine.staged(event) as staged:
             # Within the block, so that an error rolls the event back.
             overruns = self.billing.check_affordable(event, staged.commands, completed_later)
             line = entry_line(staged.entry, engine.cluster.names)
@@ -155,12 +155,12 @@ class Batch(Transaction):
         state, engine = self.state, self.engine
         if state.values is None or not state.compares_values(jobs):
             return tuple(jobs)
-        with _blamed("comparing values"):
+        with _as_policy_error("comparing values"):
             return state.values.weigh(jobs, state.open_values, engine.cluster, state.next_slot)
 
     def resync_policy(self) -> None:
         """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
-        with _blamed("beginning anew"):
+        with _as_policy_error("beginning anew"):
             self.engine.session.resync()
 
     # ---------------------------------------------------------------- consequences
@@ -469,7 +469,7 @@ def _waits_for_end(view: JobView) -> bool:
 
 
 @contextmanager
-def _blamed(what: str) -> Iterator[None]:
+def _as_policy_error(what: str) -> Iterator[None]:
     """Raise unexpected errors of a block as `PolicyError`; they have no effect on the engine."""
     try:
         yield

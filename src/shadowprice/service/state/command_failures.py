@@ -64,7 +64,9 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
             return hint
         if not _NOT_THERE.search(line):
             continue
-        named = [(match, word) for word in _relative(argv) if (match := _named(word, line))]
+        named = [
+            (match, word) for word in _relative(argv) if (match := _match_file_name(word, line))
+        ]
         if not named:
             continue
         # The interpreter's name comes first: "bash: train.sh: No such file or directory".
@@ -182,7 +184,7 @@ def _relative(words: Sequence[str]) -> Iterator[str]:
             yield value
 
 
-def _named(word: str, line: str) -> re.Match[str] | None:
+def _match_file_name(word: str, line: str) -> re.Match[str] | None:
     """Return the match of a file's name in a line; group 1 is its folder, if given."""
     name = re.escape(word.removeprefix("./"))
     return re.search(rf"(?:^|[\s'\"`])(/[^'\"`:]*/|\./)?{name}(?=['\"`:]|$)", line)

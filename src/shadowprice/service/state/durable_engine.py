@@ -135,9 +135,11 @@ class DurableEngine(DurableState):
 
     def present_state(self) -> CommitResult:
         """Return the complete present state as the result of a commit."""
-        return self._published(CommitResult(views=dict(self.views), specs=dict(self.specs)))
+        return self._with_present_state(
+            CommitResult(views=dict(self.views), specs=dict(self.specs))
+        )
 
-    def _published(self, committed: CommitResult) -> CommitResult:
+    def _with_present_state(self, committed: CommitResult) -> CommitResult:
         """Fill in the present state of a result, and return it."""
         engine, names = self.engine, self.engine.cluster.names
         committed.running = dict(self.orders)
@@ -156,7 +158,7 @@ class DurableEngine(DurableState):
             self.start_ups,
             self.withheld,
         )
-        committed.accounts = self.accounts.shown()
+        committed.accounts = self.accounts.snapshot()
         committed.prices = self._prices()
         return committed
 
@@ -207,7 +209,7 @@ class DurableEngine(DurableState):
             committed.views |= alone.views
             committed.specs |= alone.specs
             committed.events += alone.events
-        return self._published(committed)
+        return self._with_present_state(committed)
 
     damaged = False
     """Whether the engine may be ahead of the store and needs `recover`."""
@@ -236,15 +238,15 @@ class DurableEngine(DurableState):
         for name in batch.closed:
             self.views.pop(name, None)
             self.specs.pop(name, None)
-            self.speeds.forget(name)
+            self.speeds.remove(name)
             self.stated_jobs.pop(name, None)
             self.furthest.pop(name, None)
-            self.restarts.forget(name)
+            self.restarts.remove(name)
         self.engine.state.collect()
         for name in self.orders.keys() - self.engine.running.keys():
             del self.orders[name]  # the processes ended without a stop command
         committed.views, committed.specs, committed.events = batch.views, batch.specs, batch.events
-        return self._published(committed)
+        return self._with_present_state(committed)
 
     def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""

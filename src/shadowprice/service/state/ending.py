@@ -171,6 +171,6 @@ def without_end_text(end: str) -> str:
     return f"without the end of the timespan at {end} it would be admitted"
 
 
-def lengthened(reason: Mapping[str, Any], text: str, end: str) -> dict[str, Any]:
+def append_end_text(reason: Mapping[str, Any], text: str, end: str) -> dict[str, Any]:
     """Append a text about the end of the timespan to a reason."""
     return {**reason, "message": f"{reason.get('message', '')}; {text}", "timespan_ends": end}

@@ -49,7 +49,7 @@ from shadowprice.service.state import store_queries
 from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.ending import (
-    lengthened,
+    append_end_text,
     queue_reason,
     refusal_reason,
     without_end_text,
@@ -57,7 +57,7 @@ from shadowprice.service.state.ending import (
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.margins import Margin
 from shadowprice.service.state.revisions import asks_for_more, raises_terms
-from shadowprice.service.state.server_limits import forget_withheld
+from shadowprice.service.state.server_limits import clear_withheld
 from shadowprice.service.state.stated_work import rescale_covered
 from shadowprice.service.state.submission import (
     SPEED_KEYS,
@@ -261,7 +261,7 @@ def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
         )
     is_stated = spec.restart is not None or cluster.restart_seconds
     stated = job.restart if is_stated else None
-    share = batch.state.restarts.expected(job.tenant, stated, float(cluster.slot_seconds))
+    share = batch.state.restarts.estimate(job.tenant, stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
 
 
@@ -548,7 +548,7 @@ class QuoteResult:
             if self.refusal is None:
                 message = f"{message}; {text}".removeprefix("; ")
             elif self.reason is None:
-                reason = lengthened(self.refusal, text, end)
+                reason = append_end_text(self.refusal, text, end)
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)
@@ -700,7 +700,7 @@ class UpdateServers:
         """Apply the change, and emit an event for each server."""
         batch.apply_event(CapacityChanged(batch.state.next_slot, dict(self.servers)))
         if self.sets_capacity:
-            forget_withheld(batch, self.servers.keys())
+            clear_withheld(batch, self.servers.keys())
         for name in self.servers:
             batch.emit("server", server=name, what=self.what)
 

@@ -29,7 +29,7 @@ class ServerClasses:
     rows: tuple[NDArray[np.int64], ...]
 
 
-def server_classes_of(cluster: Cluster) -> ServerClasses:
+def build_server_classes(cluster: Cluster) -> ServerClasses:
     """Return the kinds of servers, each named after its first server without its number."""
     names: list[str] = []
     rows: list[NDArray[np.int64]] = []
@@ -84,7 +84,7 @@ def prices(
     an engine without jobs skips slots, but learnt prices fall in them.
     """
     cluster, ledger = engine.cluster, engine.ledger
-    kinds = server_classes_of(cluster)
+    kinds = build_server_classes(cluster)
     posts = engine.capabilities.prices
     policy = as_priced_policy(engine.policy)
     found_slots: list[PriceSlot] = []
@@ -183,4 +183,4 @@ def prices_by_kind(prices: Prices) -> Mapping[tuple[str, str], float]:
     }
 
 
-__all__ = ["ServerClasses", "placement_costs", "prices", "prices_by_kind", "server_classes_of"]
+__all__ = ["ServerClasses", "build_server_classes", "placement_costs", "prices", "prices_by_kind"]

@@ -112,7 +112,7 @@ def _begin(
     engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
     calendar = SlotCalendar.starting(now, cluster.slot_seconds)
-    packed = _packed(engine)
+    packed = _pack_snapshot(engine)
     with store.transaction() as connection:
         for table in (tables.snapshots, tables.meta):
             store.write(connection, delete(table))
@@ -129,7 +129,7 @@ def _begin(
     )
 
 
-def _packed(engine: Engine) -> bytes:
+def _pack_snapshot(engine: Engine) -> bytes:
     return zlib.compress(json.dumps(snapshot(engine), separators=(",", ":")).encode(), 1)
 
 
@@ -192,7 +192,7 @@ def _engine(
     for row in rows:
         try:
             state = json.loads(zlib.decompress(row.state))
-            engine, replayed, same = _replayed(connection, state, choice, virtual=virtual)
+            engine, replayed, same = _replay(connection, state, choice, virtual=virtual)
         except (ValueError, zlib.error) as error:
             problem = ShadowpriceError(f"snapshot {row.sequence} is damaged: {error}")
         except InputError as error:
@@ -209,7 +209,7 @@ def _engine(
     )
 
 
-def _replayed(
+def _replay(
     connection: Connection, state: dict[str, Any], choice: PolicyChoice, *, virtual: bool
 ) -> tuple[Engine, int, bool]:
     """Restore a snapshot and replay the journal after it, under the policy that decided then.
@@ -218,7 +218,7 @@ def _replayed(
     """
     mark = _value(connection, "policy")
     same = mark == policy_fingerprint(choice)
-    before = choice if same else _choice_of(mark, choice)
+    before = choice if same else _find_choice(mark, choice)
     if before == choice and not same:
         log.info("policy %s has another version; it resyncs with the state", choice.name)
     exact = _is_exact(mark, before)
@@ -323,7 +323,7 @@ def _past_policy(connection: Connection, before: PolicyChoice | None, cluster: C
     return _PastPolicy(Capabilities(**json.loads(_value(connection, "capabilities"))))
 
 
-def _choice_of(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
+def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
     """Return the policy choice of a mark; None if its file isn't that of ``choice``.
 
     A file that only the store names is never loaded, because the store holds data, not code.

@@ -48,7 +48,7 @@ from shadowprice.service.state.restart_costs import is_restart
 from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
 from shadowprice.service.state.start_ups import StartUp, stated_seconds
-from shadowprice.service.state.stated_work import forget_repeated
+from shadowprice.service.state.stated_work import uncount_repeated
 from shadowprice.service.state.store_queries import command_times
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
@@ -84,7 +84,7 @@ With the reconciler's backoff they take at least 155 seconds, in which an operat
 files that a restored service lacks.
 """
 
-MAX_REPORTED_ERRORS: Final = 5  # maximum number of different `misreported` events of one generation
+MAX_REPORTED_ERRORS: Final = 5  # maximum number of different `misreported` events of a generation
 
 
 MAX_LISTED_WORKERS: Final = 8  # maximum names of workers in a message
@@ -132,7 +132,7 @@ class RecordReports:
             self._apply_start(batch, report)
             return
         if isinstance(report, InvalidProgress):
-            self.misreported(batch, report)
+            self.emit_misreport(batch, report)
             return
         if isinstance(report, PartlyEnded):
             self._apply_partial_end(batch, report)
@@ -196,7 +196,7 @@ class RecordReports:
         batch.emit("running", name, generation=report.generation)
 
     @staticmethod
-    def misreported(batch: Batch, report: InvalidProgress) -> None:
+    def emit_misreport(batch: Batch, report: InvalidProgress) -> None:
         """Emit an event for an invalid progress report.
 
         A generation gets at most `MAX_REPORTED_ERRORS` of them. A restarted executor reports an
@@ -631,7 +631,7 @@ class RecordProgress:
         generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
         before = reached if generation == report.generation else 0
         if before <= MICRO < report.progress:
-            RecordReports.misreported(
+            RecordReports.emit_misreport(
                 batch, InvalidProgress(report.job, report.generation, report.at, _OWN_STEPS)
             )
 
@@ -651,7 +651,7 @@ class RecordProgress:
         repeated = (record.measured - report.progress) / MICRO
         saved = record.resumed_before < 0 or report.progress > record.resumed_before
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
-        forget_repeated(batch, record, report.progress)
+        uncount_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
         batch.apply_event(ProgressMeasured(batch.state.next_slot, measured))
         if not saved and record.job.resumable is not False:
@@ -678,7 +678,7 @@ class RecordProgress:
             if point.generation >= generation:
                 furthest[point.job] = point.generation, point.progress, point.at
         elif point.generation == generation and point.at >= at:
-            RecordReports.misreported(
+            RecordReports.emit_misreport(
                 batch, InvalidProgress(point.job, generation, point.at, _WENT_BACK)
             )
 
@@ -735,7 +735,7 @@ def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -
         stated=partial(_stated_restart_seconds, batch, name),
     )
     if lost is not None:
-        restarts.started(tenant, lost, _stated_restart_seconds(batch, name))
+        restarts.record_first_start(tenant, lost, _stated_restart_seconds(batch, name))
     return is_new or lost is not None
 
 
@@ -756,7 +756,9 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     order = batch.state.orders.get(report.job)
     if order is None:
         return 0.0
-    ordered = _ordered_at(batch, report.job, report.generation) or batch.calendar.begins(order.slot)
+    ordered = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
+        order.slot
+    )
     seconds = report.at - ordered / SECOND
     if isinstance(order, Start):
         seconds += _stop_seconds(batch, report.job, report.generation - 1)
@@ -791,13 +793,13 @@ def _note_process(batch: Batch, report: Started) -> None:
         return
     start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
     if report.at * SECOND > end:  # a service that was down issues the command late
-        ordered = _ordered_at(batch, report.job, report.generation)
+        ordered = _command_time(batch, report.job, report.generation)
         start = ordered if ordered > end else start
     seconds = max(0.0, report.at - start / SECOND)
     _record_start_up(batch, StartUp(report.job, report.generation, seconds, seconds))
 
 
-def _ordered_at(batch: Batch, job: str, generation: int) -> int:
+def _command_time(batch: Batch, job: str, generation: int) -> int:
     """Return when a generation was commanded, in nanoseconds since 1970; 0 if that isn't stored."""
     return command_times(batch.connection, [(job, generation)]).get((job, generation), 0)
 

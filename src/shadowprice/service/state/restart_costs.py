@@ -93,7 +93,7 @@ class RestartCostEstimator:
             for tenant, costs in self._tenants.items()
         }
 
-    def expected(
+    def estimate(
         self, tenant: str | None, stated: Fraction | None, slot_seconds: float
     ) -> Fraction:
         """Estimate the restart cost of a job without measurements, as a share of a slot.
@@ -112,10 +112,10 @@ class RestartCostEstimator:
             return stated
         return max(stated, _share(float(stated) * slot_seconds * factor, slot_seconds))
 
-    def started(self, tenant: str | None, seconds: float, stated: float) -> None:
+    def record_first_start(self, tenant: str | None, seconds: float, stated: float) -> None:
         """Record the measured and the stated cost of a first start, in seconds; 0 if not stated."""
         if stated:
-            self._costs_of(tenant).factors.append(seconds / stated)
+            self._tenant_costs(tenant).factors.append(seconds / stated)
 
     def note(
         self,
@@ -145,11 +145,11 @@ class RestartCostEstimator:
         away = max(0.0, metrics.get(DOWNTIME_METRIC, 0.0)) if resized else 0.0
         seconds = min(sum(metrics[part] for part in CHANGE_METRICS) + away, max(0.0, observed()))
         measured.seconds.append(seconds)
-        self._costs_of(tenant).seconds.append(seconds)
-        self.started(tenant, seconds, stated())
+        self._tenant_costs(tenant).seconds.append(seconds)
+        self.record_first_start(tenant, seconds, stated())
         return True
 
-    def _costs_of(self, tenant: str | None) -> _TenantCosts:
+    def _tenant_costs(self, tenant: str | None) -> _TenantCosts:
         """Return a tenant's costs, and make the tenant the last to be evicted."""
         costs = self._tenants.pop(tenant or "", None) or _TenantCosts()
         self._tenants[tenant or ""] = costs
@@ -157,7 +157,7 @@ class RestartCostEstimator:
             del self._tenants[next(iter(self._tenants))]
         return costs
 
-    def revised(self, job: Job, slot_seconds: float) -> Job | None:
+    def revise(self, job: Job, slot_seconds: float) -> Job | None:
         """Return the job with its measured restart cost; None if its cost is about the same."""
         measured = self._measured.get(job.name)
         if measured is None or not measured.seconds:
@@ -170,7 +170,7 @@ class RestartCostEstimator:
             return None
         return replace(job, restart=restart)
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove the measurements of a job."""
         self._measured.pop(name, None)
 

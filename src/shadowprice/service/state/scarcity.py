@@ -18,7 +18,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
-from shadowprice.service.state.prices import ServerClasses, server_classes_of
+from shadowprice.service.state.prices import ServerClasses, build_server_classes
 
 Amounts = NDArray[np.int64]
 
@@ -76,7 +76,7 @@ def find_scarcest(
     """
     size = -1 if maximum else 0
     cluster = engine.cluster
-    classes, free = _state_of(engine)
+    classes, free = _server_state(engine)
     if empty:
         free = cluster.capacity
     candidates: list[tuple[tuple[float, ...], ScarceResource]] = []
@@ -134,7 +134,7 @@ def find_scarcest(
 
 def has_free_capacity(engine: Engine, job: Job) -> bool:
     """Return whether a job fits at its minimum size beside what runs and is promised."""
-    classes, state = _state_of(engine)
+    classes, state = _server_state(engine)
     free = state.copy()
     requirements = [(job.worker, int(job.worker_counts[0]), engine.cluster.hosts_workers)]
     if job.ps is not None:
@@ -161,14 +161,16 @@ _KNOWN: WeakKeyDictionary[Engine, tuple[Version, Cluster, ServerClasses, Amounts
 """Kinds of servers and free amounts of each engine after its last event: a batch refuses many."""
 
 
-def _state_of(engine: Engine) -> tuple[ServerClasses, Amounts]:
+def _server_state(engine: Engine) -> tuple[ServerClasses, Amounts]:
     few = len(engine.open_jobs) <= _MAX_EXACT_JOBS
     version = (engine.slot, engine.slot_running, engine.sequence if few else None)
     known = _KNOWN.get(engine)
     if known is not None and known[:2] == (version, engine.cluster):
         return known[2], known[3]
     same_cluster = known is not None and known[1] is engine.cluster
-    classes = known[2] if known is not None and same_cluster else server_classes_of(engine.cluster)
+    classes = (
+        known[2] if known is not None and same_cluster else build_server_classes(engine.cluster)
+    )
     free = _free_amounts(engine, classes)
     _KNOWN[engine] = version, engine.cluster, classes, free
     return classes, free

@@ -66,7 +66,7 @@ class LimitServers:
                 is_drained = row in batch.engine.state.drained
                 servers[name] = ServerState(cluster.roles[row], limited, drained=is_drained)
         if withheld != state.withheld:
-            _put(batch, withheld)
+            _store_withheld(batch, withheld)
         if not servers:
             return
         batch.apply_event(CapacityChanged(state.next_slot, dict(sorted(servers.items()))))
@@ -103,14 +103,14 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
     return limited
 
 
-def forget_withheld(batch: Batch, servers: Collection[str]) -> None:
-    """Forget what is withheld of servers whose configured capacity has changed."""
+def clear_withheld(batch: Batch, servers: Collection[str]) -> None:
+    """Clear the withheld amounts of servers whose configured capacity has changed."""
     withheld = {name: item for name, item in batch.state.withheld.items() if name not in servers}
     if len(withheld) < len(batch.state.withheld):
-        _put(batch, withheld)
+        _store_withheld(batch, withheld)
 
 
-def _put(batch: Batch, withheld: Withheld) -> None:
+def _store_withheld(batch: Batch, withheld: Withheld) -> None:
     batch.undo.assign(batch.state, "withheld", withheld)
     batch.set_value(_KEY, json.dumps(withheld, sort_keys=True))
 

@@ -16,7 +16,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
 )
-from shadowprice.core.relative_values import capped
+from shadowprice.core.relative_values import cap_utility
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
@@ -190,13 +190,13 @@ class AdvanceSlots:
         """Replan jobs with their measured restart cost."""
         slot_seconds = batch.calendar.slot_seconds
         for name in list(batch.engine.running):
-            revised = batch.state.restarts.revised(batch.engine.jobs[name].job, slot_seconds)
+            revised = batch.state.restarts.revise(batch.engine.jobs[name].job, slot_seconds)
             if revised is None:
                 continue
             try:
                 batch.apply_event(JobRevised(batch.engine.slot, revised))
             except ShadowpriceError as error:
-                batch.state.restarts.forget(name)
+                batch.state.restarts.remove(name)
                 log.info("failed to update the restart cost of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, restart=float(revised.restart) * slot_seconds)
@@ -213,16 +213,16 @@ class AdvanceSlots:
             if name in self.stale_jobs:
                 batch.state.speeds.skip_slot(name)
                 continue
-            revised = batch.state.speeds.revised(engine, record)
-            measured = tuple(sorted({*view.measured, *batch.state.speeds.measured(name)}))
+            revised = batch.state.speeds.revise(engine, record)
+            measured = tuple(sorted({*view.measured, *batch.state.speeds.measured_counts(name)}))
             if measured != view.measured:
                 batch.update_view(name, measured=measured)
             if revised is None:
                 continue
             try:
-                batch.apply_event(JobRevised(engine.slot, capped(revised.job, engine.cluster)))
+                batch.apply_event(JobRevised(engine.slot, cap_utility(revised.job, engine.cluster)))
             except ShadowpriceError as error:
-                batch.state.speeds.forget(name)
+                batch.state.speeds.remove(name)
                 log.info("failed to update the speed of job %r: %s", name, error)
                 continue
             batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)

@@ -68,7 +68,7 @@ class SpeedEstimator:
     def __init__(self) -> None:
         self._watched: dict[str, _Watched] = {}
 
-    def revised(self, engine: Engine, record: JobRecord) -> SpeedCorrection | None:
+    def revise(self, engine: Engine, record: JobRecord) -> SpeedCorrection | None:
         """Return the job with a corrected curve; None if no correction is due.
 
         Called once at the end of a slot, for a reporting job whose newest generation ran throughout
@@ -129,7 +129,7 @@ class SpeedEstimator:
         if watched is not None:
             watched.again = True
 
-    def measured(self, name: str) -> tuple[int, ...]:
+    def measured_counts(self, name: str) -> tuple[int, ...]:
         """Return the worker counts with a measured speed, in ascending order."""
         watched = self._watched.get(name)
         if watched is None:
@@ -137,7 +137,7 @@ class SpeedEstimator:
         confirmed = (n for n, window in watched.windows.items() if len(window) >= MIN_SAMPLE_SLOTS)
         return tuple(sorted({*watched.ratios, *confirmed}))
 
-    def forget(self, name: str) -> None:
+    def remove(self, name: str) -> None:
         """Remove the measurements of a job."""
         self._watched.pop(name, None)
 

@@ -42,7 +42,7 @@ def stated_job(batch: Transaction, record: JobRecord) -> Job:
 def has_covered_stated_work(view: JobView, record: JobRecord) -> bool:
     """Return whether the slots of a job have covered all its stated work."""
     job = record.job
-    return job.bag is None and _covered(view, record) >= job.work * MICRO
+    return job.bag is None and _covered_work(view, record) >= job.work * MICRO
 
 
 def _caused_restart(view: JobView, record: JobRecord) -> bool:
@@ -50,7 +50,7 @@ def _caused_restart(view: JobView, record: JobRecord) -> bool:
     return view.blamed >= record.generation - 1 > 0
 
 
-def _covered(view: JobView, record: JobRecord) -> int:
+def _covered_work(view: JobView, record: JobRecord) -> int:
     """Return the covered work of a job whose newest generation may begin with this event.
 
     A job that isn't known to save its progress does all work of its previous generation again. That
@@ -97,12 +97,12 @@ def begin_generation(batch: Transaction, name: str) -> None:
     """Forget the work that a new generation does again through no fault of its job."""
     view = batch.state.views.get(name)
     if view is not None and view.covered:
-        covered = _covered(view, batch.engine.jobs[name])
+        covered = _covered_work(view, batch.engine.jobs[name])
         batch.update_view(name, covered=covered, covered_before=covered)
 
 
-def forget_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
-    """Forget work that the newest generation repeats, given its first report.
+def uncount_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
+    """Uncount work that the newest generation repeats, given its first report.
 
     ``measured`` is the reported progress, which is less than before. The job is known to save, so
     the share of its work that is repeated isn't counted again.

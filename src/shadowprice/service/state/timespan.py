@@ -23,9 +23,9 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.ending import (
     END_KEY,
     TimespanEnd,
+    append_end_text,
     end_text,
     is_near,
-    lengthened,
     without_end_text,
 )
 from shadowprice.service.state.job_views import view_changes
@@ -117,7 +117,7 @@ def explain_end(batch: Batch, jobs: Sequence[Job]) -> None:
         refused = engine.jobs[job.name].status is Status.REFUSED
         if admitted_without_end(twin, job, promised=not refused):
             reason = batch.state.views[job.name].reason or {}
-            batch.update_view(job.name, reason=lengthened(reason, text, end))
+            batch.update_view(job.name, reason=append_end_text(reason, text, end))
             batch.emit("timespan", job.name, reason=text)
 
 

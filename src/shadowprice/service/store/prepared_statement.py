@@ -21,7 +21,7 @@ class PreparedStatement:
 
     def execute(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
         """Execute the statement for each row; all rows have the columns of the first."""
-        text, order = self._worded(connection, rows[0])
+        text, order = self._compile_text(connection, rows[0])
         if order is None:
             connection.exec_driver_sql(text, [dict(row) for row in rows])
         else:
@@ -29,12 +29,12 @@ class PreparedStatement:
 
     def rows(self, connection: Connection, values: Mapping[str, Any]) -> CursorResult[Any]:
         """Return the result of a query with these parameters."""
-        text, order = self._worded(connection, values)
+        text, order = self._compile_text(connection, values)
         if order is None:
             return connection.exec_driver_sql(text, dict(values))
         return connection.exec_driver_sql(text, tuple([values[name] for name in order]))
 
-    def _worded(
+    def _compile_text(
         self, connection: Connection, row: Mapping[str, Any]
     ) -> tuple[str, list[str] | None]:
         """Return the SQL text, and the parameters' order if the dialect's are positional."""

@@ -127,7 +127,7 @@ class Store:
                 self._drop_writer()
                 return False
             self._migrate(self._writer)
-            if not self._fenced(self._writer):
+            if not self._store_epoch(self._writer):
                 self.close()
                 return False
             if self.embedded:
@@ -139,7 +139,7 @@ class Store:
             ) from error
         except SQLAlchemyError as error:
             self._drop_writer()
-            if self._damaged(error):
+            if self._is_damaged(error):
                 raise InputError(Fault(str(self.file), _damage(error), RESTORE_HINT)) from error
             raise InputError(
                 Fault(
@@ -215,7 +215,7 @@ class Store:
                 if not self._leads(take_over=False):
                     self._drop_writer()
                     return False
-                if not self._fenced(self._writer):
+                if not self._store_epoch(self._writer):
                     self._drop_writer()
                     return False
             with self.transaction() as connection:
@@ -255,14 +255,14 @@ class Store:
         except (SQLAlchemyError, sqlite3.Error, OSError) as error:
             log.warning("failed to record that %s is complete: %s", self.file, error)
 
-    def _damaged(self, error: SQLAlchemyError) -> bool:
+    def _is_damaged(self, error: SQLAlchemyError) -> bool:
         """Return whether an error means that the SQLite file is damaged."""
         code = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
         return self.embedded and code & 0xFF in _DAMAGE
 
     def _failure(self, error: SQLAlchemyError) -> StoreError:
         """Convert a database error; if the file is damaged, name it and add a hint."""
-        if self._damaged(error):
+        if self._is_damaged(error):
             self.damage = str(Fault(str(self.file), _damage(error), RESTORE_HINT))
             return StoreError(self.damage)
         return StoreError(_reason(error))
@@ -307,7 +307,7 @@ class Store:
         assert self._writer is not None
         return self.embedded or self._advisory.take(self._writer, self._epoch, take_over=take_over)
 
-    def _fenced(self, connection: Connection) -> bool:
+    def _store_epoch(self, connection: Connection) -> bool:
         """Store this leader's epoch, while it holds the lock; return False if one is higher."""
         if not self._epoch:
             return True

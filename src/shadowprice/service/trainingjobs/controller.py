@@ -48,7 +48,7 @@ from shadowprice.service.trainingjobs.status import (
     state_changed,
 )
 from shadowprice.service.trainingjobs.workqueue import WorkQueue
-from shadowprice.service.usage import added_memory, memory_of
+from shadowprice.service.usage import added_memory, estimate_memory
 
 log = logging.getLogger("shadowprice.service")
 
@@ -61,7 +61,7 @@ CONFLICT_RETRY_SECONDS: Final = 1.0
 DELETION_POLL_SECONDS: Final = 5.0
 """Minimum seconds before a deleted resource is reconciled again while its job still runs.
 
-This is a fallback: `_published` requeues the resource once its job has no processes. With many
+This is a fallback: `_on_published` requeues the resource once its job has no processes. With many
 deleted resources the delay grows, so that the rate of passes stays below
 `DELETION_POLLS_PER_SECOND`.
 """
@@ -116,7 +116,7 @@ class Controller:
         self._leads = leads
         self._queue = WorkQueue()
         self._resources = Informer(
-            connection, f"{ROUTE}/{PLURAL}", TrainingJobResource.of, self._changed
+            connection, f"{ROUTE}/{PLURAL}", TrainingJobResource.of, self._on_change
         )
         self._jobs: dict[str, dict[str, Owner]] = {}
         self._edits: dict[str, tuple[int, ConditionValue | None]] = {}
@@ -133,7 +133,7 @@ class Controller:
             with_jobs=lambda: {key.partition("/")[0] for key in self._resources.items},
             changed=self._namespace_changed,
         )
-        self._background = BackgroundTasks(log, service.metrics.failed)
+        self._background = BackgroundTasks(log, service.metrics.count_failure)
 
     # ---------------------------------------------------------------- life
 
@@ -144,9 +144,9 @@ class Controller:
 
     def begin(self) -> None:
         """Start reconciling in the background, until `close`."""
-        self._background.again("trainingjobs", self._begun, "following TrainingJobs")
+        self._background.again("trainingjobs", self._start_workers, "following TrainingJobs")
 
-    async def _begun(self) -> bool:
+    async def _start_workers(self) -> bool:
         """Start the informers and workers; return False to be called again if that failed."""
         try:
             await self._tenancy.start()
@@ -165,7 +165,7 @@ class Controller:
             raise
         for name in list(self._driver.published.jobs):
             self._know(name)
-        self._driver.listeners.append(self._published)
+        self._driver.listeners.append(self._on_published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
         spawn = self._background.again
@@ -178,8 +178,8 @@ class Controller:
 
     async def close(self) -> None:
         """Stop all tasks and close the connection."""
-        if self._published in self._driver.listeners:
-            self._driver.listeners.remove(self._published)
+        if self._on_published in self._driver.listeners:
+            self._driver.listeners.remove(self._on_published)
         await run_all(
             self._background.end,
             self._resources.close,
@@ -189,7 +189,7 @@ class Controller:
 
     # ---------------------------------------------------------------- changes
 
-    def _changed(
+    def _on_change(
         self, key: str, old: TrainingJobResource | None, new: TrainingJobResource | None
     ) -> None:
         del old
@@ -201,7 +201,7 @@ class Controller:
             if key.startswith(f"{name}/"):
                 self._queue.add(key)
 
-    def _published(self, committed: CommitResult) -> None:
+    def _on_published(self, committed: CommitResult) -> None:
         for name in committed.views:
             owner = self._know(name)
             if owner is not None:
@@ -211,7 +211,7 @@ class Controller:
             if owner is not None:
                 self._recorder.record(owner, event)
         if self._going:
-            ordered = self._ordered()
+            ordered = self._commanded_jobs()
             for job in [candidate for candidate in self._going if self._quiet(candidate, ordered)]:
                 self._queue.add(self._going.pop(job))
 
@@ -237,20 +237,20 @@ class Controller:
         try:
             with self._driver.metrics.reconciled.time():
                 await self._reconcile(key)
-            self._queue.succeeded(key)
+            self._queue.reset_backoff(key)
         except LeadershipLostError:
             self._queue.add(key, CONFLICT_RETRY_SECONDS)
         except ApiError as error:
-            pause = self._queue.failed(key)
+            pause = self._queue.add_rate_limited(key)
             if not (error.conflict or error.not_found):
                 log.warning("TrainingJob %s waits for %.1f s: %s", key, pause, error)
         except ProblemError as error:
-            pause = self._queue.failed(key)
+            pause = self._queue.add_rate_limited(key)
             log.info("TrainingJob %s waits for %.1f s: %s", key, pause, error)
         except Exception:
             self._driver.metrics.failures.labels("trainingjobs").inc()
             log.exception("failed to reconcile TrainingJob %s", key)
-            self._queue.failed(key)
+            self._queue.add_rate_limited(key)
 
     async def _reconcile(self, key: str) -> None:
         """Compare a resource with its job, and take the next step; see the module's docstring."""
@@ -330,7 +330,7 @@ class Controller:
         if cancelled:
             self._may_write("cancel", key)
             view = await self._driver.do(CancelJob(job))
-        if view is not None and (view.state.open or not self._quiet(job, self._ordered())):
+        if view is not None and (view.state.open or not self._quiet(job, self._commanded_jobs())):
             if not view.state.open:
                 self._going[job] = key
             if not cancelled:  # most jobs end before the next pass, which saves a status write
@@ -351,7 +351,7 @@ class Controller:
         self._edits.pop(resource.owner.uid, None)
         self._status_written.pop(resource.owner.uid, None)
 
-    def _ordered(self) -> set[str]:
+    def _commanded_jobs(self) -> set[str]:
         """Return the jobs with commands that are not acknowledged yet."""
         return {command.job for command in self._driver.published.unacknowledged.values()}
 
@@ -374,7 +374,7 @@ class Controller:
         job = resource.owner.key
         view = await find_view(self._service, job)
         if view is not None:
-            edited = await self._revised(resource, tenant) if view.state.open else None
+            edited = await self._apply_edits(resource, tenant) if view.state.open else None
             return await find_view(self._service, job) or view, edited
         record = resource.record(tenant)
         cluster = self._driver.published.servers.cluster
@@ -402,7 +402,7 @@ class Controller:
         self._may_write("submit", _key(resource.owner))
         # Before the job exists, so that events of an immediate refusal reach the resource too.
         self._jobs.setdefault(_key(resource.owner), {})[job] = resource.owner
-        with self._reserve(resource, tenant, 1, memory_of(submission.record)):
+        with self._reserve(resource, tenant, 1, estimate_memory(submission.record)):
             [(_, problem)] = await self._driver.do(SubmitJobs([submission], at_once=True))
         if problem is not None:
             return SubmissionRejected(Reason.NAME_TAKEN, str(problem)), None
@@ -411,7 +411,9 @@ class Controller:
         assert view is not None
         return view, None
 
-    async def _revised(self, resource: TrainingJobResource, tenant: str) -> ConditionValue | None:
+    async def _apply_edits(
+        self, resource: TrainingJobResource, tenant: str
+    ) -> ConditionValue | None:
         """Apply the resource's edits to its open job; return None if nothing was edited."""
         uid, job = resource.owner.uid, resource.owner.key
         cached = self._edits.get(uid)
@@ -509,7 +511,7 @@ class Controller:
             await self._write(key, "status", path, build_patch(resource, status))
             self._status_written[resource.owner.uid] = time.monotonic()
             if isinstance(found, SubmissionRejected):
-                self._recorder.refused(resource, found)
+                self._recorder.record_refusal(resource, found)
 
     def _may_write(self, step: str, key: str) -> None:
         """Raise `LeadershipLostError` if this instance no longer leads."""

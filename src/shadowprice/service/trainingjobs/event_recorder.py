@@ -70,23 +70,23 @@ class EventRecorder:
         kind = "Warning" if event.kind in WARNINGS else "Normal"
         reason = "".join(word.title() for word in event.kind.split("-"))
         text = format_event(entry)
-        self._put(object_reference(owner), f"{event.id:x}", kind, reason, text, event.at)
+        self._enqueue(object_reference(owner), f"{event.id:x}", kind, reason, text, event.at)
 
-    def refused(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
+    def record_refusal(self, resource: TrainingJobResource, found: SubmissionRejected) -> None:
         """Queue a warning that no job could be submitted for a resource."""
         reason = found.reason.value
         suffix = f"g{resource.generation}.{reason.lower()}"
         reference, now = resource.reference(), time.time_ns()
-        self._put(reference, suffix, "Warning", reason, found.message, now)
+        self._enqueue(reference, suffix, "Warning", reason, found.message, now)
 
     def warn(self, reference: Mapping[str, Any], reason: str, text: str) -> None:
         """Queue a warning about another kind of object, at most one an hour for each text."""
         now = time.time_ns()
         hour = now // (3_600 * SECOND)
         suffix = f"{zlib.crc32(text.encode('utf-8', 'replace')):08x}.{hour:x}"
-        self._put(dict(reference), suffix, "Warning", reason, text, now)
+        self._enqueue(dict(reference), suffix, "Warning", reason, text, now)
 
-    def _put(
+    def _enqueue(
         self, reference: dict[str, Any], suffix: str, kind: str, reason: str, text: str, at: int
     ) -> None:
         moment = f"{format_rfc3339(at)[:19]}Z"

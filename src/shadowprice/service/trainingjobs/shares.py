@@ -22,7 +22,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.specs.cluster import TenantSpec
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import quote_for_display
-from shadowprice.executors.kubernetes.quantities import parse_quantity, unit_of
+from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
@@ -141,7 +141,7 @@ def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
         if bare not in cluster.column and bare.endswith("/gpu") and "gpu" in cluster.column:
             bare = "gpu"
         _check_counted(bare, cluster)
-        share[bare] = parse_quantity(amount, unit_of(bare))
+        share[bare] = parse_quantity(amount, units_per_quantity(bare))
     if not share:
         raise InvalidShareError(
             f"quota {stated.name} limits no resource of the servers; "

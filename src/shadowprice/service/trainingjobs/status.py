@@ -99,9 +99,9 @@ def _status_fields(view: JobView) -> dict[str, Any]:
         "workers": view.workers,
         "servers": view.ps,
         "nodes": list(view.servers) or None,
-        "price": _rounded(view.cost),
-        "payoff": _rounded(view.payoff),
-        "utility": _rounded(view.utility),
+        "price": _round_number(view.cost),
+        "payoff": _round_number(view.payoff),
+        "utility": _round_number(view.utility),
     }
     if view.reason is not None:
         fields["reason"] = str(view.reason.get("code", ""))
@@ -118,8 +118,8 @@ def build_conditions(view: JobView) -> dict[Condition, ConditionValue]:
     rejected = state is State.REFUSED
     refusal = CONDITION_REASONS.get(code, Reason.REFUSED)
     verdicts: dict[Condition, ConditionValue] = {
-        Condition.ADMITTED: _admitted(view, message, refusal),
-        Condition.RUNNING: _running(view),
+        Condition.ADMITTED: _admitted_condition(view, message, refusal),
+        Condition.RUNNING: _running_condition(view),
         Condition.RESIZING: (
             (True, Reason.CHANGING, f"generation {view.generation} follows {view.started}")
             if state is State.RESIZING
@@ -133,12 +133,12 @@ def build_conditions(view: JobView) -> dict[Condition, ConditionValue]:
         Condition.REJECTED: (True, refusal, message)
         if rejected
         else (False, Reason.OVER if over else Reason.OPEN, ""),
-        Condition.FAILED: _failed(view, code, message),
+        Condition.FAILED: _failed_condition(view, code, message),
     }
     return verdicts
 
 
-def _admitted(view: JobView, message: str, refusal: Reason) -> ConditionValue:
+def _admitted_condition(view: JobView, message: str, refusal: Reason) -> ConditionValue:
     match view.state:
         case State.PENDING:
             return False, Reason.PENDING, "not decided yet"
@@ -154,7 +154,7 @@ def _admitted(view: JobView, message: str, refusal: Reason) -> ConditionValue:
             return True, Reason.ADMITTED, ""
 
 
-def _running(view: JobView) -> ConditionValue:
+def _running_condition(view: JobView) -> ConditionValue:
     if view.state is State.RUNNING:
         return True, Reason.PODS_RUNNING, f"generation {view.generation} runs"
     if not view.state.open:
@@ -169,7 +169,7 @@ def _running(view: JobView) -> ConditionValue:
     return False, Reason.WAITING, ""
 
 
-def _failed(view: JobView, code: str, message: str) -> ConditionValue:
+def _failed_condition(view: JobView, code: str, message: str) -> ConditionValue:
     if view.state is State.CANCELLED:
         return True, Reason.CANCELLED, message or "it was withdrawn"
     if view.state is State.FAILED:
@@ -240,5 +240,5 @@ def _second(moment: int) -> str:
     return f"{format_rfc3339(moment)[:19]}Z"
 
 
-def _rounded(value: float | None) -> float | None:
+def _round_number(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")

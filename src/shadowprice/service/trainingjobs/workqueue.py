@@ -41,7 +41,7 @@ class WorkQueue:
             heapq.heappush(self._heap, (due, key))
             self._wake.set()
 
-    def failed(self, key: str) -> float:
+    def add_rate_limited(self, key: str) -> float:
         """Add a failed key again with exponential backoff; return the delay in seconds."""
         count = self._failures[key] = self._failures.get(key, 0) + 1
         pause = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2.0 ** min(count - 1, 20))
@@ -49,31 +49,31 @@ class WorkQueue:
         self.add(key, pause)
         return pause
 
-    def succeeded(self, key: str) -> None:
+    def reset_backoff(self, key: str) -> None:
         """Reset a key's backoff."""
         self._failures.pop(key, None)
 
     def take(self) -> str | None:
         """Return a due key that no worker processes, and mark it busy; None if there is none."""
         now = self._clock()
-        put_off = []
+        postponed = []
         result = None
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
             if self._due.get(key) != due:
                 continue  # stale entry: the key was added again with an earlier due time
             if key in self._busy:
-                put_off.append((due, key))
+                postponed.append((due, key))
                 continue
             del self._due[key]
             self._busy.add(key)
             result = key
             break
-        for entry in put_off:
+        for entry in postponed:
             heapq.heappush(self._heap, entry)
         return result
 
-    def done(self, key: str) -> None:
+    def mark_done(self, key: str) -> None:
         """Mark a key as not busy."""
         self._busy.discard(key)
         if key in self._due:
@@ -89,7 +89,7 @@ class WorkQueue:
             try:
                 await look(key)
             finally:
-                self.done(key)
+                self.mark_done(key)
 
     async def _pause(self) -> None:
         wait = 1.0

@@ -355,7 +355,7 @@ class _DecisionObserver(Observer):
         self.short: tuple[float, float] | None = None
         self.arrivals = 0
 
-    def took(self, event: DriverEvent, commands: Sequence[Command]) -> None:
+    def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         if isinstance(event, JobsArrived):
             self.arrivals += len(event.jobs)
         for command in commands:

@@ -122,15 +122,15 @@ class _View:
         end = self.reservations.end
         return end if self.until is None else min(end, self.until)
 
-    def lost(self, server: int) -> bool:
+    def is_lost(self, server: int) -> bool:
         del server
         return False
 
-    def pinned(self, job: str) -> bool:
+    def is_pinned(self, job: str) -> bool:
         del job
         return False
 
-    def running(self, job: str) -> Placement | None:
+    def running_placement(self, job: str) -> Placement | None:
         del job
         return None
 
@@ -189,10 +189,10 @@ class ArrivalReplay:
             coming = [arrival for arrival in arriving.get(slot, ()) if arrival[0] != self._changed]
             if slot in extra and self._changed is not None:
                 insort(coming, (self._changed, extra[slot]), key=itemgetter(0))
-            yield from self._decided(coming)
+            yield from self._decide_slot(coming)
             yield len(self._scenario.jobs), None
 
-    def _decided(self, coming: Sequence[Arrival]) -> Iterator[tuple[int, Decision | None]]:
+    def _decide_slot(self, coming: Sequence[Arrival]) -> Iterator[tuple[int, Decision | None]]:
         """Decide the jobs of a slot."""
         policy = self._policy
         policy.expect([job for _, job in coming])

@@ -34,17 +34,17 @@ from shadowprice.traces.log_values import (
     Order,
     Times,
     Tres,
-    bytes_of,
     choose_readings,
     date_order,
     each,
-    gpus_of,
     is_nothing,
     is_zero_time,
-    number_of,
+    parse_bytes,
+    parse_gpus,
+    parse_number,
+    parse_seconds,
+    parse_state,
     read_times,
-    seconds_of,
-    state_of,
     time_zone,
     with_points,
 )
@@ -496,7 +496,7 @@ class _Log:
 def _seconds(column: str, text: str) -> float | None:
     if is_hours_and_minutes(column) and re.fullmatch(r"\d+:\d\d", text.strip()):
         text = f"{text.strip()}:00"
-    return seconds_of(text, seconds_unit(column))
+    return parse_seconds(text, seconds_unit(column))
 
 
 def _wait(column: str, text: str) -> float | None:
@@ -510,7 +510,7 @@ def _limit(column: str, text: str) -> float | None:
 
 
 def _bytes(column: str, text: str) -> int | None:
-    return bytes_of(text, bytes_unit(column))
+    return parse_bytes(text, bytes_unit(column))
 
 
 _Reader = tuple[Callable[[str, str], object | None], str, pl.DataType]
@@ -519,11 +519,11 @@ _READERS: Final[dict[str, _Reader]] = {
     "duration": (_seconds, "a duration", pl.Float64()),
     "wait": (_wait, "a duration", pl.Float64()),
     "time_limit": (_limit, "a duration", pl.Float64()),
-    "gpus": (lambda _, text: gpus_of(text), "a number of GPUs", pl.Object()),
-    "gpus_per_node": (lambda _, text: gpus_of(text), "a number of GPUs", pl.Object()),
-    "nodes": (lambda _, text: number_of(text), "a number", pl.Float64()),
-    "cpus": (lambda _, text: number_of(text), "a number", pl.Float64()),
+    "gpus": (lambda _, text: parse_gpus(text), "a number of GPUs", pl.Object()),
+    "gpus_per_node": (lambda _, text: parse_gpus(text), "a number of GPUs", pl.Object()),
+    "nodes": (lambda _, text: parse_number(text), "a number", pl.Float64()),
+    "cpus": (lambda _, text: parse_number(text), "a number", pl.Float64()),
     "memory": (_bytes, "an amount of memory", pl.Int64()),
-    "status": (lambda _, text: state_of(text), "a known state", pl.String()),
+    "status": (lambda _, text: parse_state(text), "a known state", pl.String()),
 }
 """By meaning: how a text of a column is read, and the kind of value in words and as a type."""

@@ -74,10 +74,7 @@ def read_vc_sizes(path: Path) -> pl.DataFrame:
     the columns date, tenant and gpus. Rows of 0 GPUs are omitted, because the virtual cluster
     doesn't exist on such a day.
 
-    Raises
-    ------
-    InputError
-        If the counts of a day don't add up to its total.
+    Raise `InputError` if the counts of a day don't add up to its total.
     """
     names = column_names(read_head(path))
     tenants = [name for name in names if name not in {"date", "total"}]

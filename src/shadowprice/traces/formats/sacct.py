@@ -16,16 +16,16 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import CLOCK_SKEW, check_times
 from shadowprice.traces.log_values import (
     Tres,
-    bytes_of,
     choose_readings,
     each,
     is_nothing,
     memory_scope,
+    parse_bytes,
+    parse_seconds,
+    parse_state,
+    parse_tres,
     read_times,
-    seconds_of,
-    state_of,
     time_zone,
-    tres_of,
 )
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
@@ -380,11 +380,11 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         name.lower(): read_times(frame[name], zone, "", f"{table.path}: column {name}")
         for name in names
     }
-    elapsed = each(frame["Elapsed"], seconds_of, pl.Float64())
-    raw = each(frame["ElapsedRaw"], seconds_of, pl.Float64())
-    limit = each(frame["Timelimit"], seconds_of, pl.Float64())
-    raw_limit = each(frame["TimelimitRaw"], lambda text: seconds_of(text, 60.0), pl.Float64())
-    status = each(frame["State"], state_of, pl.String())
+    elapsed = each(frame["Elapsed"], parse_seconds, pl.Float64())
+    raw = each(frame["ElapsedRaw"], parse_seconds, pl.Float64())
+    limit = each(frame["Timelimit"], parse_seconds, pl.Float64())
+    raw_limit = each(frame["TimelimitRaw"], lambda text: parse_seconds(text, 60.0), pl.Float64())
+    status = each(frame["State"], parse_state, pl.String())
     spans = pl.DataFrame({"e": elapsed, "r": raw, "l": limit, "m": raw_limit, "s": status})
     spans = spans.select(
         _duration=pl.coalesce("r", "e"), _time_limit=pl.coalesce("m", "l"), _status="s"
@@ -423,13 +423,13 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     checks = []
     for name in names:
         texts = table.frame[name].drop_nulls().unique()
-        unreadable = [text for text in texts if tres_of(text) is None]
+        unreadable = [text for text in texts if parse_tres(text) is None]
         is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
         hint = "sacct writes cpu=4,mem=16G,gres/gpu:a100=2"
         checks.append(Check(is_readable, name, "is no list of resources", hint))
     frame = table.frame
     read = {name: [_tres(text) for text in frame[name]] for name in names}
-    nodes = each(frame["NNodes"], _whole, pl.Int64()).fill_null(1)
+    nodes = each(frame["NNodes"], _parse_count, pl.Int64()).fill_null(1)
     rows = list(zip(*read.values(), strict=True))
     # GRES are counted by node, TRES in all.
     gpus = [_first(tres.gpus for tres in row[:2]) for row in rows]
@@ -441,7 +441,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     cores = pl.coalesce("AllocCPUS", "NCPUS", "ReqCPUS").cast(pl.Float64, strict=False)
     requested = pl.DataFrame(
         {
-            "bytes": each(frame["ReqMem"], lambda text: bytes_of(text, 1024.0**2), pl.Int64()),
+            "bytes": each(frame["ReqMem"], lambda text: parse_bytes(text, 1024.0**2), pl.Int64()),
             "scope": each(frame["ReqMem"], memory_scope, pl.String()),
             "nodes": nodes,
             "cores": frame.select(cores.alias("cores"))["cores"],
@@ -468,10 +468,10 @@ def _read_resources(table: CheckedTable) -> list[Check]:
 
 
 def _tres(text: str | None) -> Tres:
-    return (tres_of(text) if text else None) or Tres()
+    return (parse_tres(text) if text else None) or Tres()
 
 
-def _whole(text: str) -> int | None:
+def _parse_count(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 

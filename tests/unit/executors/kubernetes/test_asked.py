@@ -19,7 +19,7 @@ from shadowprice.core.program import Program
 from shadowprice.core.script_command import build_script_command
 from shadowprice.core.specs import RunSpec, validate
 from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.environment import processes_of
+from shadowprice.executors.environment import list_processes
 from shadowprice.executors.kubernetes.discovery import schema_has_scheduling_gates
 from shadowprice.executors.kubernetes.launch_plan import build_launch_plan
 from shadowprice.executors.kubernetes.names import ServiceId
@@ -87,7 +87,8 @@ def asked(spec: GenerationSpec, **settings: str) -> tuple[dict[str, Any], list[d
     secret = build_secret(spec, place)
     secret["metadata"]["uid"] = "u"
     pods = [
-        build_pod(spec, one, place, NODES[one.server], chosen, secret) for one in processes_of(spec)
+        build_pod(spec, one, place, NODES[one.server], chosen, secret)
+        for one in list_processes(spec)
     ]
     return secret, pods
 
@@ -348,6 +349,6 @@ def test_with_gates_pods_wait_for_each_other() -> None:
     place = ObjectContext(ServiceId("s", "team"), "team", "launch", ("worker-0.x", 1), gated=True)
     secret = build_secret(spec, place)
     secret["metadata"]["uid"] = "u"
-    pod = build_pod(spec, processes_of(spec)[0], place, NODES["one"], read_settings({}), secret)
+    pod = build_pod(spec, list_processes(spec)[0], place, NODES["one"], read_settings({}), secret)
     assert pod["spec"]["schedulingGates"] == [{"name": "shadowprice.io/together"}]
     assert pod_view({**pod, "metadata": {**pod["metadata"], "uid": "x"}}).gated

@@ -126,7 +126,7 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
                 isinstance(one, ServerSeen) and one.server.capacity["cpu"] == 3500
                 for one in reports
             )
-            await executor.forget("job", 1)
+            await executor.acknowledge_end("job", 1)
             await wait_until_async(lambda: "cannot DELETE" in executor.obstacles()[0].reason)
             [obstacle] = executor.obstacles()
             assert (obstacle.job, obstacle.generation, obstacle.servers) == ("job", 1, ("one",))
@@ -208,7 +208,7 @@ def test_a_service_that_starts_without_rights_counts_what_runs(tmp_path: Path) -
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
             await wait_until_async(lambda: bool(of(Ended, reports)))
-            await executor.forget("job", 1)
+            await executor.acknowledge_end("job", 1)
         async with opened(kubeconfig, tmp_path) as (executor, reports):
             await wait_until_async(
                 lambda: executor.session.cluster.servers["one"].capacity["cpu"] == 3500

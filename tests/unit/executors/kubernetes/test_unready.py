@@ -136,7 +136,7 @@ async def opened(
     options = ExecutorOptions(str(folder / "executor"), "s", str(kubeconfig), settings)
     executor = KubernetesExecutor(options)
     await executor.open()
-    await executor.configure(BOTH)
+    await executor.set_servers(BOTH)
     reports: list[Report] = []
 
     async def follow() -> None:

@@ -43,6 +43,8 @@ class Part:
 class Order:
     """The order in which a job goes through its data.
 
+    Raise `TrainingError` if a number is out of range.
+
     Parameters
     ----------
     samples : int
@@ -57,11 +59,6 @@ class Order:
         Whether every epoch has an order of its own; otherwise it is that of the data set.
     whole : bool, optional
         Whether an incomplete last mini-batch of an epoch is left out.
-
-    Raises
-    ------
-    TrainingError
-        If a number is out of range.
     """
 
     samples: int

@@ -375,6 +375,9 @@ def join(
 
     All random numbers are seeded, so that all workers create the same model.
 
+    Raise `TrainingError` if a number is out of range, the job has parameter servers, or another
+    worker doesn't join.
+
     Parameters
     ----------
     samples : int
@@ -399,11 +402,6 @@ def join(
         gloo.
     patience : float, optional
         Timeout of workers for each other, in seconds.
-
-    Raises
-    ------
-    TrainingError
-        If a number is out of range, the job has parameter servers, or another worker doesn't join.
     """
     if (epochs is None) == (steps is None):
         raise TrainingError("expected exactly one of epochs and steps")

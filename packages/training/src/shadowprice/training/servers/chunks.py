@@ -137,6 +137,9 @@ class DataSet:
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
     """Write a data set in chunks. The index is written last, so no partial data set is visible.
 
+    Raise `TrainingError` if there are no samples, the arrays differ in length or contain anything
+    but numbers, or no installed package supports the storage.
+
     Parameters
     ----------
     url : str
@@ -147,12 +150,6 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
         Samples per chunk; the last chunk may have fewer.
     **options
         Options of fsspec.
-
-    Raises
-    ------
-    TrainingError
-        If there are no samples, the arrays differ in length or contain anything but numbers, or no
-        installed package supports the storage.
     """
     try:
         arrays = {name: _numbers(name, array) for name, array in arrays.items()}
@@ -184,6 +181,9 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
 def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
     """Read a data set's index.
 
+    Raise `TrainingError` if the index is missing or invalid, no installed package supports the
+    storage, or ``namenode`` isn't an address of HDFS over HTTP.
+
     Parameters
     ----------
     url : str
@@ -194,12 +194,6 @@ def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
         ``webhdfs://`` needs no other address.
     **options
         Options of fsspec.
-
-    Raises
-    ------
-    TrainingError
-        If the index is missing or invalid, no installed package supports the storage, or
-        ``namenode`` isn't an address of HDFS over HTTP.
     """
     if namenode and not namenode.startswith(_WEBHDFS):
         raise TrainingError(

@@ -1,0 +1,163 @@
+"""Operations that wait for the writer, and the batches in which it commits them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from shadowprice.executors.background import monotonic
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.batch import Operation
+from shadowprice.service.state.operations import ForkEngine, QuoteJob, ReviseJob
+from shadowprice.service.turns import requester
+
+MAX_PENDING_OPERATIONS: Final = 20_000  # maximum number of queued operations; more are refused
+
+MAX_BATCH_OPERATIONS: Final = 256  # maximum number of operations in one transaction
+
+SLOW_OPERATIONS: Final = (QuoteJob, ForkEngine, ReviseJob)
+"""Operations that take as long as many submissions."""
+
+MAX_BATCH_SLOW_OPERATIONS: Final = 2
+"""Maximum number of them in one transaction: submissions of other tenants wait for its end."""
+
+
+@dataclass(slots=True)
+class PendingOperation:
+    """A queued operation of a tenant (None: of others), and the future of its result."""
+
+    operation: Operation
+    future: asyncio.Future[Any]
+    tenant: str | None = field(default_factory=requester.get)
+    since: float = field(default_factory=monotonic)
+
+    def resolve(self, result: Any) -> None:
+        """Pass the result to the caller, or raise it there if it is an error."""
+        if self.future.done():
+            return  # the caller was cancelled
+        if isinstance(result, BaseException):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+
+class _Write(NamedTuple):
+    operation: Operation
+    callers: Sequence[PendingOperation]
+    on_result: Callable[[Any], None] | None
+
+
+class WriteBatch:
+    """Operations of one transaction, in order, with handlers of their results."""
+
+    def __init__(self, *operations: Operation) -> None:
+        self._writes: list[_Write] = []
+        for operation in operations:
+            self.add(operation)
+
+    def __bool__(self) -> bool:
+        return bool(self._writes)
+
+    @property
+    def operations(self) -> list[Operation]:
+        """The operations, in order."""
+        return [write.operation for write in self._writes]
+
+    def add(
+        self,
+        operation: Operation,
+        on_result: Callable[[Any], None] | None = None,
+        callers: Sequence[PendingOperation] = (),
+    ) -> None:
+        """Add an operation, and the callers that get an error if the commit fails."""
+        self._writes.append(_Write(operation, callers, on_result))
+
+    def add_pending(self, pending: Iterable[PendingOperation]) -> None:
+        """Add queued operations, whose callers get the results."""
+        for entry in pending:
+            self.add(entry.operation, entry.resolve, [entry])
+
+    def resolve(self, results: Sequence[Any]) -> None:
+        """Handle the results of a commit: one for each operation, or its error."""
+        for write, result in zip(self._writes, results, strict=True):
+            if write.on_result is not None:
+                write.on_result(result)
+
+    def fail(self, error: Exception) -> None:
+        """Raise an error in all callers, because the commit failed."""
+        for write in self._writes:
+            for caller in write.callers:
+                caller.resolve(error)
+
+
+class OperationQueue:
+    """Operations that wait for the next batch.
+
+    Tenants take turns, so that one tenant's many operations don't delay those of the others.
+    """
+
+    def __init__(self, pending: Iterable[PendingOperation] = ()) -> None:
+        self._pending = deque(pending)
+        self._slow_served: dict[str | None, int] = {}
+        """When a slow operation of each tenant in the queue was last served, as a count."""
+        self._slow_count = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._pending)
+
+    def put(self, operation: Operation) -> asyncio.Future[Any]:
+        """Queue an operation; return the future of its result.
+
+        Raise `ProblemError` if the queue is full.
+        """
+        if len(self._pending) >= MAX_PENDING_OPERATIONS:
+            raise ProblemError(
+                "overloaded", f"{MAX_PENDING_OPERATIONS} requests are already waiting"
+            )
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._pending.append(PendingOperation(operation, future))
+        return future
+
+    def put_back(self, pending: Sequence[PendingOperation]) -> None:
+        """Put removed operations back in front of all others."""
+        self._pending.extendleft(reversed(pending))
+
+    def take(self) -> list[PendingOperation]:
+        """Remove the operations of the next batch; slow ones above the limit remain."""
+        lanes: dict[str | None, deque[PendingOperation]] = {}
+        for entry in self._pending:
+            if not entry.future.cancelled():
+                lanes.setdefault(entry.tenant, deque()).append(entry)
+        # Whose slow operation was served longest ago comes first, also over batches.
+        served = {tenant: self._slow_served.get(tenant, 0) for tenant in lanes}
+        lanes = dict(sorted(lanes.items(), key=lambda item: served[item[0]]))
+        self._slow_served = served
+        taken: list[PendingOperation] = []
+        later: list[PendingOperation] = []
+        slow = 0
+        while lanes and len(taken) < MAX_BATCH_OPERATIONS:
+            for tenant, lane in list(lanes.items()):
+                entry = lane.popleft()
+                if not lane:
+                    del lanes[tenant]
+                if isinstance(entry.operation, SLOW_OPERATIONS):
+                    slow += 1
+                    if slow > MAX_BATCH_SLOW_OPERATIONS:
+                        later.append(entry)
+                        continue
+                    self._slow_count += 1
+                    served[tenant] = self._slow_count
+                taken.append(entry)
+                if len(taken) == MAX_BATCH_OPERATIONS:
+                    break
+        remaining = {id(entry) for lane in lanes.values() for entry in lane} | set(map(id, later))
+        self._pending = deque(entry for entry in self._pending if id(entry) in remaining)
+        return taken
+
+    def fail(self, error: Exception) -> None:
+        """Remove all operations, and raise an error in their callers."""
+        while self._pending:
+            self._pending.popleft().resolve(error)

@@ -1,0 +1,128 @@
+"""Operations that wait for the writer, and the batches in which it commits them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from shadowprice.service.operation_queue import (
+    MAX_BATCH_OPERATIONS,
+    MAX_BATCH_SLOW_OPERATIONS,
+    MAX_PENDING_OPERATIONS,
+    OperationQueue,
+    PendingOperation,
+    WriteBatch,
+)
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.operations import CancelJob, DecideBacklog, ReviseJob
+
+
+def next_batches(pending: list[tuple[str | None, Any]], count: int) -> list[list[Any]]:
+    """Return the operations of the next batches, for operations with their tenants."""
+
+    async def build() -> list[list[Any]]:
+        loop = asyncio.get_running_loop()
+        queue = OperationQueue(
+            PendingOperation(operation, loop.create_future(), tenant)
+            for tenant, operation in pending
+        )
+        return [[entry.operation for entry in queue.take()] for _ in range(count)]
+
+    return asyncio.run(build())
+
+
+def test_a_tenants_many_operations_delay_those_of_another_by_one_batch() -> None:
+    many: list[tuple[str | None, Any]] = [
+        ("a", CancelJob(f"a{number}")) for number in range(3 * MAX_BATCH_OPERATIONS)
+    ]
+    [first, *others] = next_batches([*many, ("b", CancelJob("b1")), (None, CancelJob("c1"))], 5)
+    assert first[:3] == [CancelJob("a0"), CancelJob("b1"), CancelJob("c1")]
+    assert [len(batch) for batch in (first, *others)] == [256, 256, 256, 2, 0]
+    kept = [operation.key for batch in (first, *others) for operation in batch]
+    assert [key for key in kept if key[0] == "a"] == [operation.key for _, operation in many]
+
+
+def test_slow_operations_share_a_batch_among_tenants() -> None:
+    slow: list[tuple[str | None, Any]] = [
+        ("a", ReviseJob(f"a{number}", {}, dry_run=True)) for number in range(40)
+    ]
+    pending = [*slow, ("b", ReviseJob("b1", {})), ("a", CancelJob("a")), ("b", CancelJob("b"))]
+    first, second = next_batches(pending, 2)
+    revised = [operation.key for operation in first if isinstance(operation, ReviseJob)]
+    assert revised == ["a0", "b1"]
+    assert len(revised) == MAX_BATCH_SLOW_OPERATIONS
+    # Other operations overtake them.
+    assert [operation for operation in first if isinstance(operation, CancelJob)] == [
+        CancelJob("b"),
+        CancelJob("a"),
+    ]
+    assert [operation.key for operation in second] == ["a1", "a2"]
+
+
+def test_a_third_tenants_slow_operation_waits_for_one_of_each_of_the_others() -> None:
+    pending: list[tuple[str | None, Any]] = [
+        (tenant, ReviseJob(f"{tenant}{number}", {})) for number in range(9) for tenant in "ab"
+    ]
+    pending.append(("c", ReviseJob("c0", {})))
+    first, second = next_batches(pending, 2)
+    assert {operation.key for operation in (*first, *second)} >= {"a0", "b0", "c0"}
+
+
+def test_operations_that_were_put_back_come_first() -> None:
+    async def names() -> list[Any]:
+        queue = OperationQueue()
+        for name in ("a", "b", "c"):
+            queue.put(CancelJob(name))
+        taken = queue.take()
+        queue.put(CancelJob("d"))
+        queue.put_back(taken[1:])
+        return [entry.operation for entry in queue.take()]
+
+    assert asyncio.run(names()) == [CancelJob("b"), CancelJob("c"), CancelJob("d")]
+
+
+def test_a_cancelled_operation_leaves_the_queue_and_a_full_queue_refuses() -> None:
+    async def check() -> None:
+        queue = OperationQueue()
+        cancelled = queue.put(CancelJob("a"))
+        for number in range(1, MAX_PENDING_OPERATIONS):
+            queue.put(CancelJob(f"b{number}"))
+        with pytest.raises(ProblemError) as refused:
+            queue.put(CancelJob("c"))
+        assert refused.value.code == "overloaded"
+        cancelled.cancel()
+        assert queue.take()[0].operation == CancelJob("b1")
+
+    asyncio.run(check())
+
+
+def test_a_batch_returns_each_result_to_its_caller_or_one_error_to_all() -> None:
+    async def check() -> None:
+        queue, handled = OperationQueue(), list[Any]()
+        first, second, merged, gone = (queue.put(CancelJob(name)) for name in "abcd")
+        gone.cancel()
+        pending = queue.take()
+        batch = WriteBatch(DecideBacklog(4))
+        batch.add(DecideBacklog(8), handled.append, pending[2:])
+        batch.add_pending(pending[:2])
+        assert batch.operations == [
+            DecideBacklog(4),
+            DecideBacklog(8),
+            CancelJob("a"),
+            CancelJob("b"),
+        ]
+        refused = ProblemError("unknown-job", "no such job")
+        batch.resolve(["ignored", "handled", "done", refused])
+        assert handled == ["handled"]
+        assert first.result() == "done"
+        assert second.exception() is refused
+        # A caller whose operation another one performs has no result yet, but gets the error.
+        assert not merged.done()
+        failure = ProblemError("storage", "the disk is full")
+        batch.fail(failure)
+        assert merged.exception() is failure
+        assert first.result() == "done"
+
+    asyncio.run(check())
