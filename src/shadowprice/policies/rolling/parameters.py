@@ -41,9 +41,9 @@ class RollingParameters(Parameters):
         default=0.25,
         gt=0.0,
         le=1e6,
-        description="limit of a promise's size, as a part of the time in which demand was observed: "
-        "a promise may take the whole cluster for that time. Larger jobs wait; without `standby` "
-        "there is no limit",
+        description="limit of a promise's size, as a part of the time in which demand was "
+        "observed: a promise may take the whole cluster for that time. Larger jobs wait; without "
+        "`standby` there is no limit",
     )
     revision: bool = Field(
         default=True,
