@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, Final, Self
 
 import numpy as np
@@ -27,6 +28,9 @@ _HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed befor
 
 _MIN_WEIGHT: Final = 1e-12
 """Arrivals that count less change no price, and make up most of a long trace."""
+
+_MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0
+"""Memories after which an arrival counts less than that."""
 
 _SWEEPS: Final = 4
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
@@ -71,14 +75,14 @@ class ServerPools:
 
     def server_prices(self, price: Floats) -> Floats:
         """Return the price of all of each server's resources, shape (servers, resources)."""
-        cluster = self._cluster
-        limited = np.where(cluster.capacity >= UNLIMITED, 0, self.capacity())
-        width = len(cluster.resources)
-        if self.shared:
-            return np.asarray(limited * self.inverse[0] * price, np.float64)
-        worker = limited * self.inverse[0] * price[:width] * cluster.hosts_workers[:, None]
-        ps = limited * self.inverse[1] * price[width:] * cluster.hosts_ps[:, None]
-        return np.asarray(worker + ps, np.float64)
+        worker, ps = self._kind_shares
+        width = len(self._cluster.resources)
+        by_kind = worker * price[:width]
+        if not self.shared:
+            by_kind += ps * price[width:]
+        prices: Floats = by_kind[self._cluster.kinds]
+        prices[~self.up] = 0.0
+        return prices
 
     def _refresh(self) -> None:
         cluster = self._cluster
@@ -92,6 +96,14 @@ class ServerPools:
                 self._inverse(self.up & cluster.hosts_workers),
                 self._inverse(self.up & cluster.hosts_ps),
             )
+        # The shares of both pools that all of a server of each kind takes.
+        first = np.unique(cluster.kinds, return_index=True)[1]
+        limited = np.where(cluster.capacity >= UNLIMITED, 0, cluster.capacity)[first]
+        hosts = (cluster.hosts_workers | self.shared, cluster.hosts_ps)
+        self._kind_shares = tuple(
+            limited * inverse * host[first, None]
+            for inverse, host in zip(self.inverse, hosts, strict=True)
+        )
 
     @property
     def columns(self) -> int:
@@ -131,7 +143,7 @@ class PriceLearner:
         self, pools: ServerPools, memory: float, before: float, part: Floats, scarcity: float
     ) -> None:
         self._pools = pools
-        self._part = part
+        self._part = np.resize(part, pools.columns)
         self._scarcity = scarcity
         self._memory = memory
         self._before = before
@@ -150,7 +162,7 @@ class PriceLearner:
         if pools.columns != self._pools.columns:
             return PriceLearner(pools, self._memory, self._before, part, self._scarcity)
         moved = copy.copy(self)
-        moved._pools, moved._part = pools, part
+        moved._pools, moved._part = pools, np.resize(part, pools.columns)
         moved._cached = None
         return moved
 
@@ -275,15 +287,15 @@ class PriceLearner:
         count = min(self._count, _MAX_ARRIVALS)
         if not count or self._first is None:
             return np.zeros(self._pools.columns)
-        ages = slot - self._slot[:count]
-        weight = np.exp(-ages / self._memory)
-        value, use = self._value[:count], self._use[:count]
+        first = 0
+        if not self._has_overwritten:  # arrivals are in order, and most were long ago
+            first = int(np.searchsorted(self._slot[:count], slot - _MAX_AGE * self._memory))
+        weight = np.exp(-(slot - self._slot[first:count]) / self._memory)
+        value, use = self._value[first:count], self._use[first:count]
         remembered = weight > _MIN_WEIGHT
         if not remembered.all():
             value, use, weight = value[remembered], use[remembered], weight[remembered]
-        budget = (
-            self._scarcity * self.observed_slots(slot) * np.resize(self._part, self._pools.columns)
-        )
+        budget = self._scarcity * self.observed_slots(slot) * self._part
         return shadow_prices(value, use, weight, budget, _SWEEPS)
 
 
