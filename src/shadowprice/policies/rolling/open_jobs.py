@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any, Final, Self
+from collections.abc import Collection, Iterator
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -33,6 +33,14 @@ NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._f
 _NONE: Final = np.zeros(0, np.int64)
 _DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
+
+
+class RunningJobs(NamedTuple):
+    """Running jobs of a slot, and what another slot with the same placements yields."""
+
+    names: list[str]
+    rows: Integers
+    progress: Integers  # progress units that are certain
 
 
 class OpenJobs(JobRows):
@@ -237,16 +245,43 @@ class OpenJobs(JobRows):
         """
         arrays = self.arrays
         self.level[rows] = level
-        index = np.maximum(level, 0)
-        no_restart = unmoved | ~self.started[rows]
-        progress = np.where(
-            no_restart, arrays.gains[rows, index], arrays.certain_gains[rows, index]
-        )
+        progress = self._progress(rows, unmoved | ~self.started[rows])
         remaining = np.maximum(arrays.remaining[rows] - progress, 0)
         self.expected_remaining[rows] = np.where(level >= 0, remaining, -1)
         self.started[rows] |= level >= 0
         self.slots_run[rows] += level >= 0
         arrays.starts_free[rows] &= ~self.started[rows]
+
+    def _progress(self, rows: Integers, no_restart: Flags) -> Integers:
+        """Return the certain progress units of rows in a slot at their levels."""
+        arrays, level = self.arrays, np.maximum(self.level[rows], 0)
+        progress = np.where(
+            no_restart, arrays.gains[rows, level], arrays.certain_gains[rows, level]
+        )
+        return np.asarray(progress, np.int64)
+
+    def running_jobs(self, pinned: Collection[int]) -> RunningJobs:
+        """Return the jobs that run. They count on a restart in each slot, except pinned rows."""
+        rows = self.in_order()
+        rows = rows[self.level[rows] >= 0]
+        progress = self._progress(rows, np.isin(rows, list(pinned)))
+        return RunningJobs([self.name(row) for row in rows.tolist()], rows, progress)
+
+    def hold(self, view: View, running: RunningJobs) -> bool:
+        """Record another slot with the same placements, if jobs did what was planned.
+
+        Return whether they did. Otherwise nothing is recorded but the running jobs' work.
+        """
+        states, rows = view.open_jobs, running.rows
+        # A loop over all jobs, as in `refresh`, would take most of the time of a held slot.
+        self.arrays.remaining[rows] = [states[name].remaining for name in running.names]
+        self.limit_predictions(view.slot)
+        remaining = self.arrays.remaining[rows]
+        if (remaining > self.expected_remaining[rows]).any():
+            return False
+        self.expected_remaining[rows] = np.maximum(remaining - running.progress, 0)
+        self.slots_run[rows] += 1
+        return True
 
     def with_expected_gains(self, rows: Integers) -> JobArrays:
         """Return the arrays with expected instead of certain progress for some rows.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, Final, Self
 
 import numpy as np
@@ -31,6 +32,9 @@ _HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed befor
 
 _MIN_WEIGHT: Final = 1e-12
 """Arrivals that count less change no price, and make up most of a long trace."""
+
+_MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0
+"""Memories after which an arrival counts less than that."""
 
 _SWEEPS: Final = 4
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
@@ -81,14 +85,14 @@ class ServerPools:
 
     def server_prices(self, price: Floats) -> Floats:
         """Return the price of all of each server's resources, shape (servers, resources)."""
-        cluster = self._cluster
-        limited = np.where(cluster.capacity >= UNLIMITED, 0, self.capacity())
-        width = len(cluster.resources)
-        if self.shared:
-            return np.asarray(limited * self.inverse[0] * price, np.float64)
-        worker = limited * self.inverse[0] * price[:width] * cluster.hosts_workers[:, None]
-        ps = limited * self.inverse[1] * price[width:] * cluster.hosts_ps[:, None]
-        return np.asarray(worker + ps, np.float64)
+        worker, ps = self._kind_shares
+        width = len(self._cluster.resources)
+        by_kind = worker * price[:width]
+        if not self.shared:
+            by_kind += ps * price[width:]
+        prices: Floats = by_kind[self._cluster.kinds]
+        prices[~self.up] = 0.0
+        return prices
 
     def _refresh(self) -> None:
         cluster = self._cluster
@@ -102,6 +106,14 @@ class ServerPools:
                 self._inverse(self.up & cluster.hosts_workers),
                 self._inverse(self.up & cluster.hosts_ps),
             )
+        # The shares of both pools that all of a server of each kind takes.
+        first = np.unique(cluster.kinds, return_index=True)[1]
+        limited = np.where(cluster.capacity >= UNLIMITED, 0, cluster.capacity)[first]
+        hosts = (cluster.hosts_workers | self.shared, cluster.hosts_ps)
+        self._kind_shares = tuple(
+            limited * inverse * host[first, None]
+            for inverse, host in zip(self.inverse, hosts, strict=True)
+        )
 
     @property
     def columns(self) -> int:
@@ -141,7 +153,7 @@ class PriceLearner:
         self, pools: ServerPools, memory: float, before: float, part: Floats, scarcity: float
     ) -> None:
         self._pools = pools
-        self._part = part
+        self._part = np.resize(part, pools.columns)
         self._scarcity = scarcity
         self._memory = memory
         self._before = before
@@ -161,7 +173,7 @@ class PriceLearner:
         if pools.columns != self._pools.columns:
             return PriceLearner(pools, self._memory, self._before, part, self._scarcity)
         moved = copy.copy(self)
-        moved._pools, moved._part = pools, part
+        moved._pools, moved._part = pools, np.resize(part, pools.columns)
         moved._cached = None
         return moved
 
@@ -263,7 +275,7 @@ class PriceLearner:
         """Return the result of `prices` without caching it, so that no later decision changes."""
         if self._cached is not None and self._is_cached(slot):
             return self._cached[2]
-        return self._solve(slot)[0]
+        return self._solve(slot)
 
     def costs(self, slot: int, shares: tuple[Floats, Floats]) -> Floats:
         """Return the cost of a worker and of a PS of each job in a slot, shape (jobs, 2).
@@ -272,18 +284,18 @@ class PriceLearner:
         shadow prices, and at least `_DOMINANT_PRICE_SHARE` of that of the dominant share.
         """
         prices, dominant = self._cache(slot)
-        part, minimum = self._part_by_column, _DOMINANT_PRICE_SHARE * dominant
+        minimum = _DOMINANT_PRICE_SHARE * dominant
         return np.column_stack(
             [
-                np.maximum(share @ prices, minimum * (share / part).max(axis=1, initial=0.0))
+                np.maximum(share @ prices, minimum * (share / self._relative_to).max(axis=1))
                 for share in shares
             ]
         )
 
     def _cache(self, slot: int) -> tuple[Floats, float]:
-        """Return the result of `_solve`, computed again only if the sample has changed much."""
+        """Return shadow prices and the price of the dominant share, computed again if necessary."""
         if self._cached is None or not self._is_cached(slot):
-            self._cached = (slot, self._count, *self._solve(slot))
+            self._cached = (slot, self._count, self._solve(slot), self._solve_dominant(slot))
         return self._cached[2:]
 
     def _is_cached(self, slot: int) -> bool:
@@ -301,25 +313,38 @@ class PriceLearner:
         return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
     @property
-    def _part_by_column(self) -> Floats:
-        return np.maximum(np.resize(self._part, self._pools.columns), 1e-12)
+    def _relative_to(self) -> Floats:
+        """What dominant shares are relative to: the part of the cluster, by column, above 0."""
+        return np.maximum(self._part, 1e-12)
 
-    def _solve(self, slot: int) -> tuple[Floats, float]:
-        """Return the shadow prices, and the price of the dominant share if only it were scarce."""
+    def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
+        """Return the utility, usage and weight of the arrivals that are remembered."""
         count = min(self._count, _MAX_ARRIVALS)
-        if not count or self._first is None:
-            return np.zeros(self._pools.columns), 0.0
-        ages = slot - self._slot[:count]
-        weight = np.exp(-ages / self._memory)
-        value, use = self._value[:count], self._use[:count]
+        first = 0
+        if not self._has_overwritten:  # arrivals are in order, and most were long ago
+            first = int(np.searchsorted(self._slot[:count], slot - _MAX_AGE * self._memory))
+        weight = np.exp(-(slot - self._slot[first:count]) / self._memory)
+        value, use = self._value[first:count], self._use[first:count]
         remembered = weight > _MIN_WEIGHT
         if not remembered.all():
             value, use, weight = value[remembered], use[remembered], weight[remembered]
-        part = np.resize(self._part, self._pools.columns)
+        return value, use, weight
+
+    def _solve(self, slot: int) -> Floats:
+        value, use, weight = self._sample(slot)
+        if not len(value):
+            return np.zeros(self._pools.columns)
         budget = self._scarcity * self.observed_slots(slot)
-        dominant_use = (use / self._part_by_column).max(axis=1, keepdims=True)
-        dominant = shadow_prices(value, dominant_use, weight, np.array([budget]), 1)
-        return shadow_prices(value, use, weight, budget * part, _SWEEPS), float(dominant[0])
+        return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
+
+    def _solve_dominant(self, slot: int) -> float:
+        """Return the price of the dominant share if nothing else were scarce."""
+        value, use, weight = self._sample(slot)
+        if not len(value):
+            return 0.0
+        budget = np.array([self._scarcity * self.observed_slots(slot)])
+        dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
+        return float(shadow_prices(value, dominant_use, weight, budget, 1)[0])
 
 
 class DemandPrices:
