@@ -3,13 +3,13 @@
 Every job that is asked for arrives in the first slot; a hundred more follow in the second, when the
 cluster is full, and are timed one by one, in processor time.
 
-Run: ``python -m benchmarks.bench_rolling [--differ] [servers jobs]...``; with ``--differ`` no two
-servers are alike, which is the worst case: nothing can be looked at as a group.
+Run: ``python -m benchmarks.bench_rolling [--kinds 1 | --differ] [servers jobs]...``. With
+``--differ`` no two servers are alike, which is the worst case: there are no groups of equal ones.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 import time
 from dataclasses import replace
 from fractions import Fraction
@@ -28,14 +28,14 @@ from shadowprice.policies.registry import make_policy
 SLOT = Fraction(600)
 
 
-def cluster(servers: int, *, differ: bool = False) -> Cluster:
-    """Return servers of eight GPUs."""
-    kinds = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
+def cluster(servers: int, *, kinds: int = 1) -> Cluster:
+    """Return servers of eight GPUs, of kinds with different numbers of processors."""
+    dimensions = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
     rows = [
-        (f"gpu-{at}", Role.WORKER, {"gpu": 8_000, "cpu": 64_000 - (at if differ else 0)})
+        (f"gpu-{at}", Role.WORKER, {"gpu": 8_000, "cpu": 64_000 - at % kinds})
         for at in range(servers)
     ]
-    return build_cluster(slot_seconds=SLOT, horizon=300, servers=rows, dimensions=kinds)
+    return build_cluster(slot_seconds=SLOT, horizon=300, servers=rows, dimensions=dimensions)
 
 
 def jobs(on: Cluster, count: int, rng: np.random.Generator) -> list[Job]:
@@ -65,9 +65,9 @@ def jobs(on: Cluster, count: int, rng: np.random.Generator) -> list[Job]:
     return drawn
 
 
-def measure(servers: int, count: int, *, differ: bool = False) -> None:
+def measure(servers: int, count: int, *, kinds: int = 1) -> None:
     """Print what decisions take on one cluster."""
-    on = cluster(servers, differ=differ)
+    on = cluster(servers, kinds=kinds)
     rng = np.random.default_rng(0)
     early, late = jobs(on, count, rng), jobs(on, count, rng)[:100]
     engine = Engine(on, make_policy("rolling", PolicyContext(on), {"prices": "given"}))
@@ -95,12 +95,18 @@ def measure(servers: int, count: int, *, differ: bool = False) -> None:
     )
 
 
-if __name__ == "__main__":
-    differ = "--differ" in sys.argv
-    words = [int(word) for word in sys.argv[1:] if word != "--differ"]
+def main() -> None:
+    """Measure the clusters that the command line names."""
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("sizes", nargs="*", type=int)
+    options.add_argument("--kinds", type=int, default=1)
+    options.add_argument("--differ", action="store_true")
+    given = options.parse_args()
     measure(50, 50)  # compiles
-    for at in range(0, len(words), 2):
-        measure(words[at], words[at + 1], differ=differ)
-    if not words:
-        for servers, count in ((200, 200), (200, 1000), (2000, 200), (2000, 1000)):
-            measure(servers, count, differ=differ)
+    sizes = given.sizes or [200, 200, 200, 1000, 2000, 200, 2000, 1000]
+    for servers, count in zip(sizes[::2], sizes[1::2], strict=True):
+        measure(servers, count, kinds=servers if given.differ else given.kinds)
+
+
+if __name__ == "__main__":
+    main()

@@ -40,7 +40,9 @@ def test_interpreted_kernels_decide_as_compiled_ones() -> None:
     files = {
         path.relative_to(KERNELS).as_posix()
         for path in KERNELS.rglob("*.py")
-        if re.search(r"^@(kernel|inlined)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+        if re.search(
+            r"^@(kernel|inlined|allocation_free)$", path.read_text(encoding="utf-8"), re.MULTILINE
+        )
     }
     assert set(interpreted["files"]) == files, "add a run to `tests.support.kernel_runs`"
     assert interpreted["results"] == json.loads(json.dumps(results()))

@@ -207,7 +207,7 @@ def main() -> None:
     from shadowprice.kernels import jit
 
     seen: set[str] = set()
-    jit.kernel = jit.inlined = _recorded(seen)  # before any kernel is defined
+    jit.kernel = jit.inlined = jit.allocation_free = _recorded(seen)  # before any kernel is defined
     found = results()
     root = Path(jit.__file__).parent
     files = sorted(Path(name).relative_to(root).as_posix() for name in seen)

@@ -28,8 +28,8 @@ _CHANGES_PER_EVENT_BITS: Final = 20
 _MAX_SMALL_ARRAY_SIZE: Final = 64
 """Maximum size of an array that Python searches faster than numpy."""
 
-AdvanceUndo = tuple[int, int, NDArray[np.int64] | None]
-"""The window before `advance`: its start, its offset in the buffer, and the overwritten rows."""
+AdvanceUndo = tuple[int, int, NDArray[np.int64], NDArray[np.int64]]
+"""The window before `advance`: its start, its offset in the buffers, buffer and versions."""
 
 
 @dataclass(slots=True)
@@ -105,13 +105,14 @@ class Ledger:
         shape = self.cluster.capacity.shape
         self.cluster.check_plan(self.horizon)
         # Twice the window: advancing moves an offset, and the window stays contiguous. Rows are
-        # copied back to the start only once per horizon.
+        # copied to the start of a new buffer only once per horizon.
         self._buffer = np.zeros((2 * self.horizon, *shape), dtype=np.int64)
         self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
         self._offset = 0
         # Number of changes that affected every slot. A slot's version is this and its own count.
         self._changes = 0
         self._placed = np.zeros(shape, dtype=np.int64)  # amounts of all placements
+        self._has_placed = False  # whether there was ever a placement
         self._zero_demand = np.zeros(shape[1], dtype=np.int64)
         self.capacity = self.cluster.capacity.copy()
 
@@ -145,38 +146,33 @@ class Ledger:
             raise ShadowpriceError(
                 f"the ledger is at slot {self.start} and cannot return to {slot}"
             )
-        start, offset, rows = self.start, self._offset, None
-        if steps >= self.horizon:
-            # The old and new window don't overlap.
-            rows = self.used.copy()
+        before = self.start, self._offset, self._buffer, self._versions
+        kept = max(0, self.horizon - steps)  # number of slots that stay in the window
+        if self._offset + steps > self.horizon:
+            stays = slice(self._offset + steps, self._offset + self.horizon)
+            # Pages of a new array of zeros take neither memory nor time until they are written.
+            self._buffer = np.zeros(self._buffer.shape, dtype=np.int64)
+            self._versions = np.zeros(self._versions.shape, dtype=np.int64)
+            for row, amounts in enumerate(before[2][stays]):
+                if amounts.any():
+                    self._buffer[row] = amounts
+            self._versions[:kept] = before[3][stays]
             self._offset = 0
-            self._buffer[: self.horizon] = self._placed
-            self._versions[: self.horizon] = 0
-        elif steps:
-            if self._offset + steps > self.horizon:
-                rows = self.used.copy()
-                # Slots beyond the window were never reserved: they hold only placements.
-                self._buffer[: self.horizon] = rows
-                versions = self._versions[self._offset :][: self.horizon]
-                self._versions[: self.horizon] = versions.copy()
-                self._offset = 0
-            entering = slice(self._offset + self.horizon, self._offset + self.horizon + steps)
-            self._buffer[entering] = self._placed
-            self._versions[entering] = 0
+        else:
             self._offset += steps
+        entering = slice(self._offset + kept, self._offset + self.horizon)
+        # Slots beyond the window were never reserved: they hold only placements.
+        if self._has_placed:
+            self._buffer[entering] = self._placed
+        self._versions[entering] = 0
         self.start = slot
-        return start, offset, rows
+        return before
 
     def undo_advance(self, before: AdvanceUndo) -> None:
         """Undo `advance`, which returned ``before``; later changes must have been undone."""
-        self.start, offset, rows = before
-        if rows is None:
-            self._offset = offset
-        else:
-            # `advance` overwrote the rows of the old window.
-            self._buffer[: self.horizon] = rows
-            self._offset = 0
-        self._changes += int(self._versions.max()) + 1
+        newest = int(self._versions.max())
+        self.start, self._offset, self._buffer, self._versions = before
+        self._changes += max(newest, int(self._versions.max())) + 1
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
         """Reserve a plan for a job that has none.
@@ -270,6 +266,7 @@ class Ledger:
             )
         self.used[:, servers] = amounts
         self._placed[servers] += added
+        self._has_placed = True
         self._changes += 1
         reservation.placement, reservation.placement_amounts = placement, placement_amounts
 
@@ -333,6 +330,7 @@ class Ledger:
         kept_rows = np.flatnonzero(rows >= 0)
         ledger._buffer[: self.horizon, rows[kept_rows]] = self.used[:, kept_rows]
         ledger._placed[rows[kept_rows]] = self._placed[kept_rows]
+        ledger._has_placed = self._has_placed
         ledger._changes = self._changes + int(self._versions.max()) + 1
         ledger.capacity_version = self.capacity_version + 1
         ledger.capacity[list(unavailable)] = 0

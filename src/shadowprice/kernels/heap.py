@@ -1,7 +1,7 @@
 """Binary heaps of numbers: one with the largest key on top, one with the smallest."""
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.jit import constant, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined
 
 TOP = constant(0)
 """Place of a heap's first entry."""
@@ -24,7 +24,7 @@ def lift(heap: Integers, place: int, key: Floats) -> None:
         place = parent
 
 
-@kernel
+@allocation_free
 def sink(heap: Integers, size: int, key: Floats) -> None:
     """Restore a heap after its first entry changed.
 
@@ -46,7 +46,7 @@ def sink(heap: Integers, size: int, key: Floats) -> None:
     heap[place] = entry
 
 
-@kernel
+@allocation_free
 def sink_smallest(heap: Integers, size: int, place: int, key: Floats) -> None:
     """Restore a heap, the smallest key and then the smallest number on top, below a place."""
     entry = heap[place]

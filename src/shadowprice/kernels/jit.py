@@ -1,4 +1,4 @@
-"""Compilation of kernels, through numba's public interface."""
+"""Compilation of kernels, through numba's public interface and one undocumented option."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ kernels: Final[dict[str, Any]] = {}
 """Compiled functions by ``module.name``, without the package's own prefix."""
 
 
+_NUMBERS: Final = {"None", "bool", "class", "float", "int", "tuple"}
+"""Words of annotations that contain no array."""
+
+
 def kernel(function: Function) -> Function:
     """Compile a function over plain arrays when it is first called, and cache it on disk.
 
@@ -50,9 +54,25 @@ def inlined(function: Function) -> Function:
     return _compile(function, inline="always")
 
 
-def _compile(function: Function, inline: str) -> Function:
+def allocation_free(function: Function) -> Function:
+    """Compile a kernel that neither allocates nor returns an array.
+
+    Numba counts the references to each array by atomic instructions, even when a loop only indexes
+    an array of a record. In kernels over records of arrays, counting took 60 % of the time. This
+    decorator turns counting off. Compiling fails if the kernel allocates. It may call inlined
+    functions and kernels of its own sort only, because they inherit the option. Raises TypeError if
+    it returns an array: the caller would release a reference that was never counted.
+    """
+    returned = set(re.findall(r"\w+", str(function.__annotations__["return"])))
+    if not returned <= _NUMBERS:
+        raise TypeError(f"{function.__qualname__} returns an array")
+    return _compile(function, inline="never", _nrt=False)
+
+
+def _compile(function: Function, inline: str, **more_options: bool) -> Function:
     # Fast-math stays off: a comparison of prices must not depend on how a sum is reordered.
     options: dict[str, Any] = {"error_model": "numpy", "inline": inline, "nogil": True}
+    options |= more_options
     _name_by_callees(function)
     try:
         compiled = numba.njit(cache=True, **options)(function)

@@ -47,6 +47,7 @@ HEAT_BINS: Final = 2000
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
+Flags = NDArray[np.bool_]
 
 
 class HeatBins:
@@ -229,6 +230,8 @@ class Recorder(Observer):
         self._refusals: dict[int, Refusal] = {}
         self._next_slot = 0
         self._standing = self._rows = 0
+        # Version of the capacity, and the result of `_owned_resources`.
+        self._owned: tuple[int, Flags, Integers] | None = None
         self.engine: Engine | None = None
 
     # ------------------------------------------------------------ hooks
@@ -284,10 +287,17 @@ class Recorder(Observer):
         self.waiting.append(len(engine.open_jobs) - running)
         if self._priced is not None:
             prices = self._priced.slot_prices(engine.view)
-            owned = engine.ledger.capacity > 0
-            count = np.maximum(owned.sum(axis=0), 1)
+            owned, count = self._owned_resources(engine)
             self.prices[slot] = np.where(owned, prices, 0.0).sum(axis=0) / count
             self.heat.add(slot, prices.sum(axis=1))
+
+    def _owned_resources(self, engine: Engine) -> tuple[Flags, Integers]:
+        """Return whether each server has each resource, and how many have each, at least 1."""
+        version = engine.ledger.capacity_version
+        if self._owned is None or self._owned[0] != version:
+            owned = engine.ledger.capacity > 0
+            self._owned = version, owned, np.maximum(owned.sum(axis=0), 1)
+        return self._owned[1:]
 
     def on_decision(self, seconds: float) -> None:
         """Record the duration of a decision."""

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import shadowprice.kernels as kernels_package
-from shadowprice.kernels.jit import kernels
+from shadowprice.kernels.arrays import Integers
+from shadowprice.kernels.jit import allocation_free, kernels
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CALLER = """
@@ -136,9 +137,9 @@ def test_functions_are_inlined_and_constants_are_no_types(tmp_path: Path) -> Non
 
 def test_without_a_compiler_a_kernel_is_the_function() -> None:
     script = (
-        "from shadowprice.kernels.jit import constant, inlined, kernel\n"
-        "def halved(n): return n // 2\n"
-        "assert kernel(halved) is halved and inlined(halved) is halved\n"
+        "from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel\n"
+        "def halved(n: int) -> int: return n // 2\n"
+        "for compiled in (kernel, inlined, allocation_free): assert compiled(halved) is halved\n"
         "assert halved(constant(8)) == 4\n"
     )
     subprocess.run(
@@ -156,3 +157,31 @@ def test_every_kernel_releases_the_gil() -> None:
     assert len(kernels) > 50
     for name, function in kernels.items():
         assert function.targetoptions["nogil"], name
+
+
+@compiled
+def test_an_allocation_free_kernel_calls_no_other_kernels() -> None:
+    """Callees inherit the option; one that returns an array would free it twice."""
+    for module in pkgutil.walk_packages(kernels_package.__path__, "shadowprice.kernels."):
+        importlib.import_module(module.name)
+    free = {name: each for name, each in kernels.items() if each.targetoptions.get("_nrt") is False}
+    assert free
+    for name, function in free.items():
+        scope = function.py_func.__globals__
+        for called in function.py_func.__code__.co_names:
+            callee = scope.get(called)
+            if callee in kernels.values() and callee.targetoptions["inline"] == "never":
+                assert callee in free.values(), f"{name} calls {called}"
+
+
+def test_an_allocation_free_kernel_returns_no_array() -> None:
+    def first_row(table: Integers) -> Integers:
+        row: Integers = table[0]
+        return row
+
+    def both(table: Integers) -> tuple[int, Integers]:
+        return 1, table
+
+    for function in (first_row, both):
+        with pytest.raises(TypeError, match="returns an array"):
+            allocation_free(function)

@@ -118,32 +118,42 @@ def test_groups_are_exactly_the_equal_servers():
     assert count.tolist() == [rows.count(row) for row in order]
 
 
-def test_refreshing_and_rolling_equal_building_anew():
+@pytest.mark.parametrize("servers", [6, 60])
+def test_refreshing_and_rolling_equal_building_anew(servers):
+    """With 60 servers, few of them change in a slot: they are moved between its groups."""
     rng = np.random.default_rng(8)
-    capacity = np.full((6, 2), 4)
+    capacity = np.full((servers, 2), 4)
+    capacity[::3] = UNLIMITED, 5
     low, high = np.zeros(2), np.ones(2)
     kept = SlotGroups(capacity, 5, low, high)
-    used, versions = np.zeros((5, 6, 2), np.int64), np.zeros(5, np.int64)
-    for step in range(60):
+    used, versions = np.zeros((5, servers, 2), np.int64), np.zeros(5, np.int64)
+    lost = np.zeros(servers, np.bool_)
+    for step in range(200):
         slot = int(rng.integers(0, 5))
-        used[slot, rng.integers(0, 6)] = rng.integers(0, 5, 2) * int(rng.integers(0, 2))
-        versions[slot] = step + 1
+        slots = slice(slot, slot + int(rng.integers(1, 3)))
+        changed = rng.integers(0, servers, int(rng.integers(1, 3)))
+        used[slots, changed] = rng.integers(0, 5, 2) * int(rng.integers(0, 2))
+        versions[slots] = step + 1
+        if step % 50 == 30:
+            lost = rng.random(servers) < 0.1
+            kept.lose(lost)
+            versions[:] = step + 1
         kept.follow(used, versions)
         if step % 7 == 6:
             shift = int(rng.integers(0, 7))
             kept.roll(shift)
-            used = np.concatenate([used, np.zeros((7, 6, 2), np.int64)])[shift : shift + 5]
+            used = np.concatenate([used, np.zeros((7, servers, 2), np.int64)])[shift : shift + 5]
             versions = np.concatenate([versions, np.zeros(7, np.int64)])[shift : shift + 5]
         if step % 20 == 19:
             high = high + 0.5
             kept.set_prices(low, high)
-            kept.follow(used, versions, priced_before=False)
         anew = SlotGroups(capacity, 5, low, high)
+        anew.lose(lost)
         anew.follow(used, versions)
         a, b = kept.groups, anew.groups
         for t in range(5):
             i, j = a.row_of[t], b.row_of[t]
-            assert (i == 0) == (not used[t].any())
+            assert (i == 0) == (not used[t, ~lost].any())
             n = a.groups[i]
             assert n == b.groups[j]
             np.testing.assert_array_equal(a.price[i, :, :n], b.price[j, :, :n])

@@ -29,7 +29,7 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import RefusalReason
-from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid
+from shadowprice.core.utility import Constant, Deadline, Linear, Reciprocal, Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
@@ -131,7 +131,7 @@ def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
         ps_amounts={"cpu": 2500},
         utility=Deadline(9.0, 1.0),
     )
-    engine = rolling(on)
+    engine = rolling(on, evidence=1.0)
     engine.handle(JobsArrived(0, (one,)))
     engine.handle(SlotBegan(0))
     assert engine.open_jobs["one"].promise == 1
@@ -174,29 +174,70 @@ def test_a_promise_gives_up_no_more_of_a_utility_than_it_may() -> None:
 def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
     on = gpus(2, 2, horizon=40)
     # A quarter of a horizon counts as watched before the first arrival: ten slots, and this one.
-    # It takes ten slots of the whole cluster, and earns a tenth of what it would be at once.
-    small = training(on, "small", epochs=10, chunks=4, utility=Reciprocal(10.0))
+    # The job takes ten slots of the whole cluster.
+    large = training(on, "large", epochs=10, chunks=4, utility=Reciprocal(10.0))
+    half = replace(large, name="half", required=large.required // 2)
     watched = 80 * (1 - np.exp(-11 / 80))
     for one, evidence, known in (
-        (small, 10.1 / watched, True),
-        (small, 9.9 / watched, False),
-        (replace(small, name="half", required=small.required // 2), 4.9 / watched, False),
-        (replace(small, name="half", required=small.required // 2), 5.1 / watched, True),
+        (large, 10.1 / watched, True),
+        (large, 9.9 / watched, False),
+        (half, 4.9 / watched, False),
+        (half, 5.1 / watched, True),
     ):
         (made,) = decide(on, [one], evidence=evidence)
         assert isinstance(made, Promise if known else Queue)
         assert known or "while demand was observed for only 10.3 slots (evidence)" in made.message
-        # What earns more than a little of what it would be at once may take six times as much.
-        flat = replace(one, utility=Constant(1e-3))
-        (made,) = decide(on, [flat], evidence=evidence)
-        assert isinstance(made, Promise)
-        (made,) = decide(on, [flat], evidence=evidence / 6.0)
-        assert isinstance(made, Promise if known else Queue)
-        assert known or "by slot 9 is 0.001; it takes" in made.message or one.name == "half"
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
             (made,) = decide(on, [one], evidence=evidence, **settings)
             assert isinstance(made, Promise)
+
+
+def test_a_promise_earns_at_least_a_part_of_the_maximum_utility() -> None:
+    on = gpus(1, 1, horizon=40)
+    # Beside a promise of eight slots, four slots of work complete in slot 11.
+    first = training(on, "first", epochs=8, chunks=1, utility=Deadline(100.0, 7.0))
+    steep, flat = (
+        training(on, "second", epochs=4, chunks=1, utility=Linear(value, -1.0))
+        for value in (12.0, 30.0)  # 1 of 9, and 19 of 27
+    )
+    for second, known in ((steep, False), (flat, True)):
+        made = decide(on, [first, second], evidence=1e6, scarcity=1.0)
+        assert [type(one) for one in made] == [Promise, Promise if known else Queue]
+        assert known or made[1].message.endswith(
+            "its utility by slot 11 is 1, less than 30% of its maximum, 9"
+        )
+        made = decide(on, [first, second], evidence=1e6, scarcity=1.0, standby=False)
+        assert isinstance(made[1], Promise)
+
+
+def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
+    # The jobs before fill the GPUs, so the CPUs have no price of their own.
+    on = build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=40,
+        servers=[("s", Role.ANY, {"gpu": 4000, "cpu": 100_000})],
+        dimensions=DIMENSIONS,
+    )
+    dense = [
+        job(
+            on, f"a-{at}", epochs=4, chunks=4, ps_amounts=None, utility=Deadline(100.0, 3.0),
+            worker_amounts={"gpu": 1000, "cpu": 1000},
+        )
+        for at in range(12)
+    ]  # fmt: skip
+    poor, rich = (
+        job(
+            on, "b", epochs=1, chunks=1, ps_amounts=None, utility=Constant(value),
+            worker_amounts={"cpu": 100_000},
+        )
+        for value in (1e-3, 100.0)
+    )  # fmt: skip
+    for one, promised in ((poor, False), (rich, True)):
+        engine = rolling(on, evidence=1e6)
+        engine.handle(JobsArrived(0, tuple(dense)))
+        engine.handle(JobsArrived(0, (one,)))
+        assert (engine.jobs["b"].promise is not None) == promised
 
 
 def test_a_job_that_is_promised_nothing_yet_runs_and_is_promised_when_less_is_left() -> None:

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, inlined, kernel
 
 #: Capacity of a resource that a server doesn't limit, as in `core.amounts`.
 UNLIMITED = 1 << 62
@@ -18,7 +18,7 @@ LARGEST = 709.782712893384
 SMALLEST = -745.1332191019411
 
 
-@kernel
+@allocation_free
 def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -> float:
     """Return exp(ln L + (g / c) (ln U - ln L)), the price of a resource on a server, OASiS (22).
 

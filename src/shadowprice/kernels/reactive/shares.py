@@ -10,13 +10,13 @@ interval is enough.
 """
 
 from shadowprice.kernels.arrays import Integers
-from shadowprice.kernels.jit import constant, kernel
+from shadowprice.kernels.jit import allocation_free, constant
 
 NOTHING = constant(-1)
 """Level of a paused job."""
 
 
-@kernel
+@allocation_free
 def completes(
     begins: Integers, intervals: int, room: Integers, gains: Integers, top: int, left: int, end: int
 ) -> int:
@@ -44,7 +44,7 @@ def completes(
     return -1
 
 
-@kernel
+@allocation_free
 def completes_fresh(
     begins: Integers,
     intervals: int,
@@ -72,7 +72,7 @@ def completes_fresh(
     return -1
 
 
-@kernel
+@allocation_free
 def least_ceiling(
     begins: Integers,
     intervals: int,

@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, inlined
 
 CONSTANT, SIGMOID, RECIPROCAL, LINEAR, POWER, DEADLINE, TOLD = 0, 1, 2, 3, 4, 5, 6
 """Families of utilities; `TOLD` is tabulated."""
@@ -25,7 +25,7 @@ class Worths(NamedTuple):
     values: Floats  # utility at each knot; the last holds for all later durations
 
 
-@kernel
+@allocation_free
 def worth(worths: Worths, row: int, duration: float) -> float:
     """Return the utility of completing ``duration`` slots after arrival."""
     family = worths.family[row]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Integers
-from shadowprice.kernels.jit import constant, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined
 from shadowprice.kernels.reactive.worth import Worths, worth
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 
@@ -108,7 +108,7 @@ def utility(jobs: JobArrays, row: int, slot: int) -> float:
     return worth(jobs.worths, row, float(slot - jobs.arrival[row]))
 
 
-@kernel
+@allocation_free
 def last_slot_worth(jobs: JobArrays, row: int, min_utility: float, low: int, high: int) -> int:
     """Return the last slot of ``[low, high]`` that is worth ``min_utility`` or more, or low - 1.
 

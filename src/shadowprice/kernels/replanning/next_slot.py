@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, inlined, kernel
 from shadowprice.kernels.replanning.jobs import (
     JobArrays,
     colocated_demand,
@@ -76,7 +76,7 @@ def min_cluster_slots(jobs: JobArrays, rows: Integers, on_worker: Floats, on_ps:
     return result
 
 
-@kernel
+@allocation_free
 def latest_acceptable_slot(
     jobs: JobArrays, row: int, next_slot: int, done: int, horizon: int, slack: float
 ) -> int:
@@ -91,7 +91,7 @@ def latest_acceptable_slot(
     return max(done, last_slot_worth(jobs, row, min_utility, done, last))
 
 
-@kernel
+@allocation_free
 def latest_acceptable_slots(
     jobs: JobArrays,
     rows: Integers,
@@ -284,7 +284,7 @@ def push_step(
         heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
 
 
-@kernel
+@allocation_free
 def best_step(
     jobs: JobArrays, row: int, before: int, first: int, end: int, weights: StepWeights
 ) -> tuple[float, int]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers, copy_into
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, inlined, kernel
 from shadowprice.kernels.replanning.jobs import JobArrays, colocated_demand, colocated_role
 from shadowprice.kernels.replanning.next_slot import StepWeights, best_step, push_step
 from shadowprice.kernels.replanning.plans import PackingLog
@@ -32,7 +32,7 @@ class ServerGroups(NamedTuple):
     used: Integers  # number of groups, shape (1,)
 
 
-@kernel
+@allocation_free
 def best_fit_group(groups: ServerGroups, role: int, demand: Integers, rest: int) -> tuple[int, int]:
     """Return the best-fitting group for the rest of a demand, -1 for none, and the fit of a server.
 
@@ -76,7 +76,7 @@ def _precedes(groups: ServerGroups, g: int, other: int) -> bool:
     return bool(groups.role[g] < groups.role[other])
 
 
-@kernel
+@allocation_free
 def lowest_server(groups: ServerGroups, g: int) -> int:
     """Return the lowest server of a group."""
     lowest = len(groups.of)
@@ -89,7 +89,7 @@ def lowest_server(groups: ServerGroups, g: int) -> int:
     return lowest
 
 
-@kernel
+@allocation_free
 def update_free(
     free: Integers, groups: ServerGroups, server: int, demand: Integers, number: int
 ) -> None:
@@ -219,7 +219,7 @@ class PlacementLists(NamedTuple):
     used: Integers  # number of entries, shape (1,)
 
 
-@kernel
+@allocation_free
 def find_or_add_entry(lists: PlacementLists, row: int, server: int) -> int:
     """Return a row's entry of a server, and add one if there is none."""
     entry = lists.head[row]
@@ -263,7 +263,7 @@ def to_placements(lists: PlacementLists) -> Placements:
     return Placements(first, number, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
 
 
-@kernel
+@allocation_free
 def place_spread(
     free: Integers,
     groups: ServerGroups,
@@ -313,7 +313,7 @@ def place_colocated(
     return True
 
 
-@kernel
+@allocation_free
 def unplace(
     free: Integers,
     groups: ServerGroups,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
-from shadowprice.kernels.jit import constant, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
 from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
 from shadowprice.kernels.replanning.jobs import (
     COLOCATED,
@@ -106,7 +106,7 @@ def _max_spread_level(
     return low
 
 
-@kernel
+@allocation_free
 def max_colocated_level(line: Timeline, state: int, jobs: JobArrays, row: int) -> int:
     """Return the highest level of a job that fits on one server of a state, or -1."""
     first = jobs.spread_levels[row]
@@ -129,7 +129,7 @@ def max_colocated_level(line: Timeline, state: int, jobs: JobArrays, row: int) -
     return level if level >= first else -1
 
 
-@kernel
+@allocation_free
 def _max_level_in_share(
     line: Timeline, state: int, demand: LevelDemand, first: int, top: int
 ) -> int:
@@ -163,7 +163,7 @@ def _last_at_most(numbers: Integers, count: int, limit: int) -> int:
     return low
 
 
-@kernel
+@allocation_free
 def fitting_levels(
     line: Timeline, jobs: JobArrays, row: int, mode: int, end: int, shared: bool, fitting: Integers
 ) -> int:
@@ -201,7 +201,7 @@ class PackingLog(NamedTuple):
     level: Integers  # level of each job in the first slot, -1 for none, shape (rows,)
 
 
-@kernel
+@allocation_free
 def min_final_level(
     line: Timeline, jobs: JobArrays, row: int, ceiling: int, done: int, fitting: Integers
 ) -> int:
@@ -306,7 +306,7 @@ def commit_plan(
     return True
 
 
-@kernel
+@allocation_free
 def pack_spread(
     line: Timeline, state: int, jobs: JobArrays, row: int, level: int, first: bool, log: PackingLog
 ) -> bool:
@@ -342,7 +342,7 @@ def pack_colocated(
     return not first or log_allocation(log, row, level, workers, ps_count, WORKER_ROLE)
 
 
-@kernel
+@allocation_free
 def log_allocation(
     log: PackingLog, row: int, level: int, workers: int, ps_count: int, put_first: int
 ) -> bool:
@@ -499,7 +499,7 @@ def replay_plans(
     return len(order)
 
 
-@kernel
+@allocation_free
 def best_plan(
     line: Timeline, jobs: JobArrays, row: int, price: Floats, shared: bool, fitting: Integers
 ) -> tuple[int, int, int, float, float]:
@@ -533,7 +533,7 @@ def best_plan(
     return _best_plan_in_mode(line, jobs, row, SPREAD, price, shared, fitting)
 
 
-@kernel
+@allocation_free
 def _best_plan_in_mode(
     line: Timeline,
     jobs: JobArrays,

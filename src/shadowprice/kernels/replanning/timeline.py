@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Integers
-from shadowprice.kernels.jit import constant, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined
 
 WORKER_ROLE, PS_ROLE = constant(1), constant(2)
 """Bits of a group's role: its servers may host workers, parameter servers, or both."""
@@ -57,7 +57,7 @@ def new_timeline(max_states: int, width: int, share: Integers, common: Integers)
     )
 
 
-@kernel
+@allocation_free
 def reset(line: Timeline, next_slot: int, count: Integers, role: Integers, free: Integers) -> None:
     """Reset the timeline to one interval from ``next_slot`` on, in which all capacity is free.
 
@@ -81,7 +81,7 @@ def reset(line: Timeline, next_slot: int, count: Integers, role: Integers, free:
     line.groups[0] = groups
 
 
-@kernel
+@allocation_free
 def copy_state(line: Timeline, source: int, target: int) -> None:
     """Copy the groups of one state over another."""
     groups = line.groups[source]
@@ -97,7 +97,7 @@ def copy_state(line: Timeline, source: int, target: int) -> None:
             line.tenant_usage[target, t, r] = line.tenant_usage[source, t, r]
 
 
-@kernel
+@allocation_free
 def tenant_headroom(line: Timeline, state: int, tenant: int, resource: int) -> int:
     """Return a tenant's headroom: how much more of a resource it may use in a state.
 
@@ -149,7 +149,7 @@ def add_tenant_usage(
             line.tenant_usage[state, tenant, r] += workers * demand[r] + ps_count * ps[r]
 
 
-@kernel
+@allocation_free
 def split_interval_at(line: Timeline, slot: int) -> int:
     """Start an interval at a slot; return its position, or -1 if the arrays are full.
 
@@ -196,7 +196,7 @@ def fit_on_server(line: Timeline, state: int, group: int, demand: Integers, limi
     return count
 
 
-@kernel
+@allocation_free
 def total_fit(line: Timeline, state: int, role: int, demand: Integers, limit: int) -> int:
     """Return how many times a demand fits on all servers of a role together, at most ``limit``."""
     total = 0
@@ -208,7 +208,7 @@ def total_fit(line: Timeline, state: int, role: int, demand: Integers, limit: in
     return total
 
 
-@kernel
+@allocation_free
 def copy_capacity(
     line: Timeline, demand: Integers, tenant: int, limit: int, end: int, counts: Integers
 ) -> None:
@@ -304,7 +304,7 @@ def _allocate(
         line.groups[state] = last
 
 
-@kernel
+@allocation_free
 def pack(line: Timeline, state: int, role: int, demand: Integers, number: int) -> bool:
     """Pack a demand several times into a state; return whether all of them fit.
 
@@ -364,7 +364,7 @@ def pack_ps_first(
     return False
 
 
-@kernel
+@allocation_free
 def init_residual_timeline(
     line: Timeline,
     starts: Integers,
@@ -412,7 +412,7 @@ def init_residual_timeline(
     return True
 
 
-@kernel
+@allocation_free
 def _find_group(line: Timeline, state: int, role: int, free: Integers) -> int:
     """Return the group of servers with a role and free capacity, -1 for none."""
     for g in range(line.groups[state]):
@@ -424,7 +424,7 @@ def _find_group(line: Timeline, state: int, role: int, free: Integers) -> int:
     return -1
 
 
-@kernel
+@allocation_free
 def _add_server(line: Timeline, state: int, role: int, free: Integers) -> bool:
     """Add a server to a state; return False if all groups are in use."""
     g = _find_group(line, state, role, free)

@@ -11,8 +11,11 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.heap import lift, sink
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
 from shadowprice.kernels.slots.groups import Groups
+
+WORKERS, PS = constant(2), constant(3)
+"""Columns of the counts in the entries of `expand_choices`."""
 
 
 @inlined
@@ -25,7 +28,7 @@ def places_on(free: Integers, demand: Integers, most: int) -> int:
     return fits
 
 
-@kernel
+@allocation_free
 def cheapest_places(
     pool: Groups,
     row: int,
@@ -91,7 +94,7 @@ def cheapest_places(
     return size
 
 
-@kernel
+@allocation_free
 def _running_cost(
     pool: Groups,
     row: int,
@@ -183,33 +186,49 @@ def slot_costs(
     return cost
 
 
-@kernel
+@inlined
 def _place(
     pool: Groups,
     slot: int,
     demand: Integers,
     share: Floats,
     most: int,
+    numbers: Integers,
+    column: int,
+    entry: Integers,
+    n: int,
     scratch: Floats,
     ints: Integers,
-) -> Integers:
-    """Return the count on each server of a pool if ``most`` use a slot's cheapest positions."""
+) -> int:
+    """Write the entries of ``most`` demands on a slot's cheapest positions; return their end.
+
+    ``numbers`` (S,) are the servers' numbers in the cluster, ``column`` that of the counts in
+    ``entry``, and ``n`` the first entry.
+    """
     row = pool.row_of[slot]
-    servers = pool.members.shape[1]
-    taken = np.zeros(servers, np.int64)
     size = cheapest_places(pool, row, demand, share, most, scratch, ints[0], ints[1])
-    quota = np.zeros(servers, np.int64)
+    quota = ints[2]
+    quota[: pool.groups[row]] = 0
     rest = most
     for i in range(size):
         g = ints[1, i]
         quota[g] = min(ints[0, g], rest)
         rest -= quota[g]
-    for s in range(servers):
+    rest = most - rest
+    for s in range(len(numbers)):
+        if rest == 0:
+            break
         g = pool.group_of[row, s]
         if quota[g] > 0:
-            taken[s] = places_on(pool.free[row, :, g], demand, quota[g])
-            quota[g] -= taken[s]
-    return taken
+            taken = places_on(pool.free[row, :, g], demand, quota[g])
+            quota[g] -= taken
+            rest -= taken
+            entry[n] = 0
+            entry[n, 0] = slot
+            entry[n, 1] = numbers[s]
+            entry[n, column] = taken
+            n += 1
+    return n
 
 
 @kernel
@@ -250,7 +269,7 @@ def expand_choices(
     """
     widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
     scratch = np.empty(widest)
-    ints = np.empty((2, widest), np.int64)
+    ints = np.empty((3, widest), np.int64)
     size = 0
     for t in range(len(choice)):
         if choice[t] >= 0:
@@ -262,21 +281,12 @@ def expand_choices(
         c = choice[t]
         if c < 0:
             continue
-        taken = _place(worker_pool, t, worker_demand, worker_share, workers[c], scratch, ints)
-        for s in range(len(taken)):
-            if taken[s] > 0:
-                entry[n, 0] = t
-                entry[n, 1] = worker_servers[s]
-                entry[n, 2] = taken[s]
-                entry[n, 3] = 0
-                n += 1
-        if servers[c] > 0:
-            taken = _place(server_pool, t, server_demand, server_share, servers[c], scratch, ints)
-            for s in range(len(taken)):
-                if taken[s] > 0:
-                    entry[n, 0] = t
-                    entry[n, 1] = server_servers[s]
-                    entry[n, 2] = 0
-                    entry[n, 3] = taken[s]
-                    n += 1
+        n = _place(
+            worker_pool, t, worker_demand, worker_share, workers[c], worker_servers, WORKERS,
+            entry, n, scratch, ints,
+        )  # fmt: skip
+        n = _place(
+            server_pool, t, server_demand, server_share, servers[c], server_servers, PS,
+            entry, n, scratch, ints,
+        )  # fmt: skip
     return entry[:n]

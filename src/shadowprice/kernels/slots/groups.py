@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
-from shadowprice.kernels.jit import inlined, kernel
+from shadowprice.kernels.jit import allocation_free, inlined, kernel
 from shadowprice.kernels.prices.exponential import UNLIMITED, exponential_price
 
 
@@ -25,10 +25,10 @@ class Groups(NamedTuple):
         reservations may share any other.
     groups : int64[Q]
         Number of groups in each row; entries beyond it are meaningless.
-    price : float64[Q, R, S]
-        Price of a share of 1 of each resource, by group.
-    free : int64[Q, R, S]
-        Free capacity of each server of the group, or ``UNLIMITED``.
+    price : float64[Q + 1, R, S]
+        Price of a share of 1 of each resource, by group; the last row is scratch space.
+    free : int64[Q + 1, R, S]
+        Free capacity of each server of the group, or ``UNLIMITED``; the same.
     members : int64[Q, S]
         Servers in each group; 0 for lost servers, which host nothing.
     group_of : int64[Q, S]
@@ -92,6 +92,20 @@ def group_servers(used: Integers, kind: Integers) -> tuple[Integers, Integers, I
     return group_of, first[:groups].copy(), count[:groups].copy()
 
 
+class Rows(NamedTuple):
+    """Users and groups of the rows of `Groups`, and the known version of each slot."""
+
+    holders: Integers  # number of slots on each row, without row 0, shape (Q,)
+    spare: Integers  # stack of rows without slots, shape (T,)
+    spares: Integers  # height of the stack, shape (1,)
+    # Of each group; the last row is scratch space.
+    first: Integers  # lowest server, shape (Q + 1, S)
+    size: Integers  # number of servers, lost or not, shape (Q + 1, S)
+    kind: Integers  # kind of its servers, shape (Q + 1, S)
+    used: Integers  # reservations on each of its servers, shape (Q + 1, S, R)
+    seen: Integers  # version of each slot's reservations that its row shows, shape (T,)
+
+
 @inlined
 def fill_row(
     row: int,
@@ -102,6 +116,7 @@ def fill_row(
     ln_low: Floats,
     ln_high: Floats,
     groups: Groups,
+    rows: Rows,
 ) -> None:
     """Group and price one slot into ``row``, reusing prices of row ``old``.
 
@@ -127,23 +142,18 @@ def fill_row(
             else:
                 new_price[r, g] = exponential_price(used[s, r], c, ln_low[r], ln_high[r])
     groups.groups[row] = len(first)
-    for r in range(resources):
-        for g in range(len(first)):
+    for g in range(len(first)):
+        s = first[g]
+        rows.first[row, g] = s
+        rows.size[row, g] = size[g]
+        rows.kind[row, g] = kind[s]
+        groups.members[row, g] = size[g] if kind[s] >= 0 else 0
+        for r in range(resources):
             price[row, r, g] = new_price[r, g]
             free[row, r, g] = new_free[r, g]
-    for g in range(len(first)):
-        groups.members[row, g] = size[g] if kind[first[g]] >= 0 else 0
+            rows.used[row, g, r] = used[s, r]
     for s in range(len(member)):
         group_of[row, s] = member[s]
-
-
-class Rows(NamedTuple):
-    """Users of the rows of `Groups`, and the known version of each slot."""
-
-    holders: Integers  # number of slots on each row, without row 0, shape (Q,)
-    spare: Integers  # stack of rows without slots, shape (T,)
-    spares: Integers  # height of the stack, shape (1,)
-    seen: Integers  # version of each slot's reservations that its row shows, shape (T,)
 
 
 @inlined
@@ -156,7 +166,7 @@ def _release_row(row: int, rows: Rows) -> None:
             rows.spares[0] += 1
 
 
-@kernel
+@allocation_free
 def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
     """Drop the first slots of the horizon and append as many without reservations."""
     slots = len(groups.row_of)
@@ -171,6 +181,117 @@ def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
         rows.seen[t] = 0
 
 
+class Scratch(NamedTuple):
+    """Scratch space of one slot: allocating it for each slot takes longer than the rest."""
+
+    used: Integers  # reservations, shape (S, R)
+    server: Integers  # servers that change their group, ascending, shape (S,)
+    group: Integers  # new group of each, before groups are numbered again, shape (S,)
+    number: Integers  # new number of each group, shape (S,)
+
+
+@allocation_free
+def find_changed(
+    row: int, used: Integers, kind: Integers, groups: Groups, rows: Rows, scratch: Scratch
+) -> int:
+    """Find the servers whose kind or reservations differ from what a row shows; count them.
+
+    ``used`` and ``kind`` are those of `fill_row`, and ``scratch.server`` is written.
+    """
+    count = 0
+    for s in range(len(kind)):
+        g = groups.group_of[row, s]
+        differs = rows.kind[row, g] != kind[s]
+        for r in range(used.shape[1]):
+            differs = differs or rows.used[row, g, r] != used[s, r]
+        if differs:
+            scratch.server[count] = s
+            count += 1
+    return count
+
+
+@allocation_free
+def move_servers(
+    row: int,
+    old: int,
+    used: Integers,
+    kind: Integers,
+    capacity: Integers,
+    ln_low: Floats,
+    ln_high: Floats,
+    count: int,
+    groups: Groups,
+    rows: Rows,
+    scratch: Scratch,
+) -> None:
+    """Write row ``old`` with ``count`` changed servers to ``row``: what `fill_row` would write.
+
+    The time grows with the groups and the changes, but for two loops over ``group_of``. ``old`` may
+    equal ``row``. Other parameters are those of `find_changed` and `fill_row`.
+    """
+    resources = capacity.shape[1]
+    spare = len(rows.size) - 1
+    size = groups.groups[old]
+    for g in range(size):
+        rows.size[spare, g] = rows.size[old, g]
+        _copy_group(old, g, spare, g, groups, rows)
+    for n in range(count):
+        s = scratch.server[n]
+        target = size
+        for g in range(size):
+            same = rows.kind[spare, g] == kind[s]
+            for r in range(resources):
+                same = same and rows.used[spare, g, r] == used[s, r]
+            if same:
+                target = g
+                break
+        if target == size:
+            size += 1
+            rows.size[spare, target] = 0
+            rows.kind[spare, target] = kind[s]
+            for r in range(resources):
+                c = capacity[s, r]
+                amount = used[s, r]
+                rows.used[spare, target, r] = amount
+                groups.free[spare, r, target] = c - amount if c < UNLIMITED else c
+                price = exponential_price(amount, c, ln_low[r], ln_high[r])
+                groups.price[spare, r, target] = price
+        scratch.group[n] = target
+        rows.size[spare, target] += 1
+        rows.size[spare, groups.group_of[old, s]] -= 1
+    for g in range(size):
+        scratch.number[g] = -1
+    n = 0
+    number = 0
+    for s in range(len(kind)):
+        g = groups.group_of[old, s]
+        if n < count and scratch.server[n] == s:
+            g = scratch.group[n]
+            n += 1
+        if scratch.number[g] < 0:
+            scratch.number[g] = number
+            rows.first[row, number] = s
+            number += 1
+        groups.group_of[row, s] = scratch.number[g]
+    groups.groups[row] = number
+    for g in range(size):
+        to = scratch.number[g]
+        if to >= 0:  # it has servers
+            _copy_group(spare, g, row, to, groups, rows)
+            rows.size[row, to] = rows.size[spare, g]
+            groups.members[row, to] = rows.size[row, to] if rows.kind[row, to] >= 0 else 0
+
+
+@inlined
+def _copy_group(row: int, g: int, target: int, to: int, groups: Groups, rows: Rows) -> None:
+    """Copy what servers of a group have in common."""
+    rows.kind[target, to] = rows.kind[row, g]
+    for r in range(rows.used.shape[2]):
+        rows.used[target, to, r] = rows.used[row, g, r]
+        groups.free[target, r, to] = groups.free[row, r, g]
+        groups.price[target, r, to] = groups.price[row, r, g]
+
+
 @inlined
 def set_slot(
     slot: int,
@@ -179,14 +300,11 @@ def set_slot(
     capacity: Integers,
     ln_low: Floats,
     ln_high: Floats,
-    priced_before: bool,
     groups: Groups,
     rows: Rows,
+    scratch: Scratch,
 ) -> None:
-    """Assign a slot its own row, which shows ``used``, int64[S, R].
-
-    Prices of the previous row are reused if ``priced_before``.
-    """
+    """Assign a slot its own row, which shows ``used``, int64[S, R]."""
     old = groups.row_of[slot]
     row = old
     if old == 0 or rows.holders[old] > 1:
@@ -196,8 +314,61 @@ def set_slot(
         row = rows.spare[rows.spares[0]]
         rows.holders[row] = 1
         groups.row_of[slot] = row
-    previous = old if priced_before else -1
-    fill_row(row, previous, used, kind, capacity, ln_low, ln_high, groups)
+    count = find_changed(old, used, kind, groups, rows, scratch)
+    # With many changes, grouping all servers is faster, and the scratch row may be too short.
+    if 2 * count * groups.groups[old] <= len(kind):
+        move_servers(row, old, used, kind, capacity, ln_low, ln_high, count, groups, rows, scratch)
+    else:
+        fill_row(row, old, used, kind, capacity, ln_low, ln_high, groups, rows)
+
+
+@allocation_free
+def reprice_rows(
+    capacity: Integers, ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows
+) -> None:
+    """Compute all prices of the rows in use again, with other constants."""
+    for row in range(len(groups.groups)):
+        if row > 0 and rows.holders[row] == 0:
+            continue
+        for g in range(groups.groups[row]):
+            for r in range(capacity.shape[1]):
+                # The price of an unlimited resource doesn't depend on its use.
+                c = capacity[rows.first[row, g], r]
+                used = c - groups.free[row, r, g]
+                groups.price[row, r, g] = exponential_price(used, c, ln_low[r], ln_high[r])
+
+
+@allocation_free
+def equals_slot_before(t: int, used: Integers, servers: Integers, out: Flags) -> bool:
+    """Return whether a slot has the reservations of the slot before, except on lost servers.
+
+    Parameters are those of `follow_slots`.
+    """
+    for s in range(len(servers)):
+        differs = False
+        for r in range(used.shape[2]):
+            differs = differs or used[t, servers[s], r] != used[t - 1, servers[s], r]
+        if differs and not out[s]:
+            return False
+    return True
+
+
+@allocation_free
+def read_slot(
+    t: int, used: Integers, servers: Integers, out: Flags, full: Integers, here: Integers
+) -> bool:
+    """Write the reservations of a slot to ``here``, int64[S, R]; return whether there are any.
+
+    Other parameters are those of `follow_slots`.
+    """
+    for s in range(len(here)):
+        for r in range(here.shape[1]):
+            here[s, r] = full[s, r] if out[s] else used[t, servers[s], r]
+    for s in range(len(here)):
+        for r in range(here.shape[1]):
+            if here[s, r] != 0 and not out[s]:
+                return True
+    return False
 
 
 @kernel
@@ -211,9 +382,9 @@ def follow_slots(
     capacity: Integers,
     ln_low: Floats,
     ln_high: Floats,
-    priced_before: bool,
     groups: Groups,
     rows: Rows,
+    scratch: Scratch,
 ) -> None:
     """Update the rows of all slots whose version changed.
 
@@ -222,24 +393,13 @@ def follow_slots(
     count as full. ``full`` (servers, resources): usage of a full server. The others are as in
     `set_slot`.
     """
-    pool, resources = capacity.shape
-    here = np.empty((pool, resources), np.int64)
+    here = scratch.used
     for t in range(len(versions)):
         if rows.seen[t] == versions[t]:
             continue
         rows.seen[t] = versions[t]
-        busy = False
-        as_before = t > 0  # equal to the slot before, which is already updated
-        for s in range(pool):
-            for r in range(resources):
-                if out[s]:
-                    here[s, r] = full[s, r]
-                    continue
-                amount = used[t, servers[s], r]
-                here[s, r] = amount
-                busy = busy or amount != 0
-                as_before = as_before and used[t - 1, servers[s], r] == amount
-        if not busy or as_before:
+        as_before = t > 0 and equals_slot_before(t, used, servers, out)
+        if as_before or not read_slot(t, used, servers, out, full, here):
             row = groups.row_of[t - 1] if as_before else 0
             if row != groups.row_of[t]:
                 _release_row(groups.row_of[t], rows)
@@ -247,7 +407,7 @@ def follow_slots(
                 if row > 0:
                     rows.holders[row] += 1
             continue
-        set_slot(t, here, kind, capacity, ln_low, ln_high, priced_before, groups, rows)
+        set_slot(t, here, kind, capacity, ln_low, ln_high, groups, rows, scratch)
 
 
 class SlotGroups:
@@ -285,8 +445,8 @@ class SlotGroups:
         self._groups = Groups(
             row_of=np.zeros(slots, np.int64),
             groups=np.zeros(count, np.int64),
-            price=np.empty((count, resources, pool)),
-            free=np.empty((count, resources, pool), np.int64),
+            price=np.empty((count + 1, resources, pool)),
+            free=np.empty((count + 1, resources, pool), np.int64),
             members=np.empty((count, pool), np.int64),
             group_of=np.empty((count, pool), np.int64),
         )
@@ -294,9 +454,18 @@ class SlotGroups:
             holders=np.zeros(count, np.int64),
             spare=np.arange(slots, 0, -1),
             spares=np.array([slots]),
+            first=np.empty((count + 1, pool), np.int64),
+            size=np.empty((count + 1, pool), np.int64),
+            kind=np.empty((count + 1, pool), np.int64),
+            used=np.empty((count + 1, pool, resources), np.int64),
             seen=np.zeros(slots, np.int64),
         )
-        self.set_prices(ln_low, ln_high)
+        self._scratch = Scratch(
+            np.empty((pool, resources), np.int64), *(np.empty(pool, np.int64) for _ in range(3))
+        )
+        self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
+        self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
+        self._fill_empty()
 
     @property
     def groups(self) -> Groups:
@@ -304,10 +473,10 @@ class SlotGroups:
         return self._groups
 
     def set_prices(self, ln_low: Floats, ln_high: Floats) -> None:
-        """Set price constants, as in the constructor; every slot then needs `follow`."""
+        """Set price constants, as in the constructor, and compute all prices again."""
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
-        self._fill_empty()
+        reprice_rows(self._capacity, self._ln_low, self._ln_high, self._groups, self._rows)
 
     def lose(self, out: Flags) -> None:
         """Set the lost servers, bool[S]; every slot then needs `follow`."""
@@ -315,18 +484,15 @@ class SlotGroups:
         self._kind = np.where(out, -1 - self._kinds, self._kinds)
         self._fill_empty()
 
-    def follow(self, used: Integers, versions: Integers, *, priced_before: bool = True) -> None:
+    def follow(self, used: Integers, versions: Integers) -> None:
         """Update all changed slots.
 
         ``used`` (slots, all servers, resources) are the reservations, and ``versions`` (slots,)
-        theirs: 0 for a slot that never had any. ``priced_before`` reuses known prices; not after
-        `set_prices`.
+        theirs: 0 for a slot that never had any.
         """
-        if not priced_before:
-            self._rows.seen[:] = -1
         follow_slots(
             used, versions, self._servers, self._out, self._full, self._kind, self._capacity,
-            self._ln_low, self._ln_high, priced_before, self._groups, self._rows,
+            self._ln_low, self._ln_high, self._groups, self._rows, self._scratch,
         )  # fmt: skip
 
     def roll(self, slots: int) -> None:
@@ -336,4 +502,7 @@ class SlotGroups:
     def _fill_empty(self) -> None:
         """Fill row 0 with a slot without reservations."""
         used = np.where(self._out[:, None], self._full, 0)
-        fill_row(0, -1, used, self._kind, self._capacity, self._ln_low, self._ln_high, self._groups)
+        fill_row(
+            0, -1, used, self._kind, self._capacity, self._ln_low, self._ln_high, self._groups,
+            self._rows,
+        )  # fmt: skip

@@ -58,7 +58,7 @@ class PriceBoard:
         self.constants = constants
         self._roll(ledger)
         self._groups.set_prices(_lower(constants), constants.ln_upper)
-        self._groups.follow(ledger.used, ledger.versions, priced_before=False)
+        self._groups.follow(ledger.used, ledger.versions)
 
     def follow(self, ledger: LedgerView) -> None:
         """Update the board from the ledger; only slots that changed are grouped again."""

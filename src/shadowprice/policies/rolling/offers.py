@@ -97,16 +97,30 @@ def refuse_below_price(offer: Offer) -> Refusal:
     )
 
 
-def refuse_little_evidence(offer: Offer, used: float, observed: float, *, little: bool) -> Refusal:
+def refuse_little_utility(offer: Offer, full: float, share: float) -> Refusal:
+    """Return the refusal of a promise that earns less than a share of the maximum utility.
+
+    ``full`` is the job's utility if it completed as early as possible.
+    """
+    return Refusal(
+        RefusalReason.POLICY,
+        f"its utility by slot {offer.done} is {offer.utility:.4g}, less than {share:.0%} of its "
+        f"maximum, {full:.4g}",
+        value=offer.utility,
+        cost=offer.cost,
+        completion=offer.done,
+    )
+
+
+def refuse_little_evidence(offer: Offer, used: float, observed: float) -> Refusal:
     """Return the refusal of a job that is large compared with the demand observed so far.
 
     ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in slots
-    of the whole cluster. ``little`` is whether the plan earns little of the utility at arrival.
+    of the whole cluster.
     """
-    of_it = ", a small part of its utility at arrival" if little else ""
     return Refusal(
         RefusalReason.POLICY,
-        f"its utility by slot {offer.done} is {offer.utility:.4g}{of_it}; it takes at least "
+        f"its utility by slot {offer.done} is {offer.utility:.4g}; it takes at least "
         f"{used:.3g} slots of the whole cluster, too many for a promise while demand was observed "
         f"for only {observed:.3g} slots (evidence); it gets a promise when more was observed, or "
         "less work remains",

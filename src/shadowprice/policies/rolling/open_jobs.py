@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from typing import Any, Final, Self
+from collections.abc import Collection, Iterator
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
 from shadowprice.core.policy import JobState, View
 from shadowprice.core.schedule import Placement
+from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements, compare_placements
 from shadowprice.policies.reactive.table import JobRows, increasing_positions
@@ -32,6 +33,14 @@ NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._f
 _NONE: Final = np.zeros(0, np.int64)
 _DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
+
+
+class RunningJobs(NamedTuple):
+    """Running jobs of a slot, and what another slot with the same placements yields."""
+
+    names: list[str]
+    rows: Integers
+    progress: Integers  # progress units that are certain
 
 
 class OpenJobs(JobRows):
@@ -62,7 +71,7 @@ class OpenJobs(JobRows):
         self.expected_remaining = np.zeros(0, np.int64)
         # In a slot, if every worker count fitted on one server.
         self.max_gain_colocated = np.zeros(0, np.int64)
-        self.full_utility = np.zeros(0)  # of completing in the slot of arrival
+        self.full_utility = np.zeros(0)  # of completing as early as possible
         # Whether the remaining work is a prediction (`limit_predictions`).
         self.predicted = np.zeros(0, np.bool_)
         self._utilities = UtilityTable()
@@ -145,7 +154,8 @@ class OpenJobs(JobRows):
         self._utilities.enter(row, job.utility)
         self.arrays = self.arrays._replace(worths=self._utilities.columns)
         self.arrays.last_slot[row] = self._last_slot(job, self.final_slot)
-        self.full_utility[row] = float(job.utility.values(np.zeros(1))[0])
+        earliest = 0 if job.predicted else job.min_slots_colocated - 1
+        self.full_utility[row] = utility_value(job.utility, earliest)
 
     def resume(
         self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None
@@ -235,16 +245,43 @@ class OpenJobs(JobRows):
         """
         arrays = self.arrays
         self.level[rows] = level
-        index = np.maximum(level, 0)
-        no_restart = unmoved | ~self.started[rows]
-        progress = np.where(
-            no_restart, arrays.gains[rows, index], arrays.certain_gains[rows, index]
-        )
+        progress = self._progress(rows, unmoved | ~self.started[rows])
         remaining = np.maximum(arrays.remaining[rows] - progress, 0)
         self.expected_remaining[rows] = np.where(level >= 0, remaining, -1)
         self.started[rows] |= level >= 0
         self.slots_run[rows] += level >= 0
         arrays.starts_free[rows] &= ~self.started[rows]
+
+    def _progress(self, rows: Integers, no_restart: Flags) -> Integers:
+        """Return the certain progress units of rows in a slot at their levels."""
+        arrays, level = self.arrays, np.maximum(self.level[rows], 0)
+        progress = np.where(
+            no_restart, arrays.gains[rows, level], arrays.certain_gains[rows, level]
+        )
+        return np.asarray(progress, np.int64)
+
+    def running_jobs(self, pinned: Collection[int]) -> RunningJobs:
+        """Return the jobs that run. They count on a restart in each slot, except pinned rows."""
+        rows = self.in_order()
+        rows = rows[self.level[rows] >= 0]
+        progress = self._progress(rows, np.isin(rows, list(pinned)))
+        return RunningJobs([self.name(row) for row in rows.tolist()], rows, progress)
+
+    def hold(self, view: View, running: RunningJobs) -> bool:
+        """Record another slot with the same placements, if jobs did what was planned.
+
+        Return whether they did. Otherwise nothing is recorded but the running jobs' work.
+        """
+        states, rows = view.open_jobs, running.rows
+        # A loop over all jobs, as in `refresh`, would take most of the time of a held slot.
+        self.arrays.remaining[rows] = [states[name].remaining for name in running.names]
+        self.limit_predictions(view.slot)
+        remaining = self.arrays.remaining[rows]
+        if (remaining > self.expected_remaining[rows]).any():
+            return False
+        self.expected_remaining[rows] = np.maximum(remaining - running.progress, 0)
+        self.slots_run[rows] += 1
+        return True
 
     def with_expected_gains(self, rows: Integers) -> JobArrays:
         """Return the arrays with expected instead of certain progress for some rows.

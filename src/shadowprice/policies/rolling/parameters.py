@@ -42,8 +42,7 @@ class RollingParameters(Parameters):
         gt=0.0,
         le=1e6,
         description="limit of a promise's size, as a part of the time in which demand was "
-        "observed. A promise that earns little of its job's utility may take the whole cluster "
-        "for that time at most, any other one six times as much. Larger jobs wait; without "
+        "observed: a promise may take the whole cluster for that time. Larger jobs wait; without "
         "`standby` there is no limit",
     )
     revision: bool = Field(

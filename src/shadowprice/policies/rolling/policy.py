@@ -400,6 +400,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return
         if slot < state.held_until and self._hold(view):
             return
+        state.held = None
         self._planner.reserve(state)
 
         # 1. Replan promised jobs, each with the fewest workers that keep its promise.
@@ -462,16 +463,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     def _hold(self, view: View) -> bool:
         """Leave all jobs where they run, if they did what was planned; return whether."""
-        jobs, arrays = self._state.jobs, self._state.jobs.arrays
-        rows = jobs.in_order()
-        running = rows[jobs.level[rows] >= 0]
-        expected = jobs.expected_remaining[running]
-        jobs.refresh(view)
-        if (arrays.remaining[running] > expected).any():
-            return False
-        unmoved = np.isin(rows, list(self._state.plan.pinned))
-        jobs.record_levels(rows, jobs.level[rows], unmoved)
-        return True
+        state = self._state
+        if state.held is None:
+            state.held = state.jobs.running_jobs(state.plan.pinned)
+        return state.jobs.hold(view, state.held)
 
     def _held_until(self, slot: int) -> int:
         """Return the next slot to plan if no event comes before.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, Final, Self
 
 import numpy as np
@@ -16,7 +17,11 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.kernels.replanning.duals import shadow_prices
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
-from shadowprice.policies.rolling.offers import Offer, refuse_little_evidence
+from shadowprice.policies.rolling.offers import (
+    Offer,
+    refuse_little_evidence,
+    refuse_little_utility,
+)
 from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.quotas import Quotas, tenant_rows
@@ -28,12 +33,21 @@ _HORIZONS_BEFORE: Final = 0.25  # horizons without demand that are assumed befor
 _MIN_WEIGHT: Final = 1e-12
 """Arrivals that count less change no price, and make up most of a long trace."""
 
+_MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0
+"""Memories after which an arrival counts less than that."""
+
 _SWEEPS: Final = 4
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
-_LITTLE_SHARE: Final = 0.3  # share of a job's utility at arrival below which a promise earns little
-_SIZE_FACTOR: Final = 6.0  # factor on the size limit of a promise that earns more than a little
+_DOMINANT_PRICE_SHARE: Final = 0.25
+"""Minimum cost of a job, as a share of its cost if only dominant shares were scarce.
+
+A resource that isn't scarce has no price. Yet a job that is promised all of it keeps out all others
+that need a little of it.
+"""
+
+_MIN_PROMISED_SHARE: Final = 0.3  # minimum utility of a promise, as a share of the job's maximum
 
 
 class ServerPools:
@@ -71,14 +85,14 @@ class ServerPools:
 
     def server_prices(self, price: Floats) -> Floats:
         """Return the price of all of each server's resources, shape (servers, resources)."""
-        cluster = self._cluster
-        limited = np.where(cluster.capacity >= UNLIMITED, 0, self.capacity())
-        width = len(cluster.resources)
-        if self.shared:
-            return np.asarray(limited * self.inverse[0] * price, np.float64)
-        worker = limited * self.inverse[0] * price[:width] * cluster.hosts_workers[:, None]
-        ps = limited * self.inverse[1] * price[width:] * cluster.hosts_ps[:, None]
-        return np.asarray(worker + ps, np.float64)
+        worker, ps = self._kind_shares
+        width = len(self._cluster.resources)
+        by_kind = worker * price[:width]
+        if not self.shared:
+            by_kind += ps * price[width:]
+        prices: Floats = by_kind[self._cluster.kinds]
+        prices[~self.up] = 0.0
+        return prices
 
     def _refresh(self) -> None:
         cluster = self._cluster
@@ -92,6 +106,14 @@ class ServerPools:
                 self._inverse(self.up & cluster.hosts_workers),
                 self._inverse(self.up & cluster.hosts_ps),
             )
+        # The shares of both pools that all of a server of each kind takes.
+        first = np.unique(cluster.kinds, return_index=True)[1]
+        limited = np.where(cluster.capacity >= UNLIMITED, 0, cluster.capacity)[first]
+        hosts = (cluster.hosts_workers | self.shared, cluster.hosts_ps)
+        self._kind_shares = tuple(
+            limited * inverse * host[first, None]
+            for inverse, host in zip(self.inverse, hosts, strict=True)
+        )
 
     @property
     def columns(self) -> int:
@@ -131,7 +153,7 @@ class PriceLearner:
         self, pools: ServerPools, memory: float, before: float, part: Floats, scarcity: float
     ) -> None:
         self._pools = pools
-        self._part = part
+        self._part = np.resize(part, pools.columns)
         self._scarcity = scarcity
         self._memory = memory
         self._before = before
@@ -143,14 +165,15 @@ class PriceLearner:
         self._largest_share = np.zeros(_INITIAL_ARRIVALS)
         self._key = np.zeros(_INITIAL_ARRIVALS, np.int64)
         self._has_overwritten = False
-        self._cached: tuple[int, int, Floats] | None = None
+        # Slot, number of arrivals, shadow prices, and price of the dominant share.
+        self._cached: tuple[int, int, Floats, float] | None = None
 
     def rebased_on(self, pools: ServerPools, part: Floats) -> PriceLearner:
         """Return the learner for other pools; an empty one if they price other resources."""
         if pools.columns != self._pools.columns:
             return PriceLearner(pools, self._memory, self._before, part, self._scarcity)
         moved = copy.copy(self)
-        moved._pools, moved._part = pools, part
+        moved._pools, moved._part = pools, np.resize(part, pools.columns)
         moved._cached = None
         return moved
 
@@ -246,10 +269,7 @@ class PriceLearner:
 
         A price is the utility for a slot of the pool's whole capacity of a resource.
         """
-        prices = self.posted(slot)
-        if not self._is_cached(slot):
-            self._cached = (slot, self._count, prices)
-        return prices
+        return self._cache(slot)[0]
 
     def posted(self, slot: int) -> Floats:
         """Return the result of `prices` without caching it, so that no later decision changes."""
@@ -257,11 +277,32 @@ class PriceLearner:
             return self._cached[2]
         return self._solve(slot)
 
+    def costs(self, slot: int, shares: tuple[Floats, Floats]) -> Floats:
+        """Return the cost of a worker and of a PS of each job in a slot, shape (jobs, 2).
+
+        ``shares`` are those of `ServerPools.shares`. The cost is that of all resources at their
+        shadow prices, and at least `_DOMINANT_PRICE_SHARE` of that of the dominant share.
+        """
+        prices, dominant = self._cache(slot)
+        minimum = _DOMINANT_PRICE_SHARE * dominant
+        return np.column_stack(
+            [
+                np.maximum(share @ prices, minimum * (share / self._relative_to).max(axis=1))
+                for share in shares
+            ]
+        )
+
+    def _cache(self, slot: int) -> tuple[Floats, float]:
+        """Return shadow prices and the price of the dominant share, computed again if necessary."""
+        if self._cached is None or not self._is_cached(slot):
+            self._cached = (slot, self._count, self._solve(slot), self._solve_dominant(slot))
+        return self._cached[2:]
+
     def _is_cached(self, slot: int) -> bool:
         """Return whether the cache is of this slot and the sample grew by at most a twentieth."""
         if self._cached is None:
             return False
-        cached_slot, count, _ = self._cached
+        cached_slot, count = self._cached[:2]
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
     def observed_slots(self, slot: int) -> float:
@@ -271,20 +312,39 @@ class PriceLearner:
             since = float(self._slot[: min(self._count, _MAX_ARRIVALS)].min())
         return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
 
-    def _solve(self, slot: int) -> Floats:
+    @property
+    def _relative_to(self) -> Floats:
+        """What dominant shares are relative to: the part of the cluster, by column, above 0."""
+        return np.maximum(self._part, 1e-12)
+
+    def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
+        """Return the utility, usage and weight of the arrivals that are remembered."""
         count = min(self._count, _MAX_ARRIVALS)
-        if not count or self._first is None:
-            return np.zeros(self._pools.columns)
-        ages = slot - self._slot[:count]
-        weight = np.exp(-ages / self._memory)
-        value, use = self._value[:count], self._use[:count]
+        first = 0
+        if not self._has_overwritten:  # arrivals are in order, and most were long ago
+            first = int(np.searchsorted(self._slot[:count], slot - _MAX_AGE * self._memory))
+        weight = np.exp(-(slot - self._slot[first:count]) / self._memory)
+        value, use = self._value[first:count], self._use[first:count]
         remembered = weight > _MIN_WEIGHT
         if not remembered.all():
             value, use, weight = value[remembered], use[remembered], weight[remembered]
-        budget = (
-            self._scarcity * self.observed_slots(slot) * np.resize(self._part, self._pools.columns)
-        )
-        return shadow_prices(value, use, weight, budget, _SWEEPS)
+        return value, use, weight
+
+    def _solve(self, slot: int) -> Floats:
+        value, use, weight = self._sample(slot)
+        if not len(value):
+            return np.zeros(self._pools.columns)
+        budget = self._scarcity * self.observed_slots(slot)
+        return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
+
+    def _solve_dominant(self, slot: int) -> float:
+        """Return the price of the dominant share if nothing else were scarce."""
+        value, use, weight = self._sample(slot)
+        if not len(value):
+            return 0.0
+        budget = np.array([self._scarcity * self.observed_slots(slot)])
+        dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
+        return float(shadow_prices(value, dominant_use, weight, budget, 1)[0])
 
 
 class DemandPrices:
@@ -365,7 +425,9 @@ class DemandPrices:
 
     def price(self, slot: int) -> Floats:
         """Return the shadow prices of all demand, by pool and resource, shape (columns,)."""
-        return self._price(slot, self._overall)
+        if self._parameters.prices == "given":
+            return self._given_prices
+        return self._overall.prices(slot)
 
     def posted(self, slot: int) -> Floats:
         """Return the result of `price` and change nothing; for readers between two decisions."""
@@ -384,11 +446,13 @@ class DemandPrices:
             worker, ps, owner = worker[rows], ps[rows], owner[rows]
         shares = self._pools.shares(worker, ps)
         if not self._quotas.given:
-            return process_costs(self.price(slot), shares)
-        price = np.zeros((len(self.learners), self._pools.columns))
+            return self._costs(slot, self._overall, shares)
+        costs = np.zeros((len(owner), 2))
         for tenant in np.unique(owner).tolist():
-            price[tenant] = self._price(slot, self.learners[tenant])
-        return process_costs(price[owner], shares)
+            owned = owner == tenant
+            learner = self.learners[tenant]
+            costs[owned] = self._costs(slot, learner, (shares[0][owned], shares[1][owned]))
+        return costs
 
     def weights(self, slot: int, arrays: JobArrays) -> Floats:
         """Return the weight of a worker and of a PS of all rows, for ranking: above 0.
@@ -399,10 +463,8 @@ class DemandPrices:
 
     def copy_cost(self, slot: int, job: Job) -> float:
         """Return the cost of a copy of a bag's tasks in a slot."""
-        owner = self._quotas.row_of(self._cluster, job)
-        return float(
-            process_costs(self._price(slot, self.learners[owner]), self._copy_shares(job))[0, 0]
-        )
+        learner = self.learners[self._quotas.row_of(self._cluster, job)]
+        return float(self._costs(slot, learner, self._copy_shares(job))[0, 0])
 
     def copy_weight(self, slot: int, job: Job) -> float:
         """Return the weight of a copy of a bag's tasks, for ranking: above 0."""
@@ -412,37 +474,41 @@ class DemandPrices:
         worker = job.worker[None, :]
         return self._pools.shares(worker, np.zeros_like(worker))
 
-    def _price(self, slot: int, learner: PriceLearner) -> Floats:
+    @property
+    def _given_prices(self) -> Floats:
+        return np.full(self._pools.columns, self._parameters.price)
+
+    def _costs(self, slot: int, learner: PriceLearner, shares: tuple[Floats, Floats]) -> Floats:
         if self._parameters.prices == "given":
-            return np.full(self._pools.columns, self._parameters.price)
-        return learner.prices(slot)
+            return np.column_stack([share @ self._given_prices for share in shares])
+        return learner.costs(slot, shares)
 
     # ---------------------------------------------------------------- evidence
 
     def justifies(self, slot: int, jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
         """Return for which jobs the observed demand justifies a promise that earns a utility.
 
-        With given prices, or if jobs can't wait, it justifies every promise.
+        A promise that earns little of a job's utility is never justified. With given prices, or if
+        jobs can't wait, every promise is.
         """
         parameters = self._parameters
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        factor = np.where(_earn_little(jobs, rows, utility), 1.0, _SIZE_FACTOR)
-        return np.asarray(size <= parameters.evidence * factor * observed, np.bool_)
+        is_small = size <= parameters.evidence * observed
+        return np.asarray(is_small & ~_earn_little(jobs, rows, utility), np.bool_)
 
     def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
         """Return whether the observed demand justifies the promise of an offer."""
         return bool(self.justifies(slot, jobs, np.array([row]), np.array([offer.utility]))[0])
 
     def refusal(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> Refusal:
-        """Return the refusal of a promise that is too large for the observed demand."""
+        """Return the refusal of a promise that the observed demand doesn't justify."""
         rows = np.array([row])
+        if _earn_little(jobs, rows, np.array([offer.utility]))[0]:
+            return refuse_little_utility(offer, float(jobs.full_utility[row]), _MIN_PROMISED_SHARE)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        little = _earn_little(jobs, rows, np.array([offer.utility]))
-        return refuse_little_evidence(
-            offer, float(size[0]), float(observed[0]), little=bool(little[0])
-        )
+        return refuse_little_evidence(offer, float(size[0]), float(observed[0]))
 
     def _promise_size(self, slot: int, arrays: JobArrays, rows: Integers) -> tuple[Floats, Floats]:
         """Return the minimum size of each promise and the time observed, in cluster slots."""
@@ -468,16 +534,6 @@ def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     )
 
 
-def process_costs(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
-    """Return the prices of a worker and a parameter server of each job, shape (jobs, 2).
-
-    ``price`` has shadow prices for all jobs, or a row of them for each.
-    """
-    if price.ndim == 1:
-        return np.column_stack([share @ price for share in shares])
-    return np.column_stack([(share * price).sum(axis=1) for share in shares])
-
-
 def _earn_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
-    """Return which jobs would earn little of their utility at arrival."""
-    return np.asarray(utility < _LITTLE_SHARE * jobs.full_utility[rows], np.bool_)
+    """Return which jobs would earn little of their maximum utility."""
+    return np.asarray(utility < _MIN_PROMISED_SHARE * jobs.full_utility[rows], np.bool_)

@@ -12,7 +12,7 @@ from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.kernels.replanning.plans import PackingLog, PlannedLevels
 from shadowprice.kernels.replanning.timeline import Timeline, new_timeline
 from shadowprice.policies.rolling.bags import BagTable
-from shadowprice.policies.rolling.open_jobs import OpenJobs
+from shadowprice.policies.rolling.open_jobs import OpenJobs, RunningJobs
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 
 _MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
@@ -137,6 +137,7 @@ class State:
     is_lean: bool = False  # whether pinned jobs gave up workers for arrivals
     misfits: frozenset[str] | None = None  # open jobs that a joint plan of all failed for
     held_until: int = -1  # next slot to plan if no event comes before; -1 after an event
+    held: RunningJobs | None = None  # in the layout in force, once it was held
 
     def copy(self) -> State:
         """Return a state for decisions that are not kept; it must not learn or lose servers."""
