@@ -40,7 +40,7 @@ _SWEEPS: Final = 4
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
-_DOMINANT_PRICE_SHARE: Final = 0.25
+_DOMINANT_PRICE_SHARE: Final = 0.15
 """Minimum cost of a job, as a share of its cost if only dominant shares were scarce.
 
 A resource that isn't scarce has no price. Yet a job that is promised all of it keeps out all others
