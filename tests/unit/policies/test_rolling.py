@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.cluster import Cluster, Role, Tenant, build_cluster
 from shadowprice.core.errors import InputError, PolicyError
 from shadowprice.core.events import (
     Commit,
@@ -45,11 +45,15 @@ from tests.support.examples import sample
 from tests.support.workloads import DIMENSIONS, cluster, faster_together, job, random_job
 
 
-def gpus(servers: int, each: int, *, horizon: int = 400) -> Cluster:
+def gpus(servers: int, each: int, *, horizon: int = 400, tenants: Sequence[Tenant] = ()) -> Cluster:
     """Return servers that have GPUs and nothing else, for workers only."""
     rows = [(f"gpu-{at}", Role.WORKER, {"gpu": each * 1000}) for at in range(servers)]
     return build_cluster(
-        slot_seconds=Fraction(600), horizon=horizon, servers=rows, dimensions=DIMENSIONS
+        slot_seconds=Fraction(600),
+        horizon=horizon,
+        servers=rows,
+        dimensions=DIMENSIONS,
+        tenants=tenants,
     )
 
 
@@ -178,19 +182,50 @@ def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
     large = training(on, "large", epochs=10, chunks=4, utility=Reciprocal(10.0))
     half = replace(large, name="half", required=large.required // 2)
     watched = 80 * (1 - np.exp(-11 / 80))
+    other = training(on, "other", epochs=40, chunks=4, utility=Constant(1e-3))
     for one, evidence, known in (
         (large, 10.1 / watched, True),
         (large, 9.9 / watched, False),
         (half, 4.9 / watched, False),
         (half, 5.1 / watched, True),
     ):
-        (made,) = decide(on, [one], evidence=evidence)
+        made, _ = decide(on, [one, other], evidence=evidence)
         assert isinstance(made, Promise if known else Queue)
         assert known or "while demand was observed for only 10.3 slots (evidence)" in made.message
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
-            (made,) = decide(on, [one], evidence=evidence, **settings)
+            made, _ = decide(on, [one, other], evidence=evidence, **settings)
             assert isinstance(made, Promise)
+
+
+def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
+    on = gpus(2, 2, horizon=40)
+    watched = 80 * (1 - np.exp(-11 / 80))
+    # Ten slots of the whole cluster each.
+    first, second = (
+        training(on, name, epochs=10, chunks=4, utility=Linear(100.0, -1.0)) for name in "ab"
+    )
+    for evidence, known in ((10.1 / 6 / watched, True), (9.9 / 6 / watched, False)):
+        (made,) = decide(on, [first], evidence=evidence)
+        assert isinstance(made, Promise if known else Queue)
+        assert all(isinstance(one, Queue) for one in decide(on, [first, second], evidence=evidence))
+    # With shares, the job has to be its tenant's only one.
+    shared = gpus(2, 2, horizon=40, tenants=[Tenant(name, {"gpu": 2000}) for name in "ab"])
+    for owners, answer in (("ab", Promise), ("aa", Queue)):  # twenty slots of the tenant's share
+        mine = [
+            replace(one, tenant=name) for one, name in zip((first, second), owners, strict=True)
+        ]
+        made = decide(shared, mine, evidence=20.1 / 6 / watched)
+        assert [type(one) for one in made] == [answer, answer]
+
+
+def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
+    # 32 workers would take 4 slots, two GPUs take 64.
+    on = gpus(1, 2, horizon=400)
+    wide = training(on, "wide", epochs=4, chunks=32, utility=Reciprocal(10.0))
+    for predicted in (False, True):
+        (made,) = decide(on, [replace(wide, predicted=predicted)], evidence=1e6)
+        assert isinstance(made, Promise)
 
 
 def test_a_promise_earns_at_least_a_part_of_the_maximum_utility() -> None:

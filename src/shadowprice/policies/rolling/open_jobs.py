@@ -57,6 +57,8 @@ class OpenJobs(JobRows):
         self._quotas = quotas
         self._restart_limit = restart_limit
         self._colocation = ColocationFit(cluster)
+        self._servers_of_workers = ServerKinds(cluster, cluster.hosts_workers)
+        self._servers_of_ps = ServerKinds(cluster, cluster.hosts_ps)
         self.until = until
         # Last slot in which a job may run.
         self.final_slot = NO_LAST_SLOT if until is None else until - 1
@@ -71,7 +73,9 @@ class OpenJobs(JobRows):
         self.expected_remaining = np.zeros(0, np.int64)
         # In a slot, if every worker count fitted on one server.
         self.max_gain_colocated = np.zeros(0, np.int64)
-        self.full_utility = np.zeros(0)  # of completing as early as possible
+        # In a slot, with the most workers that the empty cluster and the tenant's part of it hold.
+        self.gain_alone = np.zeros(0, np.int64)
+        self.full_utility = np.zeros(0)  # of completing as early as that allows
         # Whether the remaining work is a prediction (`limit_predictions`).
         self.predicted = np.zeros(0, np.bool_)
         self._utilities = UtilityTable()
@@ -108,6 +112,9 @@ class OpenJobs(JobRows):
         gains = np.concatenate((job.gains[spread], job.internal_gains[colocated]))
         certain = np.concatenate((job.moved_gains[spread], job.restart_internal_gains[colocated]))
         self._widen(len(workers))
+        tenant = self._quotas.row_of(self._cluster, job)
+        fits = self._fits_alone(tenant, job, workers, ps_counts)
+        self.gain_alone[row] = int(gains[fits].max(initial=0))
         self._enter_utility(row, job)
         arrays = self.arrays
         count, spread_count = len(workers), len(spread)
@@ -129,7 +136,7 @@ class OpenJobs(JobRows):
         arrays.remaining[row] = job.required
         self.predicted[row] = job.predicted
         arrays.arrival[row] = job.arrival
-        arrays.tenant[row] = self._quotas.row_of(self._cluster, job)
+        arrays.tenant[row] = tenant
         loss = self.restart_loss[row] = float(job.restart)
         self.started[row] = self._cluster.restart_first
         arrays.starts_free[row] = 0.0 < loss < self._restart_limit and not self.started[row]
@@ -154,8 +161,24 @@ class OpenJobs(JobRows):
         self._utilities.enter(row, job.utility)
         self.arrays = self.arrays._replace(worths=self._utilities.columns)
         self.arrays.last_slot[row] = self._last_slot(job, self.final_slot)
-        earliest = 0 if job.predicted else job.min_slots_colocated - 1
-        self.full_utility[row] = utility_value(job.utility, earliest)
+        gain = int(self.gain_alone[row])
+        self.full_utility[row] = (
+            utility_value(job.utility, -(-job.required // gain) - 1) if gain else 0.0
+        )
+
+    def _fits_alone(self, tenant: int, job: Job, workers: Integers, ps_counts: Integers) -> Flags:
+        """Return which worker counts fit into the empty cluster and the tenant's part of it.
+
+        Each role counts by itself, so some of these counts may not fit. Lost servers count too.
+        """
+        ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+        fits = workers <= self._servers_of_workers.fit_count(job.worker)
+        fits &= ps_counts <= self._servers_of_ps.fit_count(ps)
+        if self._quotas.given:
+            limit = self._quotas.headroom(np.zeros_like(self._quotas.share), tenant)
+            used = workers[:, None] * job.worker + ps_counts[:, None] * ps
+            fits &= ((used <= limit) | (limit < 0)).all(axis=1)
+        return np.asarray(fits, np.bool_)
 
     def resume(
         self, state: JobState, before: OpenJobs, slot: int, running_slot: int | None
@@ -469,10 +492,28 @@ _COLUMNS: Final = {
     "slots_run": 0,
     "expected_remaining": -1,
     "max_gain_colocated": 0,
+    "gain_alone": 0,
     "full_utility": 0,
     "predicted": False,
 }
 """Columns besides `JobArrays` and placements, and the value of an unused row."""
+
+
+class ServerKinds:
+    """Counts the processes that fit on the servers of a role, by equal capacity."""
+
+    def __init__(self, cluster: Cluster, members: Flags) -> None:
+        rows = cluster.capacity[members]
+        self._capacity, self._count = np.unique(rows, axis=0, return_counts=True)
+
+    def fit_count(self, demand: Integers) -> int:
+        """Return how many processes of a demand fit on the empty servers."""
+        needed = demand > 0
+        if not needed.any():
+            return NO_LAST_SLOT
+        by_kind = (self._capacity[:, needed] // demand[needed]).min(axis=1)
+        # Capacity may be unlimited.
+        return int(min(NO_LAST_SLOT, (by_kind.astype(np.float64) * self._count).sum()))
 
 
 class ColocationFit:

@@ -42,8 +42,8 @@ class RollingParameters(Parameters):
         gt=0.0,
         le=1e6,
         description="limit of a promise's size, as a part of the time in which demand was "
-        "observed: a promise may take the whole cluster for that time. Larger jobs wait; without "
-        "`standby` there is no limit",
+        "observed: a promise may take the whole cluster for that time, or six times as much while "
+        "no other job is open. Larger jobs wait; without `standby` there is no limit",
     )
     revision: bool = Field(
         default=True,

@@ -47,6 +47,9 @@ A resource that isn't scarce has no price. Yet a job that is promised all of it 
 that need a little of it.
 """
 
+_ALONE_FACTOR: Final = 6.0
+"""Factor on the limit of a promise's size while no other job is open that it could keep out."""
+
 _MIN_PROMISED_SHARE: Final = 0.3  # minimum utility of a promise, as a share of the job's maximum
 
 
@@ -495,8 +498,17 @@ class DemandPrices:
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        is_small = size <= parameters.evidence * observed
+        limit = parameters.evidence * observed * np.where(self._alone(jobs, rows), _ALONE_FACTOR, 1)
+        is_small = size <= limit
         return np.asarray(is_small & ~_earn_little(jobs, rows, utility), np.bool_)
+
+    def _alone(self, jobs: OpenJobs, rows: Integers) -> Flags:
+        """Return which jobs are the only open ones of all, or of their tenant if it has a share."""
+        owner = jobs.arrays.tenant
+        if not self._quotas.given:
+            return np.full(len(rows), len(jobs.rows) == 1)
+        count = np.bincount(owner[list(jobs.rows.values())], minlength=len(self.learners))
+        return np.asarray(count[owner[rows]] == 1, np.bool_)
 
     def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
         """Return whether the observed demand justifies the promise of an offer."""
