@@ -256,7 +256,10 @@ def test_faults_are_told_by_their_place_in_the_file(
     [
         (["status", "nope"], "unknown job 'nope'"),
         (["queue", "--state", "runing"], "--state: unknown state 'runing'"),
-        (["queue", "-s", "nowhere"], "is no server that is known"),
+        (
+            ["queue", "-s", "nowhere"],
+            "--server: unknown server 'nowhere'; write its address, or save",
+        ),
         (["queue", "-s", "127.0.0.1:1"], "is the service running?"),
         (["events", "-s", "127.0.0.1:1"], "is the service running?"),
         (["revise", "x", "--set", "nonsense"], "unknown job 'x'"),

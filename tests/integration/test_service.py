@@ -611,6 +611,22 @@ def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
         drain(live, "g-1")  # what the policy knows of it belongs to the books of before
 
 
+def test_jobs_without_a_kind_of_gpu_are_taken_beside_jobs_of_a_kind(tmp_path: Path) -> None:
+    kinds = {"a": "gpu/a100", "v": "gpu/v100"}
+    servers = [{"name": name, "capacity": {kind: 4, "cpu": 64}} for name, kind in kinds.items()]
+    cluster = CLUSTER | {"servers": servers}
+    with run_service(tmp_path, cluster=cluster, policy="rolling") as live:
+        for name, gpus in (("a100", {"gpu/a100": 3}), ("any", {"gpu": 4})):
+            submitted = job(name, worker=gpus, workers={"max": 1})
+            answer = live.client.post("/v1/jobs", json=submitted)
+            assert answer.json()["state"] == "admitted", answer.text
+        wrong = live.client.patch("/v1/servers/a", json={"capacity": {"gpu": 8, "gpu/a100": 4}})
+        assert wrong.status_code == 422
+        assert "body.capacity.gpu: 8 isn't the total of the kinds, 4" in wrong.json()["detail"]
+        changed = live.client.patch("/v1/servers/v", json={"capacity": {"gpu/v100": 6}}).json()
+        assert changed["capacity"] == {"gpu/v100": "6", "gpu": "6"}
+
+
 def test_a_restart_knows_everything(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis") as live:
         told = [live.client.post("/v1/jobs", json=job(f"kept-{at}")).json() for at in range(5)]

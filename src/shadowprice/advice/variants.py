@@ -15,6 +15,7 @@ from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import JobSpec, resolve_utility, validate
+from shadowprice.core.specs.fields import to_integer_amounts
 from shadowprice.core.specs.utilities import UtilitySpec
 
 _UTILITY: Final[TypeAdapter[Any]] = TypeAdapter(UtilitySpec)
@@ -67,9 +68,9 @@ class JobVariants:
         # Most changes affect one number, so the whole record needn't be resolved again.
         is_demand = len(key) == 2 and key[0] in ("worker", "ps") and key[1] != BANDWIDTH
         if is_demand and not self._job.has_default_utility:  # that depends on the worker's GPUs
-            demand = getattr(self._job, str(key[0])).copy()
-            demand[self._cluster.column[str(key[1])]] = parse_amount(value).value
-            demand.setflags(write=False)
+            amounts = to_integer_amounts(getattr(self._spec, str(key[0])))
+            amounts[str(key[1])] = parse_amount(value).value
+            demand: Any = self._cluster.demand(amounts)
             return replace(self._job, **{str(key[0]): demand})
         if key[0] == "utility" and self._resolves_utility_alone:
             utility = self._utility(with_value(self.entry, key, value))

@@ -162,9 +162,10 @@ def resolve_endpoint(
     if target in stored.known:
         address = stored.known[target]
     elif not any(character in target for character in ":./") and target != "localhost":
-        names = ", ".join(stored.known) or "none is kept yet"
-        hint = f"login first, or write its address; known: {names}"
-        raise InputError(Fault(place, f"{target!r} is no server that is known", hint))
+        hint = "write its address, or save it with shadowprice login"
+        if stored.known:
+            hint += f"; saved: {', '.join(stored.known)}"
+        raise InputError(Fault(place, f"unknown server {target!r}", hint))
     else:
         url = normalize_url(target, place)
         tokens = (entry.token for entry in stored.known.values() if entry.url == url)

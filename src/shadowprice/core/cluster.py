@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, Dimension
 from shadowprice.core.budget import Budget
-from shadowprice.core.devices import is_device, whole_parts
+from shadowprice.core.devices import GPU, gpus_of_kinds, is_device, is_gpu_kind, whole_parts
 from shadowprice.core.errors import InputError
 
 BANDWIDTH = "bandwidth"
@@ -55,7 +55,7 @@ class Cluster:
         Number of slots that a planner looks ahead.
     resources, dimensions : tuple
         Name of each resource and dimension of its amounts, in the order of the columns of
-        ``capacity``.
+        ``capacity``. If servers name several kinds of GPU, ``gpu`` is a resource: the total.
     names, roles : tuple
         Name and role of each server, in the order of the rows of ``capacity``.
     capacity : ndarray of int64, shape (servers, resources)
@@ -134,6 +134,34 @@ class Cluster:
         """Column of each resource by name."""
         return {name: column for column, name in enumerate(self.resources)}
 
+    def find_resource(self, name: str) -> str | None:
+        """Return the resource that counts a request for ``name``; None if no server has it.
+
+        If all GPUs are of one kind, that kind counts a request for ``gpu``.
+        """
+        if name in self.column:
+            return name
+        kinds = [resource for resource in self.resources if is_gpu_kind(resource)]
+        return kinds[0] if name == GPU and len(kinds) == 1 else None
+
+    @cached_property
+    def _only_kind(self) -> NDArray[np.int64]:
+        """Column of each server's only kind of GPU; -1 if it has none or several."""
+        kinds = np.array([is_gpu_kind(name) for name in self.resources], dtype=np.bool_)
+        has = (self.capacity > 0) & kinds
+        return np.where(has.sum(axis=1) == 1, has.argmax(axis=1), -1)
+
+    def count_kinds(self, usage: Amounts, servers: NDArray[np.int64]) -> None:
+        """Count requests for ``gpu`` in ``usage`` towards the kind of the server, too.
+
+        ``usage`` has a row for each of ``servers``, and is changed. On a server with several kinds
+        it isn't known which kind such a request got.
+        """
+        if GPU not in self.column:
+            return
+        rows = np.flatnonzero(self._only_kind[servers] >= 0)
+        usage[rows, self._only_kind[servers[rows]]] = usage[rows, self.column[GPU]]
+
     @cached_property
     def tenant_index(self) -> Mapping[str, int]:
         """Index of each tenant by name."""
@@ -155,13 +183,20 @@ class Cluster:
         """Convert amounts by name to a read-only vector of shape (resources,).
 
         Bandwidth is ignored if no server declares it. Shares of devices are rounded up to parts
-        that can be packed; see `core.devices`. Raises InputError if no server has one of the other
-        resources.
+        that can be packed; see `core.devices`. GPUs of a kind count towards ``gpu``, too. Raises
+        InputError if no server has one of the other resources, or if GPUs are requested both with
+        and without their kind.
         """
+        if amounts.get(GPU) and gpus_of_kinds(amounts):
+            kinds = ", ".join(name for name in amounts if is_gpu_kind(name))
+            raise InputError(f"'gpu' counts GPUs of any kind; request either gpu or {kinds}")
         vector = np.zeros(len(self.resources), dtype=np.int64)
         for name, amount in amounts.items():
-            if name in self.column:
-                vector[self.column[name]] = whole_parts(amount) if is_device(name) else amount
+            resource = self.find_resource(name)
+            if resource is not None:
+                vector[self.column[resource]] += whole_parts(amount) if is_device(name) else amount
+                if is_gpu_kind(name) and GPU in self.column:
+                    vector[self.column[GPU]] += whole_parts(amount)
             elif amount and name != BANDWIDTH:
                 names = ", ".join(self.resources)
                 raise InputError(f"no server has {name!r}; the cluster's resources are {names}")
@@ -182,10 +217,14 @@ def build_cluster(
 ) -> Cluster:
     """Build a `Cluster` from servers as (name, role, amounts by resource).
 
-    The resources are in the order in which servers first name them. Adjacent servers with the
-    identical mapping of amounts are converted once. Other parameters are as in `Cluster`.
+    The resources are in the order in which servers first name them; the total of GPUs of several
+    kinds is the last. Adjacent servers with the identical mapping of amounts are converted once.
+    Other parameters are as in `Cluster`.
     """
     resources = tuple(dict.fromkeys(_resource_names(servers)))
+    kinds = [name for name in resources if is_gpu_kind(name)]
+    if len(kinds) > 1 and GPU not in resources:
+        resources, dimensions = (*resources, GPU), {GPU: dimensions[kinds[0]], **dimensions}
     capacity = np.zeros((len(servers), len(resources)), dtype=np.int64)
     row = 0
     for _, group in groupby(servers, key=lambda server: id(server[2])):
@@ -208,7 +247,12 @@ def build_cluster(
 
 
 def capacity_row(amounts: Mapping[str, int], resources: Sequence[str]) -> Amounts:
-    """Return a server's capacity, shape (resources,); undeclared bandwidth is unlimited."""
+    """Return a server's capacity, shape (resources,); undeclared bandwidth is unlimited.
+
+    GPUs of a kind count towards ``gpu``, too.
+    """
+    gpus = gpus_of_kinds(amounts)
+    amounts = {**amounts, GPU: gpus} if gpus else amounts
     row = [amounts.get(name, UNLIMITED if name == BANDWIDTH else 0) for name in resources]
     return np.array(row, dtype=np.int64)
 

@@ -4,21 +4,43 @@ A device is divided by halving, as in a buddy allocator: a share takes the small
 `PARTS` that holds it. Each part divides the next larger one. So processes fit on whole devices if
 and only if their parts add up to no more than the devices, and one sum per server is an exact test.
 Without this, 0.6 + 0.6 + 0.6 would seem to fit on two devices.
+
+``gpu/KIND`` counts the GPUs of a kind, and ``gpu`` the GPUs of all kinds. Servers and jobs name one
+or the other; `core.cluster` adds the total, so that a job that requests ``gpu`` runs on any kind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from shadowprice.core.amounts import MILLI
+
+GPU: Final = "gpu"
+"""The resource that counts GPUs of all kinds."""
 
 PARTS: Final = (1, 5, 25, 125, 250, 500, MILLI)  # parts of a device in thousandths, ascending
 
 
 def is_device(resource: str) -> bool:
     """Return whether a resource counts devices: ``gpu`` or ``gpu/KIND``."""
-    return resource == "gpu" or resource.startswith("gpu/")
+    return resource == GPU or is_gpu_kind(resource)
+
+
+def is_gpu_kind(resource: str) -> bool:
+    """Return whether a resource counts the GPUs of one kind: ``gpu/KIND``."""
+    return resource.startswith(f"{GPU}/")
+
+
+def gpus_of_kinds(amounts: Mapping[str, int]) -> int:
+    """Return the total of the GPUs whose kind is named, in thousandths."""
+    return sum(amount for name, amount in amounts.items() if is_gpu_kind(name))
+
+
+def without_total(amounts: Mapping[str, int]) -> dict[str, int]:
+    """Return amounts that count each GPU once: without ``gpu`` if it is a total of kinds."""
+    has_total = gpus_of_kinds(amounts) > 0
+    return {name: amount for name, amount in amounts.items() if name != GPU or not has_total}
 
 
 def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
@@ -26,7 +48,8 @@ def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
 
     ``amounts`` are (resource, thousandths).
     """
-    return sum(amount for name, amount in amounts if is_device(name)) / MILLI or 1.0
+    counted = without_total(dict(amounts))
+    return sum(amount for name, amount in counted.items() if is_device(name)) / MILLI or 1.0
 
 
 def whole_parts(amount: int) -> int:

@@ -184,11 +184,13 @@ def segment_usage(recorder: Recorder, segments: PlacementSegments) -> Integers:
     worker = np.stack([job.worker for job in recorder.jobs])
     zeros = np.zeros(worker.shape[1], dtype=np.int64)
     ps = np.stack([zeros if job.ps is None else job.ps for job in recorder.jobs])
-    return np.asarray(
+    usage = np.asarray(
         segments.workers[:, None] * worker[segments.jobs]
         + segments.ps[:, None] * ps[segments.jobs],
         dtype=np.int64,
     )
+    recorder.cluster.count_kinds(usage, segments.servers)
+    return usage
 
 
 def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:

@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, select
 
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.devices import GPU, is_gpu_kind
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.moments import parse_moment_ahead
@@ -537,8 +538,8 @@ def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
     Raise `InputError` if the policy or a parameter is unknown.
     """
     engine = Engine(cluster, build_live_policy(choice, cluster))
-    worker = {
-        name: str(max(1, min(amount, 1_000)) / 1_000)
+    counts = {
+        name: max(1, min(amount, 1_000))
         for name, amount, dimension in zip(
             cluster.resources,
             cluster.capacity.max(axis=0).tolist(),
@@ -547,13 +548,15 @@ def warm_up_policy(cluster: Cluster, choice: PolicyChoice) -> None:
         )
         if amount and dimension.value == "count"
     }
+    if counts.get(GPU):  # no server may have every kind
+        counts = {name: count for name, count in counts.items() if not is_gpu_kind(name)}
     try:
         spec = JobSpec.model_validate(
             {
                 "name": "rehearsal",
                 "minibatch_time": f"{float(cluster.slot_seconds)}s",
                 "chunks": 4,
-                "worker": {name: float(amount) for name, amount in worker.items()},
+                "worker": {name: count / 1_000 for name, count in counts.items()},
                 "utility": {"kind": "sigmoid", "value": 1, "decay": 0.1, "target": "10 slots"},
                 "tenant": cluster.tenants[0].name if cluster.tenants else None,
             }

@@ -128,8 +128,10 @@ class Workload:
             for name in demand
         }
         notes = list(self.notes)
-        counts_places = "worker" in cluster.column and "gpu" not in cluster.column
-        unknown = sorted(requested - set(cluster.resources) - {BANDWIDTH})
+        counts_places = "worker" in cluster.column and cluster.find_resource("gpu") is None
+        unknown = sorted(
+            name for name in requested - {BANDWIDTH} if cluster.find_resource(name) is None
+        )
         if counts_places:
             notes.append("the cluster counts places: a worker and a parameter server take one each")
         elif "gpu" in unknown:
@@ -277,13 +279,15 @@ def _fit(profile: JobProfile, cluster: Cluster, places: bool) -> JobProfile:
                 name: amount for name, amount in (profile.ps or {}).items() if name == BANDWIDTH
             }
         return replace(profile, worker=worker, ps=ps)
-    resources = {*cluster.resources, BANDWIDTH}
-    return replace(
-        profile,
-        worker={name: amount for name, amount in profile.worker.items() if name in resources},
-        ps=profile.ps
-        and {name: amount for name, amount in profile.ps.items() if name in resources},
-    )
+
+    def counted(amounts: Mapping[str, int]) -> dict[str, int]:
+        return {
+            name: amount
+            for name, amount in amounts.items()
+            if name == BANDWIDTH or cluster.find_resource(name) is not None
+        }
+
+    return replace(profile, worker=counted(profile.worker), ps=profile.ps and counted(profile.ps))
 
 
 class _Resolver:

@@ -94,7 +94,7 @@ def test_without_anything_it_is_the_default_address() -> None:
 @pytest.mark.parametrize("text", ["", "nowhere", "mine"])
 def test_an_unknown_name_lists_those_known(text: str) -> None:
     _keep(lab=Endpoint("https://lab"))
-    with pytest.raises(InputError, match="login first, or write its address; known: lab"):
+    with pytest.raises(InputError, match="save it with shadowprice login; saved: lab"):
         resolve_endpoint(text, {})
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,13 @@ async def until_running(service: VirtualService, generation: int = 1) -> None:
 
 
 def told(
-    folder: Path, job: VirtualJob, script: Script | None = None, *, over: bool = True
+    folder: Path,
+    job: VirtualJob,
+    script: Script | None = None,
+    *,
+    over: bool = True,
+    state: State = State.FINISHED,
+    log: str = "",
 ) -> dict[str, Any]:
     """Return why the promise of a job was not kept, after so much of its life."""
 
@@ -67,7 +74,10 @@ def told(
         if over:
             assert await service.run_until_over(40 * 3_600.0)
         view, servers = await service.view("job"), service.driver.published.servers
-        assert not over or view.state is State.FINISHED
+        assert not over or view.state is state
+        if log:
+            assert view.reason is not None
+            view = replace(view, reason={"message": f"{view.reason['message']}\n{log}"})
         now = service.driver.clock.now()
         found = await service.read(
             lambda connection: broken_promise(
@@ -143,6 +153,14 @@ def test_a_failure_costs_what_was_not_saved(tmp_path: Path) -> None:
     found = seconds(told(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
     assert found["failure"] >= 235.0
     assert found.get("overrun", 0.0) < 8.0
+
+
+def test_the_log_of_a_failure_is_left_out_of_the_line(tmp_path: Path) -> None:
+    fails = runs(report_every=5.0, fails_after=dict.fromkeys((1, 2, 3), 240.0))
+    line = told(tmp_path, fails, state=State.FAILED, log="Traceback: no such file")["line"]
+    assert line.startswith("failed before its promise was kept (")
+    assert "Traceback" not in line
+    assert "\n" not in line
 
 
 def test_a_drained_server_is_named(tmp_path: Path) -> None:

@@ -11,8 +11,14 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
+from shadowprice.core.events import JobsArrived, SlotBegan
+from shadowprice.core.policy import PolicyContext
+from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.engine.engine import Engine
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.state.price_history import HOUR, MINUTE, history, purge_prices
+from shadowprice.service.state.prices import prices
 from shadowprice.service.store import Store, tables
 
 DAY = 24 * HOUR
@@ -81,3 +87,22 @@ def test_history_is_told_evenly_and_in_order(store: Store) -> None:
         recent = history(connection, calendar, 10 * HOUR - 5 * MINUTE, 100)
         assert len(recent) == 15
         assert recent[0].kinds == {"k": {"gpu": {"used": 1.0}}}
+
+
+def test_jobs_without_a_kind_of_gpu_use_the_kind_of_their_server() -> None:
+    servers = [{"name": kind, "capacity": {f"gpu/{kind}": 4}} for kind in "ab"]
+    cluster = ClusterSpec.model_validate({"slot": "1h", "servers": servers}).resolve()
+    engine = Engine(cluster, PolicyChoice("fifo").build(PolicyContext(cluster, (), None, 0)))
+    jobs = [
+        JobSpec.model_validate(
+            {"name": name, "steps": 900, "minibatch_time": "1min", "worker": worker}
+        ).resolve(cluster)
+        for name, worker in (("kind", {"gpu/a": 3}), ("any", {"gpu": 4}))
+    ]
+    engine.handle(JobsArrived(0, tuple(jobs)))
+    engine.handle(SlotBegan(0))
+    [slot] = prices(engine, SlotCalendar(0, Fraction(SECOND)), "fifo", 1).slots
+    assert slot.kinds == {
+        "a": {"gpu/a": {"used": 0.75}, "gpu": {"used": 0.75}},
+        "b": {"gpu/b": {"used": 1.0}, "gpu": {"used": 1.0}},
+    }

@@ -22,6 +22,13 @@ from tests.unit.service.test_durable_engine import Bench
         ({"gpu/a": 2000, "gpu/b": 2000}, {"gpu": 3000}, {"gpu/a": 2000, "gpu/b": 1000}),
         ({"gpu/a": 2000, "cpu": 1000}, {"gpu": 0}, {"gpu/a": 0, "cpu": 1000}),
         ({"gpu/a": 2000}, {"gpu": 4000, "gpu/product": 4000}, {"gpu/a": 2000}),
+        (
+            {"gpu/a": 2000, "gpu/b": 2000, "gpu": 4000},
+            {"gpu": 3000},
+            {"gpu/a": 2000, "gpu/b": 1000, "gpu": 3000},
+        ),
+        ({"gpu/a": 2000, "gpu": 2000}, {"gpu": 0}, {"gpu/a": 0, "gpu": 0}),
+        ({"gpu/a": 0, "gpu": 2000}, {"gpu": 1000}, {"gpu/a": 0, "gpu": 1000}),
         ({"bandwidth": UNLIMITED}, {"bandwidth": 5}, {"bandwidth": UNLIMITED}),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from typing import Annotated, Final, Literal
@@ -20,9 +21,11 @@ from shadowprice.core.amounts import (
     Amount,
     Dimension,
     Duration,
+    format_amount,
 )
 from shadowprice.core.budget import PERIOD_EPOCH_MONDAY, POINT, Budget, parse_timestamp
 from shadowprice.core.cluster import BANDWIDTH, Cluster, Role, Tenant, build_cluster
+from shadowprice.core.devices import GPU, gpus_of_kinds, is_device
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs.fields import (
     AmountsField,
@@ -109,10 +112,14 @@ class TenantSpec(Spec):
     share: AmountsField = Field(default_factory=dict)
     budget: BudgetSpec | None = None
 
-    def resolve(self) -> Tenant:
-        """Return the tenant."""
+    def resolve(self, cluster: Cluster) -> Tenant:
+        """Return the tenant; its share is in the cluster's resources."""
         budget = None if self.budget is None else self.budget.resolve()
-        return Tenant(self.name, to_integer_amounts(self.share), budget)
+        share: dict[str, int] = {}
+        for name, amount in to_integer_amounts(self.share).items():
+            resource = cluster.find_resource(name) or name
+            share[resource] = min(amount, share.get(resource, amount))
+        return Tenant(self.name, share, budget)
 
 
 class ClusterSpec(Spec):
@@ -150,6 +157,8 @@ class ClusterSpec(Spec):
         holders += [(f"tenants[{index}].share", t.share) for index, t in enumerate(self.tenants)]
         for where, amounts in holders:
             faults += _dimension_faults(f"{place}: {where}", amounts, dimensions)
+        for index, server in enumerate(self.servers):
+            faults += total_faults(f"{place}: servers[{index}].capacity", server.capacity)
         # Equal servers share one mapping, because an entry may stand for 100,000 servers.
         servers = [
             (name, role, amounts)
@@ -160,6 +169,7 @@ class ClusterSpec(Spec):
         faults += _duplicates(f"{place}: servers", [name for name, _, _ in servers])
         faults += _duplicates(f"{place}: tenants", [tenant.name for tenant in self.tenants])
         owned = {name for server in self.servers for name in server.capacity}
+        owned |= {GPU for name in owned if is_device(name)}
         for index, tenant in enumerate(self.tenants):
             for name in tenant.share.keys() - owned:
                 hint = f"shares are given in {', '.join(sorted(owned))}"
@@ -167,16 +177,16 @@ class ClusterSpec(Spec):
                 faults.append(Fault(where, "no server has this resource", hint))
         if faults:
             raise InputError(faults)
-        return build_cluster(
+        cluster = build_cluster(
             slot_seconds=self.slot.seconds,
             horizon=self.horizon,
             servers=servers,
             dimensions=dimensions,
-            tenants=[tenant.resolve() for tenant in self.tenants],
             restart_seconds=restart,
             restart_first=starts_cost if self.restart_first is None else self.restart_first,
             costs=self._costs(),
         )
+        return replace(cluster, tenants=tuple(tenant.resolve(cluster) for tenant in self.tenants))
 
     def _costs(self) -> list[float] | None:
         """Return the price of each server per hour; None if no server has one."""
@@ -195,6 +205,16 @@ class ClusterSpec(Spec):
             f"{place}: servers",
             "plan in parts: fewer servers, or fewer resources",
         )
+
+
+def total_faults(place: str, capacity: Mapping[str, Amount]) -> list[Fault]:
+    """Return the fault of a server whose ``gpu`` isn't the total of the kinds that it names."""
+    gpus = gpus_of_kinds(to_integer_amounts(capacity))
+    if not gpus or GPU not in capacity or capacity[GPU].value in (0, gpus):
+        return []
+    total = format_amount(gpus, Dimension.COUNT)
+    message = f"{capacity[GPU]} isn't the total of the kinds, {total}"
+    return [Fault(f"{place}.{GPU}", message, "name each GPU by its kind, and leave `gpu` out")]
 
 
 def _dimension_faults(

@@ -448,8 +448,9 @@ class JobSpec(Spec):
     @staticmethod
     def _check_dimensions(amounts: Mapping[str, Amount], cluster: Cluster) -> None:
         for name, amount in amounts.items():
-            if name in cluster.column:
-                expected = cluster.dimensions[cluster.column[name]]
+            resource = cluster.find_resource(name)
+            if resource is not None:
+                expected = cluster.dimensions[cluster.column[resource]]
                 if amount.value and amount.dimension is not expected:
                     wanted = format_amount(8 * 10**9, expected)
                     raise InputError(

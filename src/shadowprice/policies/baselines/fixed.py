@@ -12,6 +12,7 @@ import numpy as np
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.devices import without_total
 from shadowprice.core.job import Job
 from shadowprice.policies.baselines.parameters import MAX_WORKERS, FixedWorkers
 
@@ -64,5 +65,5 @@ def gpus_of_worker(job: Job, cluster: Cluster) -> int:
     Resources named ``gpu``, alone or followed by a type (``gpu/v100``, ``gpu-a100``), count. A
     worker without a GPU counts as one GPU, so that the job's worker count still matters.
     """
-    columns = [column for name, column in cluster.column.items() if _GPU.match(name)]
-    return sum(int(job.worker[column]) for column in columns) or MILLI
+    amounts = without_total(dict(zip(cluster.resources, job.worker.tolist(), strict=True)))
+    return sum(amount for name, amount in amounts.items() if _GPU.match(name)) or MILLI

@@ -14,7 +14,7 @@ from shadowprice.core.cluster import Role
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.core.job_keys import name_of_key
-from shadowprice.core.specs.cluster import ServerSpec, some_capacity
+from shadowprice.core.specs.cluster import ServerSpec, some_capacity, total_faults
 from shadowprice.core.specs.fields import (
     AmountsField,
     NonNegative,
@@ -125,7 +125,7 @@ async def add_servers(
     taken = [name for name in spec.names() if name in cluster.index]
     if taken:
         raise ProblemError("conflict", f"the server {quote_for_display(taken[0])} already exists")
-    amounts = checked_amounts(spec.capacity, cluster, "body.capacity")
+    amounts = _checked_capacity(spec.capacity, cluster)
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
     await service.writing.do(UpdateServers(dict.fromkeys(spec.names(), state), "added"))
     names = set(spec.names())
@@ -154,6 +154,13 @@ def checked_amounts(
     return to_integer_amounts(capacity)
 
 
+def _checked_capacity(capacity: dict[str, Amount], cluster: EngineCluster) -> dict[str, int]:
+    faults = total_faults("body.capacity", capacity)
+    if faults:
+        raise InputError(faults)
+    return checked_amounts(capacity, cluster, "body.capacity")
+
+
 def _row(cluster: EngineCluster, name: str) -> int:
     if name not in cluster.index:
         hint = hint_for_unknown(name, cluster.names, "GET /v1/servers lists them")
@@ -179,7 +186,7 @@ async def change_server(
     role = cluster.roles[row] if change.role is None else Role(change.role)
     amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
     if change.capacity is not None:
-        amounts = checked_amounts(change.capacity, cluster, "body.capacity")
+        amounts = _checked_capacity(change.capacity, cluster)
     what = "changed" if changed - {"drain"} else "drained" if drain else "takes work"
     state = ServerState(role, amounts, drained=drain, cost=change.cost)
     sets_capacity = change.capacity is not None

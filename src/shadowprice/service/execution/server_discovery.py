@@ -9,6 +9,7 @@ from typing import Final
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster, Role
+from shadowprice.core.devices import without_total
 from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
@@ -128,5 +129,5 @@ def to_server_infos(cluster: Cluster, withheld: Withheld | None = None) -> Seque
     for name in cluster.names:
         amounts = configured_capacity(cluster, name, (withheld or {}).get(name, {}))
         limited = {key: amount for key, amount in amounts.items() if 0 < amount < UNLIMITED}
-        infos.append(ServerInfo(name, limited))
+        infos.append(ServerInfo(name, without_total(limited)))
     return infos

@@ -20,6 +20,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
+from shadowprice.core.wording import first_line
 from shadowprice.rest.jobs import BrokenPromise, PromiseCause
 from shadowprice.service.clock import SECOND, SlotCalendar, to_datetime
 from shadowprice.service.state.ending import CODE as TIMESPAN
@@ -149,7 +150,7 @@ def _line(view: JobView, late_seconds: float, delays: Sequence[PromiseCause]) ->
     elif view.state.open:
         head = "the first promise is broken"
     else:
-        reason = f" ({view.reason['message']})" if view.reason else ""
+        reason = f" ({first_line(view.reason['message'])})" if view.reason else ""
         head = f"{view.state.value} before its promise was kept{reason}"
     return f"{head}: {', '.join(parts)}" if parts else f"{head}; no delay was recorded"
 

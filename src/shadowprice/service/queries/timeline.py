@@ -20,6 +20,7 @@ from sqlalchemy import Connection, or_, select
 
 from shadowprice.core.amounts import UNLIMITED, parse_amount
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.devices import without_total
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.schedule import Placement
@@ -251,16 +252,15 @@ def load_job_info(
 @lru_cache(maxsize=1_000)
 def _demand(cluster: Cluster, amounts: str) -> NDArray[np.int64]:
     """Return amounts of a job file by resource column; skip resources the cluster lacks."""
-    demand = np.zeros(len(cluster.resources), dtype=np.int64)
+    counted: dict[str, int] = {}
     for name, text in json.loads(amounts).items():
-        column = cluster.column.get(name)
-        if column is None:
+        if cluster.find_resource(name) is None:
             continue
         try:
-            demand[column] = min(parse_amount(text).value, UNLIMITED)
+            counted[name] = min(parse_amount(text).value, UNLIMITED)
         except ShadowpriceError:
             continue
-    return demand
+    return cluster.demand(without_total(counted))
 
 
 def bar_shares(bars: list[TimelineBar], known: JobInfo, cluster: Cluster) -> list[float]:

@@ -100,6 +100,9 @@ def prices(
         if used is None and skipped and engine.slot_running is None:
             # The window has passed without jobs, so nothing was planned beyond it.
             used = np.zeros_like(ledger.used[0])
+        if used is not None:
+            used = used.copy()
+            cluster.count_kinds(used, np.arange(cluster.servers))
         by_kind: dict[str, dict[str, ResourcePrice]] = {}
         for name, members in zip(kinds.names, kinds.rows, strict=True):
             entry: dict[str, ResourcePrice] = {}

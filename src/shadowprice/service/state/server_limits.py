@@ -10,7 +10,7 @@ from typing import Final
 
 from shadowprice.core.amounts import UNLIMITED, format_amount
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.devices import is_device
+from shadowprice.core.devices import GPU, gpus_of_kinds, is_device, without_total
 from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.commit_result import Withheld
@@ -96,10 +96,12 @@ def limited_capacity(configured: Mapping[str, int], available: Mapping[str, int]
     if gpus is None:
         return limited
     # Executors don't know the configuration's names of kinds, so kinds share the total.
-    for resource, amount in configured.items():
+    for resource, amount in without_total(configured).items():
         if is_device(resource):
             limited[resource] = min(amount, gpus)
             gpus -= limited[resource]
+    if GPU in configured and gpus_of_kinds(configured):
+        limited[GPU] = gpus_of_kinds(limited)
     return limited
 
 
@@ -120,6 +122,6 @@ def _describe(cluster: Cluster, missing: Mapping[str, int]) -> str:
         return "the executor has all of the configured capacity again"
     amounts = ", ".join(
         f"{format_amount(amount, cluster.dimensions[cluster.column[resource]])} {resource}"
-        for resource, amount in missing.items()
+        for resource, amount in without_total(missing).items()
     )
     return f"the executor has less than its capacity: {amounts} missing"

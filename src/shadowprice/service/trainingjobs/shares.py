@@ -122,12 +122,12 @@ def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
         raise InvalidShareError(message)
     share = {}
     for name, amount in spec.share.items():
-        _check_counted(name, cluster)
-        kind = cluster.dimensions[cluster.column[name]]
+        resource = _counted_resource(name, cluster)
+        kind = cluster.dimensions[cluster.column[resource]]
         if amount.value and amount.dimension is not kind:
             example = format_amount(8 * 10**9, kind)
             raise InvalidShareError(f"{SHARE}: {name} is in another unit; write it like {example}")
-        share[name] = amount.value
+        share[resource] = amount.value
     return share
 
 
@@ -138,10 +138,9 @@ def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
         bare = name.removeprefix(_REQUESTS)
         if bare in _NO_AMOUNTS or "/" in bare.partition(".")[0] or bare.startswith("limits."):
             continue
-        if bare not in cluster.column and bare.endswith("/gpu") and "gpu" in cluster.column:
+        if bare not in cluster.column and bare.endswith("/gpu") and cluster.find_resource("gpu"):
             bare = "gpu"
-        _check_counted(bare, cluster)
-        share[bare] = parse_quantity(amount, units_per_quantity(bare))
+        share[_counted_resource(bare, cluster)] = parse_quantity(amount, units_per_quantity(bare))
     if not share:
         raise InvalidShareError(
             f"quota {stated.name} limits no resource of the servers; "
@@ -150,12 +149,14 @@ def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     return share
 
 
-def _check_counted(name: str, cluster: Cluster) -> None:
-    if name not in cluster.column:
+def _counted_resource(name: str, cluster: Cluster) -> str:
+    resource = cluster.find_resource(name)
+    if resource is None:
         known = ", ".join(cluster.resources)
         raise InvalidShareError(
             f"{SHARE}: no server has {quote_for_display(name)}; counted here: {known}"
         )
+    return resource
 
 
 @dataclass(frozen=True, slots=True)
