@@ -117,7 +117,7 @@ def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -
         assert service.client.get("/v1/jobs/orphan").status_code == 404
     finally:
         service.kill(signal.SIGTERM)
-    assert "generation 1 of 'orphan' runs on g" in place.log.read_text()
+    assert "stopping generation 1 of 'orphan' on g: the store" in place.log.read_text()
 
 
 def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
@@ -215,7 +215,7 @@ def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
         place.go("kept")
         assert service.wait_for_state("kept", {"finished"})["generation"] == 1
         assert len(place.began("kept")) == 1
-        assert "never ordered" not in place.log.read_text()
+        assert "the store has no command" not in place.log.read_text()
     finally:
         service.kill(signal.SIGTERM)
 

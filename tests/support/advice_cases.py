@@ -146,7 +146,7 @@ def random_servers(rng: np.random.Generator, horizon: int = 10) -> Cluster:
 
 
 def random_tight_servers(rng: np.random.Generator) -> Cluster:
-    """Return two or three unequal servers that few jobs of `tight_entry` fit on together."""
+    """Return two or three unequal servers that few jobs of `random_tight_entry` fit on together."""
     document = {
         "slot": "20min",
         "horizon": 10,

@@ -130,7 +130,7 @@ class Client:
     ) -> Upload:
         """Store an archive of files for jobs, unless it is there.
 
-        The archive is the result of `shadowprice.uploads.packing.packed`; jobs name its ``digest``
+        `shadowprice.uploads.packing.temporary_archive` yields the archive; jobs name its ``digest``
         in ``run.upload``. Operators give the ``tenant`` of the jobs. ``sent`` receives the number
         of bytes sent so far.
         """

@@ -419,7 +419,7 @@ def test_without_known_jobs_servers_are_halved_when_the_first_parameter_server_c
     engine.handle(JobsArrived(0, (job(on, "with-ps", utility=Constant(50.0)),)))
     plan = engine.jobs["with-ps"].plan
     assert engine.jobs["with-ps"].completion is None
-    assert (plan.completion, quoted.completion) == (quoted.completion, plan.completion)
+    assert quoted.completion == quoted.expected == plan.completion
     assert not plan.ps[plan.servers < 2].any()
     assert not plan.workers[plan.servers >= 2].any()
     engine.handle(JobsArrived(0, (all_reduce(on, "after"),)))

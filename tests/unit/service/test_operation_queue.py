@@ -116,13 +116,14 @@ def test_a_batch_returns_each_result_to_its_caller_or_one_error_to_all() -> None
         refused = ProblemError("unknown-job", "no such job")
         batch.resolve(["ignored", "handled", "done", refused])
         assert handled == ["handled"]
-        assert first.result() == "done"
+        assert first.done()
+        assert await first == "done"
         assert second.exception() is refused
         # A caller whose operation another one performs has no result yet, but gets the error.
         assert not merged.done()
         failure = ProblemError("storage", "the disk is full")
         batch.fail(failure)
         assert merged.exception() is failure
-        assert first.result() == "done"
+        assert await first == "done"
 
     asyncio.run(check())

@@ -307,7 +307,8 @@ class PricedAdmission(ABC):
         if offer is None:
             return Answered(job.name, view.slot, answer, refusal=refusal)
         numbers = offer.completion, offer.utility, offer.cost
-        return Answered(job.name, view.slot, answer, *numbers, refusal=refusal)
+        expected = offer.completion if answer is QuoteAnswer.ADMITTED else None
+        return Answered(job.name, view.slot, answer, *numbers, refusal=refusal, expected=expected)
 
     @contextmanager
     def as_if_learnt(

@@ -124,7 +124,7 @@ class Run:
         model = model.to(self.device)
         devices = [self.device] if self.device.type == "cuda" else None
         wrapped = DistributedDataParallel(model, device_ids=devices, **options)
-        # `Buffers` synchronises them. The constructor's argument differs between torch versions.
+        # `BufferSync` synchronises them. The constructor's argument differs between torch versions.
         wrapped.broadcast_buffers = False
         self._models.append(wrapped)
         self._reductions.append(GradientSync(wrapped))

@@ -258,7 +258,7 @@ class Leader(ParameterServer):
     def lead(self, stop: Any) -> str:
         """Supervise the job until it is done or SIGTERM comes; return ``done`` or ``stop``.
 
-        Raises `GoneError` if another server or all workers are gone.
+        Raises `PeerLostError` if another server or all workers are gone.
         """
         saved = reported = occupied = time.monotonic()
         finished = float("inf")

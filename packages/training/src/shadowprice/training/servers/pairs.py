@@ -243,8 +243,8 @@ def connect_pair(
 
     Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``patience`` is the
     timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises
-    `GoneError` if the other process doesn't connect in time, and `TrainingError` if torch lacks the
-    backend here.
+    `PeerLostError` if the other process doesn't connect in time, and `TrainingError` if torch
+    lacks the backend here.
     """
     transport_device(backend)  # fail before waiting for the other process
     wire = None

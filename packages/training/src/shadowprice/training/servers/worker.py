@@ -79,7 +79,7 @@ class Worker:
         """Process assignments until training is done; return the number of mini-batches.
 
         The model then has the final parameters. Exits with status 143 after SIGTERM. Raises
-        `GoneError` if a server is gone.
+        `PeerLostError` if a server is gone.
         """
         content = bytearray(json.dumps(own_host_and_rack()).encode())
         request = Message(MessageKind.NEXT, payload=torch.frombuffer(content, dtype=torch.uint8))
