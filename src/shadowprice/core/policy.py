@@ -131,6 +131,11 @@ class View(Protocol):
         """Return whether a server is unavailable."""
         ...
 
+    @property
+    def may_pin(self) -> bool:
+        """Whether running jobs can be pinned; False in simulations."""
+        ...
+
     def is_pinned(self, job: str) -> bool:
         """Return whether a job must keep its placement, because it has no saved progress."""
         ...

@@ -47,6 +47,11 @@ class EngineView:
         """Return whether a server is unavailable."""
         return server in self._state.lost
 
+    @property
+    def may_pin(self) -> bool:
+        """Whether running jobs can be pinned: only a driver acknowledges commands."""
+        return self._state.acknowledges
+
     def is_pinned(self, job: str) -> bool:
         """Return whether a job must keep its placement, because it has no saved progress."""
         return is_pinned(self._state, job)

@@ -78,6 +78,11 @@ class OpenJobs(JobRows):
         self.full_utility = np.zeros(0)  # of completing as early as that allows
         # Whether the remaining work is a prediction (`limit_predictions`).
         self.predicted = np.zeros(0, np.bool_)
+        # Whether a stop would lose all work: the job hasn't shown that it has checkpoints.
+        self.unstoppable = np.zeros(0, np.bool_)
+        # Whether plans must have one level without a pause. An elastic job that may still show
+        # checkpoints is planned as if it had them, because it needs its other levels then.
+        self.keeps_level = np.zeros(0, np.bool_)
         self._utilities = UtilityTable()
         self.arrays = self._new_arrays(0, 8)
         self.placements = NO_PLACEMENTS._replace(
@@ -135,6 +140,8 @@ class OpenJobs(JobRows):
         arrays.hull[row, : len(hull)] = hull
         arrays.remaining[row] = job.required
         self.predicted[row] = job.predicted
+        self.unstoppable[row] = job.resumable is not True
+        self.keeps_level[row] = job.resumable is False or (job.resumable is None and count == 1)
         arrays.arrival[row] = job.arrival
         arrays.tenant[row] = tenant
         loss = self.restart_loss[row] = float(job.restart)
@@ -219,7 +226,7 @@ class OpenJobs(JobRows):
         """Remove a job; return its former row."""
         row = super().remove(name)
         self.promise[row] = -1
-        self.predicted[row] = False
+        self.predicted[row] = self.unstoppable[row] = self.keeps_level[row] = False
         return row
 
     def name(self, row: int) -> str:
@@ -246,6 +253,14 @@ class OpenJobs(JobRows):
                     remaining[row] = min(remaining[row], self.expected_remaining[row])
         self.limit_predictions(view.slot)
         return is_estimate
+
+    def refresh_unstoppable(self, view: View) -> None:
+        """Clear the mark of jobs that continue from checkpoints by now, or in a simulation."""
+        states = view.open_jobs
+        for row in np.flatnonzero(self.unstoppable).tolist():
+            state = states.get(self.name(row))  # none for the job of a quote
+            if not view.may_pin or (state is not None and state.job.resumable is True):
+                self.unstoppable[row] = self.keeps_level[row] = False
 
     def limit_predictions(self, slot: int) -> None:
         """Limit predicted work to what a job can do from a slot on while it has a utility.
@@ -495,6 +510,8 @@ _COLUMNS: Final = {
     "gain_alone": 0,
     "full_utility": 0,
     "predicted": False,
+    "unstoppable": False,
+    "keeps_level": False,
 }
 """Columns besides `JobArrays` and placements, and the value of an unused row."""
 

@@ -9,8 +9,10 @@ import numpy as np
 
 from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.cluster import Cluster
+from shadowprice.core.policy import View
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import Placements
+from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS, OpenJobs
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import PinnedPlan, PinnedPlans, State
@@ -30,9 +32,9 @@ class PinnedPlanner:
     def still_valid(self, state: State, slot: int) -> PinnedPlans:
         """Return the plans in force that still keep their promises, with updated end slots."""
         jobs, arrays = state.jobs, state.jobs.arrays
-        valid: PinnedPlans = {}
+        valid: PinnedPlans = dict(state.fixed)
         for row, plan in state.plan.pinned.items():
-            if jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
+            if row not in valid and jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
                 gain = int(arrays.gains[row, plan.level])
                 restart_gain = int(arrays.certain_gains[row, plan.level])
                 first = gain if _is_placed_as_planned(jobs, row, plan) else restart_gain
@@ -63,7 +65,8 @@ class PinnedPlanner:
         """
         jobs = state.jobs
         order = order[(jobs.restart_loss[order] > 0.0) & (jobs.level[order] >= 0)]
-        rows = [row for row in order.tolist() if not (new_only and row in in_force)]
+        kept = in_force if new_only else state.fixed
+        rows = [row for row in order.tolist() if row not in kept]
         first = self._pin(state, slot, rows, in_force, lean=lean_first)
         yield first
         second = self._pin(state, slot, rows, in_force, lean=not lean_first)
@@ -77,7 +80,7 @@ class PinnedPlanner:
     ) -> PinnedPlans:
         """Return pinned plans of all jobs that can keep their servers, chosen in order."""
         jobs, pinned = state.jobs, dict(in_force)
-        usage = self._usage_by_tenant(pinned, jobs.arrays)
+        usage = self._usage_by_tenant(_promised(pinned, jobs), jobs.arrays)
         for row in rows:
             previous = pinned.get(row)
             if previous is not None and not lean and previous.level == jobs.level[row]:
@@ -98,21 +101,27 @@ class PinnedPlanner:
         Other running jobs can't conflict, because the job already runs on this capacity.
         """
         arrays, bags = state.jobs.arrays, state.bags
-        if not bags.plans and not self._quotas.given:
-            return True
-        demand = _amounts(arrays, row, plan)
-        tenant = int(arrays.tenant[row])
-        for start in (slot, *(change for change in bags.change_slots(slot) if change <= plan.end)):
-            if bags.plans:
-                free = self._cluster.capacity[plan.servers] - bags.usage(start)[plan.servers]
-                if (demand > free).any():
-                    return False
-            if self._quotas.given:
+        if not self.fits_beside_bags(state, slot, row, plan):
+            return False
+        if self._quotas.given:
+            demand, tenant = _amounts(arrays, row, plan), int(arrays.tenant[row])
+            for start in _change_slots(bags, slot, plan):
                 headroom = self._quotas.headroom(usage + bags.tenant_usage(start), tenant)
                 total = demand.sum(axis=0)
                 if (total > headroom)[(headroom >= 0) & (total > 0)].any():
                     return False
         return True
+
+    def fits_beside_bags(self, state: State, slot: int, row: int, plan: PinnedPlan) -> bool:
+        """Return whether a plan's servers have capacity for it beside the bags' plans."""
+        bags = state.bags
+        if not bags.plans:
+            return True
+        demand, capacity = _amounts(state.jobs.arrays, row, plan), self._cluster.capacity
+        return not any(
+            (demand > capacity[plan.servers] - bags.usage(start)[plan.servers]).any()
+            for start in _change_slots(bags, slot, plan)
+        )
 
     # ---------------------------------------------------------------- usage
 
@@ -123,12 +132,12 @@ class PinnedPlanner:
         np.add.at(usage, server[end >= slot], amount[end >= slot])
         return usage
 
-    def tenant_usage(self, pinned: PinnedPlans, arrays: JobArrays, slot: int) -> Integers:
-        """Return the usage of plans in a slot by tenant, shaped as `Quotas.share`."""
+    def tenant_usage(self, pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Integers:
+        """Return the usage of promised plans in a slot by tenant, shaped as `Quotas.share`."""
         if not self._quotas.given:
             return np.zeros_like(self._quotas.share)
         open_plans = {row: plan for row, plan in pinned.items() if plan.end >= slot}
-        return self._usage_by_tenant(open_plans, arrays)
+        return self._usage_by_tenant(_promised(open_plans, jobs), jobs.arrays)
 
     def entries(
         self, pinned: PinnedPlans, arrays: JobArrays
@@ -149,6 +158,37 @@ class PinnedPlanner:
         for row, plan in pinned.items() if len(usage) else ():
             _add_usage(usage, arrays, row, plan, 1)
         return usage
+
+
+# -------------------------------------------------------------------- jobs that can't be stopped
+
+
+def fixed_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
+    """Return the plans of running jobs that can't be stopped: they stay until they end.
+
+    An elastic job that may still show checkpoints is left out if it would miss its promise, because
+    its plan counts on more workers than it began with.
+    """
+    fixed: PinnedPlans = {}
+    for row in np.flatnonzero(jobs.unstoppable & (jobs.level >= 0)).tolist():
+        name = jobs.name(row)
+        if not view.is_pinned(name) or jobs.arrays.remaining[row] <= 0:
+            continue
+        plan = plan_until_end(jobs, view.slot, row, int(jobs.level[row]), jobs.placements)
+        is_late = 0 <= jobs.promise[row] < plan.end
+        if jobs.keeps_level[row] or not is_late:
+            fixed[row] = plan
+    return fixed
+
+
+def plan_until_end(
+    jobs: OpenJobs, slot: int, row: int, level: int, placements: Placements
+) -> PinnedPlan:
+    """Return the plan of a job that keeps a placement from a slot on until it is done."""
+    gain = max(int(jobs.arrays.gains[row, level]), 1)
+    end = slot + slots_needed(int(jobs.arrays.remaining[row]), gain, gain) - 1
+    part = slice(placements.first[row], placements.first[row] + placements.size[row])
+    return PinnedPlan(level, end, *(column[part].copy() for column in placements[2:]))
 
 
 # -------------------------------------------------------------------- the next slot
@@ -256,6 +296,16 @@ def _is_placed_as_planned(jobs: OpenJobs, row: int, plan: PinnedPlan) -> bool:
     """Return whether a job's current placement is the planned one."""
     current, planned = jobs.entries(row), (plan.servers, plan.workers, plan.ps)
     return all(map(np.array_equal, current, planned))
+
+
+def _change_slots(bags: BagTable, slot: int, plan: PinnedPlan) -> list[int]:
+    """Return a slot, and those in which plans of bags change before a plan ends."""
+    return [slot, *(change for change in bags.change_slots(slot) if change <= plan.end)]
+
+
+def _promised(pinned: PinnedPlans, jobs: OpenJobs) -> PinnedPlans:
+    """Return the plans of jobs with a promise: only they count against tenants' shares."""
+    return {row: plan for row, plan in pinned.items() if jobs.promise[row] >= 0}
 
 
 def _amounts(arrays: JobArrays, row: int, plan: PinnedPlan) -> Integers:

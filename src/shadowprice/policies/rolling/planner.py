@@ -18,6 +18,7 @@ from shadowprice.kernels.replanning.plans import (
     best_plan,
     commit_plan,
     fitting_levels,
+    min_final_level,
     plan_in_order,
     replay_plans,
 )
@@ -140,8 +141,8 @@ class Planner:
         plan = self._keep(state, slot, in_force)
         if plan is not None:
             return plan
-        if in_force:
-            plan = self._plan_jointly(state, slot, {})
+        if in_force.keys() != state.fixed.keys():
+            plan = self._plan_jointly(state, slot, state.fixed)
             if not plan.unplanned:
                 return plan
         order = self._by_promise(state, state.jobs.promise, in_force)
@@ -158,7 +159,7 @@ class Planner:
         failed = plan.unplanned
         # Pinned jobs with few workers may end sooner with all they have, or have to move.
         order = self._by_promise(state, promises)
-        for other in (next(self._pinning.candidate_sets(state, slot, order, pinned)), {}):
+        for other in (next(self._pinning.candidate_sets(state, slot, order, pinned)), state.fixed):
             plan = self._plan_jointly(state, slot, other, promises)
             if not plan.unplanned:
                 return plan
@@ -197,6 +198,29 @@ class Planner:
         """Return the plan in force without jobs that have no promise; None if promises broke."""
         return self._keep(state, slot, state.plan.pinned)
 
+    def broken_runs(self, state: State, plan: JointPlan, rows: Integers) -> list[int]:
+        """Return the rows that a plan pauses or resizes although they can't be stopped."""
+        runs, levels = plan.steps.runs, plan.steps.level
+        fixed = rows[state.jobs.keeps_level[rows]].tolist()
+        return [row for row in fixed if not _has_one_run(levels[row, : max(runs[row], 0)])]
+
+    def can_start(self, state: State, slot: int, row: int, pinned: PinnedPlans) -> bool:
+        """Return whether the plans in force hold if a job starts and can't be stopped.
+
+        ``pinned`` has the plan of the job and all other pinned plans.
+        """
+        plan = pinned[row]
+        if 0 <= state.jobs.promise[row] < plan.end:
+            return False
+        return (
+            self._pinning.fits_beside_bags(state, slot, row, plan)
+            and self._keep(state, slot, pinned) is not None
+        )
+
+    def can_wait(self, state: State, slot: int, pinned: PinnedPlans) -> bool:
+        """Return whether all promises can be kept if a planned start waits for the next slot."""
+        return not self._plan_jointly(state, slot + 1, pinned).unplanned
+
     def commit(self, state: State, plan: JointPlan) -> None:
         """Put the planner's last plan in force; the arrays of the one before are reused."""
         assert plan is self._spare
@@ -209,7 +233,17 @@ class Planner:
 
         ``price`` has the prices of a worker and of a parameter server in a slot.
         """
-        return self._offer(state.plan, state.jobs.arrays, row, price)
+        plan = state.plan
+        offer = self._offer(plan, state.jobs.arrays, row, price)
+        if offer is not None and state.jobs.keeps_level[row]:
+            arrays, line = state.jobs.arrays, plan.line
+            # The last slot may have a lower level than the interval that it ends.
+            count = int(np.searchsorted(line.start[: line.used[0]], offer.done))
+            last = min_final_level(line, arrays, row, offer.ceiling, offer.done, self._fitting)
+            levels = np.minimum(self._fitting[:count], arrays.hull[row, offer.ceiling])
+            if not _has_one_run(np.append(levels, last)):
+                return None
+        return offer
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
         """Return the plan with the largest payoff if no other job existed; None if none."""
@@ -291,16 +325,19 @@ class Planner:
         """Return the levels that jobs may not scale up to in the next slot; empty without limits.
 
         A pinned job has to complete by its plan's end. A promised job whose plan counts on a free
-        first start later may start now only if the slot's progress makes up for that.
+        first start later may start now only if the slot's progress makes up for that. A job that
+        can't be stopped keeps its level.
         """
         arrays, plan = state.jobs.arrays, state.plan
         forbidden = forbidden_levels(plan.pinned, state.jobs, slot)
-        promised = state.promised(plan.pinned) & arrays.starts_free
-        rows = np.flatnonzero(promised & (plan.log.level[: state.jobs.row_count] < 0))
+        level, promised = plan.log.level[: state.jobs.row_count], state.promised(plan.pinned)
+        rows = np.flatnonzero(promised & arrays.starts_free & (level < 0))
+        keeping = np.flatnonzero(promised & state.jobs.keeps_level & (level >= 0))
+        if not len(forbidden) and (len(rows) or len(keeping)):
+            forbidden = np.zeros(arrays.gains.shape, np.bool_)
+        forbidden[[*state.fixed, *keeping.tolist()]] = True
         if not len(rows):
             return forbidden
-        if not len(forbidden):
-            forbidden = np.zeros(arrays.gains.shape, np.bool_)
         levels = plan.steps.level[rows]
         first = levels[np.arange(len(rows)), np.argmax(levels >= 0, axis=1)]
         bonus = arrays.gains[rows, first] - arrays.certain_gains[rows, first]
@@ -365,6 +402,10 @@ class Planner:
             plan.log, failed,
         )  # fmt: skip
         plan.unplanned = failed[:count].tolist()
+        if not skip and not count:
+            plan.unplanned = self.broken_runs(state, plan, order)[:1]
+            count = len(plan.unplanned)
+            failed[:count] = plan.unplanned
         plan.order = order[~np.isin(order, failed[:count])]
         return plan
 
@@ -418,7 +459,7 @@ class Planner:
         self.reserve(state, 4 * len(state.jobs.rows) + 16 + 2 * len(starts))
         usage = np.array(
             [
-                bags.tenant_usage(start) + self._pinning.tenant_usage(pinned, arrays, start)
+                bags.tenant_usage(start) + self._pinning.tenant_usage(pinned, state.jobs, start)
                 for start in starts
             ],
             np.int64,
@@ -471,3 +512,9 @@ class Planner:
             line.start[interval], line.state[interval] = start, interval
         line.used[:] = len(starts)
         line.start[len(starts)] = INFINITE_SLOT
+
+
+def _has_one_run(levels: Integers) -> bool:
+    """Return whether a job keeps its level once it runs."""
+    running = levels[int(np.argmax(levels >= 0)) :] if len(levels) else levels
+    return bool((running == running[:1]).all())

@@ -24,6 +24,7 @@ from shadowprice.kernels.replanning.next_slot import (
     utility_densities,
 )
 from shadowprice.kernels.replanning.placement import (
+    Placements,
     place_packed_jobs,
     place_paused_jobs,
     scale_up_colocated,
@@ -44,7 +45,12 @@ from shadowprice.policies.rolling.offers import (
 )
 from shadowprice.policies.rolling.open_jobs import OpenJobs, replace_entries
 from shadowprice.policies.rolling.parameters import RollingParameters
-from shadowprice.policies.rolling.pinned_plans import cannot_move, pinned_placements
+from shadowprice.policies.rolling.pinned_plans import (
+    cannot_move,
+    fixed_plans,
+    pinned_placements,
+    plan_until_end,
+)
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
@@ -217,6 +223,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         training = [job for job in jobs if job.bag is None]
         for job in training:
             state.jobs.add(job)
+        state.jobs.refresh_unstoppable(view)
         self._planner.reserve(state)
         rows = {job.name: state.jobs.rows[job.name] for job in training}
         if len(jobs) > 1:
@@ -278,11 +285,11 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """Return a promise for a new job and record its plan, or return the refusal."""
         state, jobs, planner = self._state, self._state.jobs, self._planner
         price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
-        offer = planner.offer(state, row, price)
+        offer = self._offer(row, price)
         lacks_evidence = False  # worth its price, but too little demand is known
         if offer is not None and offer.utility > offer.cost:
             lacks_evidence = not state.demand.justifies_offer(slot, jobs, row, offer)
-            if not lacks_evidence and planner.commit_offer(state, row, offer):
+            if not lacks_evidence and self._commit_offer(row, offer):
                 return self._promise(slot, row, offer)
         alone = planner.offer_alone(state, slot, row, price)
         if alone is None and jobs.restart_loss[row] >= self._parameters.restart_limit:
@@ -297,7 +304,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if not state.demand.justifies_offer(slot, jobs, row, alone):
             return state.demand.refusal(slot, jobs, row, alone)
         obstacle: int | None = None
-        if self._parameters.revision:
+        if self._parameters.revision and row not in state.fixed:
             plan = planner.plan_with(state, slot, row, self._promise_slot(slot, row, alone))
             if not plan.unplanned:
                 planner.commit(state, plan)
@@ -309,6 +316,30 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return refuse_below_price(offer)
         holder = None if obstacle is None or obstacle == row else jobs.name(obstacle)
         return refuse_no_capacity(alone, holder, planner.earliest_completion(state, row))
+
+    def _offer(self, row: int, price: Floats) -> Offer | None:
+        """Return `Planner.offer`; for a running job that can't be stopped, its only plan.
+
+        None if there is no plan that completes while the job has a utility.
+        """
+        state = self._state
+        plan = state.fixed.get(row)
+        if plan is None:
+            return self._planner.offer(state, row, price)
+        jobs = state.jobs
+        job = jobs.jobs[row]
+        assert job is not None
+        if plan.end > jobs.arrays.last_slot[row]:
+            return None
+        slots = plan.end - int(state.plan.line.start[0]) + 1
+        cost = slots * float(np.array([plan.workers.sum(), plan.ps.sum()]) @ price)
+        utility = utility_value(job.utility, max(plan.end - job.arrival, 0))
+        return Offer(plan.end, 0, plan.end, utility, cost)
+
+    def _commit_offer(self, row: int, offer: Offer) -> bool:
+        """Put the last offer in force; the plan of a job that can't be stopped is in force."""
+        state = self._state
+        return row in state.fixed or self._planner.commit_offer(state, row, offer)
 
     def _promise(self, slot: int, row: int, offer: Offer) -> Promise:
         """Record and return the promise of a plan."""
@@ -335,8 +366,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         row = jobs.rows.get(job.name)
         if row is None or jobs.promise[row] < 0:
             return  # a job that waits is priced when it is promised
-        state.is_estimate = jobs.refresh(view)
-        state.bags.refresh(view, state.servers.capacity())
+        self._refresh(view)
         self._planner.reserve(state)
         state.demand.take_back(job.name)  # a job doesn't bid against itself
         promise = int(jobs.promise[row])
@@ -349,8 +379,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             payoff = offer.utility - offer.cost
             answer = Promise(job.name, promise, offer.done, payoff, offer.utility, offer.cost)
         else:
-            state.unpin(row)
-            jobs.promise[row] = -1
+            state.withdraw_promise(row)
             if not self._keeps_promises(slot):
                 raise RevisionRefusedError(Refusal(RefusalReason.NO_ROOM, _REPLANNING))
             result = self._promise_for(slot, row)
@@ -363,7 +392,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _keeps_promises(self, slot: int) -> bool:
         """Put a new joint plan in force if it keeps all promises; return whether it does."""
         state, parameters = self._state, self._parameters
-        if self._invalid_promises():
+        if self._invalid_promises() or state.late_fixed():
             return False
         plan = self._planner.replan(
             state, slot, revise=parameters.revision, steady=parameters.steady
@@ -425,7 +454,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         # 4. Plan waiting jobs in the remaining capacity, the densest first, and promise those that
         #    are worth their price.
         rows = jobs.in_order()
+        yield from self._promise_fixed(slot)
         waiting = rows[jobs.promise[rows] < 0]
+        if state.fixed:
+            waiting = waiting[~np.isin(waiting, list(state.fixed))]
         density, _ = utility_densities(jobs.arrays, waiting, slot, weight)
         waiting = waiting[np.argsort(-density, kind="stable")]
         is_rush = len(waiting) > self._parameters.waiting
@@ -498,13 +530,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, parameters = self._state, self._state.jobs, self._parameters
         if state.planned_slot == slot:
             return
-        state.is_estimate = jobs.refresh(view)
-        state.bags.refresh(view, state.servers.capacity())
+        self._refresh(view)
         invalid = self._invalid_promises()
         past_end = {row for row in invalid if jobs.promise[row] > jobs.final_slot}
         for row in invalid:
-            state.unpin(row)
-        jobs.promise[invalid] = -1
+            state.withdraw_promise(row)
+        late = state.late_fixed()
         plan = self._planner.replan(
             state, slot, revise=parameters.revision, steady=parameters.steady, lean=lean
         )
@@ -514,10 +545,18 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         jobs.promise[plan.unplanned] = -1
         for row in invalid:
             yield self._change_promise(row, _PAST_END if row in past_end else _REVISED, slot)
-        for row in plan.unplanned:
+        for row in (*late, *plan.unplanned):
             yield self._change_promise(row, _FELL_SHORT)
         if state.bags.broken:
             yield from self._bag_scheduler.replan_broken(state, slot)
+
+    def _refresh(self, view: View) -> None:
+        """Update the work of jobs and bags, and the plans of jobs that can't be stopped."""
+        state = self._state
+        state.is_estimate = state.jobs.refresh(view)
+        state.bags.refresh(view, state.servers.capacity())
+        state.jobs.refresh_unstoppable(view)
+        state.fix(fixed_plans(view, state.jobs))
 
     def _invalid_promises(self) -> list[int]:
         """Return the rows whose promise is past the end, or worthless after a revision."""
@@ -543,8 +582,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         that was tried.
         """
         state, name = self._state, self._state.jobs.name(row)
-        offer = self._planner.offer(state, row, np.zeros(2))
-        if offer is None or not self._planner.commit_offer(state, row, offer):
+        offer = self._offer(row, np.zeros(2))
+        if offer is None or not self._commit_offer(row, offer):
+            state.jobs.promise[row] = -1
             return Promise(name, None, message=f"{reason}: it waits")
         end = offer.end if slot is None else self._promise_slot(slot, row, offer)
         state.jobs.promise[row] = end
@@ -597,6 +637,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state = self._state
         result = self._plan_waiting(slot, rows, state.plan.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
+        promised &= ~np.isin(rows, self._planner.broken_runs(state, state.plan, rows))
         utility = result[promised, 2]
         promised[promised] = state.demand.justifies(slot, state.jobs, rows[promised], utility)
         for index in np.flatnonzero(promised).tolist():
@@ -604,6 +645,20 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             yield self._promise(slot, int(rows[index]), Offer(int(end), 0, int(done), value, cost))
         state.plan.order = np.concatenate((state.plan.order, rows[promised]))
         return result
+
+    def _promise_fixed(self, slot: int) -> Iterator[Decision]:
+        """Promise running jobs that can't be stopped and are worth their price."""
+        state, jobs = self._state, self._state.jobs
+        rows = np.array([row for row in state.fixed if jobs.promise[row] < 0], np.int64)
+        if not len(rows):
+            return
+        prices = state.demand.costs(slot, jobs.arrays, rows)
+        for row, price in zip(rows.tolist(), prices, strict=True):
+            offer = self._offer(row, price)
+            if offer is None or offer.utility <= offer.cost:
+                continue
+            if state.demand.justifies_offer(slot, jobs, row, offer):
+                yield self._promise(slot, row, offer)
 
     def _plan_together(self, slot: int, waiting: Integers, result: Floats) -> None:
         """Plan all open jobs jointly by due slots, if all of them fit and that earns more.
@@ -711,6 +766,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             )
             if complete:
                 break
+        held_back = self._hold_back_starts(slot, rows, free, following)
         # What remains goes to co-located jobs on their servers, then to paused jobs.
         if self._parameters.spare:
             colocated = rows[log.level[rows] >= arrays.spread_levels[rows]]
@@ -719,12 +775,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 weights = self._step_weights(slot, weight)
                 scale_up_colocated(free, arrays, colocated, utility, weights, following, log)
             paused = rows[log.level[rows] < 0]
+            if held_back:
+                paused = paused[~np.isin(paused, held_back)]
             if len(paused):
                 _, utility = utility_densities(arrays, paused, slot, weight)
                 weights = self._step_weights(slot, weight)
                 following = place_paused_jobs(
                     free, *hosts, arrays, paused, utility, weights, following, log
                 )
+                self._hold_back_starts(slot, paused, free, following)
         unmoved = np.zeros(len(rows), np.bool_)
         if state.plan.pinned:
             for row in rows[jobs.moves(rows, following)].tolist():
@@ -735,6 +794,33 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             unmoved = np.isin(rows, list(state.plan.pinned)) & ~jobs.moves(rows, following)
         jobs.record_levels(rows, log.level[rows], unmoved)
         yield from jobs.move(rows, following)
+
+    def _hold_back_starts(
+        self, slot: int, rows: Integers, free: Integers, following: Placements
+    ) -> list[int]:
+        """Take back starts of jobs that can't be stopped if a plan needs their servers later.
+
+        ``following`` and ``free`` are updated. Returns the rows. A job that a plan starts in this
+        slot starts anyway if it can't wait, because its promise depends on it.
+        """
+        state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
+        log, steps = state.plan.log, state.plan.steps
+        starts = jobs.unstoppable[rows] & (jobs.level[rows] < 0) & (log.level[rows] >= 0)
+        held_back, pinned = [], state.plan.pinned
+        for row in rows[starts].tolist():
+            plan = plan_until_end(jobs, slot, row, int(log.level[row]), following)
+            together = {**pinned, row: plan}
+            is_planned = jobs.promise[row] >= 0 and steps.runs[row] > 0 and steps.level[row, 0] >= 0
+            if self._planner.can_start(state, slot, row, together) or (
+                is_planned and not self._planner.can_wait(state, slot, pinned)
+            ):
+                pinned = together
+                continue
+            held_back.append(row)
+            log.level[row], following.size[row] = -1, 0
+            free[plan.servers] += np.outer(plan.workers, arrays.worker[row])
+            free[plan.servers] += np.outer(plan.ps, arrays.ps[row])
+        return held_back
 
 
 def build(context: PolicyContext, parameters: RollingParameters) -> RollingPolicy:

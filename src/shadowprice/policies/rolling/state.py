@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -133,6 +133,8 @@ class State:
     owed: Floats  # slots of its share that each tenant is owed (`Quotas.owed_after`)
     owed_slot: int = -1  # last slot that `owed` counts
     planned_slot: int | None = None  # first slot of the plan; None if it has to be renewed
+    # Plans of running jobs that can't be stopped, promised or not; part of the plan's pinned ones.
+    fixed: PinnedPlans = field(default_factory=dict)
     is_estimate: bool = False  # whether the plan counts on progress of a slot that is under way
     is_lean: bool = False  # whether pinned jobs gave up workers for arrivals
     misfits: frozenset[str] | None = None  # open jobs that a joint plan of all failed for
@@ -160,26 +162,48 @@ class State:
 
     def unpin(self, row: int) -> None:
         """Remove the pinned plan of a job that is gone or has no placement."""
-        pinned = self.plan.pinned
-        if row in pinned:
-            self.plan.pinned = {other: plan for other, plan in pinned.items() if other != row}
+        self.plan.pinned = _without(self.plan.pinned, row)
+        self.fixed = _without(self.fixed, row)
+
+    def fix(self, fixed: PinnedPlans) -> None:
+        """Replace the plans of running jobs that can't be stopped."""
+        if fixed or self.fixed:
+            others = {row: plan for row, plan in self.plan.pinned.items() if row not in self.fixed}
+            self.plan.pinned = {**others, **fixed}
+            self.fixed = fixed
+
+    def late_fixed(self) -> list[int]:
+        """Return the promised jobs that can't be stopped and end after their promise."""
+        promise = self.jobs.promise
+        return [row for row, plan in self.fixed.items() if 0 <= promise[row] < plan.end]
+
+    def withdraw_promise(self, row: int) -> None:
+        """Withdraw a promise, and the pinned plan unless the job can't be stopped."""
+        self.jobs.promise[row] = -1
+        if row not in self.fixed:
+            self.unpin(row)
 
     def lose_server(self, server: int) -> None:
         """Mark a server as lost, and remove the plans on it."""
         self.servers.lose(server)
         self.jobs.lose(server)
         self.bags.lose_server(server)
-        self.plan.pinned = {
-            row: plan
-            for row, plan in self.plan.pinned.items()
-            if server not in plan.servers.tolist()
-        }
+        for row, plan in self.plan.pinned.items():
+            if server in plan.servers.tolist():
+                self.unpin(row)
 
     def restore_server(self, server: int) -> None:
         """Mark a lost server as up."""
         self.servers.restore(server)
         self.jobs.restore(server)
         self.misfits = None
+
+
+def _without(pinned: PinnedPlans, row: int) -> PinnedPlans:
+    """Return plans without that of a row."""
+    if row not in pinned:
+        return pinned
+    return {other: plan for other, plan in pinned.items() if other != row}
 
 
 def _pad(array: Integers, shape: tuple[int, ...], value: int) -> Integers:

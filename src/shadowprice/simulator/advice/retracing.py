@@ -126,6 +126,11 @@ class _View:
         del server
         return False
 
+    @property
+    def may_pin(self) -> bool:
+        """Whether running jobs can be pinned."""
+        return False
+
     def is_pinned(self, job: str) -> bool:
         del job
         return False
