@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from shadowprice.core.amounts import format_amount
+from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.experiments.rolling.setting import ITP, PHILLY, PHILLY_VIRTUAL_CLUSTERS
 from shadowprice.policies.choice import PolicyChoice
@@ -59,7 +60,10 @@ def _trace_window(rng: np.random.Generator) -> tuple[str, Scenario]:
         cluster, day = int(rng.integers(1, 7)), int(rng.integers(40))
         name, trace = f"ITP {cluster:02}", f"{ITP.format(f'{cluster}')}?from={day}d&limit={limit}"
     load, slot = float(rng.choice([0.5, 1, 1, 2, 4])), str(rng.choice(["20min", "20min", "5min"]))
-    scenario = ScenarioSource(trace=trace, slot=slot, load=load).scenario(0)[0]
+    try:
+        scenario = ScenarioSource(trace=trace, slot=slot, load=load).scenario(0)[0]
+    except InputError:  # the trace ends before that day
+        return _trace_window(rng)
     return f"{name} from day {day}, {limit} jobs, load {load:g}, slots of {slot}", scenario
 
 
