@@ -19,6 +19,7 @@ from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client, Endpoint
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import (
+    Executor,
     ExecutorCapabilities,
     ExecutorOptions,
     GenerationSpec,
@@ -27,6 +28,7 @@ from shadowprice.executors.contract import (
     ServerAllocation,
 )
 from shadowprice.executors.registry import create_executor
+from shadowprice.service.execution.observer import ObservingExecutor
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
@@ -42,7 +44,7 @@ CLUSTER = {
 
 
 class Witness(FakeExecutor):
-    """Sees what it is told to see, and notes every order."""
+    """Observes the jobs in ``sees``, and records every command."""
 
     capabilities = ExecutorCapabilities(observes=True)
 
@@ -66,11 +68,11 @@ class Witness(FakeExecutor):
         self.orders.append(f"stop {job}")
         return Receipt.ACCEPTED
 
-    async def forget(self, job: str, generation: int) -> None:
-        self.orders.append(f"forget {job}")
+    async def acknowledge_end(self, job: str, generation: int) -> None:
+        self.orders.append(f"acknowledge_end {job}")
 
-    async def discard(self, job: str) -> None:
-        self.orders.append(f"discard {job}")
+    async def delete_job_data(self, job: str) -> None:
+        self.orders.append(f"delete_job_data {job}")
 
 
 def short(name: str, **changes: Any) -> dict[str, Any]:
@@ -116,6 +118,15 @@ def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: b
             looks = witness.looks
             wait_until(lambda: witness.looks > looks + 1)
         assert witness.orders == []
+
+
+def test_the_witness_records_every_command_of_the_contract() -> None:
+    """A method that is renamed in the contract would not be recorded."""
+    queries = {"capabilities", "list", "watch", "logs"}
+    members = {name for name in vars(Executor) if not name.startswith("_")}
+    commands = members - queries - set(vars(ObservingExecutor))
+    assert commands == {"start", "stop", "acknowledge_end", "delete_job_data"}
+    assert commands <= set(vars(Witness))
 
 
 def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:

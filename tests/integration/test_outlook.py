@@ -174,6 +174,34 @@ def test_a_promised_job_is_told_when_it_starts_and_completes(live: RunningServic
     assert [change["key"] for change in quote["outlook"]["changes"]] == ["worker.gpu"]
 
 
+def quoted_outlook(live: RunningService, record: dict[str, Any]) -> dict[str, Any]:
+    answer = live.client.post("/v1/quote", json=record, params={"outlook": True})
+    assert answer.status_code == 200, answer.text
+    outlook = dict(answer.json()["outlook"])
+    del outlook["seconds"]
+    return outlook
+
+
+def test_a_quote_for_the_name_of_an_open_job_describes_the_quoted_job(live: RunningService) -> None:
+    live.client.post("/v1/jobs", json=job("a", 1))
+    live.client.delete("/v1/jobs/a")
+    # The key of the second job isn't its name, because the name was used before.
+    for record in (job("a", 4, 2.0), job("b", 1, 2.0)):
+        assert live.client.post("/v1/jobs", json=record).json()["state"] == "admitted"
+    first = live.client.get("/v1/prices", params={"slots": 1}).json()["slots"][0]["begins"]
+    begins = datetime.fromisoformat(first)
+    unworthy = {"utility": {"kind": "constant", "value": 0.1}}
+    for name in ("a", "b"):
+        promised = quoted_outlook(live, job(name, 3, 1.0))
+        assert datetime.fromisoformat(promised["completes"]) == begins + timedelta(hours=1)
+        assert promised == quoted_outlook(live, job("new", 3, 1.0))
+        waiting = quoted_outlook(live, job(name, 4, 2.0, **unworthy))
+        assert datetime.fromisoformat(waiting["starts"]) == begins + timedelta(hours=2)
+        assert (waiting["resource"], waiting["admitted_now"]) == ("gpu", False)
+        assert waiting["changes"]
+        assert waiting == quoted_outlook(live, job("new", 4, 2.0, **unworthy))
+
+
 def test_the_commands_print_it(
     live: RunningService,
     tmp_path: Path,

@@ -772,7 +772,9 @@ def test_a_job_names_why_its_generation_cannot_be_ended(tmp_path: Path) -> None:
         runner.pending.retry_later(entry, PolicyError("of secret"))
         entry.due = float("inf")
         text = live.client.get("/v1/jobs/own").json()["obstacle"]
-        assert text.startswith("generation 3 of 'own' can't be started or ended: a report of it")
+        assert text.startswith(
+            "generation 3 of 'own' can't be started or ended: the report of its end"
+        )
         [warning] = live.client.get("/v1/service").json()["warnings"]
         assert (warning["job_id"], warning["message"]) == (own["id"], text)
         assert live.client.get("/readyz").status_code == 503

@@ -255,7 +255,7 @@ class JobOutlook(ApiRecord):
         description="when a waiting job starts at the latest, if its plans hold and no job arrives"
     )
     completes: datetime | None = Field(
-        description="when a job that starts then completes, if its work and speed are as stated"
+        description="completion if the job starts at `starts`, with the stated work and speed"
     )
     abandoned: datetime | None = Field(
         description="when a waiting job is abandoned instead, because it couldn't end in time"

@@ -780,3 +780,4 @@ def test_an_abandoned_job_is_told_the_slot_in_which_its_remaining_work_would_end
         slot += 1
     assert refusal.reason is reason
     assert refusal.completion == slot
+    assert f"it could complete in slot {slot} at the earliest" in refusal.message

@@ -22,8 +22,8 @@ CALENDAR = SlotCalendar.starting(
         ("earns 3 if completed in slot 5", "earns 3 if completed by 2026-01-01T01:00:00Z"),
         ("planned for slot 2 at best", "planned for 2026-01-01T00:30:00Z at best"),
         (
-            "slot 2 is the first in which it could complete",
-            "2026-01-01T00:30:00Z is the first in which it could complete",
+            "it could complete in slot 2 at the earliest",
+            "it could complete at 2026-01-01T00:30:00Z at the earliest",
         ),
         ("its utility is 0 from slot 6 on", "its utility is 0 from 2026-01-01T01:00:00Z on"),
         ("a slot on average until slot 6", "a slot on average until 2026-01-01T01:00:00Z"),

@@ -13,11 +13,14 @@ from shadowprice.core.errors import EventError, PolicyError
 from shadowprice.executors.contract import (
     Ended,
     Ending,
+    InvalidProgress,
+    PartlyEnded,
     Report,
     ServerGone,
     ServerInfo,
     ServerSeen,
     Started,
+    StartRefused,
 )
 from shadowprice.service.execution.reconciler import Reconciler
 from shadowprice.service.execution.server_discovery import ServerDiscovery
@@ -25,6 +28,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import SetServerAvailability, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
+from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.state.submission import read_submissions
 from tests.support.simulated_hours import CLUSTER, SLOT, SimulatedHour, disk_full_error
 
@@ -121,6 +125,7 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
         assert hour.runner.health_error == f"{said}{type(error).__name__}: {error}"
         [obstacle] = hour.runner.obstacles()
         assert (obstacle.job, obstacle.generation) == ("bad", 1)
+        assert obstacle.reason.startswith("the report of its end can't be recorded")
         assert str(error) not in obstacle.reason  # it may name other tenants' jobs
         await hour.hear()  # its pause is not over
         assert hour.failures == 1
@@ -166,11 +171,38 @@ def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
         bug = Bug(monkeypatch, "job", PolicyError("a passing bug"))
         await hour.hear(Started(1, "job", 1, hour.world.now))
         assert hour.runner.health_error is not None
+        assert hour.runner.obstacles() == []  # it runs, and can end
         bug.mended = True
         await hour.hear(hour.end("job"))
         assert hour.state("job") == "finished"
         assert hour.runner.health_error is None
         assert not hour.runner.pending.kept
+
+    play(tmp_path, scenario)
+
+
+def test_only_an_end_or_a_refused_start_that_cannot_be_recorded_is_an_obstacle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        Bug(monkeypatch, "job", PolicyError("a passing bug"))
+        now = hour.world.now
+        for report in (
+            InvalidProgress("job", 1, now, "steps: expected an integer"),
+            PartlyEnded("job", 1, now, ("worker-0",), ("worker-1",)),
+        ):
+            await hour.hear(report)
+            assert hour.runner.health_error is not None
+            await hour.runner.record_reports()
+            assert hour.runner.obstacles() == []
+        with hour.store.reading() as connection:
+            kinds = [event.kind for event in list_events(connection, after=0, job="job")]
+        assert "obstructed" not in kinds
+        await hour.hear(StartRefused(2, "job", 2, now, "a server is missing"))
+        [obstacle] = hour.runner.obstacles()
+        assert (obstacle.job, obstacle.generation) == ("job", 2)
+        assert obstacle.reason.startswith("the report of its refused start can't be recorded")
 
     play(tmp_path, scenario)
 

@@ -30,10 +30,10 @@ def could_be_promised(refusal: Refusal) -> bool:
 
 
 def refuse_no_value(job: Job, done: int) -> Refusal:
-    """Return the refusal of a job without utility in the first slot in which it can complete."""
+    """Return the refusal of a job whose utility is 0 at its earliest completion."""
     return Refusal(
         RefusalReason.NO_VALUE,
-        f"its utility is 0 by slot {done}, the first in which it could complete",
+        f"it could complete in slot {done} at the earliest, when its utility is 0",
         value=utility_value(job.utility, done - job.arrival),
         completion=done,
     )
@@ -43,7 +43,7 @@ def refuse_past_end(job: Job, done: int) -> Refusal:
     """Return the refusal of a job that the end of the timespan keeps from completing."""
     return Refusal(
         RefusalReason.TOO_LATE,
-        f"slot {done} is the first in which it could complete, and the timespan ends before",
+        f"it could complete in slot {done} at the earliest, and the timespan ends before",
         value=utility_value(job.utility, done - job.arrival),
         completion=done,
         bottleneck="end of the timespan",

@@ -724,12 +724,15 @@ async def quote(
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook:
         return resource
+    # A quote uses what was observed of the open job of the name, so its outlook does too.
+    open_job = driver.published.job_with_qualified_name(submission.qualified_name)
     answer = await service.outlooks.build(
         driver,
-        submission.qualified_name,
+        submission.qualified_name if open_job is None else open_job.key,
         submission.record,
         tenant=caller.scope,
         waits=resource.answer != "refused",
         promised=resource.answer == "admitted",
+        quoted=True,
     )
     return resource.model_copy(update={"outlook": answer})

@@ -126,7 +126,7 @@ class ExecutionController:
     def obstacles(self) -> list[Obstacle]:
         """Return the generations that can't be started or ended, or that end too slowly.
 
-        Also those whose reports can't be recorded: no later generation starts before their end is.
+        Include generations whose end can't be recorded, because the job's next one waits for that.
         """
         executor = self.executor
         found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []

@@ -55,16 +55,22 @@ class PendingReports:
         return next((entry.fault for entry in self.kept.values() if entry.fault), None)
 
     def obstacles(self) -> list[Obstacle]:
-        """Return the generations of which a report can't be recorded.
+        """Return the generations whose end or refused start can't be recorded.
 
-        Errors may name other tenants' jobs, so only `fault` has their texts.
+        Other reports, such as invalid progress, keep no generation from its end. Errors may name
+        other tenants' jobs, so only `fault` has their texts.
         """
-        reason = "a report of it can't be recorded, and is retried; see the log of the service"
-        return [
-            Obstacle(entry.report.job, entry.report.generation, (), reason)
-            for entry in self.kept.values()
-            if entry.fault and not isinstance(entry.report, ServerSeen | ServerGone)
-        ]
+        obstacles = []
+        for entry in self.kept.values():
+            report = entry.report
+            if entry.fault and isinstance(report, Ended | StartRefused):
+                subject = "end" if isinstance(report, Ended) else "refused start"
+                reason = (
+                    f"the report of its {subject} can't be recorded, and is retried; see the log "
+                    "of the service"
+                )
+                obstacles.append(Obstacle(report.job, report.generation, (), reason))
+        return obstacles
 
     @property
     def due(self) -> list[PendingReport]:

@@ -73,6 +73,7 @@ class OutlookQueue:
         tenant: str | None,
         waits: bool,
         promised: bool = False,
+        quoted: bool = False,
     ) -> JobOutlook:
         """Return the outlook of a job; see `build_outlook` for the other parameters.
 
@@ -83,7 +84,7 @@ class OutlookQueue:
         async with self._turns.turn(tenant):
             fork = await driver.do(ForkEngine(key, JobSpec.model_validate(record)))
             return await asyncio.to_thread(
-                build_outlook, fork, record, waits=waits, promised=promised
+                build_outlook, fork, record, waits=waits, promised=promised, quoted=quoted
             )
 
 
@@ -113,19 +114,25 @@ class _ClockDeadlines:
 
 
 def build_outlook(
-    fork: EngineFork, record: Mapping[str, Any], *, waits: bool, promised: bool = False
+    fork: EngineFork,
+    record: Mapping[str, Any],
+    *,
+    waits: bool,
+    promised: bool = False,
+    quoted: bool = False,
 ) -> JobOutlook:
     """Return the outlook of a job that waits or was refused; ``record`` is its submission.
 
     Changes of a waiting job get it a promise, or let it start at once. A ``promised`` job needs
-    none, and only waits for its start. A job that the engine doesn't know arrives now.
+    none, and only waits for its start. A ``quoted`` job arrives now, beside an open job of its name
+    if there is one. So does any other job that the engine doesn't know.
     """
     started = time.thread_time()
     engine, calendar = fork.engine, fork.calendar
     wait = _Wait()
     if waits:
         future, name = clone(engine), fork.job.name
-        if name in engine.open_jobs:
+        if name in engine.open_jobs and not quoted:
             engine.handle(JobCancelled(engine.slot, name))
         else:
             arriving = _rename(fork.job, engine)

@@ -18,6 +18,7 @@ _BEFORE: Final = re.compile(
     r"(\d{1,15})\b"
 )
 _BY: Final = re.compile(r"\b(?:(by|in|for) )?(the end of )?slot (\d{1,15})\b")
+_EARLIEST: Final = re.compile(r"\bin slot (\d{1,15}) at the earliest\b")
 _OR_LATER: Final = re.compile(r"\bin slot (\d{1,15}) or later\b")
 _COUNT: Final = re.compile(r"(?<![\w.+-])(\d{1,12}(?:\.\d{1,12})?) slots?\b(?! \(\d)")
 _BARE: Final = re.compile(
@@ -57,6 +58,7 @@ def with_clock_times(text: str, calendar: SlotCalendar) -> str:
         return text
     text = _BARE.sub(bare, text)  # a second count of a sentence
     text = _SPAN.sub(span, text)
+    text = _EARLIEST.sub(lambda match: f"at {end(match[1])} at the earliest", text)
     text = _OR_LATER.sub(lambda match: f"at {start(match[1])} or later", text)
     text = _BEFORE.sub(lambda match: f"{_AT.get(match[1], match[1])} {start(match[2])}", text)
     return _COUNT.sub(count, _BY.sub(by, text))

@@ -139,8 +139,10 @@ def placement_costs(
 ) -> dict[str, float]:
     """Return the costs of jobs' placements in the slot of a view, by job.
 
-    Prices are those without the placement itself, as on an admission. The price of a server depends
-    on the use of that server only, so placements on different servers are priced together.
+    The cost is that of posted prices without the placement itself. An admission may cost more:
+    `rolling` has a minimum for the dominant share, and prices for each tenant with a share. The
+    price of a server depends on the use of that server only, so placements on different servers
+    are priced together.
     """
     capacity = view.cluster.capacity
     limited = (capacity > 0) & (capacity < UNLIMITED)
