@@ -75,12 +75,12 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
 _POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _GPU: Final = re.compile(
-    r"(?:gres[/:]|[\w-]+\.com/)?gpu(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
+    r"(?:gres[/:]|[\w-]+\.com/)?gpus?(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
     r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
 _OTHER: Final = re.compile(
-    r"(?!(?:gres[/:]|[\w-]+\.com/)?gpu\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE
+    r"(?!(?:gres[/:]|[\w-]+\.com/)?gpus?\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE
 )
 """A resource that isn't counted; what looks like GPUs must be readable."""
 _TYPED: Final = (
@@ -101,7 +101,11 @@ _COMMA_NUMBERS: Final = (
 _COMMA_NUMBER: Final = r"^\s*([\d.]+),(\d+)( ?[A-Za-z]*)\s*$"
 _POINTS_ONLY: Final = r"^\s*\d{1,3}(?:\.\d{3})+( ?[A-Za-z]*)\s*$"
 
-_NO_TYPES: Final = frozenset({"cpu", "mem", "node", "billing", "gpu", "gpus"})
+_NO_TYPES: Final = frozenset(
+    {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "node", "nodes"}
+    | {"task", "tasks"}
+)
+"""Words beside a number that aren't a type of GPU."""
 
 _STATES: Final[Mapping[str, str]] = {
     word: status

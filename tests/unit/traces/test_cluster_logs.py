@@ -334,6 +334,12 @@ def test_short_and_wrong_durations() -> None:
         ("0.5", 0.5, None),
         ("gpu:2", 2.0, None),
         ("gpu", 1.0, None),
+        ("gpus=2", 2.0, None),
+        ("gpus:2", 2.0, None),
+        ("GPUs: 2", 2.0, None),
+        ("gpus=2,cpus=4", 2.0, None),
+        ("gpus:a100:2", 2.0, "a100"),
+        ("cpus=4", None, None),
         ("gpu:a100:2", 2.0, "a100"),
         ("gpu:a100:2(S:0-1)", 2.0, "a100"),
         ("gres/gpu=4", 4.0, None),
@@ -646,10 +652,16 @@ def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
     assert jobs.select("gpus", "memory").row(0) == (0.5, 15 * 10**8)
 
 
-@pytest.mark.parametrize("text", ["foo:bar", "tesla", "gpu=two", "rtx3090"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("foo:bar", "tesla", "gpu=two", "gpus=two", "gpus=two,cpus=4", "rtx3090"),
+        *("4 x cores", "2 x nodes", "cpus x 2", "4 x CPUs", "1 x core", "memory: 64", "2 x tasks"),
+    ],
+)
 def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="is no number of GPUs"):
-        read(tmp_path, f"id,submit,duration,gpus\n1,0,60,{text}\n")
+        read(tmp_path, f'id,submit,duration,gpus\n1,0,60,"{text}"\n')
 
 
 def test_gpus_of_other_makes_and_of_parts(tmp_path: Path) -> None:
