@@ -93,13 +93,16 @@ _TYPED: Final = (
 _COUNTED: Final = re.compile(r"(?P<count>\d+) ?(?:x ?)?gpus?", re.IGNORECASE)
 _GROUPED: Final = re.compile(r"\d{1,3}(?:([ \u00a0\u202f'\u2019])\d{3})(?:\1\d{3})*(?:[.,]\d+)?")
 """A number whose thousands aren't separated by a mark that may be a decimal one."""
-_POINT_NUMBERS: Final = r"^\s*\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})\b"
+_POINT_NUMBERS: Final = (
+    r"^\s*(?:\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})|\d+\.(?:\d{1,2}|\d{4,})|0\.\d+)"
+    r"(?: ?[A-Za-z]+)?\s*$"
+)
 _COMMA_NUMBERS: Final = (
     r"^\s*(?:\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})|\d+,(?:\d{1,2}|\d{4,})|\d{4,},\d+|0,\d+)"
     r"(?: ?[A-Za-z]+)?\s*$"
 )
 _COMMA_NUMBER: Final = r"^\s*([\d.]+),(\d+)( ?[A-Za-z]*)\s*$"
-_POINTS_ONLY: Final = r"^\s*\d{1,3}(?:\.\d{3})+( ?[A-Za-z]*)\s*$"
+_POINTS_ONLY: Final = r"^\s*[1-9]\d{0,2}(?:\.\d{3})+( ?[A-Za-z]*)\s*$"
 
 _NO_TYPES: Final = frozenset(
     {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "node", "nodes"}
@@ -433,22 +436,24 @@ def parse_number(text: str) -> float | None:
 def with_points(texts: pl.Series) -> pl.Series:
     """Write the numbers of a column with decimal points, if any of them has a decimal comma.
 
-    ``1,000`` is a thousand only if no other number of its column shows that commas are decimal.
+    ``1,000`` is a thousand only if no other number of its column shows that commas are decimal. If
+    others show that points are decimal too, only numbers of one meaning are rewritten.
     """
-    found = texts.to_frame("t").select(
-        point=pl.col("t").str.contains(_POINT_NUMBERS).any(),
-        comma=pl.col("t").str.contains(_COMMA_NUMBERS).any(),
-    )
-    if not found["comma"].item() or found["point"].item():
-        return texts
     text = pl.col("t")
+    has_comma = text.str.contains(_COMMA_NUMBERS)
+    found = texts.to_frame("t").select(
+        point=text.str.contains(_POINT_NUMBERS).any(), comma=has_comma.any()
+    )
+    if not found["comma"].item():
+        return texts
+    is_rewritten = has_comma if found["point"].item() else pl.lit(True)
     number = text.str.extract(_COMMA_NUMBER, 1).str.replace_all(".", "", literal=True)
     decimals, unit = text.str.extract(_COMMA_NUMBER, 2), text.str.extract(_COMMA_NUMBER, 3)
     whole = text.str.replace_all(".", "", literal=True)
     return texts.to_frame("t").select(
-        pl.when(number.is_not_null())
+        pl.when(is_rewritten & number.is_not_null())
         .then(pl.concat_str(number, pl.lit("."), decimals, unit))
-        .when(text.str.contains(_POINTS_ONLY))
+        .when(is_rewritten & text.str.contains(_POINTS_ONLY))
         .then(whole)
         .otherwise(text)
         .alias(texts.name)

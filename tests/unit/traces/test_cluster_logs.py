@@ -648,6 +648,14 @@ def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
         *(7200.0, 7200.5, 7200.0, 1007200.5),
     ]
     assert values(["1,5 h", "0,25 h"]) == [5400.0, 900.0]
+    # A zero doesn't begin thousands, and both marks may be decimal in one column.
+    assert values(["0,5", "0.125"]) == [0.5, 0.125]
+    assert values(["1,5", "0.125", "7.200", "1,25 h", "1.007.200"]) == [
+        *(1.5, 0.125, 7.2, 4500.0, 1007200.0),
+    ]
+    assert values(["1,5", "2.25", "7.200"]) == [1.5, 2.25, 7.2]
+    assert values(["1,5", "2.2512", "7.200 s"]) == [1.5, 2.2512, 7.2]
+    assert values(["1,5", "7.200 s"]) == [1.5, 7200.0]
     jobs = read(tmp_path, f"{head}1;0;60;0,5;1,5\n").jobs
     assert jobs.select("gpus", "memory").row(0) == (0.5, 15 * 10**8)
 
