@@ -211,6 +211,17 @@ def choose_columns(
     return columns
 
 
+def time_columns(
+    header: TableHeader, filled: Sequence[str], mapping: Mapping[str, str]
+) -> list[str]:
+    """Return the columns that are mapped to times, or whose header looks like a time."""
+    mapped = [mapping[meaning] for meaning in HEADERS if meaning in TIMES and mapping.get(meaning)]
+    names = [_mapped_name(header, column) for column in mapped]
+    for meaning in HEADERS:
+        names += _candidates(meaning, filled) if meaning in TIMES else []
+    return list(dict.fromkeys(names))
+
+
 def _mapped_name(header: TableHeader, column: str) -> str:
     if not column or column in header.names:
         return column

@@ -323,16 +323,22 @@ def _parse_times(texts: pl.Series, form: str) -> pl.Series:
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 
 
-def date_order(columns: Iterable[pl.Series]) -> Order:
-    """Return whether dates such as 3/25/2024 in any column show that days or months come first."""
-    orders = set[Order]()
+def date_order(columns: Iterable[pl.Series]) -> tuple[Order, str]:
+    """Return which number of dates is shown to be the day, and the column that shows it.
+
+    3/25/2024 shows that months come first. Both are empty if no column shows it, or if columns
+    contradict each other.
+    """
+    shown_by: dict[Order, str] = {}
     for texts in columns:
         first, second = (
             texts.str.extract(_NUMERIC_DATE, group).cast(pl.Int64, strict=False) for group in (1, 2)
         )
-        orders |= {"dmy"} if (first > 12).any() else set()
-        orders |= {"mdy"} if (second > 12).any() else set()
-    return orders.pop() if len(orders) == 1 else ""
+        if (first > 12).any():
+            shown_by.setdefault("dmy", texts.name)
+        if (second > 12).any():
+            shown_by.setdefault("mdy", texts.name)
+    return next(iter(shown_by.items())) if len(shown_by) == 1 else ("", "")
 
 
 def _day_or_month_first(

@@ -297,9 +297,23 @@ def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
     for end, start in (("25/04/2024", "2024-04-03"), ("04/25/2024", "2024-03-04")):
         other = f"submit,start,end,gpus\n03/04/2024 10:00,03/04/2024 10:00,{end} 10:00,1\n"
         assert str(read(tmp_path, other).start) == f"{start} 10:00:00"
-    both = "submit,duration,gpus,from,to\n03/04/2024,60,1,25/04/2024,04/25/2024\n"
+    both = (
+        "submit,start,duration,gpus,end,created\n03/04/2024,03/04/2024,60,1,25/04/2024,04/25/2024\n"
+    )
     with pytest.raises(InputError, match="can't be distinguished"):
         read(tmp_path, both)
+
+
+@pytest.mark.parametrize("version", ["3.13.10", "13.3.10"])
+def test_only_times_show_whether_days_or_months_come_first(tmp_path: Path, version: str) -> None:
+    head = "submit,duration,gpus,python,Created\n"
+    row = f"03/04/2024 10:00,60,1,{version},"
+    with pytest.raises(InputError, match="can't be distinguished"):
+        read(tmp_path, f"{head}{row}\n")
+    trace = read(tmp_path, f"{head}{row}25/04/2024 10:00\n")
+    assert str(trace.start) == "2024-04-03 10:00:00"
+    note = "dates of column 'submit': days come first, as column 'Created' shows"
+    assert notes(trace)[note] == ("read", 1)
 
 
 @given(st.integers(0, 10**7))

@@ -29,6 +29,7 @@ from shadowprice.traces.log_columns import (
     parse_mapping,
     read_header,
     seconds_unit,
+    time_columns,
 )
 from shadowprice.traces.log_values import (
     Order,
@@ -148,7 +149,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
             for name in header.names
             if table.frame.select(~is_nothing(pl.col(name)).all()).item()
         ]
-        log = _Log(table, zone, cast(Order, order))
+        log = _Log(table, zone, cast(Order, order), time_columns(header, filled, mapping))
         columns = choose_columns(header, filled, mapping, log.misfit)
         return _read_jobs(path, log, columns, reading)
 
@@ -186,6 +187,8 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
             column = names[meaning]
             text = f"{meaning}: column {quote_for_display(column)}"
             reading.tally.add("read", text, counts[column])
+            if column in log.order_notes:
+                reading.tally.add("read", log.order_notes[column], counts[column])
         elif meaning in columns.ignored:
             column, reason = columns.ignored[meaning]
             text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
@@ -226,10 +229,15 @@ def _without_zero_times(texts: pl.Series) -> pl.Series:
 class _Log:
     """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
 
-    def __init__(self, table: CheckedTable, zone: str, order: Order) -> None:
+    def __init__(
+        self, table: CheckedTable, zone: str, order: Order, time_columns: Sequence[str]
+    ) -> None:
         self.table = table
+        self.order_notes: dict[str, str] = {}
+        """By column of times, which other column showed the order of its days and months."""
         self._zone = zone
         self._order = order
+        self._time_columns = time_columns
         self._columns = LogColumns({}, frozenset(), {})
         self._names = self._columns.names
         # Of the rows before checks: a guess that fits is read only once.
@@ -336,10 +344,15 @@ class _Log:
                 times = read(self._order)
             except InputError:
                 # Dates of one log have one form, and another column may show it.
-                columns = self.table.frame.select(pl.selectors.string()).get_columns()
-                if not (order := date_order(columns)):
+                order, shown_by = date_order(self.table.frame[name] for name in self._time_columns)
+                if not order:
                     raise
                 times = read(order)
+                first = "days" if order == "dmy" else "months"
+                self.order_notes[column] = (
+                    f"dates of column {quote_for_display(column)}: {first} come first, "
+                    f"as column {quote_for_display(shown_by)} shows"
+                )
             self._read_times_of[column] = times
         return self._read_times_of[column]
 
