@@ -325,6 +325,12 @@ def seconds_unit(name: str) -> float:
     return _unit(name, UNIT_SECONDS)
 
 
+def states_seconds_unit(name: str) -> bool:
+    """Return whether a header ends with a unit of time."""
+    words = _words(name)
+    return len(words) > 1 and words[-1] in UNIT_SECONDS
+
+
 def bytes_unit(name: str) -> float:
     """Return the bytes of the unit that a header ends with, such as ``Memory_GB``, else 1."""
     return _unit(name, _UNIT_BYTES)

@@ -645,6 +645,22 @@ def test_the_unit_of_run_times_without_one_is_found(
     assert notes(stated)["run time differs from the end minus the start"] == ("kept", 4)
 
 
+def test_a_stated_unit_of_run_times_is_kept(tmp_path: Path) -> None:
+    def durations(header: str, *rows: tuple[int, str]) -> list[float]:
+        text = "".join(f"0,0,{span},{ran},1\n" for span, ran in rows)
+        return list(read(tmp_path, f"submit,start,end,{header},gpus\n{text}").jobs["duration"])
+
+    minute = [(3600 * n, f"{60 * n}") for n in range(1, 5)]
+    assert durations("runtime", *minute) == [3600.0, 7200.0, 10800.0, 14400.0]
+    assert durations("runtime_seconds", *minute) == [60.0, 120.0, 180.0, 240.0]
+    for text in ("0:01:00", "60s", "1m"):
+        assert durations("runtime", *[(3600, text)] * 4) == [60.0] * 4
+    hours = [(7200, "2"), (10800, "3"), (14400, "4"), (3960, "1.1h")]
+    assert durations("runtime", *hours) == pytest.approx([7200, 10800, 14400, 3960])
+    # Two may agree by chance, as suspended jobs do.
+    assert durations("runtime", *minute[:2]) == [60.0, 120.0]
+
+
 def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
     head = "id;submit;duration;gpus;memory_gb\n"
 

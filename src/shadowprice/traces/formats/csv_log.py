@@ -29,6 +29,7 @@ from shadowprice.traces.log_columns import (
     parse_mapping,
     read_header,
     seconds_unit,
+    states_seconds_unit,
     time_columns,
 )
 from shadowprice.traces.log_values import (
@@ -58,6 +59,7 @@ _UNITS_TO_FIND: Final = (
 )
 _EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be rounded
 _MIN_SHARE: Final = 0.9  # of run times whose unit is the same
+_MIN_EQUAL: Final = 3  # run times that show a unit: that of a suspended job may agree by chance
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
@@ -315,22 +317,26 @@ class _Log:
             self.table.count_repairs(is_unknown, "state is none that is known", "kept")
 
     def _compare_durations(self) -> None:
-        """Find the unit of run times without one from the starts and ends.
+        """Find the unit of plain numbers of run times from the starts and ends.
 
         Run times that still differ from them are counted: a job may have been suspended.
         """
         span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
+        texts = self._plain(self._texts("duration"), "duration")
+        numbers = each(texts, parse_number, pl.Float64())
+        is_plain = pl.lit(numbers.is_not_null()) & (duration > 0)
         ratio = self.table.frame.select(
-            pl.when((span > 0) & (duration > 0)).then(span / duration)
+            pl.when(is_plain & (span > 0)).then(span / duration)
         ).to_series()
         column = self._names.get("duration", "")
-        stated = seconds_unit(column) != 1.0 or ratio.is_between(*_EQUAL).any()
-        for unit, seconds in () if stated or not ratio.count() else _UNITS_TO_FIND:
-            share = (ratio / seconds).is_between(*_EQUAL).mean()
-            if isinstance(share, float) and share >= _MIN_SHARE:
-                self.table.frame = self.table.frame.with_columns(_duration=duration * seconds)
+        is_stated = states_seconds_unit(column) or ratio.is_between(*_EQUAL).any()
+        for unit, seconds in () if is_stated else _UNITS_TO_FIND:
+            equal = int((ratio / seconds).is_between(*_EQUAL).sum())
+            if equal >= max(_MIN_EQUAL, _MIN_SHARE * ratio.count()):
+                in_seconds = pl.when(is_plain).then(duration * seconds).otherwise(duration)
                 reason = f"run time of column {quote_for_display(column)} is in {unit}"
-                self.table.count_repairs(duration > 0, f"{reason}, as start and end show")
+                self.table.count_repairs(is_plain, f"{reason}, as start and end show")
+                self.table.frame = self.table.frame.with_columns(_duration=in_seconds)
                 break
         differs = (span - duration).abs() > CLOCK_SKEW
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
