@@ -133,12 +133,25 @@ def test_a_guessed_column_that_does_not_fit_is_not_used(
 
 
 def test_a_negative_wait_is_none(tmp_path: Path) -> None:
-    log = "submit,wait,duration,gpus\n0,-1,60,1\n5,4,60,1\n"
+    log = "submit,wait,duration,gpus\n0,-61,60,1\n5,4,60,1\n"
     trace = read(tmp_path, log)
     assert trace.jobs["queue"].to_list() == [None, None]
-    assert "wait: column 'wait' isn't used: line 2: '-1' is not a duration" in notes(trace)
-    with pytest.raises(InputError, match="line 2: wait '-1' is not a duration"):
+    assert "wait: column 'wait' isn't used: line 2: '-61' is not a duration" in notes(trace)
+    with pytest.raises(InputError, match="line 2: wait '-61' is not a duration"):
         read(tmp_path, log, "?map=wait=wait")
+
+
+@pytest.mark.parametrize("options", ["", "?map=wait=wait"])
+def test_clocks_that_differ_and_unlimited_waits_do_not_cost_the_others(
+    tmp_path: Path, options: str
+) -> None:
+    log = "submit,wait,duration,gpus\n0,-1,60,1\n5,4,60,1\n9,UNLIMITED,60,1\n"
+    trace = read(tmp_path, log, options)
+    assert trace.jobs["queue"].to_list() == [0.0, 4.0, None]
+    found = notes(trace)
+    assert found["wait: column 'wait'"] == ("read", 3)
+    assert found["started up to a minute before its submission: clocks differ"] == ("repaired", 1)
+    assert found["unlimited wait: it isn't known"] == ("kept", 1)
 
 
 @pytest.mark.parametrize("end", ["2024-01-02 03:00:50", "2024-01-02 09:00:00"])

@@ -401,8 +401,10 @@ class _Log:
         """Add the starts of jobs of which the log has the submission and the wait."""
         if "wait" not in self._names:
             return
-        waits = self._values("wait")
-        self._add("wait", waits, pl.Float64())
+        self._read("wait")
+        is_unlimited = pl.col("_wait").is_infinite()
+        self.table.count_repairs(is_unlimited, "unlimited wait: it isn't known", "kept")
+        waits = self._values("wait").replace(float("inf"), None)
         if "submit" not in times:
             return
         submit = times["submit"]
@@ -519,8 +521,9 @@ def _seconds(column: str, text: str) -> float | None:
 
 
 def _wait(column: str, text: str) -> float | None:
-    seconds = _seconds(column, text)
-    return None if seconds is None or seconds < 0 else seconds
+    """Return a wait in seconds; infinity for UNLIMITED, below 0 if clocks differ."""
+    seconds = _limit(column, text)
+    return None if seconds is None or seconds < -CLOCK_SKEW else seconds
 
 
 def _limit(column: str, text: str) -> float | None:
