@@ -104,6 +104,24 @@ def test_a_wrong_deadline_is_refused_if_mapped_and_else_not_used(
     assert notes(trace)[note] == ("ignored", 1)
 
 
+@pytest.mark.parametrize("options", ["", "?map=deadline=deadline"])
+def test_one_wrong_deadline_does_not_cost_the_others(tmp_path: Path, options: str) -> None:
+    def log(first: str) -> str:
+        rows = [f"2024-03-05 10:{n:02},60,1,2024-03-05 11:{n:02}\n" for n in range(1, 20)]
+        return "".join(
+            ["submit,duration,gpus,deadline\n", f"2024-03-05 10:00,60,1,{first}\n", *rows]
+        )
+
+    with pytest.raises(InputError, match="line 2: deadline '2024-03-05 09:00' is before the sub"):
+        read(tmp_path, log("2024-03-05 09:00"), options)
+    skipping = f"{options}&skip_invalid=yes" if options else "?skip_invalid=yes"
+    trace = read(tmp_path, log("2024-03-05 09:00"), skipping)
+    assert trace.jobs["deadline"].to_list() == [3600.0 + 60 * n for n in range(19)]
+    for missing in ("0", ""):
+        trace = read(tmp_path, log(missing), options)
+        assert trace.jobs["deadline"].to_list() == [None, *(3660.0 + 60 * n for n in range(19))]
+
+
 @pytest.mark.parametrize(
     ("meaning", "column", "text", "kind"),
     [

@@ -60,6 +60,7 @@ _UNITS_TO_FIND: Final = (
 _EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be rounded
 _MIN_SHARE: Final = 0.9  # of run times whose unit is the same
 _MIN_EQUAL: Final = 3  # run times that show a unit: that of a suspended job may agree by chance
+_MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above, they are other values
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
@@ -427,10 +428,16 @@ class _Log:
         except InputError as error:
             self._faults.extend(error.faults)
             return
+        # A 0 among times since 1970 is a missing one.
+        is_zero = (texts.cast(pl.Float64, strict=False) == 0).fill_null(False)
+        values = pl.DataFrame({"seconds": times.seconds, "is_missing": is_zero})
+        is_missing = pl.col("is_missing") & times.absolute
+        seconds = values.select(pl.when(~is_missing).then("seconds")).to_series()
         submitted = self.table.frame.select(pl.coalesce("_submit", "_start")).to_series()
-        is_early = (times.seconds < submitted).fill_null(False)
-        other_clock = times.absolute is not absolute and times.seconds.drop_nulls().len()
-        if "deadline" in self._columns.guessed and (other_clock or is_early.any()):
+        is_early = (seconds < submitted).fill_null(False)
+        other_clock = times.absolute is not absolute and seconds.drop_nulls().len()
+        is_other = is_early.sum() > _MAX_EARLY_SHARE * seconds.count()
+        if "deadline" in self._columns.guessed and (other_clock or is_other):
             line = self.table.frame["line"].filter(is_early).head(1)
             early = f"line {line[0]}: it is before the submission" if len(line) else ""
             self._columns.ignore(
@@ -441,8 +448,11 @@ class _Log:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             self._faults.append(Fault(location, "counts from another beginning", _DEADLINE_HINT))
             return
-        self._add("deadline", times.seconds, pl.Float64())
-        self._expect("deadline", "is not a time", _DEADLINE_HINT)
+        self._add("deadline", seconds, pl.Float64())
+        is_read = texts.is_null() | times.seconds.is_not_null()
+        self._add("is_deadline_read", is_read, pl.Boolean())
+        message = "is not a time"
+        self._checks.append(Check(pl.col("_is_deadline_read"), column, message, _DEADLINE_HINT))
         self._add("is_early", is_early, pl.Boolean())
         message = "is before the submission"
         self._checks.append(Check(~pl.col("_is_early"), column, message, _DEADLINE_HINT))
