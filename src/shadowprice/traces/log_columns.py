@@ -121,10 +121,11 @@ def read_header(path: Path, head: str, mapping: Mapping[str, str]) -> TableHeade
 
 
 def _own_name(name: str, number: int) -> str:
-    """Return a name for a column that isn't empty, and none that importers use themselves."""
+    """Return a name that isn't empty, isn't used by importers, and isn't a pattern of polars."""
     if not name:
         return f"{_OWN}{number}"
-    return f"{_OWN}{name}" if name == "line" or name.startswith("_") else name
+    is_pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+    return f"{_OWN}{name}" if name == "line" or name.startswith("_") or is_pattern else name
 
 
 def _preamble(path: Path, head: str, mapped: AbstractSet[str]) -> tuple[int, str]:

@@ -412,7 +412,8 @@ def parse_bytes(text: str, unit: float = 1.0) -> int | None:
         return None
     number, letter, _ = match.groups()
     size = 1024 ** _POWERS[letter.lower()] if letter else unit
-    return int(float(number) * size)
+    amount = float(number) * size
+    return int(amount) if amount < 2**63 else None  # as many as a column of integers holds
 
 
 def memory_scope(text: str) -> str | None:

@@ -213,6 +213,23 @@ def test_columns_that_others_make_superfluous_are_not_listed_as_read(tmp_path: P
     }
 
 
+@pytest.mark.parametrize("name", ["*", "^.*$", "^s.*t$"])
+def test_headers_that_are_patterns_are_names(tmp_path: Path, name: str) -> None:
+    log = f"{name},submit,duration,gpus\n2,0,60,1\n4,5,60,1\n"
+    assert read(tmp_path, log).jobs["gpus"].to_list() == [1.0, 1.0]
+    assert read(tmp_path, log, f"?map=gpus={name}").jobs["gpus"].to_list() == [2.0, 4.0]
+    sacct = read(tmp_path, f"{SACCT_HEAD}|{name}\n{sacct_row('1')}|x\n", form="sacct")
+    assert sacct.jobs["job"].to_list() == ["1"]
+
+
+@pytest.mark.parametrize("memory", ["99999999999P", "9" * 400, "8192P"])
+def test_memory_above_all_integers_is_a_fault(tmp_path: Path, memory: str) -> None:
+    log = f"submit,duration,gpus,memory\n0,60,1,{memory}\n"
+    assert read(tmp_path, log).jobs["memory"].to_list() == [None]
+    with pytest.raises(InputError, match="is no amount of memory"):
+        read(tmp_path, log, "?map=memory=memory")
+
+
 def test_all_faults_of_a_log_are_listed_with_their_lines(tmp_path: Path) -> None:
     rows = [
         "a,2024-01-02 03:04:05,60,2,low,",
