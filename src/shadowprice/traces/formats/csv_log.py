@@ -253,7 +253,7 @@ class _Log:
         """Return why a column's values can't have a meaning, or None if they can.
 
         A job needs its times, run time and GPUs, so that one readable value is enough, and the
-        others are faults. Other columns are only of use as a whole.
+        others are faults. Other columns are only used if all of their values are readable.
         """
         self._names = {meaning: column}
         texts = self._texts(meaning)
