@@ -94,8 +94,8 @@ _DEADLINE_HINT: Final = (
             "1:30 is minutes and seconds, unless the header says h:mm"
         ),
         (
-            "run times in a unit that the header doesn't state are found if nearly all agree with "
-            "the starts and ends"
+            "run times in a unit that the header doesn't state are found if nearly all, and at "
+            "least three, agree with the starts and ends"
         ),
         (
             "1,000 is a thousand, unless another number of its column has a decimal comma (1,5 or "
