@@ -55,6 +55,9 @@ _MAGIC: Final = (
 
 _MAX_DIRECTORY_BYTES: Final = 1 << 20
 """Maximum size of a zip file's directory, because all of it is read at once."""
+_ZIP_END_MARK: Final = b"PK\x05\x06"
+_ZIP_END_BYTES: Final = 22
+"""Size of the record at the end of a zip file, without its comment."""
 _ZIP_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
 """Methods that need little memory, whatever the file states."""
 _MAX_LISTED: Final = 10  # files of a zip file that an error lists
@@ -121,16 +124,43 @@ def read_first_bytes(path: Path, size: int) -> bytes:
 def _open_member(path: Path) -> IO[bytes]:
     """Open the only file in a zip file."""
     with path.open("rb") as file:
-        tail = max(0, path.stat().st_size - (1 << 16) - 22)
+        tail = max(0, path.stat().st_size - (1 << 16) - _ZIP_END_BYTES)
         file.seek(tail)
-        end = file.read()
-    end = end[end.rfind(b"PK\x05\x06") :]
-    if len(end) < 22:
+        content = file.read()
+    position = _zip_end(content)
+    end = content[position : position + _ZIP_END_BYTES]
+    if position < 0 or len(end) < _ZIP_END_BYTES:
         raise EOFError
     if int.from_bytes(end[12:16], "little") > _MAX_DIRECTORY_BYTES:
         message = f"the directory of the zip file exceeds {_MAX_DIRECTORY_BYTES >> 20} MiB"
         raise InputError(Fault(str(path), message, "pack one file, with gzip"))
-    archive = zipfile.ZipFile(path)
+    # Without the comment, in which zipfile would find a mark too.
+    beginning = _Beginning(path, tail + position + _ZIP_END_BYTES)
+    try:
+        return io.BufferedReader(_Member(_only_member(path, beginning), beginning))
+    except BaseException:
+        beginning.close()
+        raise
+
+
+def _zip_end(content: bytes) -> int:
+    """Return where the record at a zip file's end begins, or -1 if there is none.
+
+    A comment follows it, which may contain the record's mark. Of several marks, the record is the
+    one whose comment reaches the end; if bytes were added after it, the last one.
+    """
+    last = position = content.rfind(_ZIP_END_MARK)
+    while position >= 0:
+        comment = position + _ZIP_END_BYTES
+        if comment + int.from_bytes(content[comment - 2 : comment], "little") == len(content):
+            return position
+        position = content.rfind(_ZIP_END_MARK, 0, position)
+    return last
+
+
+def _only_member(path: Path, file: IO[bytes]) -> IO[bytes]:
+    """Open the only file in an opened zip file."""
+    archive = zipfile.ZipFile(file)
     names = [entry.filename for entry in archive.infolist() if _is_content(entry)]
     if "[Content_Types].xml" in names:
         archive.close()
@@ -147,7 +177,48 @@ def _open_member(path: Path) -> IO[bytes]:
         archive.close()
         message = "is encrypted" if entry.flag_bits & 1 else "is packed with a rare zip method"
         raise InputError(Fault(str(path), message, "unzip it first"))
-    return archive.open(names[0])  # it keeps the archive's file open
+    return archive.open(names[0])
+
+
+class _Beginning(io.FileIO):
+    """The first bytes of a file, as a file of its own."""
+
+    def __init__(self, path: Path, size: int) -> None:
+        super().__init__(path)
+        self._size = size
+
+    def seek(self, position: int, whence: int = io.SEEK_SET, /) -> int:
+        if whence == io.SEEK_END:
+            return super().seek(self._size + position)
+        return super().seek(position, whence)
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        remaining = max(0, self._size - self.tell())
+        if size is None or size < 0:
+            size = remaining
+        return super().read(min(size, remaining)) or b""
+
+
+class _Member(io.RawIOBase):
+    """A file in a zip file, which closes the zip file too."""
+
+    def __init__(self, content: IO[bytes], archive: IO[bytes]) -> None:
+        self._content = content
+        self._archive = archive
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        target = memoryview(buffer).cast("B")
+        data = self._content.read(len(target))
+        target[: len(data)] = data
+        return len(data)
+
+    def close(self) -> None:
+        self._content.close()
+        self._archive.close()
+        super().close()
 
 
 def _is_content(entry: zipfile.ZipInfo) -> bool:

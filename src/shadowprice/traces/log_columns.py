@@ -121,10 +121,11 @@ def read_header(path: Path, head: str, mapping: Mapping[str, str]) -> TableHeade
 
 
 def _own_name(name: str, number: int) -> str:
-    """Return a name for a column that isn't empty, and none that importers use themselves."""
+    """Return a name that isn't empty, isn't used by importers, and isn't a pattern of polars."""
     if not name:
         return f"{_OWN}{number}"
-    return f"{_OWN}{name}" if name == "line" or name.startswith("_") else name
+    is_pattern = name == "*" or (name.startswith("^") and name.endswith("$"))
+    return f"{_OWN}{name}" if name == "line" or name.startswith("_") or is_pattern else name
 
 
 def _preamble(path: Path, head: str, mapped: AbstractSet[str]) -> tuple[int, str]:
@@ -209,6 +210,17 @@ def choose_columns(
     _check_needed(header, filled, names.keys())
     _ignore_unused(columns)
     return columns
+
+
+def time_columns(
+    header: TableHeader, filled: Sequence[str], mapping: Mapping[str, str]
+) -> list[str]:
+    """Return the columns that are mapped to times, or whose header looks like a time."""
+    mapped = [mapping[meaning] for meaning in HEADERS if meaning in TIMES and mapping.get(meaning)]
+    names = [_mapped_name(header, column) for column in mapped]
+    for meaning in HEADERS:
+        names += _candidates(meaning, filled) if meaning in TIMES else []
+    return list(dict.fromkeys(names))
 
 
 def _mapped_name(header: TableHeader, column: str) -> str:
@@ -312,6 +324,12 @@ def _key(name: str, meaning: str) -> str:
 def seconds_unit(name: str) -> float:
     """Return the seconds of the unit that a header ends with, such as ``runtime_min``, else 1."""
     return _unit(name, UNIT_SECONDS)
+
+
+def states_seconds_unit(name: str) -> bool:
+    """Return whether a header ends with a unit of time."""
+    words = _words(name)
+    return len(words) > 1 and words[-1] in UNIT_SECONDS
 
 
 def bytes_unit(name: str) -> float:

@@ -75,12 +75,12 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
 _POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _GPU: Final = re.compile(
-    r"(?:gres[/:]|[\w-]+\.com/)?gpu(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
+    r"(?:gres[/:]|[\w-]+\.com/)?gpus?(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
     r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
 _OTHER: Final = re.compile(
-    r"(?!(?:gres[/:]|[\w-]+\.com/)?gpu\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE
+    r"(?!(?:gres[/:]|[\w-]+\.com/)?gpus?\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE
 )
 """A resource that isn't counted; what looks like GPUs must be readable."""
 _TYPED: Final = (
@@ -93,15 +93,22 @@ _TYPED: Final = (
 _COUNTED: Final = re.compile(r"(?P<count>\d+) ?(?:x ?)?gpus?", re.IGNORECASE)
 _GROUPED: Final = re.compile(r"\d{1,3}(?:([ \u00a0\u202f'\u2019])\d{3})(?:\1\d{3})*(?:[.,]\d+)?")
 """A number whose thousands aren't separated by a mark that may be a decimal one."""
-_POINT_NUMBERS: Final = r"^\s*\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})\b"
+_POINT_NUMBERS: Final = (
+    r"^\s*(?:\d{1,3}(?:(?:,\d{3})+\.\d+|(?:,\d{3}){2,})|\d+\.(?:\d{1,2}|\d{4,})|0\.\d+)"
+    r"(?: ?[A-Za-z]+)?\s*$"
+)
 _COMMA_NUMBERS: Final = (
     r"^\s*(?:\d{1,3}(?:(?:\.\d{3})+,\d+|(?:\.\d{3}){2,})|\d+,(?:\d{1,2}|\d{4,})|\d{4,},\d+|0,\d+)"
     r"(?: ?[A-Za-z]+)?\s*$"
 )
 _COMMA_NUMBER: Final = r"^\s*([\d.]+),(\d+)( ?[A-Za-z]*)\s*$"
-_POINTS_ONLY: Final = r"^\s*\d{1,3}(?:\.\d{3})+( ?[A-Za-z]*)\s*$"
+_POINTS_ONLY: Final = r"^\s*[1-9]\d{0,2}(?:\.\d{3})+( ?[A-Za-z]*)\s*$"
 
-_NO_TYPES: Final = frozenset({"cpu", "mem", "node", "billing", "gpu", "gpus"})
+_NO_TYPES: Final = frozenset(
+    {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "node", "nodes"}
+    | {"task", "tasks"}
+)
+"""Words beside a number that aren't a type of GPU."""
 
 _STATES: Final[Mapping[str, str]] = {
     word: status
@@ -316,16 +323,22 @@ def _parse_times(texts: pl.Series, form: str) -> pl.Series:
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 
 
-def date_order(columns: Iterable[pl.Series]) -> Order:
-    """Return whether dates such as 3/25/2024 in any column show that days or months come first."""
-    orders = set[Order]()
+def date_order(columns: Iterable[pl.Series]) -> tuple[Order, str]:
+    """Return which number of dates is shown to be the day, and the column that shows it.
+
+    3/25/2024 shows that months come first. Both are empty if no column shows it, or if columns
+    contradict each other.
+    """
+    shown_by: dict[Order, str] = {}
     for texts in columns:
         first, second = (
             texts.str.extract(_NUMERIC_DATE, group).cast(pl.Int64, strict=False) for group in (1, 2)
         )
-        orders |= {"dmy"} if (first > 12).any() else set()
-        orders |= {"mdy"} if (second > 12).any() else set()
-    return orders.pop() if len(orders) == 1 else ""
+        if (first > 12).any():
+            shown_by.setdefault("dmy", texts.name)
+        if (second > 12).any():
+            shown_by.setdefault("mdy", texts.name)
+    return next(iter(shown_by.items())) if len(shown_by) == 1 else ("", "")
 
 
 def _day_or_month_first(
@@ -399,7 +412,8 @@ def parse_bytes(text: str, unit: float = 1.0) -> int | None:
         return None
     number, letter, _ = match.groups()
     size = 1024 ** _POWERS[letter.lower()] if letter else unit
-    return int(float(number) * size)
+    amount = float(number) * size
+    return int(amount) if amount < 2**63 else None  # as many as a column of integers holds
 
 
 def memory_scope(text: str) -> str | None:
@@ -429,22 +443,24 @@ def parse_number(text: str) -> float | None:
 def with_points(texts: pl.Series) -> pl.Series:
     """Write the numbers of a column with decimal points, if any of them has a decimal comma.
 
-    ``1,000`` is a thousand only if no other number of its column shows that commas are decimal.
+    ``1,000`` is a thousand only if no other number of its column shows that commas are decimal. If
+    others show that points are decimal too, only numbers of one meaning are rewritten.
     """
-    found = texts.to_frame("t").select(
-        point=pl.col("t").str.contains(_POINT_NUMBERS).any(),
-        comma=pl.col("t").str.contains(_COMMA_NUMBERS).any(),
-    )
-    if not found["comma"].item() or found["point"].item():
-        return texts
     text = pl.col("t")
+    has_comma = text.str.contains(_COMMA_NUMBERS)
+    found = texts.to_frame("t").select(
+        point=text.str.contains(_POINT_NUMBERS).any(), comma=has_comma.any()
+    )
+    if not found["comma"].item():
+        return texts
+    is_rewritten = has_comma if found["point"].item() else pl.lit(True)
     number = text.str.extract(_COMMA_NUMBER, 1).str.replace_all(".", "", literal=True)
     decimals, unit = text.str.extract(_COMMA_NUMBER, 2), text.str.extract(_COMMA_NUMBER, 3)
     whole = text.str.replace_all(".", "", literal=True)
     return texts.to_frame("t").select(
-        pl.when(number.is_not_null())
+        pl.when(is_rewritten & number.is_not_null())
         .then(pl.concat_str(number, pl.lit("."), decimals, unit))
-        .when(text.str.contains(_POINTS_ONLY))
+        .when(is_rewritten & text.str.contains(_POINTS_ONLY))
         .then(whole)
         .otherwise(text)
         .alias(texts.name)

@@ -503,9 +503,9 @@ def _with_line_numbers(frame: pl.DataFrame, first: int) -> pl.DataFrame:
     texts = [name for name, kind in frame.schema.items() if kind == pl.String()]
     if not texts:
         return frame
-    breaks = pl.sum_horizontal(
-        pl.col(name).str.count_matches("\n", literal=True).fill_null(0) for name in texts
-    )
+    # By type, because polars expands names such as ``*``.
+    strings = pl.selectors.string()
+    breaks = pl.sum_horizontal(strings.str.count_matches("\n", literal=True).fill_null(0))
     before = breaks.cum_sum().shift(1, fill_value=0)
     return frame.with_columns((pl.col("line") + before).cast(pl.UInt32()))
 

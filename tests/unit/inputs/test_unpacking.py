@@ -166,6 +166,21 @@ def test_a_zip_file_of_one_file_is_read(tmp_path: Path, method: int) -> None:
         content_of(path)
 
 
+@pytest.mark.parametrize("comment", [b"", b"of 2024", b"PK\5\6", b"PK\5\6" + bytes(30), bytes(9)])
+@pytest.mark.parametrize("added", [b"", b"\n\n"])
+def test_a_comment_of_a_zip_file_may_contain_its_marks(
+    tmp_path: Path, comment: bytes, added: bytes
+) -> None:
+    path = zip_of(tmp_path / "table.csv", "jobs.csv")
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.comment = comment
+    if added and b"PK" in comment:
+        return  # nothing shows which mark is meant
+    path.write_bytes(path.read_bytes() + added)
+    assert content_of(path) == b"a line\n" * 5_000
+    assert read_head(path).startswith("a line\n")
+
+
 def test_the_files_of_a_zip_file_are_listed(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "logs.zip", *(f"{month}.csv" for month in range(1, 13)))
     message = r"the zip file holds 12 files: '1\.csv', .*'10\.csv' and 2 more; extract one"

@@ -104,6 +104,24 @@ def test_a_wrong_deadline_is_refused_if_mapped_and_else_not_used(
     assert notes(trace)[note] == ("ignored", 1)
 
 
+@pytest.mark.parametrize("options", ["", "?map=deadline=deadline"])
+def test_one_wrong_deadline_does_not_cost_the_others(tmp_path: Path, options: str) -> None:
+    def log(first: str) -> str:
+        rows = [f"2024-03-05 10:{n:02},60,1,2024-03-05 11:{n:02}\n" for n in range(1, 20)]
+        return "".join(
+            ["submit,duration,gpus,deadline\n", f"2024-03-05 10:00,60,1,{first}\n", *rows]
+        )
+
+    with pytest.raises(InputError, match="line 2: deadline '2024-03-05 09:00' is before the sub"):
+        read(tmp_path, log("2024-03-05 09:00"), options)
+    skipping = f"{options}&skip_invalid=yes" if options else "?skip_invalid=yes"
+    trace = read(tmp_path, log("2024-03-05 09:00"), skipping)
+    assert trace.jobs["deadline"].to_list() == [3600.0 + 60 * n for n in range(19)]
+    for missing in ("0", ""):
+        trace = read(tmp_path, log(missing), options)
+        assert trace.jobs["deadline"].to_list() == [None, *(3660.0 + 60 * n for n in range(19))]
+
+
 @pytest.mark.parametrize(
     ("meaning", "column", "text", "kind"),
     [
@@ -133,12 +151,25 @@ def test_a_guessed_column_that_does_not_fit_is_not_used(
 
 
 def test_a_negative_wait_is_none(tmp_path: Path) -> None:
-    log = "submit,wait,duration,gpus\n0,-1,60,1\n5,4,60,1\n"
+    log = "submit,wait,duration,gpus\n0,-61,60,1\n5,4,60,1\n"
     trace = read(tmp_path, log)
     assert trace.jobs["queue"].to_list() == [None, None]
-    assert "wait: column 'wait' isn't used: line 2: '-1' is not a duration" in notes(trace)
-    with pytest.raises(InputError, match="line 2: wait '-1' is not a duration"):
+    assert "wait: column 'wait' isn't used: line 2: '-61' is not a duration" in notes(trace)
+    with pytest.raises(InputError, match="line 2: wait '-61' is not a duration"):
         read(tmp_path, log, "?map=wait=wait")
+
+
+@pytest.mark.parametrize("options", ["", "?map=wait=wait"])
+def test_clocks_that_differ_and_unlimited_waits_do_not_cost_the_others(
+    tmp_path: Path, options: str
+) -> None:
+    log = "submit,wait,duration,gpus\n0,-1,60,1\n5,4,60,1\n9,UNLIMITED,60,1\n"
+    trace = read(tmp_path, log, options)
+    assert trace.jobs["queue"].to_list() == [0.0, 4.0, None]
+    found = notes(trace)
+    assert found["wait: column 'wait'"] == ("read", 3)
+    assert found["started up to a minute before its submission: clocks differ"] == ("repaired", 1)
+    assert found["unlimited wait: it isn't known"] == ("kept", 1)
 
 
 @pytest.mark.parametrize("end", ["2024-01-02 03:00:50", "2024-01-02 09:00:00"])
@@ -180,6 +211,23 @@ def test_columns_that_others_make_superfluous_are_not_listed_as_read(tmp_path: P
         "gpus_per_node: column 'gpus_per_node' isn't used: the GPUs in all are known",
         "nodes: column 'nodes' isn't used: GPUs aren't counted by node",
     }
+
+
+@pytest.mark.parametrize("name", ["*", "^.*$", "^s.*t$"])
+def test_headers_that_are_patterns_are_names(tmp_path: Path, name: str) -> None:
+    log = f"{name},submit,duration,gpus\n2,0,60,1\n4,5,60,1\n"
+    assert read(tmp_path, log).jobs["gpus"].to_list() == [1.0, 1.0]
+    assert read(tmp_path, log, f"?map=gpus={name}").jobs["gpus"].to_list() == [2.0, 4.0]
+    sacct = read(tmp_path, f"{SACCT_HEAD}|{name}\n{sacct_row('1')}|x\n", form="sacct")
+    assert sacct.jobs["job"].to_list() == ["1"]
+
+
+@pytest.mark.parametrize("memory", ["99999999999P", "9" * 400, "8192P"])
+def test_memory_above_all_integers_is_a_fault(tmp_path: Path, memory: str) -> None:
+    log = f"submit,duration,gpus,memory\n0,60,1,{memory}\n"
+    assert read(tmp_path, log).jobs["memory"].to_list() == [None]
+    with pytest.raises(InputError, match="is no amount of memory"):
+        read(tmp_path, log, "?map=memory=memory")
 
 
 def test_all_faults_of_a_log_are_listed_with_their_lines(tmp_path: Path) -> None:
@@ -297,9 +345,23 @@ def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
     for end, start in (("25/04/2024", "2024-04-03"), ("04/25/2024", "2024-03-04")):
         other = f"submit,start,end,gpus\n03/04/2024 10:00,03/04/2024 10:00,{end} 10:00,1\n"
         assert str(read(tmp_path, other).start) == f"{start} 10:00:00"
-    both = "submit,duration,gpus,from,to\n03/04/2024,60,1,25/04/2024,04/25/2024\n"
+    both = (
+        "submit,start,duration,gpus,end,created\n03/04/2024,03/04/2024,60,1,25/04/2024,04/25/2024\n"
+    )
     with pytest.raises(InputError, match="can't be distinguished"):
         read(tmp_path, both)
+
+
+@pytest.mark.parametrize("version", ["3.13.10", "13.3.10"])
+def test_only_times_show_whether_days_or_months_come_first(tmp_path: Path, version: str) -> None:
+    head = "submit,duration,gpus,python,Created\n"
+    row = f"03/04/2024 10:00,60,1,{version},"
+    with pytest.raises(InputError, match="can't be distinguished"):
+        read(tmp_path, f"{head}{row}\n")
+    trace = read(tmp_path, f"{head}{row}25/04/2024 10:00\n")
+    assert str(trace.start) == "2024-04-03 10:00:00"
+    note = "dates of column 'submit': days come first, as column 'Created' shows"
+    assert notes(trace)[note] == ("read", 1)
 
 
 @given(st.integers(0, 10**7))
@@ -334,6 +396,12 @@ def test_short_and_wrong_durations() -> None:
         ("0.5", 0.5, None),
         ("gpu:2", 2.0, None),
         ("gpu", 1.0, None),
+        ("gpus=2", 2.0, None),
+        ("gpus:2", 2.0, None),
+        ("GPUs: 2", 2.0, None),
+        ("gpus=2,cpus=4", 2.0, None),
+        ("gpus:a100:2", 2.0, "a100"),
+        ("cpus=4", None, None),
         ("gpu:a100:2", 2.0, "a100"),
         ("gpu:a100:2(S:0-1)", 2.0, "a100"),
         ("gres/gpu=4", 4.0, None),
@@ -625,6 +693,22 @@ def test_the_unit_of_run_times_without_one_is_found(
     assert notes(stated)["run time differs from the end minus the start"] == ("kept", 4)
 
 
+def test_a_stated_unit_of_run_times_is_kept(tmp_path: Path) -> None:
+    def durations(header: str, *rows: tuple[int, str]) -> list[float]:
+        text = "".join(f"0,0,{span},{ran},1\n" for span, ran in rows)
+        return list(read(tmp_path, f"submit,start,end,{header},gpus\n{text}").jobs["duration"])
+
+    minute = [(3600 * n, f"{60 * n}") for n in range(1, 5)]
+    assert durations("runtime", *minute) == [3600.0, 7200.0, 10800.0, 14400.0]
+    assert durations("runtime_seconds", *minute) == [60.0, 120.0, 180.0, 240.0]
+    for text in ("0:01:00", "60s", "1m"):
+        assert durations("runtime", *[(3600, text)] * 4) == [60.0] * 4
+    hours = [(7200, "2"), (10800, "3"), (14400, "4"), (3960, "1.1h")]
+    assert durations("runtime", *hours) == pytest.approx([7200, 10800, 14400, 3960])
+    # Two may agree by chance, as suspended jobs do.
+    assert durations("runtime", *minute[:2]) == [60.0, 120.0]
+
+
 def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
     head = "id;submit;duration;gpus;memory_gb\n"
 
@@ -642,14 +726,28 @@ def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
         *(7200.0, 7200.5, 7200.0, 1007200.5),
     ]
     assert values(["1,5 h", "0,25 h"]) == [5400.0, 900.0]
+    # A zero doesn't begin thousands, and both marks may be decimal in one column.
+    assert values(["0,5", "0.125"]) == [0.5, 0.125]
+    assert values(["1,5", "0.125", "7.200", "1,25 h", "1.007.200"]) == [
+        *(1.5, 0.125, 7.2, 4500.0, 1007200.0),
+    ]
+    assert values(["1,5", "2.25", "7.200"]) == [1.5, 2.25, 7.2]
+    assert values(["1,5", "2.2512", "7.200 s"]) == [1.5, 2.2512, 7.2]
+    assert values(["1,5", "7.200 s"]) == [1.5, 7200.0]
     jobs = read(tmp_path, f"{head}1;0;60;0,5;1,5\n").jobs
     assert jobs.select("gpus", "memory").row(0) == (0.5, 15 * 10**8)
 
 
-@pytest.mark.parametrize("text", ["foo:bar", "tesla", "gpu=two", "rtx3090"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("foo:bar", "tesla", "gpu=two", "gpus=two", "gpus=two,cpus=4", "rtx3090"),
+        *("4 x cores", "2 x nodes", "cpus x 2", "4 x CPUs", "1 x core", "memory: 64", "2 x tasks"),
+    ],
+)
 def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="is no number of GPUs"):
-        read(tmp_path, f"id,submit,duration,gpus\n1,0,60,{text}\n")
+        read(tmp_path, f'id,submit,duration,gpus\n1,0,60,"{text}"\n')
 
 
 def test_gpus_of_other_makes_and_of_parts(tmp_path: Path) -> None:
@@ -1295,6 +1393,14 @@ def test_documents_of_json_may_be_joined_and_their_errors_are_shown(tmp_path: Pa
     assert read(tmp_path, f"{one}\n{two}\n", form="sacct").jobs["job"].to_list() == ["1", "2"]
     with pytest.raises(InputError, match="is not JSON"):
         read(tmp_path, f"{one}\n{two[:-20]}", form="sacct")
+    with pytest.raises(InputError, match=r"is not JSON .*line 3 column 1 "):
+        read(tmp_path, f"\n{one}\nslurm: error", form="sacct")
+    partial = {"jobs": [json_job(1)], "errors": [{"description": "Lost a cluster"}, "Another"]}
+    trace = read(tmp_path, json.dumps(partial), form="sacct")
+    assert trace.jobs["job"].to_list() == ["1"]
+    note = "error of sacct beside its jobs, such as 'Lost a cluster'"
+    assert notes(trace)[note] == ("ignored", 2)
+    assert len(read(tmp_path, json.dumps(partial | {"errors": 5}), form="sacct").jobs) == 1
     failed = {"jobs": [], "errors": [{"description": "Unable to connect to database"}]}
     message = "sacct reported errors: 'Unable to connect to database'"
     with pytest.raises(InputError, match=message):

@@ -29,6 +29,8 @@ from shadowprice.traces.log_columns import (
     parse_mapping,
     read_header,
     seconds_unit,
+    states_seconds_unit,
+    time_columns,
 )
 from shadowprice.traces.log_values import (
     Order,
@@ -57,6 +59,8 @@ _UNITS_TO_FIND: Final = (
 )
 _EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be rounded
 _MIN_SHARE: Final = 0.9  # of run times whose unit is the same
+_MIN_EQUAL: Final = 3  # run times that show a unit: that of a suspended job may agree by chance
+_MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above, they are other values
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
@@ -90,8 +94,8 @@ _DEADLINE_HINT: Final = (
             "1:30 is minutes and seconds, unless the header says h:mm"
         ),
         (
-            "run times in a unit that the header doesn't state are found if nearly all agree with "
-            "the starts and ends"
+            "run times in a unit that the header doesn't state are found if nearly all, and at "
+            "least three, agree with the starts and ends"
         ),
         (
             "1,000 is a thousand, unless another number of its column has a decimal comma (1,5 or "
@@ -148,7 +152,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
             for name in header.names
             if table.frame.select(~is_nothing(pl.col(name)).all()).item()
         ]
-        log = _Log(table, zone, cast(Order, order))
+        log = _Log(table, zone, cast(Order, order), time_columns(header, filled, mapping))
         columns = choose_columns(header, filled, mapping, log.misfit)
         return _read_jobs(path, log, columns, reading)
 
@@ -186,6 +190,8 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
             column = names[meaning]
             text = f"{meaning}: column {quote_for_display(column)}"
             reading.tally.add("read", text, counts[column])
+            if column in log.order_notes:
+                reading.tally.add("read", log.order_notes[column], counts[column])
         elif meaning in columns.ignored:
             column, reason = columns.ignored[meaning]
             text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
@@ -226,10 +232,15 @@ def _without_zero_times(texts: pl.Series) -> pl.Series:
 class _Log:
     """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
 
-    def __init__(self, table: CheckedTable, zone: str, order: Order) -> None:
+    def __init__(
+        self, table: CheckedTable, zone: str, order: Order, time_columns: Sequence[str]
+    ) -> None:
         self.table = table
+        self.order_notes: dict[str, str] = {}
+        """By column of times, which other column showed the order of its days and months."""
         self._zone = zone
         self._order = order
+        self._time_columns = time_columns
         self._columns = LogColumns({}, frozenset(), {})
         self._names = self._columns.names
         # Of the rows before checks: a guess that fits is read only once.
@@ -242,7 +253,7 @@ class _Log:
         """Return why a column's values can't have a meaning, or None if they can.
 
         A job needs its times, run time and GPUs, so that one readable value is enough, and the
-        others are faults. Other columns are only of use as a whole.
+        others are faults. Other columns are only used if all of their values are readable.
         """
         self._names = {meaning: column}
         texts = self._texts(meaning)
@@ -307,22 +318,26 @@ class _Log:
             self.table.count_repairs(is_unknown, "state is none that is known", "kept")
 
     def _compare_durations(self) -> None:
-        """Find the unit of run times without one from the starts and ends.
+        """Find the unit of plain numbers of run times from the starts and ends.
 
         Run times that still differ from them are counted: a job may have been suspended.
         """
         span, duration = pl.col("_end") - pl.col("_start"), pl.col("_duration")
+        texts = self._plain(self._texts("duration"), "duration")
+        numbers = each(texts, parse_number, pl.Float64())
+        is_plain = pl.lit(numbers.is_not_null()) & (duration > 0)
         ratio = self.table.frame.select(
-            pl.when((span > 0) & (duration > 0)).then(span / duration)
+            pl.when(is_plain & (span > 0)).then(span / duration)
         ).to_series()
         column = self._names.get("duration", "")
-        stated = seconds_unit(column) != 1.0 or ratio.is_between(*_EQUAL).any()
-        for unit, seconds in () if stated or not ratio.count() else _UNITS_TO_FIND:
-            share = (ratio / seconds).is_between(*_EQUAL).mean()
-            if isinstance(share, float) and share >= _MIN_SHARE:
-                self.table.frame = self.table.frame.with_columns(_duration=duration * seconds)
+        is_stated = states_seconds_unit(column) or ratio.is_between(*_EQUAL).any()
+        for unit, seconds in () if is_stated else _UNITS_TO_FIND:
+            equal = int((ratio / seconds).is_between(*_EQUAL).sum())
+            if equal >= max(_MIN_EQUAL, _MIN_SHARE * ratio.count()):
+                in_seconds = pl.when(is_plain).then(duration * seconds).otherwise(duration)
                 reason = f"run time of column {quote_for_display(column)} is in {unit}"
-                self.table.count_repairs(duration > 0, f"{reason}, as start and end show")
+                self.table.count_repairs(is_plain, f"{reason}, as start and end show")
+                self.table.frame = self.table.frame.with_columns(_duration=in_seconds)
                 break
         differs = (span - duration).abs() > CLOCK_SKEW
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
@@ -336,10 +351,15 @@ class _Log:
                 times = read(self._order)
             except InputError:
                 # Dates of one log have one form, and another column may show it.
-                columns = self.table.frame.select(pl.selectors.string()).get_columns()
-                if not (order := date_order(columns)):
+                order, shown_by = date_order(self.table.frame[name] for name in self._time_columns)
+                if not order:
                     raise
                 times = read(order)
+                first = "days" if order == "dmy" else "months"
+                self.order_notes[column] = (
+                    f"dates of column {quote_for_display(column)}: {first} come first, "
+                    f"as column {quote_for_display(shown_by)} shows"
+                )
             self._read_times_of[column] = times
         return self._read_times_of[column]
 
@@ -382,8 +402,10 @@ class _Log:
         """Add the starts of jobs of which the log has the submission and the wait."""
         if "wait" not in self._names:
             return
-        waits = self._values("wait")
-        self._add("wait", waits, pl.Float64())
+        self._read("wait")
+        is_unlimited = pl.col("_wait").is_infinite()
+        self.table.count_repairs(is_unlimited, "unlimited wait: it isn't known", "kept")
+        waits = self._values("wait").replace(float("inf"), None)
         if "submit" not in times:
             return
         submit = times["submit"]
@@ -406,10 +428,16 @@ class _Log:
         except InputError as error:
             self._faults.extend(error.faults)
             return
+        # A 0 among times since 1970 is a missing one.
+        is_zero = (texts.cast(pl.Float64, strict=False) == 0).fill_null(False)
+        values = pl.DataFrame({"seconds": times.seconds, "is_missing": is_zero})
+        is_missing = pl.col("is_missing") & times.absolute
+        seconds = values.select(pl.when(~is_missing).then("seconds")).to_series()
         submitted = self.table.frame.select(pl.coalesce("_submit", "_start")).to_series()
-        is_early = (times.seconds < submitted).fill_null(False)
-        other_clock = times.absolute is not absolute and times.seconds.drop_nulls().len()
-        if "deadline" in self._columns.guessed and (other_clock or is_early.any()):
+        is_early = (seconds < submitted).fill_null(False)
+        other_clock = times.absolute is not absolute and seconds.drop_nulls().len()
+        is_other = is_early.sum() > _MAX_EARLY_SHARE * seconds.count()
+        if "deadline" in self._columns.guessed and (other_clock or is_other):
             line = self.table.frame["line"].filter(is_early).head(1)
             early = f"line {line[0]}: it is before the submission" if len(line) else ""
             self._columns.ignore(
@@ -420,8 +448,11 @@ class _Log:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             self._faults.append(Fault(location, "counts from another beginning", _DEADLINE_HINT))
             return
-        self._add("deadline", times.seconds, pl.Float64())
-        self._expect("deadline", "is not a time", _DEADLINE_HINT)
+        self._add("deadline", seconds, pl.Float64())
+        is_read = texts.is_null() | times.seconds.is_not_null()
+        self._add("is_deadline_read", is_read, pl.Boolean())
+        message = "is not a time"
+        self._checks.append(Check(pl.col("_is_deadline_read"), column, message, _DEADLINE_HINT))
         self._add("is_early", is_early, pl.Boolean())
         message = "is before the submission"
         self._checks.append(Check(~pl.col("_is_early"), column, message, _DEADLINE_HINT))
@@ -500,8 +531,9 @@ def _seconds(column: str, text: str) -> float | None:
 
 
 def _wait(column: str, text: str) -> float | None:
-    seconds = _seconds(column, text)
-    return None if seconds is None or seconds < 0 else seconds
+    """Return a wait in seconds; infinity for UNLIMITED, below 0 if clocks differ."""
+    seconds = _limit(column, text)
+    return None if seconds is None or seconds < -CLOCK_SKEW else seconds
 
 
 def _limit(column: str, text: str) -> float | None:

@@ -69,6 +69,7 @@ _TENANTS: Final = {"account": "Account", "user": "User", "group": "Group"} | {
     "qos": "QOS",
 }
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+_BLANKS: Final = re.compile(r"\s*")
 _ARRAY: Final = re.compile(r"\[([^\]]*)\]")
 _DUMP: Final = (
     "sacct --allusers --duplicates --parsable2 --starttime=2024-01-01 --format="
@@ -238,6 +239,9 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
     if errors and not jobs:
         message = f"sacct reported errors: {quote_for_display(errors[0])}"
         raise InputError(Fault(str(path), message, "write it again"))
+    if errors:
+        message = f"error of sacct beside its jobs, such as {quote_for_display(errors[0])}"
+        reading.tally.add("ignored", message, len(errors))
     rows: list[dict[str, str | None]] = []
     faults: list[tuple[int, Fault]] = []
     for number, job in enumerate(jobs, start=1):
@@ -266,19 +270,28 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
     """Return the jobs and the errors in one or several outputs of ``sacct --json``."""
     decoder, jobs, errors = json.JSONDecoder(), list[Any](), list[str]()
     try:
-        text = read_bytes(path).decode("utf-8-sig").strip()
-        while text:
-            document, end = decoder.raw_decode(text)
-            text = text[end:].lstrip()
+        text = read_bytes(path).decode("utf-8-sig").rstrip()
+        position = 0
+        while position < len(text):
+            # Of the whole text, so that an error names the line of the file.
+            document, end = decoder.raw_decode(text, _next_document(text, position))
+            position = end
             listed = document.get("jobs") if isinstance(document, dict) else None
             if not isinstance(listed, list):
                 hint = "write it with sacct --json"
                 raise InputError(Fault(str(path), "has no list of jobs", hint))
             jobs += listed
-            errors += map(_error_text, document.get("errors") or ())
+            reported = document.get("errors")
+            errors += map(_error_text, reported if isinstance(reported, list) else ())
     except (ValueError, RecursionError) as error:
         raise InputError(Fault(str(path), f"is not JSON ({error})", "write it again")) from error
     return jobs, errors
+
+
+def _next_document(text: str, position: int) -> int:
+    """Return where the text goes on after white space."""
+    match = _BLANKS.match(text, position)
+    return match.end() if match else position
 
 
 def _error_text(error: object) -> str:
