@@ -255,6 +255,29 @@ def test_a_child_that_imports_the_script_again_ends_on_terminate(
     assert ran.stdout.splitlines() == ["-15", "7", "True"]
 
 
+def test_a_signal_that_comes_just_before_a_sleep_ends_the_wait() -> None:
+    """Python's handler runs after the sleep that the signal was too early to end."""
+    script = """
+import os, signal, time
+from shadowprice import jobs
+stop, sleeps = jobs.StopSignal(), []
+def sleep(seconds):
+    sleeps.append(seconds)
+    if len(sleeps) == 3:
+        os.kill(os.getpid(), signal.SIGTERM)
+time.sleep = sleep
+print(stop.wait(600.0), len(sleeps), max(sleeps) <= 0.1)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert ran.stdout.split() == ["True", "3", "True"]
+
+
 def test_the_newest_whole_checkpoint_is_loaded(inside: Path) -> None:
     assert jobs.load() is None
     for step in (9, 10, 11):

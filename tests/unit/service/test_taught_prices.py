@@ -68,8 +68,10 @@ def submit_and_cancel_with_ps(bench: Bench) -> None:
 
 
 def submit_without_points(bench: Bench) -> None:
+    """Submit jobs that can be stopped: others would keep the servers on which they start."""
+    run = {"command": ["train"], "checkpoints": True}
     for number in range(4):
-        bench.submit(f"attack-{number}", utility=HUGE, **WHOLE_CLUSTER)
+        bench.submit(f"attack-{number}", utility=HUGE, run=run, **WHOLE_CLUSTER)
 
 
 def honest(bench: Bench, name: str) -> tuple[Any, ...]:

@@ -83,6 +83,8 @@ class OpenJobs(JobRows):
         # Whether plans must have one level without a pause. An elastic job that may still show
         # checkpoints is planned as if it had them, because it needs its other levels then.
         self.keeps_level = np.zeros(0, np.bool_)
+        # Whether its tenant could pay for a promise.
+        self.payable = np.zeros(0, np.bool_)
         self._utilities = UtilityTable()
         self.arrays = self._new_arrays(0, 8)
         self.placements = NO_PLACEMENTS._replace(
@@ -140,6 +142,7 @@ class OpenJobs(JobRows):
         arrays.hull[row, : len(hull)] = hull
         arrays.remaining[row] = job.required
         self.predicted[row] = job.predicted
+        self.payable[row] = job.payable > 0
         self.unstoppable[row] = job.resumable is not True
         self.keeps_level[row] = job.resumable is False or (job.resumable is None and count == 1)
         arrays.arrival[row] = job.arrival
@@ -510,6 +513,7 @@ _COLUMNS: Final = {
     "gain_alone": 0,
     "full_utility": 0,
     "predicted": False,
+    "payable": False,
     "unstoppable": False,
     "keeps_level": False,
 }

@@ -503,12 +503,16 @@ class DemandPrices:
         return np.asarray(is_small & ~_earn_little(jobs, rows, utility), np.bool_)
 
     def _alone(self, jobs: OpenJobs, rows: Integers) -> Flags:
-        """Return which jobs are the only open ones of all, or of their tenant if it has a share."""
+        """Return which jobs compete with no open job, or none of their tenant if it has a share.
+
+        Jobs that their tenants can't pay for don't count: they get no promise.
+        """
         owner = jobs.arrays.tenant
-        if not self._quotas.given:
-            return np.full(len(rows), len(jobs.rows) == 1)
-        count = np.bincount(owner[list(jobs.rows.values())], minlength=len(self.learners))
-        return np.asarray(count[owner[rows]] == 1, np.bool_)
+        competing = np.zeros(jobs.row_count, np.bool_)
+        competing[list(jobs.rows.values())] = True
+        competing &= jobs.payable
+        count = np.bincount(owner[competing], minlength=len(self.learners))
+        return np.asarray(count[owner[rows]] <= competing[rows], np.bool_)
 
     def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
         """Return whether the observed demand justifies the promise of an offer."""

@@ -203,6 +203,9 @@ def _post(content: bytes) -> bool:
 # ------------------------------------------------------------------ ending
 
 
+_MAX_SLEEP_SECONDS: Final = 0.1
+
+
 class StopSignal:
     """True once the job received SIGTERM, when the grace period begins.
 
@@ -217,7 +220,8 @@ class StopSignal:
 
     def __init__(self) -> None:
         self.since: float | None = None
-        self._stop_requested = threading.Event()
+        # No `threading.Event`: its lock may be held by the code that the handler interrupts.
+        self._stop_requested = False
         if _is_imported_by_child():
             return
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
@@ -236,7 +240,7 @@ class StopSignal:
         if self.since is None:
             self.since = time.monotonic()
             _stop_requested_at = self.since if _stop_requested_at is None else _stop_requested_at
-        self._stop_requested.set()
+        self._stop_requested = True
 
     def _restore(self) -> None:
         """Restore the previous handler in a forked child, unless another one is installed."""
@@ -256,11 +260,15 @@ class StopSignal:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def __bool__(self) -> bool:
-        return self._stop_requested.is_set()
+        return self._stop_requested
 
     def wait(self, seconds: float) -> bool:
         """Sleep for some seconds, or until SIGTERM; return whether SIGTERM came."""
-        return self._stop_requested.wait(seconds)
+        deadline = time.monotonic() + seconds
+        # A signal that comes just before a sleep doesn't end it, so no sleep is long.
+        while not self._stop_requested and (remaining := deadline - time.monotonic()) > 0.0:
+            time.sleep(min(remaining, _MAX_SLEEP_SECONDS))
+        return self._stop_requested
 
 
 def _is_imported_by_child() -> bool:
