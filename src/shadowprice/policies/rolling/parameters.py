@@ -20,8 +20,8 @@ class RollingParameters(Parameters):
         default=0.0,
         ge=0.0,
         allow_inf_nan=False,
-        description="with prices=given: price of a promise for one slot of the whole cluster, in "
-        "units of utility",
+        description="with prices=given: utility that a promise pays for all of a resource in one "
+        "slot; prices of several resources add up",
     )
     scarcity: float = Field(
         default=0.1,

@@ -798,7 +798,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _hold_back_starts(
         self, slot: int, rows: Integers, free: Integers, following: Placements
     ) -> list[int]:
-        """Take back starts of jobs that can't be stopped if a plan needs their servers later.
+        """Undo starts of jobs that can't be stopped if a plan needs their servers later.
 
         ``following`` and ``free`` are updated. Returns the rows. A job that a plan starts in this
         slot starts anyway if it can't wait, because its promise depends on it.

@@ -44,7 +44,7 @@ _DOMINANT_PRICE_SHARE: Final = 0.15
 """Minimum cost of a job, as a share of its cost if only dominant shares were scarce.
 
 A resource that isn't scarce has no price. Yet a job that is promised all of it keeps out all others
-that need a little of it.
+that need a little of it. Workers and parameter servers pay it each.
 """
 
 _ALONE_FACTOR: Final = 6.0
@@ -317,7 +317,7 @@ class PriceLearner:
 
     @property
     def _relative_to(self) -> Floats:
-        """What dominant shares are relative to: the part of the cluster, by column, above 0."""
+        """Part of the cluster that dominant shares are relative to, by column; above 0."""
         return np.maximum(self._part, 1e-12)
 
     def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
