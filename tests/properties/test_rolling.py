@@ -30,7 +30,7 @@ from shadowprice.engine import Engine
 from shadowprice.kernels.replanning.next_slot import exceeds_capacity
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling import planner
+from shadowprice.policies.rolling import open_jobs, planner
 from shadowprice.policies.rolling.open_jobs import MIN_UTILITY_SHARE, NO_LAST_SLOT, OpenJobs
 from shadowprice.policies.rolling.quotas import build_quotas
 from shadowprice.results.recorder import Recorder
@@ -165,7 +165,9 @@ def test_without_faults_every_promise_is_kept(
     on = replace(on, restart_first=restarts == "starts")
     if restarts != "none":
         jobs = moving(jobs, seed)
-    _, recorder, told = run(on, jobs, revision=revision, steady=steady, restart_limit=restart_limit)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_jobs, "_MAX_COUNTED_RESTART", restart_limit)
+        _, recorder, told = run(on, jobs, revision=revision, steady=steady)
     done = completions(jobs, recorder.segments(), first=on.restart_first)
     assert done == recorder.completions
     for _, promise in told:

@@ -20,6 +20,7 @@ from shadowprice.core.policy import Policy, PolicyContext
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling import policy as policy_module
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.results.recorder import Recorder
@@ -286,7 +287,8 @@ def test_an_owed_tenant_comes_first_also_if_plans_are_not_carried_over(
         ran.append((running.get("poor", 0), running.get("rich", 0)))
 
     monkeypatch.setattr(Planner, "keep_promised", lambda *_: None)
-    policy = make_policy("rolling", PolicyContext(on), {"waiting": 1})
+    monkeypatch.setattr(policy_module, "_MAX_PLANNED_AHEAD", 1)
+    policy = make_policy("rolling", PolicyContext(on), {})
     Simulation(on, [poor, rich], policy).run([SlotObserver(watch)])
     assert ran[:12] == [(0, 4)] * 5 + [(2, 2)] * 7
 

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,9 +29,10 @@ from shadowprice.core.utility import Deadline, Sigmoid, Utility
 from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
-from shadowprice.policies.rolling import planner
+from shadowprice.policies.rolling import open_jobs, planner
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.policy import RollingPolicy
+from shadowprice.policies.rolling.state import JointPlan
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.promises import completions
@@ -106,9 +108,11 @@ def test_without_faults_every_promise_is_kept(
     seed: int, steady: bool, restart_limit: float
 ) -> None:
     on, jobs, _ = lasting(seed)
-    policy = rolling(on, steady=steady, restart_limit=restart_limit)
+    policy = rolling(on, steady=steady)
     recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy).run([recorder, Auditor(on, jobs)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(open_jobs, "_MAX_COUNTED_RESTART", restart_limit)
+        Simulation(on, jobs, policy).run([recorder, Auditor(on, jobs)])
     done = completions(jobs, recorder.segments(), first=on.restart_first)
     assert done == recorder.completions
     kept(recorder.decisions, done)
@@ -116,9 +120,20 @@ def test_without_faults_every_promise_is_kept(
 
 @pytest.mark.extended
 @pytest.mark.parametrize("steady", [False, True])
-def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> None:
+def test_jobs_are_planned_to_stay_and_others_run_beside_them(
+    steady: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The worlds of these tests show what they are about: plans that stay, promises beside them."""
-    staying = beside = promised = 0
+    staying = beside = promised = offered = 0
+    plan_pinned = Planner.plan_pinned
+
+    def count_offers(*arguments: Any) -> JointPlan:
+        nonlocal offered
+        plan = plan_pinned(*arguments)
+        offered += not plan.unplanned
+        return plan
+
+    monkeypatch.setattr(Planner, "plan_pinned", count_offers)
 
     for seed in range(60):
         on, jobs, _ = lasting(seed)
@@ -144,6 +159,7 @@ def test_jobs_are_planned_to_stay_and_others_run_beside_them(steady: bool) -> No
         Simulation(on, jobs, policy).run([recorder, SlotObserver(watch)])
         promised += kept(recorder.decisions, recorder.completions)
     assert min(staying, beside, promised) > 100
+    assert offered > 30  # promises of plans that never move
 
 
 def test_promises_are_kept_where_a_timeline_has_too_few_groups(

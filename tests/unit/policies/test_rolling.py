@@ -35,6 +35,8 @@ from shadowprice.engine.decisions import apply_decision
 from shadowprice.kernels.replanning.next_slot import min_cluster_slots
 from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling import policy as policy_module
+from shadowprice.policies.rolling import prices
 from shadowprice.policies.rolling.open_jobs import ColocationFit, OpenJobs
 from shadowprice.policies.rolling.prices import ServerPools
 from shadowprice.policies.rolling.quotas import build_quotas
@@ -163,12 +165,15 @@ def test_servers_may_all_differ_however_many_there_are() -> None:
     assert engine.running["a"].total_workers == workers
 
 
-def test_a_promise_gives_up_no_more_of_a_utility_than_it_may() -> None:
+def test_a_promise_gives_up_no_more_of_a_utility_than_it_may(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     on = gpus(1, 1)
     # Eight slots alone; a hundredth is gone in slot 15, a thousandth in slot 13.
     flat = training(on, "a", utility=Sigmoid(10.0, 1.0, 20.0))
     for slack, last in ((0.0, 7), (0.001, 13), (0.01, 15), (0.5, 20)):
-        (made,) = decide(on, [flat], slack=slack)
+        monkeypatch.setattr(policy_module, "_SLACK", slack)
+        (made,) = decide(on, [flat])
         assert isinstance(made, Promise)
         assert made.completion == last
         planned, promised, later = flat.utility.values(np.array([7.0, last, last + 1.0]))
@@ -228,7 +233,10 @@ def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
         assert isinstance(made, Promise)
 
 
-def test_a_promise_earns_at_least_a_part_of_the_maximum_utility() -> None:
+def test_a_promise_earns_at_least_a_part_of_the_maximum_utility(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prices, "_SCARCITY", 1.0)
     on = gpus(1, 1, horizon=40)
     # Beside a promise of eight slots, four slots of work complete in slot 11.
     first = training(on, "first", epochs=8, chunks=1, utility=Deadline(100.0, 7.0))
@@ -237,12 +245,12 @@ def test_a_promise_earns_at_least_a_part_of_the_maximum_utility() -> None:
         for value in (12.0, 30.0)  # 1 of 9, and 19 of 27
     )
     for second, known in ((steep, False), (flat, True)):
-        made = decide(on, [first, second], evidence=1e6, scarcity=1.0)
+        made = decide(on, [first, second], evidence=1e6)
         assert [type(one) for one in made] == [Promise, Promise if known else Queue]
         assert known or made[1].message.endswith(
             "its utility by slot 11 is 1, less than 30% of its maximum, 9"
         )
-        made = decide(on, [first, second], evidence=1e6, scarcity=1.0, standby=False)
+        made = decide(on, [first, second], evidence=1e6, standby=False)
         assert isinstance(made[1], Promise)
 
 
@@ -307,14 +315,25 @@ def test_a_job_that_loses_a_whole_slot_by_a_start_runs_where_nothing_else_would(
     assert max(recorder.completions.values()) < slots + 4
 
 
-def test_a_job_whose_restart_takes_most_of_a_slot_is_promised_nothing_unless_asked() -> None:
-    on = gpus(1, 4, horizon=40)
-    one = training(on, "a", utility=Constant(5.0), restart_seconds=on.slot_seconds * 3 / 4)
-    (waits,) = decide(on, [one])
-    assert isinstance(waits, Queue)
-    assert "each move costs it 0.75 of a slot; with 0.7 or more (restart_limit)" in waits.message
-    (made,) = decide(on, [one], restart_limit=0.8)
-    assert isinstance(made, Promise)
+@pytest.mark.parametrize("share", [Fraction(1, 2), Fraction(3, 4), Fraction(1)])
+def test_a_job_that_no_plan_with_restarts_completes_is_promised_one_that_never_moves(
+    share: Fraction,
+) -> None:
+    # Eight slots of work on one GPU, due in ten: with a restart in every slot it takes sixteen.
+    on = gpus(2, 1, horizon=40)
+    jobs = [
+        training(
+            on, name, epochs=8, chunks=1, utility=Deadline(5.0, 10.0),
+            restart_seconds=on.slot_seconds * share,
+        )
+        for name in ("a", "b", "c")
+    ]  # fmt: skip
+    made = decide(on, jobs, evidence=1e6)
+    assert [type(one) for one in made] == [Promise, Promise, Queue]
+    policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
+    recorder = Recorder(on, jobs, policy)
+    Simulation(on, jobs, policy).run([recorder])
+    assert recorder.completions == {"a": 7, "b": 7}
 
 
 @pytest.mark.parametrize("restart_first", [False, True])
@@ -355,13 +374,13 @@ def test_who_waits_is_planned_by_density_also_where_only_restarts_are_in_its_way
 def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_less_dense_ones(
     share: Fraction,
 ) -> None:
-    """Nothing can be promised to it: planned as if it stayed, it is in time."""
+    """Nothing is promised to it: planned as if it stayed, it is in time."""
     on = gpus(1, 4, horizon=60)
     lost = on.slot_seconds * share
     long = training(on, "long", epochs=20, utility=Reciprocal(5.0), restart_seconds=lost)
     tight = training(on, "tight", arrival=1, epochs=6, utility=Constant(50.0), restart_seconds=lost)
     tight = replace(tight, utility=Deadline(50.0, tight.shortest_slots - 1))
-    policy = make_policy("rolling", PolicyContext(on), {})
+    policy = make_policy("rolling", PolicyContext(on), {"evidence": 0.01})
     recorder = Recorder(on, [long, tight], policy)
     Simulation(on, [long, tight], policy, until=60).run([recorder])
     assert recorder.completions["tight"] == tight.arrival + tight.shortest_slots - 1
@@ -394,7 +413,9 @@ def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -
         assert found == pytest.approx(expected)
 
 
-def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way() -> None:
+def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     on = gpus(1, 1)
     # Promises cost too much for all: who waits is planned slot by slot. The denser could wait.
     jobs = [
@@ -402,7 +423,8 @@ def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way() -> None:
         training(on, "soon", epochs=1, chunks=2, utility=Deadline(10.0, 2.0)),
     ]
     for together, outcome in ((False, "refused"), (True, "finished")):
-        settings = {"prices": "given", "price": 1e12, "together": together, "spare": False}
+        monkeypatch.setattr(policy_module, "_MAX_TOGETHER", 16 if together else 0)
+        settings = {"prices": "given", "price": 1e12, "spare": False}
         policy = make_policy("rolling", PolicyContext(on), settings)
         engine = Simulation(on, jobs, policy).run([])
         assert engine.jobs["late"].status.value == "finished"

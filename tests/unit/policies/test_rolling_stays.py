@@ -68,16 +68,14 @@ def test_a_promise_that_counts_on_a_free_start_is_not_begun_early_for_less(
 
 
 @pytest.mark.parametrize("steady", [False, True])
-@pytest.mark.parametrize(("restart", "promised"), [(Fraction(1, 2), True), (Fraction(3, 4), False)])
-def test_who_stays_is_counted_without_restarts(
-    restart: Fraction, promised: bool, steady: bool
-) -> None:
+@pytest.mark.parametrize("restart", [Fraction(1, 2), Fraction(3, 4)])
+def test_who_stays_is_counted_without_restarts(restart: Fraction, steady: bool) -> None:
     # With a restart in every slot "a" would hold all GPUs until it is due.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
     first = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
     made = promises(engine.handle(JobsArrived(0, (first,))))
-    assert made == ([("a", 3)] if promised else [])  # beyond `restart_limit` nothing is promised
+    assert made == [("a", 3)]
     engine.handle(SlotBegan(0))
     assert engine.running["a"].total_workers == 4
     ran(engine, 0)
@@ -87,8 +85,24 @@ def test_who_stays_is_counted_without_restarts(
         engine.handle(SlotBegan(slot))
         ran(engine, slot)
     assert engine.jobs["b"].completion in (2, 3)
-    if promised:
-        assert engine.jobs["a"].completion == 1
+    assert engine.jobs["a"].completion == 1
+
+
+@pytest.mark.parametrize("resynced", [False, True])
+def test_a_plan_that_never_moves_outlives_a_change_of_servers_before_it_starts(
+    resynced: bool,
+) -> None:
+    # With a restart in every slot eight slots of work on one GPU take sixteen.
+    on = gpus(2, 1)
+    engine = rolling(on)
+    one = restarting(on, "a", Fraction(1, 2), epochs=8, chunks=1, utility=Deadline(10.0, 7.0))
+    assert promises(engine.handle(JobsArrived(0, (one,)))) == [("a", 7)]
+    if resynced:
+        engine.policy.resume(engine.view)
+    for slot in range(8):
+        assert not promises(engine.handle(SlotBegan(slot)))
+        ran(engine, slot)
+    assert engine.jobs["a"].completion == 7
 
 
 def test_without_a_plan_that_stays_the_same_job_would_have_had_no_room() -> None:

@@ -64,7 +64,7 @@ def told(
 
     async def main(clock: VirtualClock) -> dict[str, Any]:
         executor = VirtualExecutor(clock, {"job": job})
-        choice = PolicyChoice("rolling", {"slack": 0.0})
+        choice = PolicyChoice("rolling")
         service = VirtualService(folder, CLUSTER, choice, clock, executor)
         await service.start()
         await service.submit(record())

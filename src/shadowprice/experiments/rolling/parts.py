@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 PARTS: Final = (
     ROLLING,
     PolicyChoice("rolling", {"revision": False}, "plans do not move"),
-    PolicyChoice("rolling", {"slack": 0.0}, "promises give nothing up"),
     PolicyChoice("rolling", {"evidence": 1e6}, "promises know no limit"),
-    PolicyChoice("rolling", {"together": False}, "who waits is planned one by one"),
     PolicyChoice("rolling", {"prices": "given"}, "promises are free"),
     PolicyChoice("rolling", {"spare": False}, "what is left is not dealt out"),
     PolicyChoice("rolling", {"standby": False}, "no standby"),

@@ -73,15 +73,6 @@ def refuse_too_late(name: str, slot: int, *, share: ShareLimit | None, ends: boo
     )
 
 
-def refuse_restart_cost(loss: float, limit: float) -> Refusal:
-    """Return the refusal of a job whose restarts cost too much for a promise."""
-    return Refusal(
-        RefusalReason.POLICY,
-        f"each move costs it {loss:.3g} of a slot; with {limit:.3g} or more (restart_limit) no job "
-        "gets a promise, because a plan with a move in every slot would take too much capacity",
-    )
-
-
 def refuse_below_price(offer: Offer) -> Refusal:
     """Return the refusal of a job whose utility is below the cost of its plan."""
     lacks = offer.cost - offer.utility

@@ -30,6 +30,9 @@ MIN_UTILITY_SHARE: Final = 1e-3
 
 NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
 
+_MAX_COUNTED_RESTART: Final = 0.7
+"""Part of a slot from which restarts are too expensive for plans that count one in every slot."""
+
 _NONE: Final = np.zeros(0, np.int64)
 _DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
@@ -46,16 +49,13 @@ class RunningJobs(NamedTuple):
 class OpenJobs(JobRows):
     """Open training jobs in order of arrival, as rows that are reused.
 
-    If a restart costs a job ``restart_limit`` of a slot or more, no plan counts on its progress,
-    not even on a first start that costs nothing.
+    If a restart costs a job `_MAX_COUNTED_RESTART` of a slot or more, only plans that never move
+    count on its progress.
     """
 
-    def __init__(
-        self, cluster: Cluster, until: int | None, quotas: Quotas, *, restart_limit: float = 1.0
-    ) -> None:
+    def __init__(self, cluster: Cluster, until: int | None, quotas: Quotas) -> None:
         super().__init__(cluster)
         self._quotas = quotas
-        self._restart_limit = restart_limit
         self._colocation = ColocationFit(cluster)
         self._servers_of_workers = ServerKinds(cluster, cluster.hosts_workers)
         self._servers_of_ps = ServerKinds(cluster, cluster.hosts_ps)
@@ -149,8 +149,8 @@ class OpenJobs(JobRows):
         arrays.tenant[row] = tenant
         loss = self.restart_loss[row] = float(job.restart)
         self.started[row] = self._cluster.restart_first
-        arrays.starts_free[row] = 0.0 < loss < self._restart_limit and not self.started[row]
-        if loss >= self._restart_limit:
+        arrays.starts_free[row] = 0.0 < loss < _MAX_COUNTED_RESTART and not self.started[row]
+        if loss >= _MAX_COUNTED_RESTART:
             arrays.certain_gains[row] = 0
         self.promise[row] = -1
         self.level[row] = -1

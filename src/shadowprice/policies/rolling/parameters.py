@@ -23,20 +23,6 @@ class RollingParameters(Parameters):
         description="with prices=given: utility that a promise pays for all of a resource in one "
         "slot; prices of several resources add up",
     )
-    scarcity: float = Field(
-        default=0.1,
-        gt=0.0,
-        le=1.0,
-        description="share of the cluster for which promises are priced: the price is the lowest "
-        "utility density among the densest jobs that fill it; 1 gives the clearing price",
-    )
-    memory: float = Field(
-        default=2.0,
-        gt=0.0,
-        le=100.0,
-        description="number of horizons after which an arrival has the weight 1/e in the learnt "
-        "prices",
-    )
     evidence: float = Field(
         default=0.25,
         gt=0.0,
@@ -55,24 +41,6 @@ class RollingParameters(Parameters):
         description="whether plans of promised jobs move only to make room for a promise, or if "
         "they no longer complete the work; the default of `serve`",
     )
-    slack: float = Field(
-        default=0.001,
-        ge=0.0,
-        le=1.0,
-        description="share of its plan's utility that a promise may give up for a later slot",
-    )
-    restart_limit: float = Field(
-        default=0.7,
-        gt=0.0,
-        le=1.0,
-        description="part of a slot: jobs that lose it or more at each move get no promise and "
-        "wait, because their plans would reserve too much for restarts",
-    )
-    together: bool = Field(
-        default=True,
-        description="whether waiting jobs are planned jointly with promised ones if all fit and "
-        "that earns more; not with `steady`",
-    )
     standby: bool = Field(
         default=True,
         description="whether jobs without a promise wait for spare capacity; otherwise they are "
@@ -87,11 +55,4 @@ class RollingParameters(Parameters):
         description="if tenants have shares: promises to a tenant's jobs stay within its share "
         "and what no tenant owns, and its jobs come first in its share once it is owed half a "
         "horizon of it; otherwise all jobs compete by utility density",
-    )
-    waiting: int = Field(
-        default=256,
-        ge=0,
-        le=100_000,
-        description="number of waiting jobs, the densest first, that are planned ahead in a slot; "
-        "the others run in the remaining capacity",
     )

@@ -7,12 +7,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from shadowprice.core.arrays import Flags, Integers
+from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.policy import View
+from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.jobs import JobArrays
-from shadowprice.kernels.replanning.placement import Placements
+from shadowprice.kernels.replanning.placement import Placements, place_packed_jobs
+from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.bags import BagTable
+from shadowprice.policies.rolling.offers import Offer
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS, OpenJobs
 from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import PinnedPlan, PinnedPlans, State
@@ -37,7 +40,8 @@ class PinnedPlanner:
             if row not in valid and jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
                 gain = int(arrays.gains[row, plan.level])
                 restart_gain = int(arrays.certain_gains[row, plan.level])
-                first = gain if _is_placed_as_planned(jobs, row, plan) else restart_gain
+                stays = _is_placed_as_planned(jobs, row, plan) or not jobs.started[row]
+                first = gain if stays else restart_gain
                 end = slot + slots_needed(int(arrays.remaining[row]), first, gain) - 1
                 if end <= jobs.promise[row]:
                     valid[row] = plan if end == plan.end else replace(plan, end=end)
@@ -79,28 +83,42 @@ class PinnedPlanner:
         self, state: State, slot: int, rows: list[int], in_force: PinnedPlans, *, lean: bool
     ) -> PinnedPlans:
         """Return pinned plans of all jobs that can keep their servers, chosen in order."""
-        jobs, pinned = state.jobs, dict(in_force)
-        usage = self._usage_by_tenant(_promised(pinned, jobs), jobs.arrays)
+        jobs, arrays, pinned = state.jobs, state.jobs.arrays, dict(in_force)
+        usage = self._usage_by_tenant(_promised(pinned, jobs.promise), arrays)
+        free = state.servers.capacity() - self.usage(pinned, arrays, slot)
         for row in rows:
             previous = pinned.get(row)
             if previous is not None and not lean and previous.level == jobs.level[row]:
                 continue  # the plan in force already has this level
             if previous is not None:
-                _add_usage(usage, jobs.arrays, row, previous, -1)
-            for plan in _plans_on_servers(jobs, slot, row, lean=lean):
-                if self._fits(state, slot, row, plan, usage):
+                _add_usage(usage, arrays, row, previous, -1)
+                free[previous.servers] += _amounts(arrays, row, previous)
+            for plan in _plans_on_servers(jobs, slot, row, int(jobs.promise[row]), lean=lean):
+                if self._fits(state, slot, row, plan, free, usage):
                     pinned[row] = plan
                     break
             if row in pinned:
-                _add_usage(usage, jobs.arrays, row, pinned[row], 1)
+                _add_usage(usage, arrays, row, pinned[row], 1)
+                free[pinned[row].servers] -= _amounts(arrays, row, pinned[row])
         return pinned
 
-    def _fits(self, state: State, slot: int, row: int, plan: PinnedPlan, usage: Integers) -> bool:
-        """Return whether a plan fits beside the bags' usage and within its tenant's share.
+    def _fits(
+        self,
+        state: State,
+        slot: int,
+        row: int,
+        plan: PinnedPlan,
+        free: Integers,
+        usage: Integers,
+    ) -> bool:
+        """Return whether a plan fits beside pinned plans and bags, and in its tenant's share.
 
-        Other running jobs can't conflict, because the job already runs on this capacity.
+        ``free`` is the capacity beside the other pinned plans, by server, and ``usage`` their usage
+        by tenant.
         """
         arrays, bags = state.jobs.arrays, state.bags
+        if (_amounts(arrays, row, plan) > free[plan.servers]).any():
+            return False
         if not self.fits_beside_bags(state, slot, row, plan):
             return False
         if self._quotas.given:
@@ -123,6 +141,76 @@ class PinnedPlanner:
             for start in _change_slots(bags, slot, plan)
         )
 
+    # ---------------------------------------------------------------- offers
+
+    def offers(
+        self, state: State, slot: int, row: int, price: Floats
+    ) -> Iterator[tuple[Offer, PinnedPlan]]:
+        """Yield offers of plans that start in the next slot and never move, the best payoff first.
+
+        They fit beside all other pinned plans. A running job keeps its current servers.
+        """
+        jobs, arrays, bags = state.jobs, state.jobs.arrays, state.bags
+        job, last = jobs.jobs[row], int(arrays.last_slot[row])
+        assert job is not None
+        found: list[tuple[int, int, PinnedPlan | None]]
+        if jobs.level[row] >= 0:
+            found = [
+                (plan.level, plan.end, plan)
+                for plan in _plans_on_servers(jobs, slot, row, last, lean=False)
+            ]
+        else:
+            levels = arrays.hull[row, : arrays.hull_size[row]]
+            gains = np.maximum(arrays.gains[row, levels], 1)
+            first = arrays.certain_gains[row, levels] if jobs.started[row] else gains
+            ends = slot + np.maximum(0, -((first - arrays.remaining[row]) // gains))
+            found = [
+                (level, end, None)
+                for level, end in zip(levels.tolist(), ends.tolist(), strict=True)
+                if end <= last
+            ]
+        offers = []
+        for level, end, plan in found:
+            processes = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
+            cost = (end - slot + 1) * float(np.array(processes) @ price)
+            utility = utility_value(job.utility, max(end - job.arrival, 0))
+            if utility > cost:
+                offers.append((cost - utility, end, level, Offer(end, 0, end, utility, cost), plan))
+        if not offers:
+            return
+        free = state.servers.capacity() - self.usage(state.plan.pinned, arrays, slot)
+        usage = self._usage_by_tenant(_promised(state.plan.pinned, jobs.promise), arrays)
+        beside = free
+        if bags.plans:
+            changes = [slot, *bags.change_slots(slot)]
+            beside = free - np.maximum.reduce([bags.usage(start) for start in changes])
+        for _, _, level, offer, plan in sorted(offers, key=lambda each: each[:3]):
+            chosen = self._place(jobs, row, level, offer.done, beside) if plan is None else plan
+            if chosen is not None and self._fits(state, slot, row, chosen, free, usage):
+                yield offer, chosen
+
+    def _place(
+        self, jobs: OpenJobs, row: int, level: int, end: int, free: Integers
+    ) -> PinnedPlan | None:
+        """Return a plan of a level on servers with free capacity; None if it doesn't fit."""
+        arrays, cluster = jobs.arrays, self._cluster
+        workers, ps_count = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
+        levels = np.full(jobs.row_count, -1)
+        levels[row] = level
+        log = PackingLog(
+            np.array([1]), np.array([row]), np.array([workers]), np.array([ps_count]), levels
+        )
+        nowhere = NO_PLACEMENTS._replace(
+            first=np.zeros(jobs.row_count, np.int64), size=np.zeros(jobs.row_count, np.int64)
+        )
+        complete, placed = place_packed_jobs(
+            free.copy(), cluster.hosts_workers, cluster.hosts_ps, arrays, log, nowhere,
+            NO_PLACEMENTS, NO_PLACEMENTS.first, False,
+        )  # fmt: skip
+        if not complete:
+            return None
+        return PinnedPlan(level, end, placed.server, placed.workers, placed.ps)
+
     # ---------------------------------------------------------------- usage
 
     def usage(self, pinned: PinnedPlans, arrays: JobArrays, slot: int) -> Integers:
@@ -132,12 +220,14 @@ class PinnedPlanner:
         np.add.at(usage, server[end >= slot], amount[end >= slot])
         return usage
 
-    def tenant_usage(self, pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Integers:
+    def tenant_usage(
+        self, pinned: PinnedPlans, promises: Integers, arrays: JobArrays, slot: int
+    ) -> Integers:
         """Return the usage of promised plans in a slot by tenant, shaped as `Quotas.share`."""
         if not self._quotas.given:
             return np.zeros_like(self._quotas.share)
         open_plans = {row: plan for row, plan in pinned.items() if plan.end >= slot}
-        return self._usage_by_tenant(_promised(open_plans, jobs), jobs.arrays)
+        return self._usage_by_tenant(_promised(open_plans, promises), arrays)
 
     def entries(
         self, pinned: PinnedPlans, arrays: JobArrays
@@ -229,6 +319,8 @@ def forbidden_levels(pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Flags:
     running = np.flatnonzero(jobs.level[rows] >= 0)
     current = rows[running], jobs.level[rows[running]]
     progress[running, current[1]] = arrays.gains[current]
+    fresh = ~jobs.started[rows]
+    progress[fresh] = arrays.gains[rows[fresh]]
     resumed, gain = arrays.certain_gains[rows, level], arrays.gains[rows, level]
     remaining = arrays.remaining[rows, None] - progress
     forbidden[rows] = ~_end_in_time(slot, remaining, resumed[:, None], gain[:, None], end[:, None])
@@ -263,8 +355,10 @@ def reduce_to_sum(counts: Integers, total: int) -> Integers:
     return reduced
 
 
-def _plans_on_servers(jobs: OpenJobs, slot: int, row: int, *, lean: bool) -> Iterator[PinnedPlan]:
-    """Yield plans on a job's current servers that keep its promise.
+def _plans_on_servers(
+    jobs: OpenJobs, slot: int, row: int, last: int, *, lean: bool
+) -> Iterator[PinnedPlan]:
+    """Yield plans on a job's current servers that complete it by the slot ``last``.
 
     Plans with the most workers come first, or those with the fewest if ``lean``.
     """
@@ -275,7 +369,7 @@ def _plans_on_servers(jobs: OpenJobs, slot: int, row: int, *, lean: bool) -> Ite
     top, spread = int(jobs.level[row]), int(arrays.spread_levels[row])
     hull = arrays.hull[row, : arrays.hull_size[row]]
     below = hull[(hull < top) & ((hull >= spread) == (top >= spread))].tolist()
-    remaining, last = int(arrays.remaining[row]), int(jobs.promise[row])
+    remaining = int(arrays.remaining[row])
     for level in [*below, top] if lean else [top, *reversed(below)]:
         wanted, wanted_ps = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
         kept, kept_ps = reduce_to_sum(workers, int(wanted)), reduce_to_sum(ps, int(wanted_ps))
@@ -303,9 +397,9 @@ def _change_slots(bags: BagTable, slot: int, plan: PinnedPlan) -> list[int]:
     return [slot, *(change for change in bags.change_slots(slot) if change <= plan.end)]
 
 
-def _promised(pinned: PinnedPlans, jobs: OpenJobs) -> PinnedPlans:
+def _promised(pinned: PinnedPlans, promises: Integers) -> PinnedPlans:
     """Return the plans of jobs with a promise: only they count against tenants' shares."""
-    return {row: plan for row, plan in pinned.items() if jobs.promise[row] >= 0}
+    return {row: plan for row, plan in pinned.items() if promises[row] >= 0}
 
 
 def _amounts(arrays: JobArrays, row: int, plan: PinnedPlan) -> Integers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Final
 
@@ -35,7 +35,7 @@ from shadowprice.kernels.replanning.timeline import (
 from shadowprice.policies.rolling.offers import Offer
 from shadowprice.policies.rolling.pinned_plans import PinnedPlanner, forbidden_levels
 from shadowprice.policies.rolling.quotas import Quotas
-from shadowprice.policies.rolling.state import JointPlan, PinnedPlans, State
+from shadowprice.policies.rolling.state import JointPlan, PinnedPlan, PinnedPlans, State
 
 _MAX_GROUPS: Final = 512
 """Maximum groups of equal servers in an interval, or as many as kinds; others are dropped."""
@@ -166,6 +166,17 @@ class Planner:
         plan.unplanned = failed
         return plan
 
+    def plan_pinned(self, state: State, slot: int, row: int, pinned: PinnedPlan) -> JointPlan:
+        """Return a plan of all promised jobs beside one more that keeps its servers.
+
+        Plans in force are carried over if they fit; some jobs are unplanned if nothing fits.
+        """
+        promises = state.jobs.promise.copy()
+        promises[row] = pinned.end
+        together = {**state.plan.pinned, row: pinned}
+        kept = self._keep(state, slot, together, promises)
+        return kept or self._plan_jointly(state, slot, together, promises)
+
     def plan_together(
         self, state: State, slot: int, rows: Integers, due: Integers
     ) -> JointPlan | None:
@@ -253,6 +264,12 @@ class Planner:
     def _offer(self, plan: JointPlan, arrays: JobArrays, row: int, price: Floats) -> Offer | None:
         found = best_plan(plan.line, arrays, row, price, self._shared, self._fitting)
         return None if found[0] < 0 else Offer(*found)
+
+    def pinned_offers(
+        self, state: State, slot: int, row: int, price: Floats
+    ) -> Iterator[tuple[Offer, PinnedPlan]]:
+        """Yield offers of plans that never move; see `PinnedPlanner.offers`."""
+        return self._pinning.offers(state, slot, row, price)
 
     def commit_offer(self, state: State, row: int, offer: Offer) -> bool:
         """Add the last offer to the joint plan that it was made for; return whether it fits.
@@ -394,7 +411,7 @@ class Planner:
         skip: bool = False,
     ) -> JointPlan:
         """Plan jobs in order up to the first without a plan, or with ``skip`` all others too."""
-        plan = self._new_plan(state, slot, pinned)
+        plan = self._new_plan(state, slot, pinned, promises)
         arrays = state.jobs.arrays if arrays is None else arrays
         failed = np.zeros(len(order), np.int64)
         count = plan_in_order(
@@ -409,13 +426,15 @@ class Planner:
         plan.order = order[~np.isin(order, failed[:count])]
         return plan
 
-    def _keep(self, state: State, slot: int, pinned: PinnedPlans) -> JointPlan | None:
+    def _keep(
+        self, state: State, slot: int, pinned: PinnedPlans, promises: Integers | None = None
+    ) -> JointPlan | None:
         """Return the plan in force, carried over to a new slot; None if that is impossible."""
         previous, promised = state.plan, state.promised(pinned)
         kept = previous.order[promised[previous.order]]
         if len(kept) < int(promised.sum()):
             return None
-        plan = self._new_plan(state, slot, pinned)
+        plan = self._new_plan(state, slot, pinned, promises)
         count = replay_plans(
             plan.line, state.jobs.arrays, kept, previous.steps, plan.steps, plan.log
         )
@@ -429,6 +448,7 @@ class Planner:
         state: State,
         slot: int,
         pinned: PinnedPlans,
+        promises: Integers | None = None,
         *,
         scope: CapacityScope = CapacityScope.FIXED,
     ) -> JointPlan:
@@ -440,14 +460,17 @@ class Planner:
         plan.log.level[:] = -1
         plan.order = np.zeros(0, np.int64)
         if scope is not CapacityScope.NONE and (bags.plans or pinned):
-            self._reset_around_fixed_plans(state, slot, plan)
+            promises = state.jobs.promise if promises is None else promises
+            self._reset_around_fixed_plans(state, slot, plan, promises)
         else:
             count = state.servers.kind_count
             reset(plan.line, slot, count, self._kind_role, self._kind_free)
         split_interval_at(plan.line, slot + 1)
         return plan
 
-    def _reset_around_fixed_plans(self, state: State, slot: int, plan: JointPlan) -> None:
+    def _reset_around_fixed_plans(
+        self, state: State, slot: int, plan: JointPlan, promises: Integers
+    ) -> None:
         """Reset a plan to the capacity that bags and pinned jobs leave.
 
         Their plans name their servers, so that capacity is known server by server.
@@ -459,7 +482,8 @@ class Planner:
         self.reserve(state, 4 * len(state.jobs.rows) + 16 + 2 * len(starts))
         usage = np.array(
             [
-                bags.tenant_usage(start) + self._pinning.tenant_usage(pinned, state.jobs, start)
+                bags.tenant_usage(start)
+                + self._pinning.tenant_usage(pinned, promises, arrays, start)
                 for start in starts
             ],
             np.int64,

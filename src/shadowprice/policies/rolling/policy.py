@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -40,7 +41,6 @@ from shadowprice.policies.rolling.offers import (
     refuse_no_capacity,
     refuse_no_value,
     refuse_past_end,
-    refuse_restart_cost,
     refuse_too_late,
 )
 from shadowprice.policies.rolling.open_jobs import OpenJobs, replace_entries
@@ -63,11 +63,22 @@ Waiting jobs that run come closer to a promise in each slot. With a fiftieth, `r
 much, and plans twice as many slots.
 """
 
+_MAX_PLANNED_AHEAD: Final = 256
+"""Maximum number of waiting jobs, the densest first, that are planned ahead in a slot.
+
+The others run in the remaining capacity.
+"""
+
+_SLACK: Final = 0.001  # share of its plan's utility that a promise may give up for a later slot
+
 _MAX_TOGETHER: Final = 16
 """Maximum number of waiting jobs that are planned jointly with promised ones.
 
 More jobs are a rush, in which promised jobs should keep their slack. Such a plan is also slow.
 """
+
+_MAX_PINNED_OFFERS: Final = 2
+"""Maximum number of plans that never move for which all promised jobs are replanned."""
 
 _FELL_SHORT: Final = "less was done than was planned"
 
@@ -122,7 +133,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         servers = ServerPools(cluster)
         self._state = State(
             servers=servers,
-            jobs=OpenJobs(cluster, until, quotas, restart_limit=parameters.restart_limit),
+            jobs=OpenJobs(cluster, until, quotas),
             bags=BagTable(cluster, quotas),
             demand=DemandPrices(cluster, servers, quotas, parameters),
             plan=self._planner.new_plan(),
@@ -160,6 +171,28 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         else:
             running_slot = view.slot - 1 if view.runs(state.job.name) else None
             self._state.jobs.resume(state, before._state.jobs, view.slot, running_slot)
+            self._resume_pinned(state.job.name, before)
+
+    def _resume_pinned(self, name: str, before: Self) -> None:
+        """Keep the pinned plan of a promised job that is about to start, on the same servers.
+
+        A running job gets a new one on its current servers.
+        """
+        old, row = before._state.jobs.rows.get(name), self._state.jobs.rows[name]
+        plan = None if old is None else before._state.plan.pinned.get(old)
+        if plan is None or self._state.jobs.level[row] >= 0 or self._state.jobs.promise[row] < 0:
+            return
+        position = {server: index for index, server in enumerate(self._cluster.names)}
+        servers = [position.get(before._cluster.names[server], -1) for server in plan.servers]
+        if all(server >= 0 and self._state.servers.up[server] for server in servers):
+            order = np.argsort(servers)
+            moved = replace(
+                plan,
+                servers=np.array(servers, np.int64)[order],
+                workers=plan.workers[order],
+                ps=plan.ps[order],
+            )
+            self._state.plan.pinned = {**self._state.plan.pinned, row: moved}
 
     def _leave(self, name: str) -> None:
         if name in self._state.bags.jobs:
@@ -292,8 +325,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if not lacks_evidence and self._commit_offer(row, offer):
                 return self._promise(slot, row, offer)
         alone = planner.offer_alone(state, slot, row, price)
-        if alone is None and jobs.restart_loss[row] >= self._parameters.restart_limit:
-            return refuse_restart_cost(jobs.restart_loss[row], self._parameters.restart_limit)
+        if alone is None or alone.utility <= alone.cost:
+            pinned = self._promise_pinned(slot, row, price)
+            if pinned is not None:
+                return pinned
         if alone is None:
             job = jobs.jobs[row]
             assert job is not None
@@ -316,6 +351,28 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return refuse_below_price(offer)
         holder = None if obstacle is None or obstacle == row else jobs.name(obstacle)
         return refuse_no_capacity(alone, holder, planner.earliest_completion(state, row))
+
+    def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
+        """Return the promise of a plan that starts in the next slot and never moves.
+
+        Such plans leave less choice to other jobs, so they are for jobs that no other plan serves:
+        those count a restart in every slot. None if moves cost the job nothing, or no plan is worth
+        its price beside all promises.
+        """
+        state, jobs, planner = self._state, self._state.jobs, self._planner
+        if not jobs.restart_loss[row] or row in state.plan.pinned or not self._parameters.revision:
+            return None
+        offers = (
+            each
+            for each in planner.pinned_offers(state, slot, row, price)
+            if state.demand.justifies_offer(slot, jobs, row, each[0])
+        )
+        for offer, pinned in islice(offers, _MAX_PINNED_OFFERS):
+            plan = planner.plan_pinned(state, slot, row, pinned)
+            if not plan.unplanned:
+                planner.commit(state, plan)
+                return self._promise(slot, row, offer)
+        return None
 
     def _offer(self, row: int, price: Floats) -> Offer | None:
         """Return `Planner.offer`; for a running job that can't be stopped, its only plan.
@@ -349,10 +406,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return Promise(jobs.name(row), completion, offer.done, payoff, offer.utility, offer.cost)
 
     def _promise_slot(self, slot: int, row: int, offer: Offer) -> int:
-        """Return the last slot whose utility is within ``slack`` of the plan's."""
-        arrays, slack = self._state.jobs.arrays, self._parameters.slack
+        """Return the last slot whose utility is within `_SLACK` of the plan's."""
+        arrays = self._state.jobs.arrays
         horizon = self._cluster.horizon
-        return int(latest_acceptable_slot(arrays, row, slot, offer.done, horizon, slack))
+        return int(latest_acceptable_slot(arrays, row, slot, offer.done, horizon, _SLACK))
 
     # ---------------------------------------------------------------- revisions
 
@@ -460,8 +517,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             waiting = waiting[~np.isin(waiting, list(state.fixed))]
         density, _ = utility_densities(jobs.arrays, waiting, slot, weight)
         waiting = waiting[np.argsort(-density, kind="stable")]
-        is_rush = len(waiting) > self._parameters.waiting
-        waiting = waiting[: self._parameters.waiting]
+        waiting = yield from self._promise_waiting_pinned(slot, waiting)
+        is_rush = len(waiting) > _MAX_PLANNED_AHEAD
+        waiting = waiting[:_MAX_PLANNED_AHEAD]
         plans = yield from self._promise_waiting(slot, waiting)
 
         # 5. Promise bags that can start at once in capacity that no job plans to use.
@@ -646,6 +704,27 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.plan.order = np.concatenate((state.plan.order, rows[promised]))
         return result
 
+    def _promise_waiting_pinned(
+        self, slot: int, rows: Integers
+    ) -> Generator[Decision, None, Integers]:
+        """Promise waiting jobs a plan that never moves, if moves cost them too much for others.
+
+        ``rows`` are in order of density. Returns those without a promise.
+        """
+        state, jobs, planner = self._state, self._state.jobs, self._planner
+        losing = rows[:_MAX_PLANNED_AHEAD]
+        losing = losing[jobs.restart_loss[losing] > 0.0]
+        if not len(losing):
+            return rows
+        prices = state.demand.costs(slot, jobs.arrays, losing)
+        for row, price in zip(losing.tolist(), prices, strict=True):
+            alone = planner.offer_alone(state, slot, row, price)
+            if alone is None or alone.utility <= alone.cost:
+                promise = self._promise_pinned(slot, row, price)
+                if promise is not None:
+                    yield promise
+        return rows[jobs.promise[rows] < 0]
+
     def _promise_fixed(self, slot: int) -> Iterator[Decision]:
         """Promise running jobs that can't be stopped and are worth their price."""
         state, jobs = self._state, self._state.jobs
@@ -666,19 +745,19 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         Planned one by one, the densest first, a job takes the slots that suit it. So a job that
         could wait may block one that can't. A joint plan promises nothing.
         """
-        state, jobs, slack = self._state, self._state.jobs, self._parameters.slack
+        state, jobs = self._state, self._state.jobs
         # Jobs that didn't fit together don't fit until one of them is gone.
         misfits = state.misfits
-        if not self._parameters.together or (misfits is not None and misfits <= jobs.rows.keys()):
+        if misfits is not None and misfits <= jobs.rows.keys():
             return
         state.misfits = None
         utility_alone = np.zeros(len(waiting))
         due = np.zeros(len(waiting), np.int64)
         horizon = self._cluster.horizon
-        latest_acceptable_slots(jobs.arrays, waiting, slot, horizon, slack, due, utility_alone)
+        latest_acceptable_slots(jobs.arrays, waiting, slot, horizon, _SLACK, due, utility_alone)
         chosen = (jobs.promise[waiting] < 0) & (utility_alone > 0.0)
         planned = np.where(result[:, 0] >= 0, result[:, 2], 0.0)
-        earns_more = utility_alone[chosen].sum() * (1.0 - slack) > planned[chosen].sum()
+        earns_more = utility_alone[chosen].sum() * (1.0 - _SLACK) > planned[chosen].sum()
         if not earns_more or chosen.sum() > _MAX_TOGETHER:
             return
         plan = self._planner.plan_together(state, slot, waiting[chosen], due[chosen])
@@ -810,7 +889,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         for row in rows[starts].tolist():
             plan = plan_until_end(jobs, slot, row, int(log.level[row]), following)
             together = {**pinned, row: plan}
-            is_planned = jobs.promise[row] >= 0 and steps.runs[row] > 0 and steps.level[row, 0] >= 0
+            is_planned = row in state.plan.pinned or (
+                jobs.promise[row] >= 0 and steps.runs[row] > 0 and steps.level[row, 0] >= 0
+            )
             if self._planner.can_start(state, slot, row, together) or (
                 is_planned and not self._planner.can_wait(state, slot, pinned)
             ):

@@ -36,6 +36,17 @@ _MIN_WEIGHT: Final = 1e-12
 _MAX_AGE: Final = -math.log(_MIN_WEIGHT) + 1.0
 """Memories after which an arrival counts less than that."""
 
+_MEMORY_HORIZONS: Final = 2.0
+"""Horizons after which an arrival counts 1/e. From 1 to 6 horizons, `rolling` earns as much."""
+
+_SCARCITY: Final = 0.1
+"""Share of the cluster for which promises are priced.
+
+The price is the lowest utility density among the densest jobs that fill it; 1 would be the clearing
+price. Better jobs that arrive later need the rest, so most jobs are promised once little of their
+work is left.
+"""
+
 _SWEEPS: Final = 4
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
@@ -149,15 +160,12 @@ class PriceLearner:
     Demand is remembered for ``memory`` slots: then an arrival counts 1/e. Without the ``before``
     slots without demand that are assumed, the first job alone would look like a rush. ``part`` is
     the part of the cluster that the demand may have, by resource. At the prices, it would fill the
-    share ``scarcity`` of that.
+    share `_SCARCITY` of that.
     """
 
-    def __init__(
-        self, pools: ServerPools, memory: float, before: float, part: Floats, scarcity: float
-    ) -> None:
+    def __init__(self, pools: ServerPools, memory: float, before: float, part: Floats) -> None:
         self._pools = pools
         self._part = np.resize(part, pools.columns)
-        self._scarcity = scarcity
         self._memory = memory
         self._before = before
         self._first: int | None = None
@@ -174,7 +182,7 @@ class PriceLearner:
     def rebased_on(self, pools: ServerPools, part: Floats) -> PriceLearner:
         """Return the learner for other pools; an empty one if they price other resources."""
         if pools.columns != self._pools.columns:
-            return PriceLearner(pools, self._memory, self._before, part, self._scarcity)
+            return PriceLearner(pools, self._memory, self._before, part)
         moved = copy.copy(self)
         moved._pools, moved._part = pools, np.resize(part, pools.columns)
         moved._cached = None
@@ -337,7 +345,7 @@ class PriceLearner:
         value, use, weight = self._sample(slot)
         if not len(value):
             return np.zeros(self._pools.columns)
-        budget = self._scarcity * self.observed_slots(slot)
+        budget = _SCARCITY * self.observed_slots(slot)
         return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
 
     def _solve_dominant(self, slot: int) -> float:
@@ -345,7 +353,7 @@ class PriceLearner:
         value, use, weight = self._sample(slot)
         if not len(value):
             return 0.0
-        budget = np.array([self._scarcity * self.observed_slots(slot)])
+        budget = np.array([_SCARCITY * self.observed_slots(slot)])
         dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
         return float(shadow_prices(value, dominant_use, weight, budget, 1)[0])
 
@@ -375,9 +383,9 @@ class DemandPrices:
         return np.ones(len(self._cluster.resources))
 
     def _new_learner(self, part: Floats) -> PriceLearner:
-        horizon, parameters = self._cluster.horizon, self._parameters
-        memory, before = parameters.memory * horizon, _HORIZONS_BEFORE * horizon
-        return PriceLearner(self._pools, memory, before, part, parameters.scarcity)
+        horizon = self._cluster.horizon
+        memory, before = _MEMORY_HORIZONS * horizon, _HORIZONS_BEFORE * horizon
+        return PriceLearner(self._pools, memory, before, part)
 
     def copy(self) -> Self:
         """Return a copy that caches prices of its own; it must not learn."""
