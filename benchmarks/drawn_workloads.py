@@ -4,8 +4,16 @@ Three quarters of the workloads are generated, the others are windows of Philly'
 traces. Load, restart cost, slots, arrivals, servers, tenants and their shares are drawn. Policies
 know only jobs that have arrived; all but `rolling` ignore shares. Each tenant owns the same share.
 
-Run: ``python -m benchmarks.drawn_workloads [--seed N] [--count N] [--variants POLICY...]``. A
-variant may have parameters, such as ``rolling?quota=false``.
+Run: ``python -m benchmarks.drawn_workloads [KIND] [--seed N] [--count N] [--variants POLICY...]``.
+A variant may have parameters, such as ``rolling?quota=false``. The kinds:
+
+values
+    as above: the value earned, relative to the best other policy;
+deadlines
+    windows of traces with equal values and deadlines: jobs in time, relative to `elasticflow`;
+shares
+    generated workloads whose tenants own whole servers: what each tenant earns, relative to the
+    same policy on its own servers alone.
 """
 
 from __future__ import annotations
@@ -14,17 +22,26 @@ import argparse
 import multiprocessing
 import os
 import statistics
+import sys
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+import polars as pl
 
-from shadowprice.core.amounts import format_amount
+from shadowprice.core.amounts import Dimension, format_amount
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec
-from shadowprice.experiments.rolling.setting import ITP, PHILLY, PHILLY_VIRTUAL_CLUSTERS
+from shadowprice.core.utility import Deadline
+from shadowprice.experiments.rolling.setting import (
+    ITP,
+    PHILLY,
+    PHILLY_VIRTUAL_CLUSTERS,
+    NamedWorkload,
+)
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import ScenarioSource
@@ -49,6 +66,100 @@ def draw(seed: int, number: int) -> tuple[str, Scenario]:
     name, scenario = _trace_window(rng) if is_trace else _generated(rng, seed * 1000 + number)
     jobs = [replace(job, restart=restart) for job in scenario.jobs]
     return f"{name}, restarts {float(restart):.0%} of a slot", replace(scenario, jobs=jobs)
+
+
+def draw_deadlines(seed: int, number: int) -> tuple[str, Scenario]:
+    """Return a window of a trace in which each job is worth 1 until its deadline.
+
+    That is one to six times its minimum duration.
+    """
+    rng = np.random.default_rng([seed, number, 1])
+    restart = Fraction(int(rng.choice([0, 0, 10, 50])), 100)
+    name, scenario = _trace_window(rng)
+    jobs = []
+    for job in scenario.jobs:
+        slots = job.min_slots_colocated * rng.uniform(1.0, 3.0) * int(rng.choice([1, 2]))
+        deadline = Deadline(1.0, float(int(slots) + 1))
+        jobs.append(replace(job, utility=deadline, restart=restart))
+    return f"{name}, restarts {float(restart):.0%} of a slot", replace(scenario, jobs=jobs)
+
+
+def draw_shares(seed: int, number: int) -> tuple[str, Scenario, list[Scenario]]:
+    """Return a workload of tenants that own whole servers, and that of each tenant alone."""
+    rng = np.random.default_rng([seed, number, 2])
+    restart = Fraction(int(rng.choice([0, 0, 10, 50])), 100)
+    preset = _PRESETS[rng.integers(2)]
+    options = GeneratorOptions(
+        preset=preset,
+        jobs=int(rng.choice([60, 100, 150])),
+        slots=int(rng.choice([60, 100, 200])),
+        slot_seconds=Fraction(3600 if preset == "chunk" else 1200),
+        arrivals=_ARRIVALS[rng.integers(3)],
+    )
+    tenants, owned = int(rng.choice([2, 3, 4])), int(rng.choice([2, 3, 4]))
+    count = tenants * owned + int(rng.choice([0, 1]))  # nobody owns the last one
+    seed = seed * 1000 + number
+    document = paper_cluster(
+        workers=count,
+        parameter_servers=count,
+        slot_seconds=options.slot_seconds,
+        horizon=options.slots,
+        seed=seed,
+    )
+    cluster = ClusterSpec.model_validate(document).resolve("drawn cluster")
+    roles = np.flatnonzero(cluster.hosts_workers), np.flatnonzero(cluster.hosts_ps)
+    parts = [
+        np.concatenate([role[owned * tenant : owned * (tenant + 1)] for role in roles]).tolist()
+        for tenant in range(tenants)
+    ]
+    names = [f"tenant-{tenant}" for tenant in range(tenants)]
+    shares = [
+        {
+            name: _amount(int(cluster.capacity[part, column].sum()), dimension)
+            for column, (name, dimension) in enumerate(
+                zip(cluster.resources, cluster.dimensions, strict=True)
+            )
+        }
+        for part in parts
+    ]
+    document["tenants"] = [
+        {"name": name, "share": share} for name, share in zip(names, shares, strict=True)
+    ]
+    weight = rng.choice([1.0, 1.0, 4.0, 8.0], size=tenants)
+    jobs = generate(options, seed=seed).to_jobs(cluster)
+    owners = rng.choice(tenants, size=len(jobs), p=weight / weight.sum()).tolist()
+    jobs = [
+        replace(job, tenant=names[owner], restart=restart)
+        for job, owner in zip(jobs, owners, strict=True)
+    ]
+    alone = []
+    for tenant, part in zip(names, parts, strict=True):
+        own = {
+            **document,
+            "tenants": [],
+            "servers": [document["servers"][server] for server in part],
+        }
+        alone.append(
+            Scenario(
+                ClusterSpec.model_validate(own).resolve("drawn cluster"),
+                [job for job in jobs if job.tenant == tenant],
+                options.slots,
+                0,
+            )
+        )
+    name = (
+        f"{preset}, {options.arrivals}, {options.jobs} jobs, {options.slots} slots, {tenants} "
+        f"tenants with {owned} servers of either kind, restarts {float(restart):.0%} of a slot"
+    )
+    together = ClusterSpec.model_validate(document).resolve("drawn cluster")
+    return name, Scenario(together, jobs, options.slots, 0), alone
+
+
+def _amount(value: int, dimension: Dimension) -> float | str:
+    """Return an exact amount of a resource, as a cluster file has it."""
+    if dimension is Dimension.COUNT:
+        return value / 1000
+    return f"{value}B" if dimension is Dimension.BYTES else f"{value}bps"
 
 
 def _trace_window(rng: np.random.Generator) -> tuple[str, Scenario]:
@@ -125,26 +236,44 @@ def measure(seed: int, number: int, policies: list[PolicyChoice]) -> tuple[str, 
     return name, rows
 
 
-def main() -> None:
+def measure_deadlines(
+    seed: int, number: int, policies: list[PolicyChoice]
+) -> tuple[str, list[float]]:
+    """Return a workload's description, and the number of jobs in time by policy."""
+    name, scenario = draw_deadlines(seed, number)
+    infos = [run_policy(scenario, policy).info for policy in policies]
+    return name, [info["summary"]["total_utility"] for info in infos]
+
+
+def measure_shares(
+    seed: int, number: int, policies: list[PolicyChoice]
+) -> tuple[str, list[list[tuple[float, float]]]]:
+    """Return a workload's description, and for each policy what tenants earn, and would alone."""
+    name, scenario, alone = draw_shares(seed, number)
+    rows = []
+    for policy in policies:
+        jobs = run_policy(scenario, policy).jobs
+        earned = dict(jobs.group_by("tenant").agg(pl.col("utility").sum()).iter_rows())
+        rows.append(
+            [
+                (
+                    earned[own.jobs[0].tenant],
+                    run_policy(own, policy).info["summary"]["total_utility"],
+                )
+                for own in alone
+                if own.jobs
+            ]
+        )
+    return name, rows
+
+
+def report_values(results: list[tuple[str, list[Any]]], variants: list[str]) -> None:
     """Print the median ratio to the best other policy, and the workloads where it is behind."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--variants", nargs="+", default=["rolling"])
-    chosen = parser.parse_args()
-    variants = [PolicyChoice.parse(text) for text in chosen.variants]
-    policies = [*OTHERS, *variants]
-    apart = multiprocessing.get_context("spawn")  # traces are read by threads, which a fork loses
-    with ProcessPoolExecutor(os.cpu_count(), mp_context=apart) as pool:
-        tasks = [
-            pool.submit(measure, chosen.seed, number, policies) for number in range(chosen.count)
-        ]
-        results = [task.result() for task in tasks]
     best = [
         max((rows[column][0], policy.name) for column, policy in enumerate(OTHERS))
         for _, rows in results
     ]
-    for column, text in enumerate(chosen.variants, len(OTHERS)):
+    for column, text in enumerate(variants, len(OTHERS)):
         own = [rows[column] for _, rows in results]
         ratio = [share / max(top, 1e-12) for (share, _), (top, _) in zip(own, best, strict=True)]
         print(
@@ -156,6 +285,71 @@ def main() -> None:
         for value, (name, _), (_, policy) in sorted(zip(ratio, results, best, strict=True)):
             if value < BEHIND:
                 print(f"  {value:.2f} of {policy}: {name}")
+
+
+def report_deadlines(results: list[tuple[str, list[float]]], variants: list[str]) -> None:
+    """Print how many jobs are in time, and the workloads where `elasticflow` has more."""
+    total = sum(rows[0] for _, rows in results)
+    for column, text in enumerate(variants, 1):
+        short = sorted((rows[column] - rows[0], name) for name, rows in results)
+        short = [(number, name) for number, name in short if number < 0]
+        print(
+            f"{text}: {len(results)} workloads, {sum(rows[column] for _, rows in results):.0f} "
+            f"jobs in time, elasticflow {total:.0f}; fewer on {len(short)}, "
+            f"{-sum(number for number, _ in short):.0f} jobs in all"
+        )
+        for number, name in short:
+            print(f"  {number:+.0f}: {name}")
+
+
+def report_shares(
+    results: list[tuple[str, list[list[tuple[float, float]]]]], variants: list[str]
+) -> None:
+    """Print how many tenants earn less than on their own servers alone."""
+    for column, text in enumerate(variants):
+        tenants = [
+            (together / max(alone, 1e-12), name)
+            for name, rows in results
+            for together, alone in rows[column]
+        ]
+        behind = sorted(row for row in tenants if row[0] < BEHIND)
+        print(
+            f"{text}: {len(results)} workloads, {len(tenants)} tenants, median "
+            f"{statistics.median(ratio for ratio, _ in tenants):.2f} of what each earns alone; "
+            f"{len(behind)} earn less than {BEHIND:.0%} of it"
+        )
+        for ratio, name in behind:
+            print(f"  {ratio:.2f}: {name}")
+
+
+KINDS: Final[
+    dict[str, tuple[tuple[PolicyChoice, ...], Callable[..., Any], Callable[..., None]]]
+] = {
+    "values": (OTHERS, measure, report_values),
+    "deadlines": ((PolicyChoice("elasticflow"),), measure_deadlines, report_deadlines),
+    "shares": ((), measure_shares, report_shares),
+}
+"""For each kind, the other policies, the measurement of a workload, and the report."""
+
+
+def main() -> None:
+    """Measure drawn workloads of a kind, and print the report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("kind", nargs="?", choices=KINDS, default="values")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--variants", nargs="+", default=["rolling"])
+    chosen = parser.parse_args()
+    if chosen.kind != "shares" and not NamedWorkload("Philly", PHILLY).at_hand:
+        sys.exit("Philly's trace isn't here: set SHADOWPRICE_TRACES to the folder of the traces")
+    others, run, report = KINDS[chosen.kind]
+    policies = [*others, *map(PolicyChoice.parse, chosen.variants)]
+    apart = multiprocessing.get_context("spawn")  # traces are read by threads, which a fork loses
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=apart) as pool:
+        tasks = [pool.submit(run, chosen.seed, number, policies) for number in range(chosen.count)]
+        report([task.result() for task in tasks], chosen.variants)
 
 
 if __name__ == "__main__":
