@@ -325,7 +325,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if not lacks_evidence and self._commit_offer(row, offer):
                 return self._promise(slot, row, offer)
         alone = planner.offer_alone(state, slot, row, price)
-        if alone is None or alone.utility <= alone.cost:
+        if alone is None:
             pinned = self._promise_pinned(slot, row, price)
             if pinned is not None:
                 return pinned
@@ -355,9 +355,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
 
-        Such plans leave less choice to other jobs, so they are for jobs that no other plan serves:
-        those count a restart in every slot. None if moves cost the job nothing, or no plan is worth
-        its price beside all promises.
+        Such plans leave less choice to other jobs, so they are for jobs that no other plan
+        completes in time: those count a restart in every slot. None if moves cost the job nothing,
+        or no plan is worth its price beside all promises.
         """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         if not jobs.restart_loss[row] or row in state.plan.pinned or not self._parameters.revision:
@@ -718,8 +718,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return rows
         prices = state.demand.costs(slot, jobs.arrays, losing)
         for row, price in zip(losing.tolist(), prices, strict=True):
-            alone = planner.offer_alone(state, slot, row, price)
-            if alone is None or alone.utility <= alone.cost:
+            if planner.offer_alone(state, slot, row, price) is None:
                 promise = self._promise_pinned(slot, row, price)
                 if promise is not None:
                     yield promise
