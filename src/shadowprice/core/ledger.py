@@ -158,7 +158,8 @@ class Ledger:
         end = self._log_start + len(self._log)
         if not self._log_start <= position <= end:
             return end, None
-        return end, tuple(islice(self._log, position - self._log_start, None))
+        newest_first = islice(reversed(self._log), end - position)
+        return end, tuple(newest_first)[::-1]
 
     def _touch(self, changed: Schedule) -> None:
         """Record a change of a schedule's reservations."""
@@ -196,9 +197,12 @@ class Ledger:
             # Pages of a new array of zeros take neither memory nor time until they are written.
             self._buffer = _sparse_zeros(self._buffer.shape)
             self._versions = np.zeros(self._versions.shape, dtype=np.int64)
-            for row, amounts in enumerate(before[2][stays]):
-                if amounts.any():
-                    self._buffer[row] = amounts
+            if self._has_placed or not _has_large_rows(self._buffer.shape):
+                for row, amounts in enumerate(before[2][stays]):
+                    if amounts.any():
+                        self._buffer[row] = amounts
+            else:  # reading the servers without reservations takes longer than all plans
+                self._add_plans(self._buffer, slot)
             self._versions[:kept] = before[3][stays]
             self._offset = 0
         else:
@@ -410,9 +414,8 @@ class Ledger:
     def recompute_usage(self) -> Amounts:
         """Return the reserved amounts, recomputed from all reservations; for checks."""
         total = np.zeros_like(self.used)
+        self._add_plans(total, self.start)
         for reservation in self.reservations.values():
-            plan = reservation.plan.from_slot(self.start)
-            total[plan.slots - self.start, plan.servers] += self._plan_amounts(plan, reservation)
             if reservation.placement is not None:
                 servers, added = self._compute_placement_amounts(reservation.placement, reservation)
                 total[:, servers] += added
@@ -433,6 +436,12 @@ class Ledger:
             ]
             for job, reservation in sorted(self.reservations.items())
         }
+
+    def _add_plans(self, used: Amounts, start: int) -> None:
+        """Add the amounts of all plans to ``used``, whose first row is slot ``start``."""
+        for reservation in self.reservations.values():
+            plan = reservation.plan.from_slot(start)
+            used[plan.slots - start, plan.servers] += self._plan_amounts(plan, reservation)
 
     def _uses_server(self, job: str, server: int) -> bool:
         reservation = self.reservations[job]
@@ -514,14 +523,19 @@ class Ledger:
         return list(placement.servers), counts[0] * reservation.worker + counts[1] * reservation.ps
 
 
+def _has_large_rows(shape: tuple[int, ...]) -> bool:
+    """Return whether the rows of an array are larger than huge pages."""
+    return 8 * math.prod(shape[1:]) >= _HUGE_PAGE_BYTES
+
+
 def _sparse_zeros(shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return an array of zeros of which mostly few entries of each row are written.
 
-    If rows are larger than huge pages, which numpy requests, each write would fill one with zeros.
+    numpy requests huge pages. If rows are larger, each write would fill one with zeros.
     """
-    size = 8 * math.prod(shape)
-    if size < shape[0] * _HUGE_PAGE_BYTES or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+    if not _has_large_rows(shape) or not hasattr(mmap, "MADV_NOHUGEPAGE"):
         return np.zeros(shape, dtype=np.int64)
+    size = 8 * math.prod(shape)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     return np.frombuffer(memory, dtype=np.int64).reshape(shape)
