@@ -673,8 +673,10 @@ class SlotGroups:
             return
         place = np.minimum(np.searchsorted(self._servers, servers), len(self._servers) - 1)
         within = (self._servers[place] == servers) & (slots >= 0) & (slots < self._slots)
-        keys = np.unique(slots[within] * len(self._servers) + place[within])
+        keys = slots[within] * len(self._servers) + place[within]
         if len(keys):
+            if (keys[1:] <= keys[:-1]).any():  # one schedule is in order, several aren't
+                keys = np.unique(keys)
             slot, candidates = np.divmod(keys, len(self._servers))
             start = np.flatnonzero(np.diff(slot, prepend=-1))
             self._follow(slot[start], start, np.append(start[1:], len(slot)), candidates, used)
