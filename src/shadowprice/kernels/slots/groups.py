@@ -669,8 +669,6 @@ class SlotGroups:
         last followed; slots outside the horizon don't count. Other parameters are those of
         `follow`.
         """
-        if not len(self._servers):
-            return
         place = np.minimum(np.searchsorted(self._servers, servers), len(self._servers) - 1)
         within = (self._servers[place] == servers) & (slots >= 0) & (slots < self._slots)
         keys = slots[within] * len(self._servers) + place[within]

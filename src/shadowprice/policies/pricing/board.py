@@ -71,7 +71,7 @@ class PriceBoard:
         self._followed, changes = ledger.changes_since(self._followed)
         if changes is None:
             self._groups.follow(ledger.used, ledger.versions)
-        elif changes:
+        elif changes and len(self.servers):
             slots = np.concatenate([schedule.slots for schedule in changes]) - ledger.start
             servers = np.concatenate([schedule.servers for schedule in changes])
             self._groups.follow_changes(ledger.used, ledger.versions, slots, servers)
