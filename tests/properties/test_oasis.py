@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -11,20 +12,30 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadowprice.core.arrays import Flags
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import Commit, Decision, PolicyEvent
 from shadowprice.core.job import Job
+from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.policy import Policy, PolicyContext, Status, View
+from shadowprice.core.schedule import Schedule
 from shadowprice.engine import Engine
+from shadowprice.kernels.slots.groups import find_groups
 from shadowprice.policies.oasis.policy import OasisPolicy
 from shadowprice.policies.pricing.board import PriceBoard
-from shadowprice.policies.pricing.constants import Carries, ConstantsLearner, PricePool
+from shadowprice.policies.pricing.constants import (
+    Carries,
+    ConstantsLearner,
+    PriceConstants,
+    PricePool,
+)
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count, sample
 from tests.support.oasis_cases import Market, random_case
 from tests.support.policy_runs import random_world, run_policy
+from tests.support.slot_groups import check_groups
 from tests.support.workloads import cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -120,7 +131,11 @@ class Auditor(Observer):
                 kept_row, new_row = kept.row_of[t], new.row_of[t]
                 groups = kept.groups[kept_row]
                 assert groups == new.groups[new_row]
-                assert (kept.group_of[kept_row] == new.group_of[new_row]).all()
+                everyone = np.arange(len(board.servers))
+                assert np.array_equal(
+                    find_groups(kept, np.full_like(everyone, kept_row), everyone),
+                    find_groups(new, np.full_like(everyone, new_row), everyone),
+                )
                 for part in ("price", "free"):
                     assert np.array_equal(
                         getattr(kept, part)[kept_row][:, :groups],
@@ -138,6 +153,120 @@ def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) ->
     auditor = Auditor(policy)
     Simulation(on, jobs, policy, incidents=incidents).run([auditor])
     assert auditor.checks or not jobs
+
+
+class RandomLedger:
+    """A ledger under random operations, beside two pools' boards that follow it."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.horizon = 5
+        self.names = iter(range(10**6))
+        self.change_cluster(int(self.rng.integers(1, 5)), int(self.rng.integers(0, 60)), None)
+
+    def change_cluster(self, large: int, small: int, ledger: Ledger | None) -> None:
+        """Begin with a cluster, or go over to it with servers that keep nothing."""
+        self.on = cluster(large, small, both=3, gpus=6, horizon=self.horizon)
+        if ledger is None:
+            self.ledger = Ledger(self.on, self.horizon)
+        else:
+            for name in list(ledger.reservations):
+                ledger.release(name)
+            rows = np.full(len(ledger.capacity), -1)
+            ledger.replace_contents(ledger.for_changed_cluster(self.on, rows, ()))
+        first = self.rng.random(self.on.servers) < 0.7
+        self.boards = [self.board(members) for members in (first, ~first)]
+
+    def board(self, members: Flags) -> PriceBoard:
+        low, high = -2.0, self.rng.uniform(0, 3, len(self.on.resources))
+        constants = PriceConstants(low, high)
+        return PriceBoard(self.on, PricePool.of(self.on, members), constants, self.horizon)
+
+    def reserve(self) -> str | None:
+        """Reserve something that fits; return the name of its job."""
+        rng, ledger = self.rng, self.ledger
+        demand = self.on.demand({"cpu": 1000 * int(rng.integers(1, 3))})
+        room = (ledger.capacity - ledger.used) // np.where(demand > 0, demand, 1)
+        fits = np.where(demand > 0, room, 10**6).min(axis=2) > 0
+        width = rng.choice([0.05, 0.1, 0.9])
+        chosen = fits & (rng.random(fits.shape) < width) & (rng.random((len(fits), 1)) < 0.7)
+        if rng.random() < 0.5:  # the same servers in every slot
+            chosen[:] = fits.all(axis=0) & chosen.any(axis=0)
+        slots, servers = np.nonzero(chosen)
+        if not len(slots):
+            return None
+        name, ones = f"job-{next(self.names)}", np.ones(len(slots), np.int64)
+        plan = Schedule.from_arrays(slots + ledger.start, servers, ones, 0 * ones)
+        ledger.reserve(name, plan, demand, None)
+        return name
+
+    def step(self) -> None:
+        """Run one random operation, and perhaps its inverse."""
+        rng, ledger = self.rng, self.ledger
+        undone = rng.random() < 0.3
+        name = str(rng.choice(sorted(ledger.reservations) or ["none"]))
+        match int(rng.integers(0, 12)):
+            case 0 | 1 | 2 | 3 | 4:
+                reserved = self.reserve()
+                if undone and reserved is not None:
+                    ledger.undo_reserve(reserved)
+            case 5 | 6:
+                before = ledger.reservations.get(name)
+                released = ledger.release(name)
+                if undone and before is not None:
+                    ledger.undo_release(name, before, released)
+            case 7:
+                moved = ledger.advance(ledger.start + int(rng.integers(0, 3)))
+                if undone:
+                    self.reserve_and_undo()
+                    ledger.undo_advance(moved)
+            case 8:
+                server = int(rng.integers(0, self.on.servers))
+                for each in ledger.lose(server):
+                    ledger.release(each)
+            case 9:
+                ledger.restore(int(rng.integers(0, self.on.servers)))
+            case 10:
+                ledger.raise_versions(int(rng.integers(0, 3)))
+                self.boards = pickle.loads(pickle.dumps(self.boards))
+            case _ if undone:
+                self.change_cluster(int(rng.integers(1, 5)), int(rng.integers(0, 60)), ledger)
+            case _:
+                board = self.boards[0]
+                board.set_constants(self.board(board.pool.members).constants, LedgerView(ledger))
+
+    def reserve_and_undo(self) -> None:
+        name = self.reserve()
+        if name is not None:
+            self.ledger.undo_reserve(name)
+
+    def check(self, board: PriceBoard) -> None:
+        """Let a board follow the ledger, and compare each slot with its servers."""
+        ledger = self.ledger
+        board.follow(LedgerView(ledger))
+        mine = board.servers
+        low = np.full(len(self.on.resources), board.constants.ln_lower)
+        lost = (ledger.capacity[mine] == 0).all(axis=1)
+        for t in range(self.horizon):
+            check_groups(
+                board.window(self.horizon), t, ledger.used[t, mine], self.on.capacity[mine], lost,
+                low, board.constants.ln_upper,
+            )  # fmt: skip
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(60))
+@given(SEEDS)
+def test_boards_show_every_server_after_any_operations(seed: int) -> None:
+    world = RandomLedger(seed)
+    for _ in range(60):
+        world.step()
+        often, rarely = world.boards
+        if world.rng.random() < 0.8:
+            world.check(often)
+        if world.rng.random() < 0.1:
+            world.check(rarely)
+    for board in world.boards:
+        world.check(board)
 
 
 class Ear:

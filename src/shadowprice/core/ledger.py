@@ -10,9 +10,13 @@ changes.
 
 from __future__ import annotations
 
+import math
+import mmap
+from collections import deque
 from collections.abc import Collection, Mapping
 from copy import copy
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -24,6 +28,11 @@ from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 
 _CHANGES_PER_EVENT_BITS: Final = 20
 """log2 of the maximum number of version changes that one event makes."""
+
+_MAX_LOGGED_ENTRIES: Final = 100_000
+"""Maximum number of entries of the schedules in the log of changes."""
+
+_HUGE_PAGE_BYTES: Final = 2**21
 
 _MAX_SMALL_ARRAY_SIZE: Final = 64
 """Maximum size of an array that Python searches faster than numpy."""
@@ -82,6 +91,15 @@ class LedgerView:
         """Number of changes of the servers' capacity."""
         return self._ledger.capacity_version
 
+    def changes_since(self, position: int) -> tuple[int, tuple[Schedule, ...] | None]:
+        """Return the schedules reserved or released since a position, and the next position.
+
+        They contain all servers and slots that changed, possibly others too, also before the
+        window. The result has None instead if other changes were made since, or too many. A
+        position below 0 is before all changes.
+        """
+        return self._ledger.changes_since(position)
+
     def reservation(self, job: str) -> JobReservation | None:
         """Return a job's reservation, None if it has none."""
         return self._ledger.reservations.get(job)
@@ -106,11 +124,15 @@ class Ledger:
         self.cluster.check_plan(self.horizon)
         # Twice the window: advancing moves an offset, and the window stays contiguous. Rows are
         # copied to the start of a new buffer only once per horizon.
-        self._buffer = np.zeros((2 * self.horizon, *shape), dtype=np.int64)
+        self._buffer = _sparse_zeros((2 * self.horizon, *shape))
         self._versions = np.zeros(2 * self.horizon, dtype=np.int64)
         self._offset = 0
         # Number of changes that affected every slot. A slot's version is this and its own count.
         self._changes = 0
+        # Schedules that were reserved or released since the last change of every slot.
+        self._log: deque[Schedule] = deque()
+        self._log_start = 0
+        self._logged_entries = 0
         self._placed = np.zeros(shape, dtype=np.int64)  # amounts of all placements
         self._has_placed = False  # whether there was ever a placement
         self._zero_demand = np.zeros(shape[1], dtype=np.int64)
@@ -131,9 +153,31 @@ class Ledger:
         """Number of changes of each slot of the window, shape (horizon,)."""
         return self._versions[self._offset : self._offset + self.horizon] + self._changes
 
-    def _touch(self, slots: NDArray[np.int64]) -> None:
-        """Increment the versions of these slots."""
-        self._versions[slots - self.start + self._offset] += 1
+    def changes_since(self, position: int) -> tuple[int, tuple[Schedule, ...] | None]:
+        """See `LedgerView.changes_since`."""
+        end = self._log_start + len(self._log)
+        if not self._log_start <= position <= end:
+            return end, None
+        newest_first = islice(reversed(self._log), end - position)
+        return end, tuple(newest_first)[::-1]
+
+    def _touch(self, changed: Schedule) -> None:
+        """Record a change of a schedule's reservations."""
+        self._versions[changed.active_slots - self.start + self._offset] += 1
+        self._log.append(changed)
+        self._logged_entries += len(changed)
+        while self._logged_entries > _MAX_LOGGED_ENTRIES:
+            self._logged_entries -= len(self._log.popleft())
+            self._log_start += 1
+
+    def _touch_all(self, changes: int = 1) -> None:
+        """Record changes of every slot."""
+        self._changes += changes
+        self._restart_log(self._log_start + len(self._log) + 1)
+
+    def _restart_log(self, start: int) -> None:
+        # A copy of this ledger may share the log.
+        self._log, self._log_start, self._logged_entries = deque(), start, 0
 
     def advance(self, slot: int) -> AdvanceUndo:
         """Move the window so that it starts at ``slot``; earlier slots are discarded.
@@ -151,11 +195,14 @@ class Ledger:
         if self._offset + steps > self.horizon:
             stays = slice(self._offset + steps, self._offset + self.horizon)
             # Pages of a new array of zeros take neither memory nor time until they are written.
-            self._buffer = np.zeros(self._buffer.shape, dtype=np.int64)
+            self._buffer = _sparse_zeros(self._buffer.shape)
             self._versions = np.zeros(self._versions.shape, dtype=np.int64)
-            for row, amounts in enumerate(before[2][stays]):
-                if amounts.any():
-                    self._buffer[row] = amounts
+            if self._has_placed or not _has_large_rows(self._buffer.shape):
+                for row, amounts in enumerate(before[2][stays]):
+                    if amounts.any():
+                        self._buffer[row] = amounts
+            else:  # reading the servers without reservations takes longer than all plans
+                self._add_plans(self._buffer, slot)
             self._versions[:kept] = before[3][stays]
             self._offset = 0
         else:
@@ -172,7 +219,7 @@ class Ledger:
         """Undo `advance`, which returned ``before``; later changes must have been undone."""
         newest = int(self._versions.max())
         self.start, self._offset, self._buffer, self._versions = before
-        self._changes += max(newest, int(self._versions.max())) + 1
+        self._touch_all(max(newest, int(self._versions.max())) + 1)
 
     def reserve(self, job: str, plan: Schedule, worker: Amounts, ps: Amounts | None) -> None:
         """Reserve a plan for a job that has none.
@@ -203,7 +250,7 @@ class Ledger:
                 f"{self.cluster.names[int(plan.servers[entry])]!r} in slot {plan.slots[entry]}"
             )
         self.used[rows, plan.servers] = amounts
-        self._touch(plan.active_slots)
+        self._touch(plan)
         reservation.plan = plan
 
     def release(self, job: str) -> Schedule:
@@ -216,7 +263,7 @@ class Ledger:
             released = reservation.plan.from_slot(self.start)
             rows = released.slots - self.start
             self.used[rows, released.servers] -= self._plan_amounts(released, reservation)
-            self._touch(released.active_slots)
+            self._touch(released)
         if reservation.placement is not None:
             servers, amounts = self._placement_amounts(reservation)
             self._change_placed(servers, -amounts)
@@ -228,7 +275,7 @@ class Ledger:
         if len(released):
             rows = released.slots - self.start
             self.used[rows, released.servers] += self._plan_amounts(released, reservation)
-            self._touch(released.active_slots)
+            self._touch(released)
         if reservation.placement is not None:
             self._change_placed(*self._placement_amounts(reservation))
 
@@ -237,7 +284,7 @@ class Ledger:
         reservation = self.reservations[job]
         plan, reservation.plan = reservation.plan, EMPTY_SCHEDULE
         self.used[plan.slots - self.start, plan.servers] -= self._plan_amounts(plan, reservation)
-        self._touch(plan.active_slots)
+        self._touch(plan)
         self._delete_if_empty(job)
 
     def place(self, job: str, placement: Placement, worker: Amounts, ps: Amounts | None) -> None:
@@ -267,7 +314,7 @@ class Ledger:
         self.used[:, servers] = amounts
         self._placed[servers] += added
         self._has_placed = True
-        self._changes += 1
+        self._touch_all()
         reservation.placement, reservation.placement_amounts = placement, placement_amounts
 
     def undo_place(self, job: str, previous: Placement | None) -> None:
@@ -332,6 +379,7 @@ class Ledger:
         ledger._placed[rows[kept_rows]] = self._placed[kept_rows]
         ledger._has_placed = self._has_placed
         ledger._changes = self._changes + int(self._versions.max()) + 1
+        ledger._restart_log(self._log_start + len(self._log) + 1)
         ledger.capacity_version = self.capacity_version + 1
         ledger.capacity[list(unavailable)] = 0
         ledger.reservations = {
@@ -354,6 +402,7 @@ class Ledger:
         ledger = copy(self)
         ledger._buffer, ledger._versions = self._buffer.copy(), self._versions.copy()
         ledger._placed, ledger.capacity = self._placed.copy(), self.capacity.copy()
+        ledger._log = self._log.copy()
         ledger.reservations = {
             job: JobReservation(
                 reservation.worker, reservation.ps, reservation.plan, reservation.placement
@@ -365,9 +414,8 @@ class Ledger:
     def recompute_usage(self) -> Amounts:
         """Return the reserved amounts, recomputed from all reservations; for checks."""
         total = np.zeros_like(self.used)
+        self._add_plans(total, self.start)
         for reservation in self.reservations.values():
-            plan = reservation.plan.from_slot(self.start)
-            total[plan.slots - self.start, plan.servers] += self._plan_amounts(plan, reservation)
             if reservation.placement is not None:
                 servers, added = self._compute_placement_amounts(reservation.placement, reservation)
                 total[:, servers] += added
@@ -388,6 +436,12 @@ class Ledger:
             ]
             for job, reservation in sorted(self.reservations.items())
         }
+
+    def _add_plans(self, used: Amounts, start: int) -> None:
+        """Add the amounts of all plans to ``used``, whose first row is slot ``start``."""
+        for reservation in self.reservations.values():
+            plan = reservation.plan.from_slot(start)
+            used[plan.slots - start, plan.servers] += self._plan_amounts(plan, reservation)
 
     def _uses_server(self, job: str, server: int) -> bool:
         reservation = self.reservations[job]
@@ -419,7 +473,7 @@ class Ledger:
         else:
             self._placed[servers] += change
             self.used[:, servers] += change
-        self._changes += 1
+        self._touch_all()
 
     def _placement_amounts(self, reservation: JobReservation) -> tuple[int | list[int], Amounts]:
         """Return the amounts of a job's placement, cached."""
@@ -438,12 +492,13 @@ class Ledger:
         """
         minimum = sequence << _CHANGES_PER_EVENT_BITS
         self._changes = max(self._changes, minimum)
+        self._restart_log(max(self._log_start + len(self._log), minimum) + 1)
         self.capacity_version = max(self.capacity_version, minimum)
 
     def bump_capacity_version(self) -> None:
         """Increment the versions after a change of `capacity`."""
         self.capacity_version += 1
-        self._changes += 1
+        self._touch_all()
 
     @staticmethod
     def _plan_amounts(plan: Schedule, reservation: JobReservation) -> Amounts:
@@ -466,6 +521,24 @@ class Ledger:
             return placement.servers[0], amounts
         counts = np.array((placement.workers, placement.ps), dtype=np.int64)[:, :, None]
         return list(placement.servers), counts[0] * reservation.worker + counts[1] * reservation.ps
+
+
+def _has_large_rows(shape: tuple[int, ...]) -> bool:
+    """Return whether the rows of an array are larger than huge pages."""
+    return 8 * math.prod(shape[1:]) >= _HUGE_PAGE_BYTES
+
+
+def _sparse_zeros(shape: tuple[int, ...]) -> NDArray[np.int64]:
+    """Return an array of zeros of which mostly few entries of each row are written.
+
+    numpy requests huge pages. If rows are larger, each write would fill one with zeros.
+    """
+    if not _has_large_rows(shape) or not hasattr(mmap, "MADV_NOHUGEPAGE"):
+        return np.zeros(shape, dtype=np.int64)
+    size = 8 * math.prod(shape)
+    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype=np.int64).reshape(shape)
 
 
 def _read_only(array: NDArray[np.int64]) -> NDArray[np.int64]:

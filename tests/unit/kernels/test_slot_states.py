@@ -29,11 +29,7 @@ def test_states_are_what_every_machine_is_in_every_slot(seed: int) -> None:
     groups = pool.groups
     window = slots if seed % 3 else slots - 5
     price_worker, price_server, room, state_of, first = slot_states(
-        groups.row_of[:window],
-        groups.groups,
-        groups.price,
-        groups.free,
-        groups.group_of,
+        groups._replace(row_of=groups.row_of[:window]),
         asked,
         worker,
         server,

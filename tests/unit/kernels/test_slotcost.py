@@ -12,9 +12,10 @@ from shadowprice.kernels.prices.exponential import (
     exponential_prices,
 )
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
-from shadowprice.kernels.slots.groups import SlotGroups, group_servers
+from shadowprice.kernels.slots.groups import SlotGroups
 from tests.oracles import slotcost as naive
 from tests.support.examples import sample
+from tests.support.slot_groups import check_groups
 
 
 class Pool:
@@ -108,14 +109,12 @@ def test_costs_and_placements_agree_with_the_list_of_places(seed):
 
 def test_groups_are_exactly_the_equal_servers():
     rng = np.random.default_rng(7)
-    used = rng.integers(0, 2, (200, 3)) * 10**15
-    kind = rng.integers(0, 2, 200)
-    group_of, first, count = group_servers(used, kind)
-    rows = [(int(k), *map(int, u)) for k, u in zip(kind, used, strict=True)]
-    order = list(dict.fromkeys(rows))
-    assert group_of.tolist() == [order.index(row) for row in rows]
-    assert first.tolist() == [rows.index(row) for row in order]
-    assert count.tolist() == [rows.count(row) for row in order]
+    used = rng.integers(0, 2, (1, 200, 3)) * 10**15
+    capacity = rng.integers(1, 3, (200, 1)) * 10**15 * np.ones(3, np.int64)
+    low, high = np.zeros(3), np.ones(3)
+    kept = SlotGroups(capacity, 1, low, high)
+    kept.follow(used, np.ones(1, np.int64))
+    check_groups(kept.groups, 0, used[0], capacity, np.zeros(200, np.bool_), low, high)
 
 
 @pytest.mark.parametrize("servers", [6, 60])
@@ -159,7 +158,7 @@ def test_refreshing_and_rolling_equal_building_anew(servers):
             np.testing.assert_array_equal(a.price[i, :, :n], b.price[j, :, :n])
             np.testing.assert_array_equal(a.free[i, :, :n], b.free[j, :, :n])
             np.testing.assert_array_equal(a.members[i, :n], b.members[j, :n])
-            np.testing.assert_array_equal(a.group_of[i], b.group_of[j])
+            check_groups(a, t, used[t], capacity, lost, low, high)
 
 
 def test_an_infinite_price_of_what_is_not_asked_for_costs_nothing():

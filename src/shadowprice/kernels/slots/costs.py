@@ -7,6 +7,8 @@ room for the largest y matter: a heap keeps them while it scans the groups. The 
 of a group is computed only if its price gets it into the heap.
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
@@ -43,7 +45,7 @@ def cheapest_places(
 
     They have ``most`` positions, or all that exist. ``demand`` and ``share`` (resources,) are the
     needs of one worker (or parameter server), in amounts and as shares, to which prices refer.
-    Written, (servers,): ``unit``, cost of one position in each group; ``room``, positions of each
+    Written, (groups,): ``unit``, cost of one position in each group; ``room``, positions of each
     group that is returned (on all its servers, at most ``most``); ``chosen``, the groups, the
     lowest number first on ties.
     """
@@ -186,6 +188,30 @@ def slot_costs(
     return cost
 
 
+class Filled(NamedTuple):
+    """Servers that receive processes, and scratch space to sort them."""
+
+    server: Integers  # position in the pool
+    processes: Integers  # their number
+    heap: Integers
+    key: Floats
+
+
+@allocation_free
+def _take(
+    pool: Groups, row: int, g: int, s: int, demand: Integers, quota: Integers, found: Filled, n: int
+) -> int:
+    """Fill a server of a group up to the group's quota; return the number of processes."""
+    taken = places_on(pool.free[row, :, g], demand, quota[g])
+    quota[g] -= taken
+    found.server[n] = s
+    found.processes[n] = taken
+    found.key[n] = s
+    found.heap[n] = n
+    lift(found.heap, n, found.key)
+    return taken
+
+
 @inlined
 def _place(
     pool: Groups,
@@ -199,6 +225,7 @@ def _place(
     n: int,
     scratch: Floats,
     ints: Integers,
+    found: Filled,
 ) -> int:
     """Write the entries of ``most`` demands on a slot's cheapest positions; return their end.
 
@@ -210,25 +237,48 @@ def _place(
     quota = ints[2]
     quota[: pool.groups[row]] = 0
     rest = most
+    reserved = 0  # processes on servers that have reservations
     for i in range(size):
         g = ints[1, i]
         quota[g] = min(ints[0, g], rest)
         rest -= quota[g]
-    rest = most - rest
-    for s in range(len(numbers)):
-        if rest == 0:
-            break
-        g = pool.group_of[row, s]
+        if pool.unreserved_group[row, pool.kind[row, g]] != g:
+            reserved += quota[g]
+    count = 0
+    place = 0
+    while reserved > 0:
+        g = pool.reserved_group[row, place]
         if quota[g] > 0:
-            taken = places_on(pool.free[row, :, g], demand, quota[g])
-            quota[g] -= taken
-            rest -= taken
-            entry[n] = 0
-            entry[n, 0] = slot
-            entry[n, 1] = numbers[s]
-            entry[n, column] = taken
-            n += 1
-    return n
+            s = pool.reserved_server[row, place]
+            reserved -= _take(pool, row, g, s, demand, quota, found, count)
+            count += 1
+        place += 1
+    kinds = pool.kinds
+    for i in range(size):
+        g = ints[1, i]
+        k = pool.kind[row, g]
+        if pool.unreserved_group[row, k] != g:
+            continue
+        place = 0
+        for m in range(kinds.start[k], kinds.start[k + 1]):
+            if quota[g] == 0:
+                break
+            s = kinds.member[m]
+            while place < pool.reserved[row] and pool.reserved_server[row, place] < s:
+                place += 1
+            if place == pool.reserved[row] or pool.reserved_server[row, place] != s:
+                _take(pool, row, g, s, demand, quota, found, count)
+                count += 1
+    # Popping the highest server first fills the entries from the end.
+    for last in range(count - 1, -1, -1):
+        top = found.heap[0]
+        found.heap[0] = found.heap[last]
+        sink(found.heap, last, found.key)
+        entry[n + last] = 0
+        entry[n + last, 0] = slot
+        entry[n + last, 1] = numbers[found.server[top]]
+        entry[n + last, column] = found.processes[top]
+    return n + count
 
 
 @kernel
@@ -271,10 +321,16 @@ def expand_choices(
     scratch = np.empty(widest)
     ints = np.empty((3, widest), np.int64)
     size = 0
+    most = 0
     for t in range(len(choice)):
         if choice[t] >= 0:
             size += min(workers[choice[t]], len(worker_servers))
             size += min(servers[choice[t]], len(server_servers))
+            most = max(most, min(workers[choice[t]], len(worker_servers)))
+            most = max(most, min(servers[choice[t]], len(server_servers)))
+    found = Filled(
+        np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    )
     entry = np.empty((size, 4), np.int64)
     n = 0
     for t in range(len(choice)):
@@ -283,10 +339,10 @@ def expand_choices(
             continue
         n = _place(
             worker_pool, t, worker_demand, worker_share, workers[c], worker_servers, WORKERS,
-            entry, n, scratch, ints,
+            entry, n, scratch, ints, found,
         )  # fmt: skip
         n = _place(
             server_pool, t, server_demand, server_share, servers[c], server_servers, PS,
-            entry, n, scratch, ints,
+            entry, n, scratch, ints, found,
         )  # fmt: skip
     return entry[:n]

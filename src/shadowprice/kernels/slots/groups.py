@@ -1,18 +1,40 @@
 """Equal servers of a slot as groups, updated slot by slot.
 
 Servers of one capacity with the same reservations have the same price and free capacity. So a
-pool's slots are groups with counts. Slots without reservations share one grouping, and so do
-neighbours with equal reservations. A reservation or a release refreshes only its own slots, and
-computes only prices that changed.
+pool's slots are groups with counts. A slot lists only its servers with reservations; all others of
+a kind are one group. So time and memory grow with the kinds of servers and with the reservations,
+not with the number of servers. Slots without reservations share one grouping, and so do neighbours
+with equal reservations.
 """
 
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
-from shadowprice.kernels.jit import allocation_free, inlined, kernel
+from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
 from shadowprice.kernels.prices.exponential import UNLIMITED, exponential_price
+from shadowprice.kernels.slots.polygons import add_to_hash
+
+Numbers = TypeVar("Numbers", Floats, Integers)
+
+_MAX_LINEAR_SEARCHES = 8
+"""Number of searches for a group above which hashing all groups is faster."""
+
+FITS, MORE_GROUPS, MORE_SERVERS = constant(0), constant(1), constant(2)
+"""Whether a slot fits into the arrays, or which of them are too short."""
+
+
+class Kinds(NamedTuple):
+    """Kinds of servers: a kind for each capacity, and another for lost servers of that capacity."""
+
+    of: Integers  # kind of each server, shape (S,)
+    member: Integers  # servers by kind, ascending in each, shape (S,)
+    start: Integers  # first entry of each kind in ``member``, and the length, shape (K + 1,)
+    capacity: Integers  # shape (K, R)
+    used: Integers  # reservations of a server without any: a lost one counts as full, shape (K, R)
+    is_lost: Flags  # shape (K,)
 
 
 class Groups(NamedTuple):
@@ -24,15 +46,26 @@ class Groups(NamedTuple):
         Grouping of each slot; row 0 is that of slots without reservations, and slots with equal
         reservations may share any other.
     groups : int64[Q]
-        Number of groups in each row; entries beyond it are meaningless.
-    price : float64[Q + 1, R, S]
-        Price of a share of 1 of each resource, by group; the last row is scratch space.
-    free : int64[Q + 1, R, S]
-        Free capacity of each server of the group, or ``UNLIMITED``; the same.
-    members : int64[Q, S]
+        Number of groups in each row; entries beyond it are meaningless. Groups are numbered by
+        their lowest server.
+    price : float64[Q, R, W]
+        Price of a share of 1 of each resource, by group.
+    free : int64[Q, R, W]
+        Free capacity of each server of the group, or ``UNLIMITED``.
+    members : int64[Q, W]
         Servers in each group; 0 for lost servers, which host nothing.
-    group_of : int64[Q, S]
-        Group of each server. Groups are numbered by their lowest server.
+    kind : int64[Q, W]
+        Kind of the servers of each group.
+    reserved : int64[Q]
+        Number of servers with reservations.
+    reserved_server : int64[Q, X]
+        The servers with reservations, ascending.
+    reserved_group : int64[Q, X]
+        Group of each of them.
+    unreserved_group : int64[Q, K]
+        Group of all other servers of each kind, -1 if there are none.
+    kinds : Kinds
+        The kinds of servers, the same in all slots.
     """
 
     row_of: Integers
@@ -40,120 +73,74 @@ class Groups(NamedTuple):
     price: Floats
     free: Integers
     members: Integers
-    group_of: Integers
-
-
-@inlined
-def group_servers(used: Integers, kind: Integers) -> tuple[Integers, Integers, Integers]:
-    """Group servers of the same ``kind`` (S,), for equal capacity, with the same reservations.
-
-    ``used`` (S, R) are the reservations in one slot. Returns the group of each server (S,), in
-    order of first appearance, and the lowest server and number of servers of each group (G,).
-    """
-    servers, resources = used.shape
-    group_of = np.empty(servers, np.int64)
-    first = np.empty(servers, np.int64)
-    count = np.zeros(servers, np.int64)
-    print_of = np.empty(servers)
-    print_bits = print_of.view(np.int64)
-    size = 16
-    while size < 2 * servers:
-        size *= 2
-    table = np.full(size, -1, np.int64)
-    groups = 0
-    for s in range(servers):
-        total = 0.7310585786300049 * (kind[s] + 1)
-        for r in range(resources):
-            total += used[s, r] * (0.5 + (0.6180339887498949 * (r + 1)) % 1.0)
-        print_of[s] = total
-        bits = print_bits[s]
-        place = (bits ^ (bits >> 21) ^ (bits >> 43)) & (size - 1)
-        while True:
-            known = table[place]
-            if known < 0:
-                table[place] = groups
-                first[groups] = s
-                count[groups] = 1
-                group_of[s] = groups
-                groups += 1
-                break
-            other = first[known]
-            if print_of[other] == total and kind[other] == kind[s]:
-                same = True
-                for r in range(resources):
-                    if used[other, r] != used[s, r]:
-                        same = False
-                        break
-                if same:
-                    group_of[s] = known
-                    count[known] += 1
-                    break
-            place = (place + 1) & (size - 1)
-    return group_of, first[:groups].copy(), count[:groups].copy()
+    kind: Integers
+    reserved: Integers
+    reserved_server: Integers
+    reserved_group: Integers
+    unreserved_group: Integers
+    kinds: Kinds
 
 
 class Rows(NamedTuple):
-    """Users and groups of the rows of `Groups`, and the known version of each slot."""
+    """Users and reservations of the rows of `Groups`, and the known version of each slot."""
 
     holders: Integers  # number of slots on each row, without row 0, shape (Q,)
     spare: Integers  # stack of rows without slots, shape (T,)
     spares: Integers  # height of the stack, shape (1,)
-    # Of each group; the last row is scratch space.
-    first: Integers  # lowest server, shape (Q + 1, S)
-    size: Integers  # number of servers, lost or not, shape (Q + 1, S)
-    kind: Integers  # kind of its servers, shape (Q + 1, S)
-    used: Integers  # reservations on each of its servers, shape (Q + 1, S, R)
+    size: Integers  # number of servers of each group, lost or not, shape (Q, W)
+    used: Integers  # reservations on each server of a group, shape (Q, R, W)
     seen: Integers  # version of each slot's reservations that its row shows, shape (T,)
 
 
-@inlined
-def fill_row(
-    row: int,
-    old: int,
-    used: Integers,
-    kind: Integers,
-    capacity: Integers,
-    ln_low: Floats,
-    ln_high: Floats,
-    groups: Groups,
-    rows: Rows,
-) -> None:
-    """Group and price one slot into ``row``, reusing prices of row ``old``.
+class Scratch(NamedTuple):
+    """One slot's groups before they are numbered, and scratch space."""
 
-    ``old`` may equal ``row``, and is -1 for none. Other parameters are those of `Groups`,
-    `group_servers` and `pricing.exponential_prices`; lost servers have negative kinds.
-    """
-    price, free, group_of = groups.price, groups.free, groups.group_of
-    resources = capacity.shape[1]
-    member, first, size = group_servers(used, kind)
-    new_price = np.empty((resources, len(first)))
-    new_free = np.empty((resources, len(first)), np.int64)
-    for g in range(len(first)):
-        s = first[g]
-        for r in range(resources):
-            c = capacity[s, r]
-            room = c
-            if c < UNLIMITED:
-                room = c - used[s, r]
-            new_free[r, g] = room
-            # A server's capacity is fixed, so equal free capacity means an equal price.
-            if old >= 0 and free[old, r, group_of[old, s]] == room:
-                new_price[r, g] = price[old, r, group_of[old, s]]
+    changed: Integers  # servers whose reservations changed, ascending, shape (S,)
+    reserved_server: Integers  # servers with reservations, ascending, shape (S,)
+    reserved_group: Integers  # group of each, shape (S,)
+    unreserved_group: Integers  # as in `Groups`, possibly of an empty group, shape (K,)
+    next: Integers  # place in `Kinds.member` of each kind's first server without any, shape (K,)
+    by_first: Integers  # kinds by that server, shape (K,)
+    # Of each group.
+    kind: Integers  # shape (W,)
+    size: Integers  # shape (W,)
+    first: Integers  # lowest server, shape (W,)
+    number: Integers  # in `Groups`, -1 for an empty group, shape (W,)
+    order: Integers  # groups by number, shape (W,)
+    used: Integers  # shape (R, W)
+    free: Integers  # shape (R, W)
+    price: Floats  # shape (R, W)
+    table: Integers  # hash table of groups, at least twice as long, shape (power of 2,)
+
+
+@inlined
+def expand_groups(row: int, groups: Groups, group: Integers) -> None:
+    """Write the group of each server in a row to ``group``, int64[S]."""
+    kinds = groups.kinds
+    for s in range(len(kinds.of)):
+        group[s] = groups.unreserved_group[row, kinds.of[s]]
+    for n in range(groups.reserved[row]):
+        group[groups.reserved_server[row, n]] = groups.reserved_group[row, n]
+
+
+@kernel
+def find_groups(groups: Groups, row: Integers, server: Integers) -> Integers:
+    """Return the group of each server in the row beside it."""
+    found = np.empty(len(row), np.int64)
+    for n in range(len(row)):
+        q, s = row[n], server[n]
+        low, high = 0, groups.reserved[q]
+        while low < high:
+            middle = (low + high) // 2
+            if groups.reserved_server[q, middle] < s:
+                low = middle + 1
             else:
-                new_price[r, g] = exponential_price(used[s, r], c, ln_low[r], ln_high[r])
-    groups.groups[row] = len(first)
-    for g in range(len(first)):
-        s = first[g]
-        rows.first[row, g] = s
-        rows.size[row, g] = size[g]
-        rows.kind[row, g] = kind[s]
-        groups.members[row, g] = size[g] if kind[s] >= 0 else 0
-        for r in range(resources):
-            price[row, r, g] = new_price[r, g]
-            free[row, r, g] = new_free[r, g]
-            rows.used[row, g, r] = used[s, r]
-    for s in range(len(member)):
-        group_of[row, s] = member[s]
+                high = middle
+        if low < groups.reserved[q] and groups.reserved_server[q, low] == s:
+            found[n] = groups.reserved_group[q, low]
+        else:
+            found[n] = groups.unreserved_group[q, groups.kinds.of[s]]
+    return found
 
 
 @inlined
@@ -164,6 +151,16 @@ def _release_row(row: int, rows: Rows) -> None:
         if rows.holders[row] == 0:
             rows.spare[rows.spares[0]] = row
             rows.spares[0] += 1
+
+
+@inlined
+def _share_row(slot: int, row: int, groups: Groups, rows: Rows) -> None:
+    """Assign a slot a row that shows its reservations."""
+    if row != groups.row_of[slot]:
+        _release_row(groups.row_of[slot], rows)
+        groups.row_of[slot] = row
+        if row > 0:
+            rows.holders[row] += 1
 
 
 @allocation_free
@@ -181,237 +178,420 @@ def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
         rows.seen[t] = 0
 
 
-class Scratch(NamedTuple):
-    """Scratch space of one slot: allocating it for each slot takes longer than the rest."""
-
-    used: Integers  # reservations, shape (S, R)
-    server: Integers  # servers that change their group, ascending, shape (S,)
-    group: Integers  # new group of each, before groups are numbered again, shape (S,)
-    number: Integers  # new number of each group, shape (S,)
-
-
 @allocation_free
 def find_changed(
-    row: int, used: Integers, kind: Integers, groups: Groups, rows: Rows, scratch: Scratch
+    t: int,
+    row: int,
+    candidates: Integers,
+    start: int,
+    end: int,
+    used: Integers,
+    servers: Integers,
+    groups: Groups,
+    rows: Rows,
+    scratch: Scratch,
 ) -> int:
-    """Find the servers whose kind or reservations differ from what a row shows; count them.
+    """Find the candidates whose reservations differ from what a row shows; count them.
 
-    ``used`` and ``kind`` are those of `fill_row`, and ``scratch.server`` is written.
+    ``scratch.changed`` is written; parameters are those of `follow_slots`.
     """
     count = 0
-    for s in range(len(kind)):
-        g = groups.group_of[row, s]
-        differs = rows.kind[row, g] != kind[s]
-        for r in range(used.shape[1]):
-            differs = differs or rows.used[row, g, r] != used[s, r]
+    place = 0
+    reserved = groups.reserved[row]
+    kinds = groups.kinds
+    for n in range(start, end):
+        s = candidates[n]
+        if kinds.is_lost[kinds.of[s]]:
+            continue
+        while place < reserved and groups.reserved_server[row, place] < s:
+            place += 1
+        differs = False
+        if place < reserved and groups.reserved_server[row, place] == s:
+            g = groups.reserved_group[row, place]
+            for r in range(used.shape[2]):
+                differs = differs or used[t, servers[s], r] != rows.used[row, r, g]
+        else:
+            for r in range(used.shape[2]):
+                differs = differs or used[t, servers[s], r] != 0
         if differs:
-            scratch.server[count] = s
+            scratch.changed[count] = s
             count += 1
     return count
 
 
+@inlined
+def _hash_group(g: int, scratch: Scratch) -> int:
+    mixed: int = scratch.kind[g]
+    for r in range(len(scratch.used)):
+        mixed = add_to_hash(mixed, scratch.used[r, g])
+    return mixed
+
+
+@inlined
+def _are_equal(g: int, other: int, scratch: Scratch) -> bool:
+    same = bool(scratch.kind[g] == scratch.kind[other])
+    for r in range(len(scratch.used)):
+        same = same and bool(scratch.used[r, g] == scratch.used[r, other])
+    return same
+
+
 @allocation_free
-def move_servers(
-    row: int,
+def find_group(size: int, mask: int, scratch: Scratch) -> int:
+    """Return the group equal to group ``size``, which is itself if there is no other.
+
+    With a ``mask`` of the hash table, the table is searched and gets the group; with 0, all groups
+    are compared.
+    """
+    if mask == 0:
+        for g in range(size):
+            if _are_equal(g, size, scratch):
+                return g
+        return size
+    place = _hash_group(size, scratch) & mask
+    while scratch.table[place] >= 0:
+        known: int = scratch.table[place]
+        if _are_equal(known, size, scratch):
+            return known
+        place = (place + 1) & mask
+    scratch.table[place] = size
+    return size
+
+
+@inlined
+def _price_group(
+    g: int, kind: int, groups: Groups, ln_low: Floats, ln_high: Floats, scratch: Scratch
+) -> None:
+    """Compute the free capacity and the prices of a new group, whose ``used`` is known."""
+    scratch.size[g] = 0
+    for r in range(len(scratch.used)):
+        capacity, used = groups.kinds.capacity[kind, r], scratch.used[r, g]
+        scratch.free[r, g] = capacity - used if capacity < UNLIMITED else capacity
+        scratch.price[r, g] = exponential_price(used, capacity, ln_low[r], ln_high[r])
+
+
+@allocation_free
+def regroup(
+    t: int,
     old: int,
+    count: int,
     used: Integers,
-    kind: Integers,
-    capacity: Integers,
+    servers: Integers,
     ln_low: Floats,
     ln_high: Floats,
-    count: int,
     groups: Groups,
     rows: Rows,
     scratch: Scratch,
-) -> None:
-    """Write row ``old`` with ``count`` changed servers to ``row``: what `fill_row` would write.
+) -> tuple[int, int, int]:
+    """Write row ``old`` with ``count`` changed servers to ``scratch``.
 
-    The time grows with the groups and the changes, but for two loops over ``group_of``. ``old`` may
-    equal ``row``. Other parameters are those of `find_changed` and `fill_row`.
+    Returns `FITS`, the number of groups, some of which may be empty, and the number of servers with
+    reservations; or what is too short. Other parameters are those of `follow_slots`.
     """
-    resources = capacity.shape[1]
-    spare = len(rows.size) - 1
+    resources, width = scratch.used.shape
+    kinds = groups.kinds
     size = groups.groups[old]
     for g in range(size):
-        rows.size[spare, g] = rows.size[old, g]
-        _copy_group(old, g, spare, g, groups, rows)
-    for n in range(count):
-        s = scratch.server[n]
-        target = size
+        scratch.kind[g] = groups.kind[old, g]
+        scratch.size[g] = rows.size[old, g]
+    for r in range(resources):
         for g in range(size):
-            same = rows.kind[spare, g] == kind[s]
-            for r in range(resources):
-                same = same and rows.used[spare, g, r] == used[s, r]
-            if same:
-                target = g
-                break
-        if target == size:
-            size += 1
-            rows.size[spare, target] = 0
-            rows.kind[spare, target] = kind[s]
-            for r in range(resources):
-                c = capacity[s, r]
-                amount = used[s, r]
-                rows.used[spare, target, r] = amount
-                groups.free[spare, r, target] = c - amount if c < UNLIMITED else c
-                price = exponential_price(amount, c, ln_low[r], ln_high[r])
-                groups.price[spare, r, target] = price
-        scratch.group[n] = target
-        rows.size[spare, target] += 1
-        rows.size[spare, groups.group_of[old, s]] -= 1
-    for g in range(size):
-        scratch.number[g] = -1
+            scratch.used[r, g] = rows.used[old, r, g]
+            scratch.free[r, g] = groups.free[old, r, g]
+            scratch.price[r, g] = groups.price[old, r, g]
+    for k in range(len(scratch.unreserved_group)):
+        scratch.unreserved_group[k] = groups.unreserved_group[old, k]
+    mask = 0
+    if count > _MAX_LINEAR_SEARCHES:
+        mask = 15
+        while mask < 2 * min(size + count, width):
+            mask = 2 * mask + 1
+        for place in range(mask + 1):
+            scratch.table[place] = -1
+        for g in range(size):
+            find_group(g, mask, scratch)
+    reserved = groups.reserved[old]
+    place = 0
     n = 0
-    number = 0
-    for s in range(len(kind)):
-        g = groups.group_of[old, s]
-        if n < count and scratch.server[n] == s:
-            g = scratch.group[n]
+    for c in range(count):
+        s = scratch.changed[c]
+        k = kinds.of[s]
+        while place < reserved and groups.reserved_server[old, place] < s:
+            scratch.reserved_server[n] = groups.reserved_server[old, place]
+            scratch.reserved_group[n] = groups.reserved_group[old, place]
+            place += 1
             n += 1
-        if scratch.number[g] < 0:
-            scratch.number[g] = number
-            rows.first[row, number] = s
-            number += 1
-        groups.group_of[row, s] = scratch.number[g]
-    groups.groups[row] = number
-    for g in range(size):
-        to = scratch.number[g]
-        if to >= 0:  # it has servers
-            _copy_group(spare, g, row, to, groups, rows)
-            rows.size[row, to] = rows.size[spare, g]
-            groups.members[row, to] = rows.size[row, to] if rows.kind[row, to] >= 0 else 0
-
-
-@inlined
-def _copy_group(row: int, g: int, target: int, to: int, groups: Groups, rows: Rows) -> None:
-    """Copy what servers of a group have in common."""
-    rows.kind[target, to] = rows.kind[row, g]
-    for r in range(rows.used.shape[2]):
-        rows.used[target, to, r] = rows.used[row, g, r]
-        groups.free[target, r, to] = groups.free[row, r, g]
-        groups.price[target, r, to] = groups.price[row, r, g]
-
-
-@inlined
-def set_slot(
-    slot: int,
-    used: Integers,
-    kind: Integers,
-    capacity: Integers,
-    ln_low: Floats,
-    ln_high: Floats,
-    groups: Groups,
-    rows: Rows,
-    scratch: Scratch,
-) -> None:
-    """Assign a slot its own row, which shows ``used``, int64[S, R]."""
-    old = groups.row_of[slot]
-    row = old
-    if old == 0 or rows.holders[old] > 1:
-        if old > 0:
-            rows.holders[old] -= 1
-        rows.spares[0] -= 1
-        row = rows.spare[rows.spares[0]]
-        rows.holders[row] = 1
-        groups.row_of[slot] = row
-    count = find_changed(old, used, kind, groups, rows, scratch)
-    # With many changes, grouping all servers is faster, and the scratch row may be too short.
-    if 2 * count * groups.groups[old] <= len(kind):
-        move_servers(row, old, used, kind, capacity, ln_low, ln_high, count, groups, rows, scratch)
-    else:
-        fill_row(row, old, used, kind, capacity, ln_low, ln_high, groups, rows)
+        if place < reserved and groups.reserved_server[old, place] == s:
+            scratch.size[groups.reserved_group[old, place]] -= 1
+            place += 1
+        else:
+            scratch.size[groups.unreserved_group[old, k]] -= 1
+        if size == width:
+            return MORE_GROUPS, 0, 0
+        has_any = False
+        for r in range(resources):
+            has_any = has_any or used[t, servers[s], r] != 0
+        if has_any:
+            scratch.kind[size] = k
+            for r in range(resources):
+                scratch.used[r, size] = used[t, servers[s], r]
+            target = find_group(size, mask, scratch)
+            scratch.reserved_server[n] = s
+            scratch.reserved_group[n] = target
+            n += 1
+        else:
+            target = scratch.unreserved_group[k]
+            if target < 0:
+                target = size
+                scratch.unreserved_group[k] = size
+                scratch.kind[size] = k
+                for r in range(resources):
+                    scratch.used[r, size] = kinds.used[k, r]
+        if target == size:
+            _price_group(size, k, groups, ln_low, ln_high, scratch)
+            size += 1
+        scratch.size[target] += 1
+    while place < reserved:
+        scratch.reserved_server[n] = groups.reserved_server[old, place]
+        scratch.reserved_group[n] = groups.reserved_group[old, place]
+        place += 1
+        n += 1
+    if n > groups.reserved_server.shape[1]:
+        return MORE_SERVERS, 0, 0
+    return FITS, size, n
 
 
 @allocation_free
-def reprice_rows(
-    capacity: Integers, ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows
+def number_groups(size: int, reserved: int, kinds: Kinds, scratch: Scratch) -> int:
+    """Assign numbers to the first ``size`` groups in ``scratch``; return how many get one.
+
+    Groups are numbered by their lowest server; empty ones get -1. ``reserved`` is the number of
+    servers with reservations.
+    """
+    for k in range(len(scratch.next)):
+        scratch.next[k] = kinds.start[k]
+    for g in range(size):
+        scratch.number[g] = -1
+    count = 0
+    for n in range(reserved):
+        s, g = scratch.reserved_server[n], scratch.reserved_group[n]
+        if scratch.number[g] < 0:
+            scratch.number[g] = 0
+            scratch.first[g] = s
+            scratch.order[count] = g
+            count += 1
+        # The reserved servers of a kind ascend, so this skips those before all others of it.
+        if kinds.member[scratch.next[kinds.of[s]]] == s:
+            scratch.next[kinds.of[s]] += 1
+    unreserved = 0
+    for k in range(len(scratch.next)):
+        g = scratch.unreserved_group[k]
+        if g < 0 or scratch.size[g] == 0:
+            continue
+        first = kinds.member[scratch.next[k]]
+        scratch.first[g] = first
+        place = unreserved
+        while place > 0 and scratch.first[scratch.by_first[place - 1]] > first:
+            scratch.by_first[place] = scratch.by_first[place - 1]
+            place -= 1
+        scratch.by_first[place] = g
+        unreserved += 1
+    # Merge both orders from their ends, in place.
+    total = count + unreserved
+    for number in range(total - 1, -1, -1):
+        if unreserved == 0 or (
+            count > 0
+            and scratch.first[scratch.order[count - 1]]
+            > scratch.first[scratch.by_first[unreserved - 1]]
+        ):
+            count -= 1
+            g = scratch.order[count]
+        else:
+            unreserved -= 1
+            g = scratch.by_first[unreserved]
+        scratch.order[number] = g
+        scratch.number[g] = number
+    return total
+
+
+@allocation_free
+def equals_row(
+    row: int, total: int, reserved: int, groups: Groups, rows: Rows, scratch: Scratch
+) -> bool:
+    """Return whether the numbered groups in ``scratch`` are those of a row."""
+    if groups.groups[row] != total or groups.reserved[row] != reserved:
+        return False
+    for n in range(reserved):
+        if (
+            groups.reserved_server[row, n] != scratch.reserved_server[n]
+            or groups.reserved_group[row, n] != scratch.number[scratch.reserved_group[n]]
+        ):
+            return False
+    for number in range(total):
+        g = scratch.order[number]
+        for r in range(len(scratch.used)):
+            if rows.used[row, r, number] != scratch.used[r, g]:
+                return False
+    return True
+
+
+@allocation_free
+def write_row(
+    row: int, total: int, reserved: int, groups: Groups, rows: Rows, scratch: Scratch
 ) -> None:
+    """Write the numbered groups in ``scratch`` to a row."""
+    groups.groups[row] = total
+    groups.reserved[row] = reserved
+    for n in range(reserved):
+        groups.reserved_server[row, n] = scratch.reserved_server[n]
+        groups.reserved_group[row, n] = scratch.number[scratch.reserved_group[n]]
+    for k in range(len(scratch.unreserved_group)):
+        g = scratch.unreserved_group[k]
+        groups.unreserved_group[row, k] = -1 if g < 0 else scratch.number[g]
+    for number in range(total):
+        g = scratch.order[number]
+        groups.kind[row, number] = scratch.kind[g]
+        rows.size[row, number] = scratch.size[g]
+        groups.members[row, number] = scratch.size[g]
+        if groups.kinds.is_lost[scratch.kind[g]]:
+            groups.members[row, number] = 0
+    for r in range(len(scratch.used)):
+        for number in range(total):
+            g = scratch.order[number]
+            rows.used[row, r, number] = scratch.used[r, g]
+            groups.free[row, r, number] = scratch.free[r, g]
+            groups.price[row, r, number] = scratch.price[r, g]
+
+
+@kernel
+def fill_empty(
+    ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows, scratch: Scratch
+) -> None:
+    """Fill row 0 with a slot without reservations."""
+    kinds = groups.kinds
+    size = 0
+    for k in range(len(kinds.capacity)):
+        scratch.unreserved_group[k] = -1
+        if kinds.start[k] == kinds.start[k + 1]:
+            continue
+        scratch.unreserved_group[k] = size
+        scratch.kind[size] = k
+        for r in range(len(scratch.used)):
+            scratch.used[r, size] = kinds.used[k, r]
+        _price_group(size, k, groups, ln_low, ln_high, scratch)
+        scratch.size[size] = kinds.start[k + 1] - kinds.start[k]
+        size += 1
+    write_row(0, number_groups(size, 0, kinds, scratch), 0, groups, rows, scratch)
+
+
+@allocation_free
+def reprice_rows(ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows) -> None:
     """Compute all prices of the rows in use again, with other constants."""
     for row in range(len(groups.groups)):
         if row > 0 and rows.holders[row] == 0:
             continue
         for g in range(groups.groups[row]):
-            for r in range(capacity.shape[1]):
-                # The price of an unlimited resource doesn't depend on its use.
-                c = capacity[rows.first[row, g], r]
-                used = c - groups.free[row, r, g]
-                groups.price[row, r, g] = exponential_price(used, c, ln_low[r], ln_high[r])
+            for r in range(len(ln_low)):
+                capacity = groups.kinds.capacity[groups.kind[row, g], r]
+                groups.price[row, r, g] = exponential_price(
+                    rows.used[row, r, g], capacity, ln_low[r], ln_high[r]
+                )
 
 
 @allocation_free
-def equals_slot_before(t: int, used: Integers, servers: Integers, out: Flags) -> bool:
-    """Return whether a slot has the reservations of the slot before, except on lost servers.
+def changes_as_before(
+    n: int,
+    slots: Integers,
+    start: Integers,
+    end: Integers,
+    candidates: Integers,
+    used: Integers,
+    servers: Integers,
+    kinds: Kinds,
+) -> bool:
+    """Return whether the candidates of a slot are those of the slot before, and reserved alike.
 
-    Parameters are those of `follow_slots`.
+    Parameters are those of `follow_slots`; ``n`` is the slot's place in ``slots``.
     """
-    for s in range(len(servers)):
+    t, count = slots[n], end[n] - start[n]
+    if slots[n - 1] != t - 1 or end[n - 1] - start[n - 1] != count:
+        return False
+    for c in range(count):
+        s = candidates[start[n] + c]
+        if candidates[start[n - 1] + c] != s:
+            return False
         differs = False
         for r in range(used.shape[2]):
             differs = differs or used[t, servers[s], r] != used[t - 1, servers[s], r]
-        if differs and not out[s]:
+        if differs and not kinds.is_lost[kinds.of[s]]:
             return False
     return True
 
 
-@allocation_free
-def read_slot(
-    t: int, used: Integers, servers: Integers, out: Flags, full: Integers, here: Integers
-) -> bool:
-    """Write the reservations of a slot to ``here``, int64[S, R]; return whether there are any.
-
-    Other parameters are those of `follow_slots`.
-    """
-    for s in range(len(here)):
-        for r in range(here.shape[1]):
-            here[s, r] = full[s, r] if out[s] else used[t, servers[s], r]
-    for s in range(len(here)):
-        for r in range(here.shape[1]):
-            if here[s, r] != 0 and not out[s]:
-                return True
-    return False
-
-
 @kernel
 def follow_slots(
+    begin: int,
+    slots: Integers,
+    start: Integers,
+    end: Integers,
+    candidates: Integers,
     used: Integers,
-    versions: Integers,
     servers: Integers,
-    out: Flags,
-    full: Integers,
-    kind: Integers,
-    capacity: Integers,
     ln_low: Floats,
     ln_high: Floats,
     groups: Groups,
     rows: Rows,
     scratch: Scratch,
-) -> None:
-    """Update the rows of all slots whose version changed.
+) -> tuple[int, int]:
+    """Update the rows of changed slots, from place ``begin`` in ``slots`` on.
 
-    ``used`` (slots, all servers, resources): reservations; ``versions`` (slots,): theirs.
-    ``servers`` (servers,): the pool's servers among all. ``out`` (servers,): lost servers, which
-    count as full. ``full`` (servers, resources): usage of a full server. The others are as in
-    `set_slot`.
+    ``slots`` (N,), ascending: changed slots. ``start``, ``end`` (N,): part of ``candidates`` that
+    holds the servers that may have changed, ascending. ``used`` (slots, all servers, resources):
+    reservations. ``servers`` (S,): the pool's servers among all.
+
+    Returns the place of the first slot that doesn't fit, and what is too short for it; or N and
+    `FITS`.
     """
-    here = scratch.used
-    for t in range(len(versions)):
-        if rows.seen[t] == versions[t]:
+    before = -1
+    for n in range(begin, len(slots)):
+        t = slots[n]
+        old = groups.row_of[t]
+        is_as_before = old == before and changes_as_before(
+            n, slots, start, end, candidates, used, servers, groups.kinds
+        )
+        before = old
+        if is_as_before:
+            _share_row(t, groups.row_of[t - 1], groups, rows)
             continue
-        rows.seen[t] = versions[t]
-        as_before = t > 0 and equals_slot_before(t, used, servers, out)
-        if as_before or not read_slot(t, used, servers, out, full, here):
-            row = groups.row_of[t - 1] if as_before else 0
-            if row != groups.row_of[t]:
-                _release_row(groups.row_of[t], rows)
-                groups.row_of[t] = row
-                if row > 0:
-                    rows.holders[row] += 1
+        count = find_changed(
+            t, old, candidates, start[n], end[n], used, servers, groups, rows, scratch
+        )
+        if count == 0:
             continue
-        set_slot(t, here, kind, capacity, ln_low, ln_high, groups, rows, scratch)
+        fits, size, reserved = regroup(
+            t, old, count, used, servers, ln_low, ln_high, groups, rows, scratch
+        )
+        if fits != FITS:
+            return n, fits
+        if reserved == 0:
+            _share_row(t, 0, groups, rows)
+            continue
+        total = number_groups(size, reserved, groups.kinds, scratch)
+        if t > 0 and equals_row(groups.row_of[t - 1], total, reserved, groups, rows, scratch):
+            _share_row(t, groups.row_of[t - 1], groups, rows)
+            continue
+        row = old
+        if old == 0 or rows.holders[old] > 1:
+            rows.spares[0] -= 1
+            row = rows.spare[rows.spares[0]]
+            _share_row(t, row, groups, rows)
+        write_row(row, total, reserved, groups, rows, scratch)
+    return len(slots), FITS
 
 
 class SlotGroups:
     """The groups of one pool of servers over a rolling horizon.
+
+    Its groups aren't pickled: they follow from the reservations.
 
     Parameters
     ----------
@@ -422,7 +602,7 @@ class SlotGroups:
     ln_low, ln_high : float64[R]
         Logarithms of the price of a share of 1 when unused and when full.
     servers : int64[S], optional
-        Number of each server in the arrays of `follow`; by default its position.
+        Number of each server in the arrays of `follow`, ascending; by default its position.
     """
 
     def __init__(
@@ -434,38 +614,22 @@ class SlotGroups:
         servers: Integers | None = None,
     ) -> None:
         self._capacity = np.ascontiguousarray(capacity, dtype=np.int64)
-        pool, resources = self._capacity.shape
-        _, kind = np.unique(self._capacity, axis=0, return_inverse=True)
-        self._kind = self._kinds = np.ascontiguousarray(kind.reshape(-1), dtype=np.int64)
-        self._servers = np.arange(pool) if servers is None else np.array(servers, dtype=np.int64)
-        self._out = np.zeros(pool, dtype=np.bool_)
-        self._full = np.where(self._capacity < UNLIMITED, self._capacity, 0)
-        # Most rows are never written, so their memory is never backed by pages.
-        count = slots + 1
-        self._groups = Groups(
-            row_of=np.zeros(slots, np.int64),
-            groups=np.zeros(count, np.int64),
-            price=np.empty((count + 1, resources, pool)),
-            free=np.empty((count + 1, resources, pool), np.int64),
-            members=np.empty((count, pool), np.int64),
-            group_of=np.empty((count, pool), np.int64),
+        self._slots = slots
+        self._servers = (
+            np.arange(len(capacity)) if servers is None else np.array(servers, dtype=np.int64)
         )
-        self._rows = Rows(
-            holders=np.zeros(count, np.int64),
-            spare=np.arange(slots, 0, -1),
-            spares=np.array([slots]),
-            first=np.empty((count + 1, pool), np.int64),
-            size=np.empty((count + 1, pool), np.int64),
-            kind=np.empty((count + 1, pool), np.int64),
-            used=np.empty((count + 1, pool, resources), np.int64),
-            seen=np.zeros(slots, np.int64),
-        )
-        self._scratch = Scratch(
-            np.empty((pool, resources), np.int64), *(np.empty(pool, np.int64) for _ in range(3))
-        )
+        self._out = np.zeros(len(self._capacity), dtype=np.bool_)
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
-        self._fill_empty()
+        self._build()
+
+    def __getstate__(self) -> Mapping[str, object]:
+        names = ("_capacity", "_slots", "_servers", "_out", "_ln_low", "_ln_high")
+        return {name: getattr(self, name) for name in names}
+
+    def __setstate__(self, state: Mapping[str, object]) -> None:
+        self.__dict__.update(state)
+        self._build()
 
     @property
     def groups(self) -> Groups:
@@ -476,13 +640,12 @@ class SlotGroups:
         """Set price constants, as in the constructor, and compute all prices again."""
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
-        reprice_rows(self._capacity, self._ln_low, self._ln_high, self._groups, self._rows)
+        reprice_rows(self._ln_low, self._ln_high, self._groups, self._rows)
 
     def lose(self, out: Flags) -> None:
-        """Set the lost servers, bool[S]; every slot then needs `follow`."""
-        self._out = np.ascontiguousarray(out)
-        self._kind = np.where(out, -1 - self._kinds, self._kinds)
-        self._fill_empty()
+        """Set the lost servers, bool[S], and forget all reservations: `follow` reads them again."""
+        self._out = np.array(out, dtype=np.bool_)
+        self._build()
 
     def follow(self, used: Integers, versions: Integers) -> None:
         """Update all changed slots.
@@ -490,19 +653,142 @@ class SlotGroups:
         ``used`` (slots, all servers, resources) are the reservations, and ``versions`` (slots,)
         theirs: 0 for a slot that never had any.
         """
-        follow_slots(
-            used, versions, self._servers, self._out, self._full, self._kind, self._capacity,
-            self._ln_low, self._ln_high, self._groups, self._rows, self._scratch,
-        )  # fmt: skip
+        slots = np.flatnonzero(self._rows.seen != versions)
+        if len(slots):
+            start = np.zeros(len(slots), np.int64)
+            everyone = np.arange(len(self._servers))
+            self._follow(slots, start, start + len(everyone), everyone, used)
+            self._rows.seen[:] = versions
+
+    def follow_changes(
+        self, used: Integers, versions: Integers, slots: Integers, servers: Integers
+    ) -> None:
+        """Update the groups after the reservations of known servers changed.
+
+        ``slots`` and ``servers`` (changes,), in any order, are all that changed since the groups
+        last followed; slots outside the horizon don't count. Other parameters are those of
+        `follow`.
+        """
+        place = np.minimum(np.searchsorted(self._servers, servers), len(self._servers) - 1)
+        within = (self._servers[place] == servers) & (slots >= 0) & (slots < self._slots)
+        keys = slots[within] * len(self._servers) + place[within]
+        if len(keys):
+            if (keys[1:] <= keys[:-1]).any():  # one schedule is in order, several aren't
+                keys = np.unique(keys)
+            slot, candidates = np.divmod(keys, len(self._servers))
+            start = np.flatnonzero(np.diff(slot, prepend=-1))
+            self._follow(slot[start], start, np.append(start[1:], len(slot)), candidates, used)
+        self._rows.seen[:] = versions
 
     def roll(self, slots: int) -> None:
         """Drop the first ``slots`` slots of the horizon and append as many empty ones."""
         roll_rows(slots, self._groups, self._rows)
 
-    def _fill_empty(self) -> None:
-        """Fill row 0 with a slot without reservations."""
-        used = np.where(self._out[:, None], self._full, 0)
-        fill_row(
-            0, -1, used, self._kind, self._capacity, self._ln_low, self._ln_high, self._groups,
-            self._rows,
-        )  # fmt: skip
+    def _follow(
+        self,
+        slots: Integers,
+        start: Integers,
+        end: Integers,
+        candidates: Integers,
+        used: Integers,
+    ) -> None:
+        begin = 0
+        while True:
+            begin, fits = follow_slots(
+                begin, slots, start, end, candidates, used, self._servers, self._ln_low,
+                self._ln_high, self._groups, self._rows, self._scratch,
+            )  # fmt: skip
+            if fits == FITS:
+                return
+            self._grow(groups=fits == MORE_GROUPS)
+
+    def _build(self) -> None:
+        """Build the groups of a horizon without reservations."""
+        kinds = self._build_kinds()
+        count, (pool, resources) = self._slots + 1, self._capacity.shape
+        wide, reserved = min(len(kinds.capacity), pool) + 16, min(pool, 16)
+        self._groups = Groups(
+            row_of=np.zeros(self._slots, np.int64),
+            groups=np.zeros(count, np.int64),
+            price=np.empty((count, resources, wide)),
+            free=np.empty((count, resources, wide), np.int64),
+            members=np.empty((count, wide), np.int64),
+            kind=np.empty((count, wide), np.int64),
+            reserved=np.zeros(count, np.int64),
+            reserved_server=np.empty((count, reserved), np.int64),
+            reserved_group=np.empty((count, reserved), np.int64),
+            unreserved_group=np.empty((count, len(kinds.capacity)), np.int64),
+            kinds=kinds,
+        )
+        self._rows = Rows(
+            holders=np.zeros(count, np.int64),
+            spare=np.arange(self._slots, 0, -1),
+            spares=np.array([self._slots]),
+            size=np.empty((count, wide), np.int64),
+            used=np.empty((count, resources, wide), np.int64),
+            seen=np.zeros(self._slots, np.int64),
+        )
+        self._scratch = self._build_scratch(wide)
+        fill_empty(self._ln_low, self._ln_high, self._groups, self._rows, self._scratch)
+
+    def _build_kinds(self) -> Kinds:
+        capacity, kind = np.unique(self._capacity, axis=0, return_inverse=True)
+        kind = kind.reshape(-1) + len(capacity) * self._out
+        full = np.where(capacity < UNLIMITED, capacity, 0)
+        counts = np.bincount(kind, minlength=2 * len(capacity))
+        return Kinds(
+            of=np.ascontiguousarray(kind, dtype=np.int64),
+            member=np.argsort(kind, kind="stable"),
+            start=np.concatenate(([0], np.cumsum(counts))),
+            capacity=np.concatenate((capacity, capacity)),
+            used=np.concatenate((np.zeros_like(full), full)),
+            is_lost=np.repeat([False, True], len(capacity)),
+        )
+
+    def _build_scratch(self, wide: int) -> Scratch:
+        servers, resources = self._capacity.shape
+        kinds = len(self._groups.kinds.capacity)
+        return Scratch(
+            changed=np.empty(servers, np.int64),
+            reserved_server=np.empty(servers, np.int64),
+            reserved_group=np.empty(servers, np.int64),
+            unreserved_group=np.empty(kinds, np.int64),
+            next=np.empty(kinds, np.int64),
+            by_first=np.empty(kinds, np.int64),
+            kind=np.empty(wide, np.int64),
+            size=np.empty(wide, np.int64),
+            first=np.empty(wide, np.int64),
+            number=np.empty(wide, np.int64),
+            order=np.empty(wide, np.int64),
+            used=np.empty((resources, wide), np.int64),
+            free=np.empty((resources, wide), np.int64),
+            price=np.empty((resources, wide)),
+            table=np.empty(2 ** (2 * wide).bit_length(), np.int64),
+        )
+
+    def _grow(self, *, groups: bool) -> None:
+        """Double the number of groups in a row, or that of its servers with reservations."""
+        made, rows = self._groups, self._rows
+        if not groups:
+            wide = 2 * made.reserved_server.shape[1]
+            self._groups = made._replace(
+                reserved_server=_widen(made.reserved_server, wide),
+                reserved_group=_widen(made.reserved_group, wide),
+            )
+            return
+        wide = 2 * made.kind.shape[1]
+        self._groups = made._replace(
+            price=_widen(made.price, wide),
+            free=_widen(made.free, wide),
+            members=_widen(made.members, wide),
+            kind=_widen(made.kind, wide),
+        )
+        self._rows = rows._replace(size=_widen(rows.size, wide), used=_widen(rows.used, wide))
+        self._scratch = self._build_scratch(wide)
+
+
+def _widen(array: Numbers, wide: int) -> Numbers:
+    """Return an array with a longer last axis."""
+    wider = np.empty((*array.shape[:-1], wide), array.dtype)
+    wider[..., : array.shape[-1]] = array
+    return cast(Numbers, wider)

@@ -10,6 +10,7 @@ import numpy as np
 from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.prices.exponential import demand_cost
+from shadowprice.kernels.slots.groups import Groups, expand_groups
 from shadowprice.kernels.slots.polygons import add_to_hash
 
 PLACES = 1 << 40
@@ -18,11 +19,7 @@ PLACES = 1 << 40
 
 @kernel
 def slot_states(
-    row_of: Integers,
-    groups: Integers,
-    price: Floats,
-    free: Integers,
-    group_of: Integers,
+    pool: Groups,
     requested: Integers,
     worker_share: Floats,
     server_share: Floats,
@@ -30,22 +27,23 @@ def slot_states(
 ) -> tuple[Floats, Floats, Integers, Integers, Integers]:
     """Expand every distinct state of a horizon.
 
-    ``row_of``, ``groups``, ``price``, ``free``, ``group_of``: as in `groups.Groups`. ``requested``
-    (kinds,): resources that a worker or a parameter server needs. ``worker_share``,
-    ``server_share`` (resources,): demands as shares, to which prices refer. ``hosts`` (2,
-    machines): machines for workers and for parameter servers; (2, 0) if all host both.
+    ``pool``: the groups of the horizon's slots. ``requested`` (kinds,): resources that a worker or
+    a parameter server needs. ``worker_share``, ``server_share`` (resources,): demands as shares, to
+    which prices refer. ``hosts`` (2, machines): machines for workers and for parameter servers;
+    (2, 0) if all host both.
 
     Returns the prices of a worker and of a parameter server (states, machines), p^w and p^s of
     (3.22); the free capacity of the needed resources (states, machines, kinds), with ``hosts`` also
     the capacity for workers and for parameter servers (`PLACES` or 0); the state of each slot
     (slots,), numbered in order of first appearance; the first slot of each state (states,).
     """
-    slots, machines = len(row_of), group_of.shape[1]
+    row_of, price, free = pool.row_of, pool.price, pool.free
+    slots, machines = len(row_of), len(pool.kinds.of)
     kinds = len(requested)
     wide = kinds
     if hosts.shape[1] > 0:
         wide = kinds + 2
-    seen = np.full(len(groups), -1, np.int64)
+    seen = np.full(len(pool.groups), -1, np.int64)
     most = 0
     for t in range(slots):
         if seen[row_of[t]] < 0:
@@ -65,15 +63,17 @@ def slot_states(
     table = np.full(size, -1, np.int64)
     resources = price.shape[1]
     one_price = np.empty(resources)
-    group_w = np.empty(machines)
-    group_s = np.empty(machines)
-    group_print = np.empty(machines, np.int64)
+    widest = price.shape[2]
+    group_w = np.empty(widest)
+    group_s = np.empty(widest)
+    group_print = np.empty(widest, np.int64)
+    group_of = np.empty(machines, np.int64)
     for t in range(slots):
         row = row_of[t]
         if seen[row] >= 0:
             state_of[t] = seen[row]
             continue
-        for g in range(groups[row]):
+        for g in range(pool.groups[row]):
             for r in range(resources):
                 one_price[r] = price[row, r, g]
             group_w[g] = demand_cost(one_price, worker_share)
@@ -83,8 +83,9 @@ def slot_states(
                 mixed = add_to_hash(mixed, free[row, requested[k], g])
             group_print[g] = mixed
         mixed = 0
+        expand_groups(row, pool, group_of)
         for h in range(machines):
-            g = group_of[row, h]
+            g = group_of[h]
             mixed = add_to_hash(mixed, group_print[g])
             price_worker[states, h] = group_w[g]
             price_server[states, h] = group_s[g]

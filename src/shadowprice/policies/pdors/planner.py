@@ -131,8 +131,7 @@ class PdorsPlanner:
         hosts = self._hosts & (view.ledger.capacity > 0).any(axis=1)
         roles = not hosts.all()
         price_worker, price_server, room, state_of, first = slot_states(
-            groups.row_of, groups.groups, groups.price, groups.free, groups.group_of, demanded,
-            self.board.pool.shares(job.worker), self.board.pool.shares(ps),
+            groups, demanded, self.board.pool.shares(job.worker), self.board.pool.shares(ps),
             hosts if roles else _NO_ROLE_MASKS,
         )  # fmt: skip
         # The role columns limit where each kind fits: a worker takes 1 of the first, a PS 1 of the

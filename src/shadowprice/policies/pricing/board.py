@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -13,7 +14,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.prices.exponential import exponential_prices
-from shadowprice.kernels.slots.groups import Groups, SlotGroups
+from shadowprice.kernels.slots.groups import Groups, SlotGroups, find_groups
 from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 
 _MAX_CACHED_DEMANDS = 4096
@@ -43,6 +44,7 @@ class PriceBoard:
         self._out = np.zeros(len(self.servers), dtype=np.bool_)
         self._start = 0
         self._capacity_version = 0
+        self._followed = -1  # position in the ledger's log of changes
         self._shares: dict[bytes, Floats] = {}
 
     @cached_property
@@ -58,20 +60,37 @@ class PriceBoard:
         self.constants = constants
         self._roll(ledger)
         self._groups.set_prices(_lower(constants), constants.ln_upper)
-        self._groups.follow(ledger.used, ledger.versions)
+        self._follow(ledger)
 
     def follow(self, ledger: LedgerView) -> None:
         """Update the board from the ledger; only slots that changed are grouped again."""
         self._roll(ledger)
-        self._groups.follow(ledger.used, ledger.versions)
+        self._follow(ledger)
+
+    def _follow(self, ledger: LedgerView) -> None:
+        self._followed, changes = ledger.changes_since(self._followed)
+        if changes is None:
+            self._groups.follow(ledger.used, ledger.versions)
+        elif changes and len(self.servers):
+            slots = np.concatenate([schedule.slots for schedule in changes]) - ledger.start
+            servers = np.concatenate([schedule.servers for schedule in changes])
+            self._groups.follow_changes(ledger.used, ledger.versions, slots, servers)
+
+    def __getstate__(self) -> Mapping[str, object]:
+        # The groups aren't pickled, so everything must be read again.
+        return self.__dict__ | {"_followed": -1}
 
     def _roll(self, ledger: LedgerView) -> None:
-        if ledger.start != self._start:
+        if ledger.start < self._start:  # an event was rolled back without the policy's state
+            self._groups.lose(self._out)
+            self._followed = -1
+        elif ledger.start > self._start:
             self._groups.roll(ledger.start - self._start)
-            self._start = ledger.start
+        self._start = ledger.start
         if ledger.capacity_version != self._capacity_version:
             self._out = (ledger.capacity[self.servers] == 0).all(axis=1)
             self._groups.lose(self._out)
+            self._followed = -1
             self._capacity_version = ledger.capacity_version
 
     def shares(self, demand: Amounts) -> Floats:
@@ -157,7 +176,7 @@ class PriceBoard:
         entries = np.flatnonzero((counts > 0) & (self._position[schedule.servers] >= 0))
         groups = self._groups.groups
         rows = groups.row_of[schedule.slots[entries] - ledger.start]
-        group = groups.group_of[rows, self._position[schedule.servers[entries]]]
+        group = find_groups(groups, rows, self._position[schedule.servers[entries]])
         prices = groups.price[rows, :, group]
         # A resource without a demand costs nothing, although its price may be infinite.
         paid = np.where(share > 0, prices, 0.0) * share

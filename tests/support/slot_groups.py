@@ -1,0 +1,43 @@
+"""Compares the groups of a slot with its servers, one by one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from shadowprice.core.arrays import Flags, Floats, Integers
+from shadowprice.kernels.prices.exponential import UNLIMITED, exponential_prices
+from shadowprice.kernels.slots.groups import Groups, find_groups
+
+
+def check_groups(
+    groups: Groups,
+    slot: int,
+    used: Integers,
+    capacity: Integers,
+    lost: Flags,
+    ln_low: Floats,
+    ln_high: Floats,
+) -> None:
+    """Assert that a slot's groups are its distinct servers, in order of first appearance.
+
+    ``used`` and ``capacity`` have the shape (servers, resources), and ``lost`` (servers,).
+    """
+    row = groups.row_of[slot]
+    full = np.where(capacity < UNLIMITED, capacity, 0)
+    shown = np.where(lost[:, None], full, used)
+    servers = [
+        (bool(out), *has, *uses)
+        for out, has, uses in zip(lost, capacity.tolist(), shown.tolist(), strict=True)
+    ]
+    order = list(dict.fromkeys(servers))
+    count, everyone = len(order), np.arange(len(servers))
+    assert groups.groups[row] == count
+    found = find_groups(groups, np.full_like(everyone, row), everyone)
+    assert found.tolist() == [order.index(server) for server in servers]
+    first = [servers.index(server) for server in order]
+    sizes = [0 if lost[s] else servers.count(each) for s, each in zip(first, order, strict=True)]
+    assert groups.members[row, :count].tolist() == sizes
+    free = np.where(capacity < UNLIMITED, capacity - shown, capacity)[first]
+    assert np.array_equal(groups.free[row, :, :count].T, free)
+    prices = exponential_prices(shown[first], capacity[first], ln_low, ln_high)
+    assert np.array_equal(groups.price[row, :, :count].T, prices)
