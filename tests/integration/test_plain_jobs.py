@@ -89,11 +89,18 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
         (("--gpus", "two", "--", "true"), "--gpus: expected a number, got 'two'"),
         (("--time", "3", "--", "true"), "--time: '3' is a duration without a unit"),
         (("--by", "2020-01-01", "--", "true"), "--by: '2020-01-01' has passed"),
-        (("--priority", "top", "--", "true"), "priority: expected low, normal, high, urgent"),
+        (
+            ("--priority", "top", "--", "true"),
+            "error: --priority: expected low, normal",
+        ),
         (("--env", "UNSET_VARIABLE", "--", "true"), "--env: 'UNSET_VARIABLE' isn't set"),
         (("--workdir", "absent", "--", "true"), "absent' is not a directory"),
         (("--", "no-such-program"), "'no-such-program' is not an executable program"),
-        (("--gpus", "1", "--", "true"), "gpu"),
+        (("--gpus", "1", "--", "true"), "error: --gpus: no server has 'gpu'"),
+        (("--gpus", "a100:1", "--", "true"), "error: --gpus: no server has 'gpu/a100'"),
+        (("--memory", "x", "--", "true"), "error: --memory: 'x' is not a quantity"),
+        (("--env", "1A=x", "--", "true"), "error: --env: '1A' is not a valid variable name"),
+        (("--retries", "9999", "--", "true"), "error: --retries: 9,999 is above the bound"),
         (
             ("train.py",),
             "train.py: is a program, not a job file; write -- before a command: -- python",
@@ -183,6 +190,8 @@ def test_options_of_the_command_line_override_the_header(
         ("#SHADOWPRICE --wait 1", (), "train.sh:1: unknown option '--wait'; "),
         ("#SHADOWPRICE --steps ten", (), "train.sh:1: --steps: "),
         ("#SHADOWPRICE -g two", (), "train.sh:1: --gpus: expected a number, got 'two'"),
+        ("#SBATCH --gpus=1", (), "train.sh:1: --gpus: no server has 'gpu'"),
+        ("#SHADOWPRICE --memory x", (), "train.sh:1: --memory: 'x' is not a quantity"),
         ("#SBATCH --gpus=two", (), "train.sh:1: --gpus: expected a number, got 'two'"),
         ("#SHADOWPRICE -g two", ("--gpus", "x"), "error: --gpus: expected a number, got 'x'"),
         ("#SBATCH --time=x", (), "train.sh:1: --time: unexpected value 'x'"),
@@ -215,7 +224,7 @@ def test_a_service_elsewhere_needs_a_directory_of_its_machines(
         assert "don't run on this machine" in capsys.readouterr().err
         [job] = _submit(capsys, "--workdir", "/srv/exp", "--", "train")
         run = elsewhere.client.get(f"/v1/jobs/{job['name']}").json()["spec"]["run"]
-        assert run == {"command": ["train"], "workdir": "/srv/exp"}
+        assert run == {"command": ["train"], "workdir": "/srv/exp", "from_options": True}
 
 
 def test_the_file_of_a_failed_job_runs_it_again(

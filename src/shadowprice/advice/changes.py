@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -98,11 +98,22 @@ def describe_result(
 
     ``more`` are further fields of `Advice`.
     """
+    option = way.option
     if isinstance(result, NoStepFound):
         if not way.values:
             return None
-        return IneffectiveChange(way.name, way.label, format_value(way.values[-1]), result.tried)
+        last = way.values[-1]
+        ineffective = IneffectiveChange(way.name, way.label, format_value(last), result.tried)
+        if option is None:
+            return ineffective
+        return replace(ineffective, option=option.name, option_up_to=option.text(last))
     value = way.values[result.step - 1]
+    if option is not None:
+        more |= {
+            "option": option.name,
+            "option_before": option.before,
+            "option_after": option.text(value),
+        }
     refused = way.before if result.step == 1 else format_value(way.values[result.step - 2])
     answer = result.answer
     return Advice(

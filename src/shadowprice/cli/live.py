@@ -151,13 +151,22 @@ def when(moment: datetime | None, now: datetime | None = None) -> str:
     return local.strftime("%b %d %H:%M" if local.year == today.year else "%Y-%m-%d %H:%M")
 
 
-_MOMENT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z")
-"""A time as the service's texts write it."""
+_MOMENT: Final = re.compile(
+    r"(?P<option>--by )?\b(?P<moment>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|\+00:00))"
+)
+"""A time as the service's texts write it, or the value of an option to copy."""
 
 
 def with_local_times(text: str) -> str:
     """Replace the times of a service's text by local times."""
-    return _MOMENT.sub(lambda match: when(datetime.fromisoformat(match[0])), text)
+
+    def local(match: re.Match[str]) -> str:
+        moment = datetime.fromisoformat(match["moment"])
+        if match["option"] is None:
+            return when(moment)
+        return match["option"] + moment.astimezone().replace(tzinfo=None).isoformat()
+
+    return _MOMENT.sub(local, text)
 
 
 def span(length: timedelta) -> str:

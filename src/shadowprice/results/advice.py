@@ -37,6 +37,10 @@ class Advice:
     # Result of the quote if it differs from that of the repeated run; ``nothing`` if no change gets
     # the job admitted at the quoted prices.
     at_those_prices: str | None = None
+    # Option of ``submit`` that makes the change and its values, if options set the job's keys.
+    option: str | None = None
+    option_before: str | None = None
+    option_after: str | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the advice as plain values, without unknown ones."""
@@ -51,10 +55,12 @@ class IneffectiveChange:
     key: str
     up_to: str  # largest change that was tried
     tried: int  # number of changes, spread over the whole range
+    option: str | None = None  # option of ``submit``, if options set the job's keys
+    option_up_to: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return asdict(self)
+        """Return the record as plain values, without unknown ones."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +115,7 @@ def advice_lines(
     label = "would do"
     shown = [*_gentlest(job_advice.advice)]
     for advice in shown:
-        current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
-        text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
+        text = f"{_change_text(advice)} ({advice.change})"
         if advice.completion is not None:
             text += f"; done {completion_text(advice.completion)}"
         if advice.at_those_prices is not None:
@@ -139,5 +144,14 @@ def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
             yield item
 
 
+def _change_text(advice: Advice) -> str:
+    if advice.option is not None:
+        return f"{advice.option} {advice.option_after} instead of {advice.option_before}"
+    before = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
+    return f"{advice.key}: {advice.after} instead of {before}"
+
+
 def _up_to(way: IneffectiveChange) -> str:
+    if way.option is not None:
+        return f"{way.option} as far as {way.option_up_to}"
     return f"{way.key} as far as {way.up_to}"
