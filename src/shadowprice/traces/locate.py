@@ -16,6 +16,7 @@ from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.extensions import is_file_reference, split_path
+from shadowprice.inputs.unpacking import split_member
 from shadowprice.traces.records import Trace, TraceSelection, select
 from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
 
@@ -55,9 +56,9 @@ def traces_folder() -> Path:
 
 def resolve(path: Path) -> Path:
     """Return a path, moved below the folder of traces if it only exists there."""
-    if not path.exists() and not path.is_absolute():
+    if not split_member(path)[0].exists() and not path.is_absolute():
         inside = traces_folder() / path
-        if inside.exists():
+        if split_member(inside)[0].exists():
             return inside
     return path
 
