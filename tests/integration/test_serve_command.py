@@ -237,7 +237,7 @@ def test_an_unknown_executor(
     [
         ("--policy", "rollin", "did you mean 'rolling'?"),
         ("--listen", "here:now", "is not HOST:PORT"),
-        ("--keep", "10 slots", "--keep: '10 slots' is no length of time; write 365d"),
+        ("--keep", "10 slots", "--keep: '10 slots' is not a positive time; write 365d"),
         ("--keep", "3", "--keep: '3' is a duration without a unit"),
         ("--keep", "-1d", "--keep: '-1d' is negative"),
         ("--until", "99999w", "--until: '99999w' is not a time; write 18:00"),

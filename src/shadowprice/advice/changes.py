@@ -42,7 +42,7 @@ def search_changes(
         answer = partial(_answer, variants, ask, way)
         result: SearchResult = NoStepFound(1)
         if not (smaller_fails and is_size(way)):
-            # Levels of a priority are no numbers.
+            # Levels of a priority aren't numbers.
             is_utility = way.name == "value" and way.key[0] == "utility"
             guess = partial(_worth_its_price, way) if is_utility else None
             start = step_of_work(way, work)

@@ -109,7 +109,7 @@ def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
         return call.read(response.content)
     except ValueError as error:
         url = response.request.url
-        message = f"{url.scheme}://{url.netloc.decode()}: what answers is no service that is known"
+        message = f"{url.scheme}://{url.netloc.decode()}: the response is not of a known service"
         raise ServiceUnreachableError(f"{message}; is the address right?") from error
 
 

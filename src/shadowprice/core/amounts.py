@@ -181,7 +181,7 @@ def parse_positive_duration(value: object, place: str, example: str) -> Fraction
     except InputError as error:
         raise InputError(Fault(place, str(error))) from error
     if duration.slots or not duration.seconds:
-        raise InputError(Fault(place, f"{value!r} is no length of time", f"write {example}"))
+        raise InputError(Fault(place, f"{value!r} is not a positive time", f"write {example}"))
     return duration.seconds
 
 

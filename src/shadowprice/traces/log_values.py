@@ -195,7 +195,7 @@ def time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        message = f"{quote_for_display(name)} is no time zone"
+        message = f"{quote_for_display(name)} is not a valid time zone"
         raise InputError(Fault("timezone", message, "write one such as Europe/Berlin")) from error
     return name
 
@@ -422,7 +422,7 @@ def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
 
 
 def _parse_times(texts: pl.Series, form: str) -> pl.Series:
-    """Return the times that have a form; %Y also accepts the year 24, which is no such time."""
+    """Return the times that have a form; %Y also accepts the year 24, which is not valid here."""
     times = texts.str.strptime(pl.Datetime("us"), form, strict=False)
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 

@@ -117,7 +117,7 @@ def test_a_training_job_has_no_copies() -> None:
     from tests.support.workloads import job
 
     trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
-    with pytest.raises(PolicyError, match="it is no bag of tasks"):
+    with pytest.raises(PolicyError, match="isn't a bag of tasks"):
         engine.handle(JobsArrived(0, (trainer,)))
 
 
@@ -274,7 +274,7 @@ def test_a_training_job_is_not_placed_with_copies() -> None:
     trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
     engine = Engine(on, Placer([Place(trainer.name, Placement.of([(0, 1, 0)]), COPIES)]))
     engine.handle(JobsArrived(0, (trainer,)))
-    with pytest.raises(PolicyError, match="it is no bag of tasks"):
+    with pytest.raises(PolicyError, match="isn't a bag of tasks"):
         engine.handle(SlotBegan(0))
 
 

@@ -197,8 +197,8 @@ def test_the_best_column_that_fits_is_guessed(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:  # jobs need these columns
         read(tmp_path, only)
     assert [fault.message for fault in caught.value.faults] == [
-        *("submit 'web' is not a time", "gpus 'half' is no number of GPUs"),
-        *("submit 'cli' is not a time", "gpus 'half' is no number of GPUs"),
+        *("submit 'web' is not a time", "gpus 'half' is not a number of GPUs"),
+        *("submit 'cli' is not a time", "gpus 'half' is not a number of GPUs"),
     ]
 
 
@@ -229,7 +229,7 @@ def test_headers_that_are_patterns_are_names(tmp_path: Path, name: str) -> None:
 def test_memory_above_all_integers_is_a_fault(tmp_path: Path, memory: str) -> None:
     log = f"submit,duration,gpus,memory\n0,60,1,{memory}\n"
     assert read(tmp_path, log).jobs["memory"].to_list() == [None]
-    with pytest.raises(InputError, match="is no amount of memory"):
+    with pytest.raises(InputError, match="is not an amount of memory"):
         read(tmp_path, log, "?map=memory=memory")
 
 
@@ -250,7 +250,7 @@ def test_all_faults_of_a_log_are_listed_with_their_lines(tmp_path: Path) -> None
         "line 3: has 3 fields, not 6",
         "line 4: submit 'yesterday' is not a time",
         "line 4: duration 'an hour' is not a duration",
-        "line 4: gpus 'two' is no number of GPUs",
+        "line 4: gpus 'two' is not a number of GPUs",
         "line 6: has 7 fields, not 6",
         "line 7: duration '-5' is negative",
         "line 8: a quote isn't closed",
@@ -272,7 +272,7 @@ def test_faults_of_a_column_do_not_hide_those_of_rows(tmp_path: Path) -> None:
     found = [(fault.place.rpartition(": ")[2], fault.message) for fault in caught.value.faults]
     assert found == [
         ("column 'submit'", "days and months can't be distinguished"),
-        ("line 2", "gpus 'two' is no number of GPUs"),
+        ("line 2", "gpus 'two' is not a number of GPUs"),
         ("line 3", "has 1 fields, not 4"),
     ]
 
@@ -692,7 +692,7 @@ def test_wrong_rows_are_listed_with_their_lines_and_may_be_skipped(tmp_path: Pat
         read(tmp_path, log)
     text = str(caught.value)
     assert "line 7: Queued At 'yesterday' is not a time" in text
-    assert "line 8: # GPUs 'two' is no number of GPUs" in text
+    assert "line 8: # GPUs 'two' is not a number of GPUs" in text
     trace = read(tmp_path, log, "?skip_invalid=yes")
     assert trace.jobs["job"].to_list() == ["j-1", "j-2", "j-4"]
 
@@ -947,7 +947,7 @@ def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match="is no number of GPUs"):
+    with pytest.raises(InputError, match="is not a number of GPUs"):
         read(tmp_path, f'id,submit,duration,gpus\n1,0,60,"{text}"\n')
 
 
@@ -1023,7 +1023,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     )
     assert trace.jobs["gpus"].to_list() == [2.0, 2.0, 2.0, 0.0]
     assert notes(trace) == {
-        "state is none that is known": ("kept", 1),
+        "unknown state": ("kept", 1),
         "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job": ("kept", 1),
     }
 

@@ -83,7 +83,7 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
     for file in files:
         for location, record in read_records(file):
             if not isinstance(record, Mapping):
-                raise InputError(Fault(location, "is no job", "write `name: ...` and so on"))
+                raise InputError(Fault(location, "is not a job", "write `name: ...` and so on"))
             place = location.rstrip(":")
             entries.append(Entry(place, with_absolute_deadline(record, place)))
     if only is not None:

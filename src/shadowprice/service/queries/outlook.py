@@ -47,7 +47,8 @@ START_SHARE: Final = 0.4
 """Share of `LIMIT_SECONDS` for planning the slots up to the start of a waiting job."""
 
 _HELD: Final = (
-    "the rest of the submission, and all that runs or is promised; each change as submitted now"
+    "the rest of the submission and all running and promised jobs don't change; each changed job "
+    "is submitted now"
 )
 
 

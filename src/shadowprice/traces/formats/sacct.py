@@ -140,7 +140,7 @@ def _read_jobs(
         )
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
-    table.count_repairs(unknown, "state is none that is known", "kept")
+    table.count_repairs(unknown, "unknown state", "kept")
     shares = pl.any_horizontal(pl.col(_TRES).str.contains(r"(?:^|,)gres/shard\b"))
     message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
     table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
