@@ -254,7 +254,7 @@ def test_faults_are_told_by_their_place_in_the_file(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["status", "nope"], "unknown job 'nope'"),
+        (["status", "nope"], "unknown job 'nope'; shadowprice queue lists open jobs"),
         (["queue", "--state", "runing"], "--state: unknown state 'runing'"),
         (
             ["queue", "-s", "nowhere"],

@@ -95,6 +95,7 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
         ),
         (("--env", "UNSET_VARIABLE", "--", "true"), "--env: 'UNSET_VARIABLE' isn't set"),
         (("--workdir", "absent", "--", "true"), "absent' is not a directory"),
+        (("--name", "", "--", "true"), "error: --name: "),
         (("--", "no-such-program"), "'no-such-program' is not an executable program"),
         (("--gpus", "1", "--", "true"), "error: --gpus: no server has 'gpu'"),
         (("--gpus", "a100:1", "--", "true"), "error: --gpus: no server has 'gpu/a100'"),
@@ -210,6 +211,30 @@ def test_errors_of_scripts_name_the_line(
     (tmp_path / "train.sh").write_text(f"{text}\n")
     assert main(["submit", "train.sh", *words]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_name_in_use_has_its_location_and_a_hint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _submit(capsys, "--name", "taken", "--time", "1min", "--", sys.executable, "-c", "1")
+    assert main(["submit", "--name", "taken", "--", sys.executable, "-c", "2"]) == 2
+    message = "job 'taken' was submitted with other content; "
+    assert capsys.readouterr().err.startswith(f"error: --name: {message}give another name")
+    work = {"steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    record = {"name": "taken", **work, "run": {"command": "true"}}
+    (tmp_path / "j.yaml").write_text(yaml.safe_dump({"jobs": [record]}))
+    assert main(["submit", "j.yaml"]) == 2
+    hint = "write another name, or revise the job: shadowprice revise taken --help"
+    assert capsys.readouterr().err == f"error: j.yaml: jobs[0].name: {message}{hint}\n"
+
+
+def test_without_a_token_the_command_to_run_is_named(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SHADOWPRICE_TOKEN")
+    assert main(["submit", "--", sys.executable]) == 2
+    hint = f"run shadowprice login {live.address}, or set SHADOWPRICE_TOKEN"
+    assert capsys.readouterr().err == f"error: {live.address}: a token is needed; {hint}\n"
 
 
 def test_a_service_elsewhere_needs_a_directory_of_its_machines(

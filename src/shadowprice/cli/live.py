@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from shadowprice.cli.console import SafeText, plain_table, stdout
 from shadowprice.cli.program import PROGRAM, called_program
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
@@ -100,11 +101,18 @@ def connect(server: str | None) -> Iterator[Client]:
             yield client
         except ServiceError as error:
             if error.code == "unauthenticated":
-                login = f"{PROGRAM} login, or " if called_program.get() == PROGRAM else ""
+                url = client.address.url
+                message = "a token is needed" if client.address.token is None else str(error)
+                login = f"run {PROGRAM} login {shlex.quote(url)}, or "
+                if called_program.get() != PROGRAM:
+                    login = ""
                 hint = f"{login}set SHADOWPRICE_TOKEN"
-                raise InputError(f"{client.address.url}: {error}; {hint}") from error
+                raise InputError(Fault(url, message, hint)) from error
             if error.faults:
                 raise InputError(error.faults) from error
+            if error.code == "not-found" and str(error).startswith("unknown job"):
+                hint = f"{PROGRAM} queue lists open jobs" if called_program.get() == PROGRAM else ""
+                raise InputError(Fault("", str(error), hint)) from error
             raise
 
 

@@ -230,7 +230,7 @@ class PlainJob(JobOptions):
         if here:
             _check_program(self.program, str(directory), environment.get("PATH"))
         record = {
-            "name": self.name or generate_name(self.title),
+            "name": generate_name(self.title) if self.name is None else self.name,
             "tenant": self.tenant,
             **self._work(),
             "worker": self._worker(),

@@ -409,8 +409,10 @@ def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
     except OSError as error:
         if explanation.packed and error.errno is None:  # of a damaged gzip, bzip2 or zstd stream
             raise _damage_error(path, explanation.packed, lines(), error) from error
-        reason = error.strerror or str(error)
-        raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
+        reason, hint = error.strerror or str(error), ""
+        if isinstance(error, PermissionError):
+            hint = f"check its permissions: ls -ld {shlex.quote(str(path))}"
+        raise InputError(Fault(str(path), f"cannot be read: {reason}", hint)) from error
     except _DAMAGE as error:
         raise _damage_error(path, explanation.packed, lines(), error) from error
 

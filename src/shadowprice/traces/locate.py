@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -133,9 +134,9 @@ def _split(text: str) -> tuple[str, str]:
             raise InputError(Fault("trace", message, hint))
         name, rest = split
     if not colon or not rest:
-        raise InputError(
-            f"expected a trace, got {text!r}; write format:path, such as philly:philly.csv.gz"
-        )
+        example = "philly:philly.csv.gz" if colon or not text else shlex.quote(f"csv:{text}")
+        hint = f"write format:path, such as {example}"
+        raise InputError(Fault("trace", f"expected a trace, got {quote_for_display(text)}", hint))
     return name, rest
 
 

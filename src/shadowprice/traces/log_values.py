@@ -320,8 +320,8 @@ def read_times(
         readings.append(mixed.select(chosen).to_series())
     found = {"naive": naive, "read": readings[0], "is_unclear": is_unclear}
     is_skipped = pl.col("naive").is_not_null() & pl.col("read").is_null()
-    problem = pl.when("is_unclear").then(pl.lit("unclear"))
-    problems = pl.DataFrame(found).select(problem.when(is_skipped).then(pl.lit("skipped")))
+    named = pl.when("is_unclear").then(pl.lit("unclear"))
+    problems = pl.DataFrame(found).select(named.when(is_skipped).then(pl.lit("skipped")))
     readings = [pl.select(pl.when(~is_unclear).then(read)).to_series() for read in readings]
     first, later = (read.alias(column.name) for read in readings)
     return _within_range(Times(first, later, absolute=True, problem=problems.to_series()))

@@ -223,9 +223,9 @@ def test_any_other_damage_is_an_error_with_its_place(
     [
         ('{"event":"SlotBegan","slot":0}\n', "unknown journal format None; expected 1"),
         ('{"journal":3}\n', "unknown journal format 3; expected 1"),
-        ('{"journal":1}\n', "is no header"),
-        ("", "is no header"),
-        ("[]", "is no header"),
+        ('{"journal":1}\n', "is not a header"),
+        ("", "is not a header"),
+        ("[]", "is not a header"),
     ],
 )
 def test_what_is_no_journal_of_this_version_is_refused(

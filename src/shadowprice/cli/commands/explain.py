@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,7 +85,9 @@ def _explain_live(
     from shadowprice.cli.live import connect, when, with_local_times
 
     if Path(job, "run.json").is_file():
-        raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
+        raise InputError(
+            Fault(job, "is a run", f"name the job too: shadowprice explain {shlex.quote(job)} JOB")
+        )
     with connect(server) as client:
         history = client.explain(job, outlook=outlook)
         events: Sequence[StoredEvent] = history.events

@@ -38,7 +38,12 @@ from shadowprice.cli.plain_job import (
 from shadowprice.cli.upload import send_directory
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.submit_options import option_for_key
-from shadowprice.core.wording import first_line, lines_after_first
+from shadowprice.core.wording import (
+    first_line,
+    hint_for_unknown,
+    lines_after_first,
+    quote_for_display,
+)
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
@@ -90,10 +95,13 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
         names = {part.strip() for part in only.split(",") if part.strip()}
         missing = names - {entry.name for entry in entries}
         if missing:
-            raise InputError(Fault("--only", f"the files hold no job {min(missing)!r}"))
+            message = f"the files have no job {quote_for_display(min(missing))}"
+            known = [entry.name for entry in entries]
+            hint = hint_for_unknown(min(missing), known, "write names of jobs in the files")
+            raise InputError(Fault("--only", message, hint))
         entries = [entry for entry in entries if entry.name in names]
     if not entries:
-        raise InputError(Fault(str(files[0]), "holds no job"))
+        raise InputError(Fault(str(files[0]), "has no job", "list jobs below `jobs:`"))
     return entries
 
 
@@ -314,10 +322,23 @@ def _locate_diagnostics(
     try:
         yield
     except ServiceError as error:
+        if error.code == "name-conflict" and single:
+            raise InputError(_name_conflict(str(error), entries[0])) from error
         if not error.faults:
             raise
         faults = [_with_file_location(fault, entries, single=single) for fault in error.faults]
         raise InputError(_locate_in_script(faults, script)) from error
+
+
+def _name_conflict(text: str, entry: Entry) -> Fault:
+    """Return the diagnostic of a name that another job has."""
+    message = text.partition("; ")[0]
+    if not entry.place:
+        return Fault("--name", message, "give another name, or leave --name out")
+    command = f"shadowprice revise {shlex.quote(entry.name)} --help"
+    return Fault(
+        f"{entry.place}.name", message, f"write another name, or revise the job: {command}"
+    )
 
 
 def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:

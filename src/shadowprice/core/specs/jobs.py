@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Final
 
@@ -474,8 +475,10 @@ def resolve_jobs(
         try:
             jobs.append((place, spec.resolve(cluster, measured)))
         except InputError as error:
+            # Locations of lines end with a colon.
+            above = f"{place} " if place.endswith(":") else f"{place}."
             faults += [
-                Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.hint)
+                replace(fault, place=above + fault.place if fault.place else place.rstrip(":"))
                 for fault in error.faults
             ]
     return jobs, faults
