@@ -322,7 +322,7 @@ def views(folder: Path, policy: str, jobs: int) -> None:
                 for _ in range(7):
                     page.evaluate(DRAWN, "#/nowhere")
                     times.append(page.evaluate(DRAWN, address))
-                assert page.locator("main h1").inner_text() != "There is no such page", label
+                assert page.locator("main h1").inner_text() != "Page not found", label
                 middle = statistics.median(times)
                 print(f"  {label}: {middle:.0f} ms, {max(times):.0f} ms", flush=True)
             page.close()

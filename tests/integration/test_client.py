@@ -254,7 +254,7 @@ def test_faults_are_told_by_their_place_in_the_file(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["status", "nope"], "unknown job 'nope'"),
+        (["status", "nope"], "unknown job 'nope'; shadowprice queue lists open jobs"),
         (["queue", "--state", "runing"], "--state: unknown state 'runing'"),
         (
             ["queue", "-s", "nowhere"],
@@ -265,7 +265,7 @@ def test_faults_are_told_by_their_place_in_the_file(
         (["revise", "x", "--set", "nonsense"], "unknown job 'x'"),
         (["drain", "g-9"], "unknown server 'g-9'"),
         (["tokens", "--operator", "--tenant", "a"], "exclude each other"),
-        (["login", "ftp://x"], "is no address of a service"),
+        (["login", "ftp://x"], "is not a valid address of a service"),
         (["login", "x", "--remove"], "unknown server"),
         (["submit", "absent.yaml"], "absent.yaml"),
     ],

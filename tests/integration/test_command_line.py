@@ -261,9 +261,7 @@ def test_explain_tells_the_story(call: Call) -> None:
     ]
     unknown = call("explain", "run", "secnd")
     assert (unknown.status, unknown.out) == (2, "")
-    assert (
-        unknown.err == "error: run: there is no job 'secnd' in this run; did you mean 'second'?\n"
-    )
+    assert unknown.err == "error: run: unknown job 'secnd'; did you mean 'second'?\n"
 
 
 def test_report_is_written_again_from_the_files(call: Call) -> None:
@@ -414,7 +412,7 @@ def test_a_truncated_archive_is_refused(call: Call) -> None:
         (("simulte",), "no command 'simulte'; did you mean 'simulate'?"),
         (("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo,fifo"), "'fifo' is repeated"),
         (("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", ","), "names no policy"),
-        (("explain", "nowhere", "a"), "nowhere: is no run directory"),
+        (("explain", "nowhere", "a"), "nowhere: is not a run directory"),
         (("report", "."), "holds no run"),
         (("policies", "fi"), "unknown policy 'fi'"),
     ],
@@ -581,16 +579,16 @@ def test_advice_holds_when_the_file_is_changed(call: Call) -> None:
         assert told["job"]["outcome"] != "refused", advice
         Path("j.yaml").write_text(text)
     told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert f"would do {counsel['advice'][0]['key']}: " in told
-    assert "held fixed" in told
-    assert "would do" not in call("explain", "run", "third", "--no-advice").out
+    assert f"sufficient {counsel['advice'][0]['key']}: " in told
+    assert "assuming" in told
+    assert "sufficient" not in call("explain", "run", "third", "--no-advice").out
 
 
 def test_advice_needs_the_files_as_they_were(call: Call) -> None:
     call(*SIMULATE, "--out", "run", "-q")
     Path("j.yaml").write_text(Path("j.yaml").read_text() + "\n")
     told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert "would do unknown: j.yaml: has changed since the run" in told
+    assert "advice not available: j.yaml: has changed since the run" in told
     refused = call("explain", "run", "third", "--advice")
     assert refused.status == 2
     assert "j.yaml: has changed since the run; run it again" in refused.err

@@ -110,7 +110,7 @@ def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
         page.get_by_role("link", name="a", exact=True).wait_for()
         go(page, "#/queue/all")
         page.evaluate("location.hash = '#/whatif'")
-        page.get_by_text("There is no such page").wait_for()
+        page.get_by_text("Page not found").wait_for()
         assert visit.faults == []
 
 

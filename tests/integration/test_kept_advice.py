@@ -94,7 +94,7 @@ def test_the_page_shows_advice_beside_the_refusal(
             told = [*advice_lines(kept[job])]
             assert lines[-len(told) :] == told
         else:
-            assert not {"would do", "would not"} & {label for label, _ in lines}
+            assert not {"sufficient", "not enough"} & {label for label, _ in lines}
     assert f"of {len(kept)} of {len(kept)} refused jobs." in written
     # The page written again from the folder is the same one.
     assert call("report", "run")[0] == 0

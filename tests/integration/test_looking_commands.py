@@ -127,8 +127,11 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
     ("words", "said"),
     [
         (("at", "run", "99"), "slot 99 is not in this run; it has slots 0 to"),
-        (("at", "run", "noon"), "SLOT: 'noon' is no slot; write a number from 0 on, or a time"),
-        (("at", "run", "--", "-1"), "SLOT: '-1' is no slot; write a number from 0 on, or a time"),
+        (("at", "run", "noon"), "SLOT: 'noon' is not a slot; write a number from 0 on"),
+        (
+            ("at", "run", "--", "-1"),
+            "SLOT: '-1' is not a slot; write a number from 0 on",
+        ),
         (
             ("at", "run", "-1"),
             "'-1' is not a known option, and negative numbers are not valid here; see shadowprice",
@@ -137,13 +140,13 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
             ("jobs", "run", "-3.5"),
             "'-3' is not a known option, and negative numbers are not valid here",
         ),
-        (("at", "run", "1..2"), "'1..2' is no slot"),
-        (("at", "nowhere", "1"), "is no run directory"),
+        (("at", "run", "1..2"), "'1..2' is not a slot"),
+        (("at", "nowhere", "1"), "is not a run directory"),
         (("jobs", "run", "--sort", "value,tennant"), "did you mean 'tenant'"),
-        (("jobs", "run", "--sort", "value,tennant"), "error: --sort: there is no column 'tennant'"),
-        (("jobs", "run", "--columns", "tennant"), "error: --columns: there is no column 'tennant'"),
+        (("jobs", "run", "--sort", "value,tennant"), "error: --sort: unknown column 'tennant'"),
+        (("jobs", "run", "--columns", "tennant"), "error: --columns: unknown column 'tennant'"),
         (("jobs", "run", "--arrived", "9..2"), "ends before it begins"),
-        (("diff", "run", "nowhere"), "is no run directory"),
+        (("diff", "run", "nowhere"), "is not a run directory"),
     ],
 )
 def test_wrong_calls_are_told(call: Call, words: tuple[str, ...], said: str) -> None:

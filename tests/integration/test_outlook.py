@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ import pytest
 import yaml
 
 from shadowprice.cli.main import main
+from shadowprice.core.amounts import parse_duration
 from tests.support.services import RunningService, run_service
 from tests.support.simulated_world import ManualClock
 
@@ -227,4 +231,78 @@ def test_the_commands_print_it(
     local = datetime.fromisoformat(promise).astimezone()
     assert moment.endswith(local.strftime("%H:%M")) or moment == local.strftime("%H:%M:%S")
     assert main(["explain", "late", "--no-advice"]) == 0
-    assert "would do" not in capsys.readouterr().out
+    assert "sufficient" not in capsys.readouterr().out
+
+
+def advised_by(
+    live: RunningService, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """Quote a plain command; return the outlook, and its changes by option."""
+    capsys.readouterr()
+    assert main(["submit", "--dry-run", "-o", "json", *words, "--", "train"]) == 0
+    [quote] = json.loads(capsys.readouterr().out)
+    return quote, {change["option"]: change for change in quote["outlook"]["changes"]}
+
+
+def test_advice_on_a_plain_command_is_options_that_can_be_typed(
+    live: RunningService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    token = (tmp_path / "data" / "operator.token").read_text().strip()
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", token)
+    base = {"--workdir": "/srv", "--name": "plain"}
+    wide = base | {"--gpus": "8", "--time": "3h", "--steps": "700", "--memory": "16GiB"}
+    # It would complete in 3 h, too late for its deadline.
+    late = base | {"--gpus": "1", "--time": "3:00:00", "--steps": "700", "--by": "1h"}
+    long = base | {"--gpus": "1", "--time": "3h", "--by": "1h"}
+    keys = {"--gpus": "worker.gpu", "--time": "minibatch_time", "--by": "by"}
+    for options, expected in ((wide, {"--gpus"}), (late, {"--time", "--by"}), (long, {"--time"})):
+        quote, changes = advised_by(live, [*chain(*options.items())], capsys)
+        assert quote["answer"] == "refused"
+        assert expected <= set(changes) <= set(options)
+        assert {"workers.max", "steps"}.isdisjoint(quote["outlook"]["ineffective"])
+        text = "\n".join(quote["outlook"]["lines"])
+        assert not re.search(r"worker\.|minibatch_time|workers\.|\bby:", text)
+        for option, change in changes.items():
+            assert change["key"] == keys[option]
+            typed = options | {option: change["option_after"]}
+            assert f"{option} {change['option_after']} instead of {change['option_before']}" in text
+            assert advised_by(live, [*chain(*typed.items())], capsys)[0]["answer"] == "admitted"
+    assert changes["--time"]["option_before"] == "3h"
+    _, changes = advised_by(live, [*chain(*late.items())], capsys)
+    assert changes["--time"]["option_before"] == "3h"
+    assert parse_duration(changes["--time"]["option_after"]).seconds <= 3600
+    # A job file states keys, so its owner reads keys.
+    live.client.post("/v1/jobs", json=job("wide", 8))
+    assert outlook_of(live, "wide")["changes"][0]["option"] is None
+
+
+def test_the_advised_deadline_of_a_plain_command_is_in_local_time(
+    live: RunningService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    token = (tmp_path / "data" / "operator.token").read_text().strip()
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", token)
+    monkeypatch.setenv("TZ", "UTC-5:45")
+    time.tzset()
+    try:
+        words = ["--gpus", "1", "--time", "9h", "--name", "late", "--workdir", "/srv"]
+        assert main(["submit", *words, "--by", "1h", "--", "train"]) == 0
+        [by] = re.findall(r"--by (\S+) instead of 1h", capsys.readouterr().out)
+        change = next(
+            change for change in outlook_of(live, "late")["changes"] if change["key"] == "by"
+        )
+        moment = datetime.fromisoformat(by)
+        assert moment.tzinfo is None
+        assert moment.astimezone() == datetime.fromisoformat(change["after"])
+        assert main(["submit", "--dry-run", *words, "--by", by, "--", "train"]) == 0
+        assert "admitted" in capsys.readouterr().out
+    finally:
+        monkeypatch.undo()
+        time.tzset()

@@ -89,11 +89,19 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
         (("--gpus", "two", "--", "true"), "--gpus: expected a number, got 'two'"),
         (("--time", "3", "--", "true"), "--time: '3' is a duration without a unit"),
         (("--by", "2020-01-01", "--", "true"), "--by: '2020-01-01' has passed"),
-        (("--priority", "top", "--", "true"), "priority: expected low, normal, high, urgent"),
+        (
+            ("--priority", "top", "--", "true"),
+            "error: --priority: expected low, normal",
+        ),
         (("--env", "UNSET_VARIABLE", "--", "true"), "--env: 'UNSET_VARIABLE' isn't set"),
         (("--workdir", "absent", "--", "true"), "absent' is not a directory"),
+        (("--name", "", "--", "true"), "error: --name: "),
         (("--", "no-such-program"), "'no-such-program' is not an executable program"),
-        (("--gpus", "1", "--", "true"), "gpu"),
+        (("--gpus", "1", "--", "true"), "error: --gpus: no server has 'gpu'"),
+        (("--gpus", "a100:1", "--", "true"), "error: --gpus: no server has 'gpu/a100'"),
+        (("--memory", "x", "--", "true"), "error: --memory: 'x' is not a quantity"),
+        (("--env", "1A=x", "--", "true"), "error: --env: '1A' is not a valid variable name"),
+        (("--retries", "9999", "--", "true"), "error: --retries: 9,999 is above the bound"),
         (
             ("train.py",),
             "train.py: is a program, not a job file; write -- before a command: -- python",
@@ -183,6 +191,8 @@ def test_options_of_the_command_line_override_the_header(
         ("#SHADOWPRICE --wait 1", (), "train.sh:1: unknown option '--wait'; "),
         ("#SHADOWPRICE --steps ten", (), "train.sh:1: --steps: "),
         ("#SHADOWPRICE -g two", (), "train.sh:1: --gpus: expected a number, got 'two'"),
+        ("#SBATCH --gpus=1", (), "train.sh:1: --gpus: no server has 'gpu'"),
+        ("#SHADOWPRICE --memory x", (), "train.sh:1: --memory: 'x' is not a quantity"),
         ("#SBATCH --gpus=two", (), "train.sh:1: --gpus: expected a number, got 'two'"),
         ("#SHADOWPRICE -g two", ("--gpus", "x"), "error: --gpus: expected a number, got 'x'"),
         ("#SBATCH --time=x", (), "train.sh:1: --time: unexpected value 'x'"),
@@ -203,6 +213,30 @@ def test_errors_of_scripts_name_the_line(
     assert message in capsys.readouterr().err
 
 
+def test_a_name_in_use_has_its_location_and_a_hint(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _submit(capsys, "--name", "taken", "--time", "1min", "--", sys.executable, "-c", "1")
+    assert main(["submit", "--name", "taken", "--", sys.executable, "-c", "2"]) == 2
+    message = "job 'taken' was submitted with other content; "
+    assert capsys.readouterr().err.startswith(f"error: --name: {message}give another name")
+    work = {"steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
+    record = {"name": "taken", **work, "run": {"command": "true"}}
+    (tmp_path / "j.yaml").write_text(yaml.safe_dump({"jobs": [record]}))
+    assert main(["submit", "j.yaml"]) == 2
+    hint = "write another name, or revise the job: shadowprice revise taken --help"
+    assert capsys.readouterr().err == f"error: j.yaml: jobs[0].name: {message}{hint}\n"
+
+
+def test_without_a_token_the_command_to_run_is_named(
+    live: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("SHADOWPRICE_TOKEN")
+    assert main(["submit", "--", sys.executable]) == 2
+    hint = f"run shadowprice login {live.address}, or set SHADOWPRICE_TOKEN"
+    assert capsys.readouterr().err == f"error: {live.address}: a token is needed; {hint}\n"
+
+
 def test_a_service_elsewhere_needs_a_directory_of_its_machines(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -215,7 +249,7 @@ def test_a_service_elsewhere_needs_a_directory_of_its_machines(
         assert "don't run on this machine" in capsys.readouterr().err
         [job] = _submit(capsys, "--workdir", "/srv/exp", "--", "train")
         run = elsewhere.client.get(f"/v1/jobs/{job['name']}").json()["spec"]["run"]
-        assert run == {"command": ["train"], "workdir": "/srv/exp"}
+        assert run == {"command": ["train"], "workdir": "/srv/exp", "from_options": True}
 
 
 def test_the_file_of_a_failed_job_runs_it_again(

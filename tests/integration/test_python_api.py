@@ -86,7 +86,7 @@ def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
     assert set(running["job"]) == set(first.allocations.filter(pl.col("slot") == 2)["job"])
     assert first.at("20min").jobs.equals(first.at(2).jobs)
     for wrong in ("soon", -1, True, ""):
-        with pytest.raises(InputError, match=r"slot: .*is no slot.*write a number from 0 on"):
+        with pytest.raises(InputError, match=r"slot: .*is not a slot.*write a number from 0 on"):
             first.at(wrong)
     found = first.diff(second)
     gained = second.summary["total_utility"] - first.summary["total_utility"]

@@ -223,7 +223,7 @@ def test_who_may_no_longer_is_not_started(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("users", "told"),
     [
-        ({"red": ("no-such-user",)}, "there is no user 'no-such-user'"),
+        ({"red": ("no-such-user",)}, "unknown user 'no-such-user'"),
         ({"red": ("root",)}, "jobs may not run as root"),
     ],
 )

@@ -224,6 +224,17 @@ def test_wrong_settings_of_an_executor(
     assert message in _refused(capsys, cluster, tmp_path / "d", *more)
 
 
+def test_data_in_a_file_are_refused(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("x")
+    hint = "name a directory; the first start creates it"
+    line = _refused(capsys, cluster, file)
+    assert line.strip().endswith(f"{file}: is not a directory; {hint}")
+    assert file.read_text() == "x"
+
+
 def test_an_unknown_executor(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
@@ -237,7 +248,7 @@ def test_an_unknown_executor(
     [
         ("--policy", "rollin", "did you mean 'rolling'?"),
         ("--listen", "here:now", "is not HOST:PORT"),
-        ("--keep", "10 slots", "--keep: '10 slots' is no length of time; write 365d"),
+        ("--keep", "10 slots", "--keep: '10 slots' is in slots, not on the clock; write 365d"),
         ("--keep", "3", "--keep: '3' is a duration without a unit"),
         ("--keep", "-1d", "--keep: '-1d' is negative"),
         ("--until", "99999w", "--until: '99999w' is not a time; write 18:00"),

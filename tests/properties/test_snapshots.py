@@ -261,7 +261,7 @@ def test_a_memory_holds_no_strange_classes() -> None:
     on, jobs, _, _ = record_run("fifo", 1)
     engine = Engine(on, build_policy("fifo", on, jobs, 1))
     hostile = b"cos\nsystem\n(S'true'\ntR."
-    with pytest.raises(ShadowpriceError, match=r"os\.system is no part of a memory"):
+    with pytest.raises(ShadowpriceError, match=r"os\.system is not allowed in policy state"):
         load_policy_state(engine.policy, hostile, engine.view)
 
 

@@ -296,7 +296,7 @@ def test_only_a_user_who_asks_has_the_files_of_a_run_executed(
         del sys.modules[name]
     registry.extension_info.cache_clear()
     assert main(["explain", str(run), "wide"]) == 0
-    assert "--advice works it out by running again, with the files" in capsys.readouterr().out
+    assert "--advice computes it by running again, with the files" in capsys.readouterr().out
     assert mark.read_text() == "x"
     assert main(["explain", str(run), "wide", "--advice"]) == 0
     assert mark.read_text() == "xx"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -42,7 +42,7 @@ def search_changes(
         answer = partial(_answer, variants, ask, way)
         result: SearchResult = NoStepFound(1)
         if not (smaller_fails and is_size(way)):
-            # Levels of a priority are no numbers.
+            # Levels of a priority aren't numbers.
             is_utility = way.name == "value" and way.key[0] == "utility"
             guess = partial(_worth_its_price, way) if is_utility else None
             start = step_of_work(way, work)
@@ -98,11 +98,22 @@ def describe_result(
 
     ``more`` are further fields of `Advice`.
     """
+    option = way.option
     if isinstance(result, NoStepFound):
         if not way.values:
             return None
-        return IneffectiveChange(way.name, way.label, format_value(way.values[-1]), result.tried)
+        last = way.values[-1]
+        ineffective = IneffectiveChange(way.name, way.label, format_value(last), result.tried)
+        if option is None:
+            return ineffective
+        return replace(ineffective, option=option.name, option_up_to=option.text(last))
     value = way.values[result.step - 1]
+    if option is not None:
+        more |= {
+            "option": option.name,
+            "option_before": option.before,
+            "option_after": option.text(value),
+        }
     refused = way.before if result.step == 1 else format_value(way.values[result.step - 2])
     answer = result.answer
     return Advice(

@@ -10,7 +10,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,6 +21,13 @@ from shadowprice.core.amounts import Dimension, parse_amount, parse_duration, pa
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.specs.utilities import PRIORITY_LEVELS
+from shadowprice.core.submit_options import (
+    gpus_text,
+    has_options,
+    minibatch_time,
+    option_for_key,
+    run_time_text,
+)
 
 Key = tuple[str | int, ...]
 JobFileRecord = Mapping[str, Any]  # record of a job, as in its file
@@ -36,6 +44,15 @@ _MIN_UNITS: Final = 1000  # minimum number of units in a written amount; it sele
 
 
 @dataclass(frozen=True, slots=True)
+class OptionChange:
+    """The option of ``submit`` that makes a change, and its texts, in the option's unit."""
+
+    name: str
+    before: str
+    text: Callable[[Any], str]  # formats a value of the change for the option
+
+
+@dataclass(frozen=True, slots=True)
 class JobChange:
     """One key of a job's record, and its possible values."""
 
@@ -44,6 +61,7 @@ class JobChange:
     before: str  # current value, as text
     values: Sequence[Any]  # possible values, from the smallest change to the largest
     change: Callable[[Any], str]  # describes the change to a value in words
+    option: OptionChange | None = None  # if options set the job's keys
 
     @property
     def label(self) -> str:
@@ -103,6 +121,33 @@ def candidate_changes(
     ``entry`` is the record in the file, ``job`` the job resolved from it, and ``end`` the first
     slot after all plans. ``texts`` formats later deadlines.
     """
+    changes = _key_changes(entry, job, cluster, end, texts)
+    return _option_changes(entry, changes) if has_options(entry) else changes
+
+
+def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Iterator[JobChange]:
+    """Yield the changes that options of ``submit`` make, with these options."""
+    for change in changes:
+        name = option_for_key(change.label)
+        if name == "--steps":
+            # `--time` is the time of all steps, so fewer of them are as much work.
+            yield from _run_time_changes(entry)
+        elif change.option is not None:
+            yield change
+        elif name is not None:
+
+            def text(value: Any, key: str = change.label, name: str = name) -> str:
+                shown = format_value(value)
+                return gpus_text(key, shown) if name == "--gpus" else shown
+
+            before = text(change.before)
+            yield replace(change, option=OptionChange(name, before, text))
+
+
+def _key_changes(
+    entry: JobFileRecord, job: Job, cluster: Cluster, end: int, texts: DeadlineTexts
+) -> Iterator[JobChange]:
+    """Yield the possible changes of the keys of a record."""
     yield from _utility_changes(entry)
     yield from _priority_changes(entry, job)
     yield from _deadline_changes(entry, job, cluster, end, texts)
@@ -239,6 +284,9 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     span = parse_duration(entry["minibatch_time"])
     if not span.on_clock:
         return
+    if has_options(entry):
+        yield from _run_time_changes(entry)
+        return
     # Use at least a hundred units, so that successive values differ by at most 1 %.
     unit = next((unit for unit in (1, 1000) if span.seconds * unit >= 100), 1000)
     now = int(span.seconds * unit)
@@ -252,6 +300,32 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     if values:
         before = str(entry["minibatch_time"])
         yield JobChange("time", ("minibatch_time",), before, list(values), describe)
+
+
+def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
+    """Yield a change to shorter run times of a job whose keys were set by options."""
+    steps = int(entry["steps"])
+    total = parse_duration(entry["minibatch_time"]).seconds * steps
+    if steps > 1:  # nine digits of a mini-batch's time don't give the run time exactly
+        total = Fraction(f"{float(total):.7g}")
+    # Use at least a hundred units, so that successive values differ by at most 1 %.
+    units = (Fraction(3600), Fraction(60), Fraction(1))
+    unit = next((unit for unit in units if total >= 100 * unit), Fraction(1, 1000))
+    now = int(total / unit)
+    texts: dict[str, str] = {}  # run times by the mini-batch's time
+    sizes: dict[str, float] = {}
+    for value in _decreasing_integers(now, max(1, now // 100)):
+        text = run_time_text(value * unit)
+        key = minibatch_time(text, value * unit, steps)
+        texts[key], sizes[key] = text, float(value * unit / total)
+
+    def describe(value: str) -> str:
+        return f"{_digits(100 * (1 - sizes[value]))} % less"
+
+    if texts:
+        option = OptionChange("--time", run_time_text(total), texts.__getitem__)
+        before = str(entry["minibatch_time"])
+        yield JobChange("time", ("minibatch_time",), before, [*texts], describe, option)
 
 
 def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:

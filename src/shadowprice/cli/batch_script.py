@@ -145,7 +145,8 @@ class ScriptCommand(CommandAfterDashes):
         if len(files) > 1:
             check_is_no_program(files)
             other = next(file for file in files if file != scripts[0])
-            hint = f"write arguments of the script after --: {scripts[0]} -- {other}"
+            call = f"{shlex.quote(str(scripts[0]))} -- {shlex.quote(str(other))}"
+            hint = f"write arguments of the script after --: {call}"
             raise InputError(Fault(str(other), "not valid with a script", hint))
         script = read_script(scripts[0])
         params = self._job_params(ctx)

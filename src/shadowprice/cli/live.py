@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -13,7 +14,7 @@ from rich.table import Table
 
 from shadowprice.cli.console import SafeText, plain_table, stdout
 from shadowprice.cli.program import PROGRAM, called_program
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
@@ -100,11 +101,18 @@ def connect(server: str | None) -> Iterator[Client]:
             yield client
         except ServiceError as error:
             if error.code == "unauthenticated":
-                login = f"{PROGRAM} login, or " if called_program.get() == PROGRAM else ""
+                url = client.address.url
+                message = "a token is needed" if client.address.token is None else str(error)
+                login = f"run {PROGRAM} login {shlex.quote(url)}, or "
+                if called_program.get() != PROGRAM:
+                    login = ""
                 hint = f"{login}set SHADOWPRICE_TOKEN"
-                raise InputError(f"{client.address.url}: {error}; {hint}") from error
+                raise InputError(Fault(url, message, hint)) from error
             if error.faults:
                 raise InputError(error.faults) from error
+            if error.code == "not-found" and str(error).startswith("unknown job"):
+                hint = f"{PROGRAM} queue lists open jobs" if called_program.get() == PROGRAM else ""
+                raise InputError(Fault("", str(error), hint)) from error
             raise
 
 
@@ -151,13 +159,22 @@ def when(moment: datetime | None, now: datetime | None = None) -> str:
     return local.strftime("%b %d %H:%M" if local.year == today.year else "%Y-%m-%d %H:%M")
 
 
-_MOMENT: Final = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?Z")
-"""A time as the service's texts write it."""
+_MOMENT: Final = re.compile(
+    r"(?P<option>--by )?\b(?P<moment>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|\+00:00))"
+)
+"""A time as the service's texts write it, or the value of an option to copy."""
 
 
 def with_local_times(text: str) -> str:
     """Replace the times of a service's text by local times."""
-    return _MOMENT.sub(lambda match: when(datetime.fromisoformat(match[0])), text)
+
+    def local(match: re.Match[str]) -> str:
+        moment = datetime.fromisoformat(match["moment"])
+        if match["option"] is None:
+            return when(moment)
+        return match["option"] + moment.astimezone().replace(tzinfo=None).isoformat()
+
+    return _MOMENT.sub(local, text)
 
 
 def span(length: timedelta) -> str:

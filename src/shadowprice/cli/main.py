@@ -310,7 +310,7 @@ def _report(error: Exception, stdout: int | None) -> int:
         _report_notes(error)
         return error.exit_code
     if isinstance(error, BrokenPipeError) and _is_closed(stdout):
-        return CLOSED  # without a message: `shadowprice queue | head` is no error
+        return CLOSED  # without a message: `shadowprice queue | head` is not an error
     if isinstance(error, OSError):
         _say(f"error: {_describe_os_error(error)}")
         return 1

@@ -19,6 +19,7 @@ from typer.core import TyperCommand
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.submit_options import minibatch_time
 from shadowprice.core.wording import quote_for_display
 from shadowprice.uploads.host import host_identity
 
@@ -229,7 +230,7 @@ class PlainJob(JobOptions):
         if here:
             _check_program(self.program, str(directory), environment.get("PATH"))
         record = {
-            "name": self.name or generate_name(self.title),
+            "name": generate_name(self.title) if self.name is None else self.name,
             "tenant": self.tenant,
             **self._work(),
             "worker": self._worker(),
@@ -242,6 +243,7 @@ class PlainJob(JobOptions):
         elif here or self.workdir is not None:
             run["workdir"] = str(directory)
         run |= {"env": environment, "retries": self.retries, "user": self.user}
+        run["from_options"] = True
         record["run"] = {key: value for key, value in run.items() if value not in (None, {})}
         return {key: value for key, value in record.items() if value is not None}
 
@@ -254,9 +256,8 @@ class PlainJob(JobOptions):
             days, hours, minutes, seconds_ = (int(part or 0) for part in clock.groups())
             text = f"{((days * 24 + hours) * 60 + minutes) * 60 + seconds_}s"
         seconds = parse_positive_duration(text, "--time", "3h")
-        if self.steps is None:
-            return {"steps": 1, "minibatch_time": text}
-        return {"steps": self.steps, "minibatch_time": f"{float(seconds / self.steps):.9g}s"}
+        steps = self.steps or 1
+        return {"steps": steps, "minibatch_time": minibatch_time(text, seconds, steps)}
 
     def _worker(self) -> dict[str, Any]:
         worker: dict[str, Any] = {}
@@ -271,10 +272,11 @@ class PlainJob(JobOptions):
                     )
                 )
             kind = "gpu" if match["kind"] is None else f"gpu/{match['kind']}"
-            worker[kind] = float(match["count"])
+            if float(match["count"]) > 0:
+                worker[kind] = float(match["count"])
         if self.cpus is not None:
             worker["cpu"] = self.cpus
-        elif self.gpus is None:
+        elif not worker:
             worker["cpu"] = 1
         if self.memory is not None:
             worker["memory"] = self.memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -34,6 +35,8 @@ __all__ = [
 T = TypeVar("T")
 
 DEFAULT_TIMEOUT_SECONDS: Final = 30.0  # timeout of a response in seconds; a call can extend it
+
+_ERROR_NUMBER: Final = re.compile(r"^\[Errno -?\d+\] ")  # means nothing to users
 
 PIECE_BYTES: Final = 256 << 10  # bytes of an archive that are read and sent together
 
@@ -109,7 +112,7 @@ def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
         return call.read(response.content)
     except ValueError as error:
         url = response.request.url
-        message = f"{url.scheme}://{url.netloc.decode()}: what answers is no service that is known"
+        message = f"{url.scheme}://{url.netloc.decode()}: the response is not of a known service"
         raise ServiceUnreachableError(f"{message}; is the address right?") from error
 
 
@@ -130,13 +133,13 @@ def to_unreachable_error(
     address: Endpoint, error: httpx.HTTPError | httpx.InvalidURL
 ) -> ServiceUnreachableError:
     """Return a connection error with a hint for the user."""
-    message = " ".join(str(error).split()) or type(error).__name__
+    message = _ERROR_NUMBER.sub("", " ".join(str(error).split())) or type(error).__name__
     if isinstance(error, httpx.ConnectError):
-        hint = "is the service running? shadowprice serve, or name another: --server"
+        hint = "is the service running? start it (shadowprice serve), or name another (--server)"
     elif isinstance(error, httpx.TimeoutException):
-        message, hint = "no answer in time", "ask again: nothing is done twice"
+        message, hint = "no answer in time", "try again: nothing is done twice"
     else:
-        hint = "ask again: nothing is done twice"
+        hint = "try again: nothing is done twice"
     return ServiceUnreachableError(f"{address.url}: {message}; {hint}")
 
 

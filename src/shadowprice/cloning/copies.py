@@ -43,7 +43,7 @@ class CopyPlanner:
     With a deadline and a process for every task, CSD plans the copies: they minimise the expected
     machine time within the miss probability. Without a deadline, or with fewer processes than
     tasks, every task starts once. Further copies start by expected saving when no task waits.
-    Raises `InputError` if ``distribution`` is no distribution.
+    Raises `InputError` if ``distribution`` is not a distribution.
     """
 
     distribution: Distribution | Sequence[Distribution]

@@ -180,8 +180,12 @@ def parse_positive_duration(value: object, place: str, example: str) -> Fraction
         duration = parse_duration(value)
     except InputError as error:
         raise InputError(Fault(place, str(error))) from error
-    if duration.slots or not duration.seconds:
-        raise InputError(Fault(place, f"{value!r} is no length of time", f"write {example}"))
+    if duration.slots:
+        raise InputError(
+            Fault(place, f"{value!r} is in slots, not on the clock", f"write {example}")
+        )
+    if not duration.seconds:
+        raise InputError(Fault(place, f"{value!r} is not a positive time", f"write {example}"))
     return duration.seconds
 
 

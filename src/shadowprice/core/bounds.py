@@ -42,7 +42,7 @@ class InputLimit:
     def message(self, value: float) -> str:
         """Return the error message for a value above the maximum."""
         if value != value:  # noqa: PLR0124  # NaN
-            return "is no number"
+            return "is not a number"
         return f"{_format_value(value)} {self.broken}"
 
     @property

@@ -16,7 +16,7 @@ from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, Dimension
 from shadowprice.core.budget import Budget
 from shadowprice.core.devices import GPU, gpus_of_kinds, is_device, is_gpu_kind, whole_parts
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 
 BANDWIDTH = "bandwidth"
 """The resource of the communication model; unlimited on servers that don't declare it."""
@@ -179,17 +179,18 @@ class Cluster:
             return np.zeros(len(self.resources))
         return np.asarray(limited.max(axis=0), dtype=np.float64)
 
-    def demand(self, amounts: Mapping[str, int]) -> Amounts:
+    def demand(self, amounts: Mapping[str, int], location: str = "") -> Amounts:
         """Convert amounts by name to a read-only vector of shape (resources,).
 
         Bandwidth is ignored if no server declares it. Shares of devices are rounded up to parts
         that can be packed; see `core.devices`. GPUs of a kind count towards ``gpu``, too. Raises
-        InputError if no server has one of the other resources, or if GPUs are requested both with
-        and without their kind.
+        InputError, with the key below ``location``, if no server has one of the other resources, or
+        if GPUs are requested both with and without their kind.
         """
         if amounts.get(GPU) and gpus_of_kinds(amounts):
             kinds = ", ".join(name for name in amounts if is_gpu_kind(name))
-            raise InputError(f"'gpu' counts GPUs of any kind; request either gpu or {kinds}")
+            hint = f"request either gpu or {kinds}"
+            raise InputError(Fault(location, "'gpu' counts GPUs of any kind", hint))
         vector = np.zeros(len(self.resources), dtype=np.int64)
         for name, amount in amounts.items():
             resource = self.find_resource(name)
@@ -198,8 +199,9 @@ class Cluster:
                 if is_gpu_kind(name) and GPU in self.column:
                     vector[self.column[GPU]] += whole_parts(amount)
             elif amount and name != BANDWIDTH:
-                names = ", ".join(self.resources)
-                raise InputError(f"no server has {name!r}; the cluster's resources are {names}")
+                hint = f"the cluster's resources are {', '.join(self.resources)}"
+                place = f"{location}.{name}" if location else ""
+                raise InputError(Fault(place, f"no server has {name!r}", hint))
         vector.setflags(write=False)
         return vector
 

@@ -101,7 +101,7 @@ def check_job(cluster: Cluster, job: Job, slot: int) -> None:
     Raises EventError otherwise.
     """
     if not isinstance(job, Job):
-        raise EventError(f"{job!r} is no job")
+        raise EventError(f"{job!r} is not a job")
     _text("a job's name", job.name)
     if type(job.arrival) is not int or not 0 <= job.arrival <= slot:
         raise EventError(f"job {job.name!r} arrives in slot {job.arrival}, not by slot {slot}")
@@ -213,7 +213,7 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
             _known("server", name, cluster.index)
             continue
         if not isinstance(server, ServerState) or not isinstance(server.role, Role):
-            raise EventError(f"server {name!r} is to be {server!r}, which is no state of a server")
+            raise EventError(f"unknown state {server!r} of server {name!r}")
         for resource, amount in server.capacity.items():
             _known("resource", resource, cluster.column)
             _whole(f"the {resource} of server {name!r}", amount, 2**62)
@@ -223,7 +223,7 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
     if event.tenants is not None:
         names = [tenant.name for tenant in event.tenants if isinstance(tenant, Tenant)]
         if len(names) != len(event.tenants) or len(set(names)) < len(names):
-            raise EventError("tenants are given twice, or are no tenants")
+            raise EventError("tenants are repeated or invalid")
         open_ = {record.job.tenant for record in state.open_jobs.values()} - {None}
         if names and open_ - set(names):
             remaining = ", ".join(sorted(str(name) for name in open_ - set(names)))
@@ -234,7 +234,7 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
                 _whole(f"the {resource} share of tenant {tenant.name!r}", amount, 2**62)
     restart = event.restart_seconds
     if restart is not None and not 0 <= restart <= cluster.slot_seconds:
-        raise EventError(f"a restart of {float(restart):g} s is none, or longer than a slot")
+        raise EventError(f"a restart of {float(restart):g} s is negative, or longer than a slot")
 
 
 def _check_acknowledgements(state: EngineState, event: Acknowledged) -> None:

@@ -119,7 +119,7 @@ class Header:
             record = json.loads(line)
             version = record.get("journal")
         except _WRONG as error:
-            raise _damage_error(place, "is no header of a journal") from error
+            raise _damage_error(place, "is not a header of a journal") from error
         if version != FORMAT:
             raise InputError(
                 Fault(
@@ -140,7 +140,7 @@ class Header:
             )
             header._check_types()
         except _WRONG as error:
-            raise _damage_error(place, "is no header of a journal") from error
+            raise _damage_error(place, "is not a header of a journal") from error
         return header
 
     def _check_types(self) -> None:
@@ -148,9 +148,9 @@ class Header:
         texts = [self.policy, *self.cluster.names, *self.cluster.resources, *self.versions.keys()]
         slots = [self.cluster.horizon, *(() if self.until is None else (self.until,))]
         if not all(isinstance(text, str) for text in (*texts, *self.versions.values())):
-            raise TypeError("a name is no text")
+            raise TypeError("a name is not text")
         if not all(type(slot) is int for slot in slots):
-            raise TypeError("a number of slots is none")
+            raise TypeError("a number of slots is not a number")
         self.parameters.keys()
 
     def engine(self, policy: Policy | None = None) -> Engine:
@@ -355,7 +355,7 @@ def parse_entry(line: str, cluster: Cluster, place: str = "journal") -> Entry:
     """
     item = _item(line, cluster, place)
     if not isinstance(item, Entry):
-        raise _damage_error(place, "is no event of a journal")
+        raise _damage_error(place, "is not an event of a journal")
     return item
 
 
@@ -378,7 +378,7 @@ def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
             for consultation in decided
         )
     except _WRONG as error:
-        raise _damage_error(place, "is no event of a journal") from error
+        raise _damage_error(place, "is not an event of a journal") from error
     return Entry(sequence, event, consultations)
 
 
@@ -386,7 +386,7 @@ def _text(line: bytes, place: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise _damage_error(place, "is no text") from error
+        raise _damage_error(place, "is not text") from error
 
 
 def _is_last(file: IO[bytes]) -> bool:

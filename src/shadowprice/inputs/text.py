@@ -26,7 +26,7 @@ def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
     """
     data = b"".join(_blocks(path, largest))
     if not data.strip():
-        raise InputError(Fault(str(path), "the file is empty"))
+        raise InputError(Fault(str(path), "the file is empty", "give a file with content"))
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

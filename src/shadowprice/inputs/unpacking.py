@@ -6,6 +6,9 @@ import bz2
 import gzip
 import io
 import lzma
+import os
+import re
+import shlex
 import sys
 import zipfile
 import zlib
@@ -18,7 +21,7 @@ from typing import IO, Any, Final, Protocol, cast
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -65,12 +68,26 @@ _MAX_LISTED: Final = 10  # files of a zip file that an error lists
 _HINT: Final = "copy or download the file again"
 
 
+def split_member(path: Path) -> tuple[Path, str]:
+    """Split ``FILE.zip:MEMBER`` into the zip file and the name of a file in it.
+
+    Another path, such as that of a file with a colon in its name, is returned with an empty name.
+    """
+    text = str(path)
+    if ":" in text and not os.path.lexists(path):
+        for match in re.finditer(":(?=.)", text):
+            archive = Path(text[: match.start()])
+            if archive.is_file() and detect_compression(archive) == "zip":
+                return archive, text[match.end() :]
+    return path, ""
+
+
 def detect_compression(path: Path) -> str:
     """Return the format that a file's content is compressed with, or an empty string.
 
     The name doesn't matter.
     """
-    with path.open("rb") as file:
+    with split_member(path)[0].open("rb") as file:
         head = file.read(10)
     return next((name for magic, name in _MAGIC if head.startswith(magic)), "")
 
@@ -122,9 +139,10 @@ def read_first_bytes(path: Path, size: int) -> bytes:
 
 
 def _open_member(path: Path) -> IO[bytes]:
-    """Open the only file in a zip file."""
-    with path.open("rb") as file:
-        tail = max(0, path.stat().st_size - (1 << 16) - _ZIP_END_BYTES)
+    """Open the only file in a zip file, or the named one of several."""
+    archive, name = split_member(path)
+    with archive.open("rb") as file:
+        tail = max(0, archive.stat().st_size - (1 << 16) - _ZIP_END_BYTES)
         file.seek(tail)
         content = file.read()
     position = _zip_end(content)
@@ -135,9 +153,9 @@ def _open_member(path: Path) -> IO[bytes]:
         message = f"the directory of the zip file exceeds {_MAX_DIRECTORY_BYTES >> 20} MiB"
         raise InputError(Fault(str(path), message, "pack one file, with gzip"))
     # Without the comment, in which zipfile would find a mark too.
-    beginning = _Beginning(path, tail + position + _ZIP_END_BYTES)
+    beginning = _Beginning(archive, tail + position + _ZIP_END_BYTES)
     try:
-        return io.BufferedReader(_Member(_only_member(path, beginning), beginning))
+        return io.BufferedReader(_Member(_find_member(archive, beginning, name), beginning))
     except BaseException:
         beginning.close()
         raise
@@ -158,11 +176,17 @@ def _zip_end(content: bytes) -> int:
     return last
 
 
-def _only_member(path: Path, file: IO[bytes]) -> IO[bytes]:
-    """Open the only file in an opened zip file."""
+def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
+    """Open a file in an opened zip file: the only one, or that of a name."""
     archive = zipfile.ZipFile(file)
     names = [entry.filename for entry in archive.infolist() if _is_content(entry)]
-    if "[Content_Types].xml" in names:
+    if name:
+        if name not in names:
+            archive.close()
+            message = f"the zip file has no file {quote_for_display(name)}"
+            raise InputError(Fault(str(path), message, hint_for_unknown(name, names)))
+        names = [name]
+    elif "[Content_Types].xml" in names:
         archive.close()
         raise InputError(Fault(str(path), "is an Office document", "save the table as CSV"))
     if len(names) != 1:
@@ -170,7 +194,9 @@ def _only_member(path: Path, file: IO[bytes]) -> IO[bytes]:
         listed = ", ".join(quote_for_display(name) for name in names[:_MAX_LISTED])
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
         message = f"the zip file holds {len(names)} files: {listed}{more}" if names else "is empty"
-        hint = "extract one with unzip, and give its path" if names else "give a file with rows"
+        hint = "give a file with rows"
+        if names:
+            hint = f"select one: {shlex.quote(f'{path}:{names[0]}')}"
         raise InputError(Fault(str(path), message, hint))
     entry = archive.getinfo(names[0])
     if entry.flag_bits & 1 or entry.compress_type not in _ZIP_METHODS:
@@ -224,7 +250,8 @@ class _Member(io.RawIOBase):
 def _is_content(entry: zipfile.ZipInfo) -> bool:
     """Return whether an entry is a file that a user put there: macOS adds files of its own."""
     parts = PurePosixPath(entry.filename).parts
-    return not entry.is_dir() and parts[:1] != ("__MACOSX",) and parts[-1:] != (".DS_Store",)
+    is_added = parts[:1] == ("__MACOSX",) or parts[-1:] == (".DS_Store",)
+    return not entry.is_dir() and not is_added and not parts[-1].startswith("._")
 
 
 def _xz_decompressor() -> lzma.LZMADecompressor:
@@ -321,7 +348,8 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
     """
     lines = 0
     with _explained(path, lambda: lines) as explanation:
-        if path.exists() and not path.is_file() and not path.is_dir():
+        file_path, _ = split_member(path)
+        if file_path.exists() and not file_path.is_file() and not file_path.is_dir():
             raise InputError(
                 Fault(str(path), "is not a regular file", "write the data to a file first")
             )
@@ -330,7 +358,7 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
         if packed:
             max_bytes = min(
                 max_bytes,
-                max(MIN_EXPANSION_LIMIT_BYTES, bounds.EXPANSION.most * path.stat().st_size),
+                max(MIN_EXPANSION_LIMIT_BYTES, bounds.EXPANSION.most * file_path.stat().st_size),
             )
         else:
             largest.check(path.stat().st_size, str(path))
@@ -381,8 +409,10 @@ def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
     except OSError as error:
         if explanation.packed and error.errno is None:  # of a damaged gzip, bzip2 or zstd stream
             raise _damage_error(path, explanation.packed, lines(), error) from error
-        reason = error.strerror or str(error)
-        raise InputError(Fault(str(path), f"cannot be read: {reason}")) from error
+        reason, hint = error.strerror or str(error), ""
+        if isinstance(error, PermissionError):
+            hint = f"check its permissions: ls -ld {shlex.quote(str(path))}"
+        raise InputError(Fault(str(path), f"cannot be read: {reason}", hint)) from error
     except _DAMAGE as error:
         raise _damage_error(path, explanation.packed, lines(), error) from error
 

@@ -51,6 +51,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "run.tolerates": "Failures that do not end the job's processes: nothing, or workers.",
     "run.user": "User that runs the processes; not for pods.",
     "run.upload": "Digest of files that the service received for the job; not for pods.",
+    "run.from_options": "Whether options of `shadowprice submit` set the keys; for advice.",
     "run.image": "Container image.",
     "run.pod": "Settings of the pods.",
     "run.pod.tolerations": "Taints that the pods tolerate.",

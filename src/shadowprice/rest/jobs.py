@@ -235,6 +235,13 @@ class SuggestedChange(ApiRecord):
     before: str
     after: str = Field(description="value as a job file writes it")
     change: str = Field(description="size of the change, for people")
+    option: str | None = Field(
+        default=None,
+        description="option of `submit` that makes the change, such as --gpus; null if the job "
+        "wasn't submitted with options",
+    )
+    option_before: str | None = Field(default=None, description="value of the option")
+    option_after: str | None = Field(default=None, description="value for the option")
     completion: datetime | None = Field(
         description="end of the slot of its planned completion; a promise adds the margin"
     )

@@ -37,6 +37,10 @@ class Advice:
     # Result of the quote if it differs from that of the repeated run; ``nothing`` if no change gets
     # the job admitted at the quoted prices.
     at_those_prices: str | None = None
+    # Option of ``submit`` that makes the change and its values, if options set the job's keys.
+    option: str | None = None
+    option_before: str | None = None
+    option_after: str | None = None
 
     def record(self) -> dict[str, Any]:
         """Return the advice as plain values, without unknown ones."""
@@ -51,10 +55,12 @@ class IneffectiveChange:
     key: str
     up_to: str  # largest change that was tried
     tried: int  # number of changes, spread over the whole range
+    option: str | None = None  # option of ``submit``, if options set the job's keys
+    option_up_to: str | None = None
 
     def record(self) -> dict[str, Any]:
-        """Return the record as plain values."""
-        return asdict(self)
+        """Return the record as plain values, without unknown ones."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,35 +105,37 @@ def _in_slot(slot: int) -> str:
 def advice_lines(
     job_advice: JobAdvice,
     completion_text: Callable[[int], str] = _in_slot,
-    left_out_reason: str = "each change asks for another run of everything",
+    left_out_reason: str = "each change needs another run of all jobs",
 ) -> Iterator[tuple[str, str]]:
     """Yield advice on a refused job as (label, text), one change in each line.
 
     ``completion_text`` formats a completion slot, and ``left_out_reason`` says why changes were
     not tried.
     """
-    label = "would do"
+    label = "sufficient"
     shown = [*_gentlest(job_advice.advice)]
     for advice in shown:
-        current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
-        text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
+        text = f"{_change_text(advice)} ({advice.change})"
         if advice.completion is not None:
             text += f"; done {completion_text(advice.completion)}"
         if advice.at_those_prices is not None:
-            text += f"; at the prices of this run {advice.at_those_prices} would"
+            text += f"; at the prices of this run {_sufficient_text(advice.at_those_prices)}"
         yield label, text
         label = ""
     if not job_advice.advice:
-        yield label, "nothing of what follows" if job_advice.hopeless else "nothing that was tried"
+        yield (
+            label,
+            "none of the following changes" if job_advice.hopeless else "no change that was tried",
+        )
     elif len(shown) > 1:
-        yield "", "each on its own, and as little of it as suffices to 1 %"
+        yield "", "each change alone suffices, and is the smallest to 1 %"
     if job_advice.hopeless:
         tried = ", ".join(_up_to(way) for way in job_advice.hopeless)
-        yield "would not", tried
+        yield "not enough", tried
     if job_advice.left_out:
         keys = ", ".join(job_advice.left_out)
         yield "not tried", f"{keys}: {left_out_reason}"
-    yield "held fixed", job_advice.held
+    yield "assuming", job_advice.held
 
 
 def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
@@ -139,5 +147,19 @@ def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
             yield item
 
 
+def _change_text(advice: Advice) -> str:
+    if advice.option is not None:
+        return f"{advice.option} {advice.option_after} instead of {advice.option_before}"
+    before = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
+    return f"{advice.key}: {advice.after} instead of {before}"
+
+
+def _sufficient_text(at_those_prices: str) -> str:
+    value = "no value" if at_those_prices == "nothing" else at_those_prices
+    return f"{value} would suffice"
+
+
 def _up_to(way: IneffectiveChange) -> str:
-    return f"{way.key} as far as {way.up_to}"
+    if way.option is not None:
+        return f"{way.option} up to {way.option_up_to}"
+    return f"{way.key} up to {way.up_to}"

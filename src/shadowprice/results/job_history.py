@@ -120,4 +120,4 @@ def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
     close += [other for other in known if name.lower() in other.lower() and other not in close]
     quoted = " or ".join(repr(other) for other in close[:3])
     hint = f"did you mean {quoted}?" if close else f"its jobs are in {folder}/jobs.parquet"
-    return Fault(str(folder), f"there is no job {quote_for_display(name)} in this run", hint)
+    return Fault(str(folder), f"unknown job {quote_for_display(name)}", hint)

@@ -80,7 +80,7 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
         return
     minimum, maximum = shape["workers"]
     span = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
-    yield "asked for", f"{span} {_noun(maximum, 'worker')} of {job['demand']}"
+    yield "requested", f"{span} {_noun(maximum, 'worker')} of {job['demand']}"
     if job["ps_demand"] is not None:
         yield "", f"parameter servers of {job['ps_demand']}"
     work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
@@ -94,7 +94,7 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     step = format_seconds(shape["step_seconds"])
     yield "work", f"{pluralize(work, 'mini-batch')}{factors}, {step} each on one worker"
     yield (
-        "at best",
+        "fastest",
         f"{pluralize(shortest, 'slot')} ({format_seconds(shortest * slot)}), maximum workers",
     )
     yield "worth", _utility_text(job)
@@ -119,7 +119,7 @@ def _in_time(job: dict[str, Any], slot: float) -> str:
 def _bag_request_lines(
     job: dict[str, Any], shape: dict[str, Any], slot: float
 ) -> Iterator[tuple[str, str]]:
-    yield "asked for", f"{job['demand']} for every copy of a task"
+    yield "requested", f"{job['demand']} for every copy of a task"
     for number, (count, distribution, mean) in enumerate(shape["tasks"]):
         text = f"{pluralize(count, 'task')}, {distribution}, {format_seconds(mean)} on average"
         yield "tasks" if number == 0 else "", f"group {number}: {text}"

@@ -199,7 +199,7 @@ def read_info(folder: Path) -> Fields:
     path = folder / RUN
     if not path.is_file():
         hint = "give the directory that `shadowprice simulate --out` wrote"
-        problem = "holds no run" if folder.is_dir() else "is no run directory"
+        problem = "holds no run" if folder.is_dir() else "is not a run directory"
         raise InputError(Fault(str(folder), problem, hint))
     try:
         info = _load_info(path)
@@ -235,7 +235,7 @@ def _load_info(path: Path) -> Fields:
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     if not isinstance(info, dict):
-        raise ValueError("is no object")  # callers catch ValueError for every kind of damage
+        raise ValueError("is not an object")  # callers catch ValueError for every kind of damage
     return info
 
 
@@ -254,7 +254,7 @@ def _verify(folder: Path, info: Fields) -> None:
         name for name in FILES - {RUN, REPORT} - files.keys() if (folder / name).exists()
     )
     if added:
-        raise InputError(Fault(str(folder / added[0]), "is none of this run", "remove it"))
+        raise InputError(Fault(str(folder / added[0]), "does not belong to this run", "remove it"))
     for name, digest in files.items():
         path = folder / name
         if path.is_symlink() or not path.is_file():

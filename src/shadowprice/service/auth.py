@@ -11,6 +11,7 @@ import hmac
 import os
 import re
 import secrets
+import shlex
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
@@ -206,7 +207,11 @@ def read_token_file(path: Path) -> str | None:
         if not stat.S_ISREG(mode):
             raise InputError(Fault(str(path), "is not a regular file"))
         if mode & 0o077:
-            raise InputError(Fault(str(path), "can be read by others", f"run: chmod 600 {path}"))
+            raise InputError(
+                Fault(
+                    str(path), "can be read by others", f"run: chmod 600 {shlex.quote(str(path))}"
+                )
+            )
         token = file.read(1_000).strip()
     if not token:
         raise InputError(Fault(str(path), "holds no token", "remove it, and restart"))

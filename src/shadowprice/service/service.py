@@ -383,6 +383,9 @@ class Service:
 
     def _check_token_file(self) -> None:
         folder = self.token_file.parent
+        if folder.exists() and not folder.is_dir():
+            hint = "name a directory; the first start creates it"
+            raise InputError(Fault(str(folder), "is not a directory", hint))
         will_create_folder = folder == self.store.folder and not folder.exists()
         if read_token_file(self.token_file) is None and not will_create_folder:
             check_token_path(self.token_file)

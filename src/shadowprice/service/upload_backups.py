@@ -64,7 +64,7 @@ def backup_folder(target: Path) -> Path:
 def check_backup_folder(target: Path) -> None:
     """Raise `InputError` if a backup's folder holds anything else than copies of uploads.
 
-    Refuse also what is no directory, or can't be read.
+    Refuse also a path that isn't a directory, or can't be read.
     """
     folder = backup_folder(target)
     hint = "choose a new name for the backup"

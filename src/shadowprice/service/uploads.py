@@ -315,7 +315,7 @@ class IncomingUpload:
     def complete(self, now: int) -> None:
         """Verify the upload, and store it durably under its name, used ``now``.
 
-        Raise `InputError` if the content has another digest, or is no archive that is accepted.
+        Raise `InputError` if the content has another digest, or isn't an accepted archive.
         Raise OSError if the file can't be written.
         """
         actual = self._actual.hexdigest()

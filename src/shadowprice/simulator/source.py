@@ -22,6 +22,7 @@ from shadowprice.inputs import read_jobs
 from shadowprice.inputs.files import read_entry, resolve_cluster, resolve_records
 from shadowprice.inputs.incidents import Incident, read_incidents, resolve_incidents
 from shadowprice.inputs.text import load_yaml
+from shadowprice.inputs.unpacking import split_member
 from shadowprice.results.run_builder import RunInput
 from shadowprice.simulator.lengths import KNOWN, walltime_limits
 from shadowprice.simulator.scenario import Scenario
@@ -88,7 +89,8 @@ class ScenarioSource:
             limits = columns.work_limits(workload)
             assert self.trace is not None
             traced = self._trace_workload()
-            inputs.append(RunInput.of("trace", traced.path, self.trace, traced.start))
+            file, _ = split_member(traced.path)
+            inputs.append(RunInput.of("trace", file, self.trace, traced.start))
             extension = traced.format.extension
             if isinstance(extension, FileExtension):
                 inputs.append(RunInput("trace format", extension.path, extension.sha256))

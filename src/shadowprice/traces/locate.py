@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.extensions import is_file_reference, split_path
+from shadowprice.inputs.unpacking import split_member
 from shadowprice.traces.records import Trace, TraceSelection, select
 from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
 
@@ -55,9 +57,9 @@ def traces_folder() -> Path:
 
 def resolve(path: Path) -> Path:
     """Return a path, moved below the folder of traces if it only exists there."""
-    if not path.exists() and not path.is_absolute():
+    if not split_member(path)[0].exists() and not path.is_absolute():
         inside = traces_folder() / path
-        if inside.exists():
+        if split_member(inside)[0].exists():
             return inside
     return path
 
@@ -132,9 +134,9 @@ def _split(text: str) -> tuple[str, str]:
             raise InputError(Fault("trace", message, hint))
         name, rest = split
     if not colon or not rest:
-        raise InputError(
-            f"expected a trace, got {text!r}; write format:path, such as philly:philly.csv.gz"
-        )
+        example = "philly:philly.csv.gz" if colon or not text else shlex.quote(f"csv:{text}")
+        hint = f"write format:path, such as {example}"
+        raise InputError(Fault("trace", f"expected a trace, got {quote_for_display(text)}", hint))
     return name, rest
 
 

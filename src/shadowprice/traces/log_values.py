@@ -7,7 +7,7 @@ the importer reports its row.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Final, Literal, TypeVar
@@ -15,8 +15,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
+from shadowprice.traces.text import OUT_OF_RANGE_DATE
 
 Value = TypeVar("Value")
 
@@ -31,6 +33,9 @@ NOTHING: Final = frozenset(
 FIRST_ABSOLUTE: Final = 1e8
 """Least number that is read as seconds since 1970 (March 1973); smaller ones count from 0."""
 
+MAX_OFFSET_HOURS: Final = 15
+"""Maximum offset of a time from UTC that is read, in hours; zones have up to 14."""
+
 _SAMPLE: Final = 2_000  # distinct values of a column from which the form of its times is found
 
 _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
@@ -41,16 +46,32 @@ _NUMERIC_DATE: Final = r"^\s*(\d{1,2})[/.-](\d{1,2})[/.-](?:\d{4}|\d{2})(?:[ ,T]
 _CLOCKS: Final = (" %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ":%H:%M:%S", "")
 _CTIMES: Final = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 _WEEKDAY: Final = r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? "
-_OFFSET: Final = r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$"
+_OFFSET: Final = (
+    r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$| [a-z]{3,5}$| [a-z_]+/[a-z_]+(?:[/-][a-z_]+)*$"
+)
+"""Offset from UTC or time zone at the end of a time."""
 _REWRITTEN: Final = (
     (r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}"),
     (r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}"),
     (r"(:\d{2}),(\d+)", "${1}.${2}"),
     (r"(:\d{2}(?:\.\d+)?) ?([+-]\d{2})$", "${1}${2}:00"),  # PostgreSQL's 10:00:00+02
     (_WEEKDAY, ""),
-    (r"(?i) (utc|gmt) (\d{4})$", " ${2} ${1}"),  # date's Tue Mar  5 06:07:08 UTC 2024
+    (r"(?i)(:\d{2}) ([a-z]{3,5}) (\d{4})$", "${1} ${3} ${2}"),  # date's 06:07:08 UTC 2024
 )
 """Patterns of times that differ from the forms below only in writing, and their replacements."""
+
+_ZONES: Final[Mapping[str, tuple[str, int]]] = {
+    "wet": ("Europe/Lisbon", 0),
+    "west": ("Europe/Lisbon", 1),
+    "cet": ("Europe/Berlin", 1),
+    "cest": ("Europe/Berlin", 2),
+    "eet": ("Europe/Athens", 2),
+    "eest": ("Europe/Athens", 3),
+    "est": ("Etc/GMT+5", -5),
+    "mst": ("Etc/GMT+7", -7),
+    "hst": ("Etc/GMT+10", -10),
+}
+"""Abbreviations of one meaning: a zone, and the hours from UTC at the times that have the name."""
 
 UNIT_SECONDS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("us", "micros", "microseconds"), 1e-6),
@@ -75,14 +96,18 @@ _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
 _MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
 _POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 _GPU: Final = re.compile(
-    r"(?:gres[/:]|[\w-]+\.com/)?gpus?(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
+    r"(?:gres[/:]|[\w-]+\.com/)?n?gpus?(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
     r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
+_COUNT: Final = re.compile(r"(\d{1,9}(?:\.\d+)?)([KMG]?)", re.IGNORECASE)
+"""A number of cores or nodes; Slurm writes 2048 as 2K."""
 _OTHER: Final = re.compile(
-    r"(?!(?:gres[/:]|[\w-]+\.com/)?gpus?\b)[\w/:.+-]+[=:][\w.:-]+", re.IGNORECASE
+    r"(?:(?:billing|energy|vmem|pages|pods|(?:ephemeral-)?storage|disk|tmp)[=:]"
+    r"|(?!(?:gres[/:]|[\w-]+\.com/)?n?gpus?\b)[\w.-]+(?:/[\w./:+@-]+[=:]|:))[\w.:+-]+(?:\(.*\))?",
+    re.IGNORECASE,
 )
-"""A resource that isn't counted; what looks like GPUs must be readable."""
+"""A resource that isn't counted: of a known name, of a kind (license/x=1), or a GRES (nic:1)."""
 _TYPED: Final = (
     # No x after a letter: an rtx3090 isn't 3090 GPUs.
     re.compile(
@@ -104,9 +129,16 @@ _COMMA_NUMBERS: Final = (
 _COMMA_NUMBER: Final = r"^\s*([\d.]+),(\d+)( ?[A-Za-z]*)\s*$"
 _POINTS_ONLY: Final = r"^\s*[1-9]\d{0,2}(?:\.\d{3})+( ?[A-Za-z]*)\s*$"
 
+_TRES_NAMES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("cpu", "cpus", "core", "cores"), "cpu"),
+    **dict.fromkeys(("mem", "memory"), "mem"),
+    **dict.fromkeys(("node", "nodes"), "node"),
+}
+"""Names of counted resources; ``cpus=4`` and the like are how people write them."""
+
 _NO_TYPES: Final = frozenset(
-    {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "node", "nodes"}
-    | {"task", "tasks"}
+    {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "ngpu", "ngpus"}
+    | {"node", "nodes", "task", "tasks"}
 )
 """Words beside a number that aren't a type of GPU."""
 
@@ -134,7 +166,6 @@ class Tres:
     gpu_type: str | None = None  # types of GPU, with ``|`` between them
     cpus: float | None = None
     memory: int | None = None  # bytes
-    nodes: int | None = None
 
 
 def is_nothing(text: pl.Expr) -> pl.Expr:
@@ -164,9 +195,29 @@ def time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        message = f"{quote_for_display(name)} is no time zone"
+        message = f"{quote_for_display(name)} is not a valid time zone"
         raise InputError(Fault("timezone", message, "write one such as Europe/Berlin")) from error
     return name
+
+
+TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
+    "skipped": (
+        "is a time that the clock of {zone} skipped",
+        "if the log has other times, change timezone=ZONE of the trace",
+    ),
+    "outside": (OUT_OF_RANGE_DATE, "check which columns are times"),
+    "unclear": (
+        "has an unknown or ambiguous time zone",
+        "write its offset, such as -07:00, or remove it and add timezone=America/Denver",
+    ),
+}
+"""Message and hint by problem of a time; ``{zone}`` is the zone of times without an offset."""
+
+
+def time_problems(times: Times, zone: str) -> Iterator[tuple[pl.Series, str, str]]:
+    """Yield which rows have each problem, with its message and hint."""
+    for problem, (message, hint) in TIME_PROBLEMS.items():
+        yield (times.problem == problem).fill_null(False), message.format(zone=zone), hint
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +231,7 @@ class Times:
     seconds: pl.Series
     later: pl.Series
     absolute: bool  # whether the seconds count from 1970
-    skipped: pl.Series  # whether the local clock skipped that time
+    problem: pl.Series  # a key of `TIME_PROBLEMS` if a time is written correctly but isn't valid
 
 
 def choose_readings(
@@ -252,9 +303,9 @@ def read_times(
     if numeric.sum() == text.is_not_null().sum():
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_absolute = bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any())
-        return Times(seconds, seconds, is_absolute, pl.repeat(False, len(text), eager=True))
-    naive, offset = _naive(text, order, location)
-    shift = pl.Series("offset", offset)
+        problem = pl.Series([None] * len(text), dtype=pl.String())
+        return _within_range(Times(seconds, seconds, is_absolute, problem))
+    naive, shift, is_unclear = _naive(text, order, location)
     readings = []
     for ambiguous in ("earliest", "latest"):
         local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
@@ -267,8 +318,44 @@ def read_times(
         mixed = pl.DataFrame({"read": read, "number": scaled, "numeric": numeric})
         chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
         readings.append(mixed.select(chosen).to_series())
-    skipped = naive.is_not_null() & readings[0].is_null()
-    return Times(readings[0], readings[1], absolute=True, skipped=skipped)
+    found = {"naive": naive, "read": readings[0], "is_unclear": is_unclear}
+    is_skipped = pl.col("naive").is_not_null() & pl.col("read").is_null()
+    named = pl.when("is_unclear").then(pl.lit("unclear"))
+    problems = pl.DataFrame(found).select(named.when(is_skipped).then(pl.lit("skipped")))
+    readings = [pl.select(pl.when(~is_unclear).then(read)).to_series() for read in readings]
+    first, later = (read.alias(column.name) for read in readings)
+    return _within_range(Times(first, later, absolute=True, problem=problems.to_series()))
+
+
+def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
+    """Return a log's times; if a column counts from 1970, other beginnings are ``outside``.
+
+    A 0 stays, because it means a missing time.
+    """
+    if not any(column.absolute for column in times.values()):
+        return dict(times)
+    return {
+        name: column
+        if column.absolute
+        else _without_invalid(column, (column.seconds == 0).fill_null(True))
+        for name, column in times.items()
+    }
+
+
+def _within_range(times: Times) -> Times:
+    """Remove times that are too large, or before 1970; they have the problem ``outside``."""
+    least = 0.0 if times.absolute else -bounds.SECONDS.most
+    is_valid = times.seconds.is_between(least, bounds.SECONDS.most).fill_null(True)
+    return _without_invalid(times, is_valid)
+
+
+def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
+    seconds, later = (
+        pl.select(pl.when(is_valid).then(values).alias(times.seconds.name)).to_series()
+        for values in (times.seconds, times.later)
+    )
+    problem = pl.when(~is_valid).then(pl.lit("outside")).otherwise(times.problem)
+    return Times(seconds, later, times.absolute, pl.select(problem).to_series())
 
 
 def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
@@ -280,10 +367,12 @@ def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
 
 
-def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
-    """Return times without their offsets from UTC, and the offsets in seconds (null: none)."""
+def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series, pl.Series]:
+    """Return times without their offsets from UTC, and the offsets in seconds (null: none).
+
+    The last series says which offsets aren't clear.
+    """
     suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
-    offset = each(suffix, _offset_seconds, pl.Float64())
     bare = text.str.replace(_OFFSET, "")
     if not suffix.is_not_null().any():
         bare = text
@@ -297,7 +386,22 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
             break
         found = _parse_times(bare, form)
         parsed = parsed.to_frame("a").with_columns(b=found).select(pl.coalesce("a", "b"))["a"]
-    return parsed, offset
+    offset = each(suffix, _offset_seconds, pl.Float64())
+    is_unclear = parsed.is_not_null() & suffix.is_not_null() & offset.is_null()
+    for name in set(suffix.drop_nulls()) & _ZONES.keys():
+        is_unclear |= (suffix == name).fill_null(False) & ~_has_offset(parsed, *_ZONES[name])
+    return parsed, offset, is_unclear
+
+
+def _has_offset(naive: pl.Series, zone: str, hours: int) -> pl.Series:
+    """Return which local times of a zone are so many hours ahead of UTC, in one reading."""
+    offsets = [
+        naive.dt.epoch("ms")
+        - naive.dt.replace_time_zone(zone, ambiguous=reading, non_existent="null").dt.epoch("ms")
+        for reading in ("earliest", "latest")
+    ]
+    first, later = ((offset == hours * 3_600_000).fill_null(False) for offset in offsets)
+    return first | later
 
 
 def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
@@ -318,7 +422,7 @@ def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
 
 
 def _parse_times(texts: pl.Series, form: str) -> pl.Series:
-    """Return the times that have a form; %Y also accepts the year 24, which is no such time."""
+    """Return the times that have a form; %Y also accepts the year 24, which is not valid here."""
     times = texts.str.strptime(pl.Datetime("us"), form, strict=False)
     return times.to_frame("t").select(pl.when(pl.col("t").dt.year() >= 1000).then("t"))["t"]
 
@@ -359,7 +463,13 @@ def _day_or_month_first(
 def _offset_seconds(text: str) -> float | None:
     if text in {"z", "utc", "gmt"}:
         return 0.0
+    if text in _ZONES:
+        return 3600.0 * _ZONES[text][1]
+    if text[0] not in "+-":
+        return None
     hours, minutes = int(text[1:3]), int(text[-2:])
+    if hours > MAX_OFFSET_HOURS or minutes >= 60:
+        return None
     return (3600.0 * hours + 60.0 * minutes) * (-1 if text[0] == "-" else 1)
 
 
@@ -386,7 +496,7 @@ def parse_seconds(text: str, unit: float = 1.0) -> float | None:
         )
     if re.fullmatch(r"\d+-\d{1,2}", text):  # Slurm's limit of days and hours
         days, hours = text.split("-")
-        return int(days) * 86400.0 + int(hours) * 3600.0
+        return float(days) * 86400.0 + float(hours) * 3600.0
     parts = _UNITS.findall(text.lower())
     separators = _UNITS.sub("", text.lower()).replace("and", "").strip(" ,")
     if not parts or separators or any(unit not in UNIT_SECONDS for _, unit in parts):
@@ -395,8 +505,9 @@ def parse_seconds(text: str, unit: float = 1.0) -> float | None:
 
 
 def _clock_seconds(clock: re.Match[str]) -> float:
-    first, second, third = int(clock["first"]), int(clock["second"]), clock["third"]
-    days = 86400.0 * int(clock["days"] or 0)
+    # Python refuses to convert thousands of digits to an integer; they are infinity.
+    first, second, third = float(clock["first"]), int(clock["second"]), clock["third"]
+    days = 86400.0 * float(clock["days"] or 0)
     fraction = float((clock["fraction"] or "0").replace(",", "."))
     if third is not None:
         return days + 3600.0 * first + 60.0 * second + int(third) + fraction
@@ -486,15 +597,13 @@ def parse_gpus(text: str) -> Tres | None:
 
 
 def parse_tres(text: str) -> Tres | None:
-    """Return what a TRES or GRES list holds; None if the text is none.
+    """Return what a TRES or GRES list holds; None if the text is none, or has an unknown name.
 
     Slurm lists the total (``gres/gpu=2``) beside each type (``gres/gpu:a100=2``).
     """
     total: float | None = None
     typed: dict[str, float] = {}
-    cpus: float | None = None
-    memory: int | None = None
-    nodes: int | None = None
+    amounts: dict[str, float | int | None] = {}
     # No comma within (IDX:0-1,4) separates.
     for part in re.split(r",(?![^(]*\))", text.strip()):
         name, _, amount = part.strip().partition("=")
@@ -505,18 +614,31 @@ def parse_tres(text: str) -> Tres | None:
                 typed[gpu["type"]] = typed.get(gpu["type"], 0.0) + count
             else:
                 total = (total or 0.0) + count
-        elif name == "cpu" and _NUMBER.fullmatch(amount):
-            cpus = float(amount)
-        elif name == "mem":
-            memory = parse_bytes(amount, 1024.0**2)
-        elif name == "node" and amount.isdecimal():
-            nodes = int(amount)
+        elif name.lower() in _TRES_NAMES:
+            kind = _TRES_NAMES[name.lower()]
+            amounts[kind] = parse_bytes(amount, 1024.0**2) if kind == "mem" else parse_count(amount)
+            if amounts[kind] is None:
+                return None
         elif not _OTHER.fullmatch(part.strip()):
             return None
     if total is None and typed:
         total = sum(typed.values())
     types = sorted(name for name, count in typed.items() if count)
-    return Tres(total, "|".join(types) or None, cpus, memory, nodes)
+    memory = amounts.get("mem")
+    return Tres(
+        total,
+        "|".join(types) or None,
+        amounts.get("cpu"),
+        None if memory is None else int(memory),
+    )
+
+
+def parse_count(text: str) -> float | None:
+    """Return a number of cores or nodes; None if it isn't one, or has more than nine digits."""
+    match = _COUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    return float(match[1]) * 1024.0 ** _POWERS[match[2].lower()]
 
 
 def parse_state(text: str) -> str | None:

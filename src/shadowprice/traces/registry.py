@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import hint_for_unknown
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.extensions import (
     TRACES,
     Extension,
@@ -142,7 +142,8 @@ def get_format(name: str) -> TraceFormat:
     if name in installed_formats():
         return _extension_format(installed_formats()[name])
     known = format_names()
-    raise InputError(f"unknown trace format {name!r}; {hint_for_unknown(name, known)}")
+    message = f"unknown trace format {quote_for_display(name)}"
+    raise InputError(Fault("trace", message, hint_for_unknown(name, known)))
 
 
 @cache

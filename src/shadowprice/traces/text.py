@@ -25,7 +25,12 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import is_valid_utf8, quote_for_display
-from shadowprice.inputs.unpacking import detect_compression, read_blocks, read_first_bytes
+from shadowprice.inputs.unpacking import (
+    detect_compression,
+    read_blocks,
+    read_first_bytes,
+    split_member,
+)
 from shadowprice.traces.records import ABSOLUTE_TIME_COLUMNS, MAX_VALUES
 from shadowprice.traces.registry import ImportContext
 
@@ -65,7 +70,8 @@ def read_head(path: Path) -> str:
     Raises `InputError` if the file is missing, empty, binary, not UTF-8, or damaged at its
     beginning.
     """
-    if not path.exists():
+    file, _ = split_member(path)
+    if not file.exists():
         raise InputError(
             Fault(
                 str(path),
@@ -73,13 +79,13 @@ def read_head(path: Path) -> str:
                 "check the path (SHADOWPRICE_TRACES may name its folder)",
             )
         )
-    if path.is_dir():
+    if file.is_dir():
         raise InputError(Fault(str(path), "is a directory", "give the file inside it"))
-    if not path.is_file():
+    if not file.is_file():
         raise InputError(
             Fault(str(path), "is not a regular file", "write the data to a file first")
         )
-    bounds.TABLE_BYTES.check(path.stat().st_size, str(path), "split it")
+    bounds.TABLE_BYTES.check(file.stat().st_size, str(path), "split it")
     head = read_first_bytes(path, HEAD_BYTES)
     if not head.strip():
         raise InputError(Fault(str(path), "is empty", "give a file with rows"))
@@ -213,7 +219,8 @@ class CheckedTable:
     def _add_faults(self, check: Check, invalid: pl.DataFrame) -> None:
         # Of each check, because only the first lines of all of them are shown.
         for line, value in invalid.select("line", check.column).head(MAX_FAULTS).iter_rows():
-            value_text = "" if value is None else f" {value!r}"
+            shown = quote_for_display(value) if isinstance(value, str) else f"{value!r}"
+            value_text = "" if value is None else f" {shown}"
             location = f"{self.path}: {self._place.format(line)}"
             message = f"{check.column}{value_text} {check.message}"
             self._faults.append((line, Fault(location, message, check.hint)))

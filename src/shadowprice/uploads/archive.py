@@ -63,7 +63,7 @@ class ArchiveEntry:
 def is_link_inside(path: str, target: str) -> bool:
     """Return whether a link leads to a place within the directory, whatever other links are.
 
-    ``..`` is only accepted at the beginning: the directories above a link are no links themselves.
+    ``..`` is only accepted at the beginning: the directories above a link are not links themselves.
     """
     if target == ".":
         return True

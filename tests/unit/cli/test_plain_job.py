@@ -32,6 +32,7 @@ def test_a_repeated_name_is_not_longer_than_names_may_be() -> None:
         ({}, {"cpu": 1}),
         ({"memory": "16GiB"}, {"cpu": 1, "memory": "16GiB"}),
         ({"gpus": "a100:2"}, {"gpu/a100": 2.0}),
+        ({"gpus": "0"}, {"cpu": 1}),
         ({"gpus": "1", "cpus": 4.0}, {"gpu": 1.0, "cpu": 4.0}),
     ],
 )

@@ -140,7 +140,7 @@ def test_another_cluster_does_not_pass(tmp_path: Path) -> None:
     header["cluster"]["servers"][0][0] = "renamed"
     path.write_text("\n".join([json.dumps(header), *lines[1:], ""]))
     reader = JournalReader(path)
-    with pytest.raises(InputError, match=r"line \d+: is no event"):
+    with pytest.raises(InputError, match=r"line \d+: is not an event"):
         replay(reader, reader.header.engine())
 
 
@@ -196,13 +196,13 @@ def test_a_line_cut_short_is_dropped_with_a_notice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda line: line[: len(line) // 2] + b"\n", "is no event of a journal"),
-        (lambda _: b"\n", "is no event of a journal"),
-        (lambda _: b"[]\n", "is no event of a journal"),
-        (lambda _: b"\xff\xfe\n", "is no text"),
+        (lambda line: line[: len(line) // 2] + b"\n", "is not an event of a journal"),
+        (lambda _: b"\n", "is not an event of a journal"),
+        (lambda _: b"[]\n", "is not an event of a journal"),
+        (lambda _: b"\xff\xfe\n", "is not text"),
         (lambda _: b"", r"is event \d+, but event \d+ is next"),
-        (lambda line: line.replace(b'"slot"', b'"slod"'), "is no event of a journal"),
-        (lambda line: line.replace(b'"event":"', b'"event":"X'), "is no event of a journal"),
+        (lambda line: line.replace(b'"slot"', b'"slod"'), "is not an event of a journal"),
+        (lambda line: line.replace(b'"event":"', b'"event":"X'), "is not an event of a journal"),
         (lambda line: line + line, r"is event \d+, but event \d+ is next"),
     ],
 )
@@ -223,9 +223,9 @@ def test_any_other_damage_is_an_error_with_its_place(
     [
         ('{"event":"SlotBegan","slot":0}\n', "unknown journal format None; expected 1"),
         ('{"journal":3}\n', "unknown journal format 3; expected 1"),
-        ('{"journal":1}\n', "is no header"),
-        ("", "is no header"),
-        ("[]", "is no header"),
+        ('{"journal":1}\n', "is not a header"),
+        ("", "is not a header"),
+        ("[]", "is not a header"),
     ],
 )
 def test_what_is_no_journal_of_this_version_is_refused(

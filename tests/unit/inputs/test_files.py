@@ -67,6 +67,14 @@ def test_a_duplicate_name_is_reported_with_the_other_problems(tmp_path, name, ki
     assert kept.worker.tolist() == CLUSTER.demand({"gpu": 1000}).tolist()
 
 
+@pytest.mark.parametrize("name", ["jobs.yaml", "jobs.jsonl"])
+def test_an_unknown_resource_is_reported_with_its_key(tmp_path, name):
+    path = written(tmp_path / name, [job("a"), job("b", worker={"tpu": 1})])
+    place = "line 2: worker.tpu" if name.endswith(".jsonl") else "jobs[1].worker.tpu"
+    [told] = faults(path)
+    assert told.startswith(f"{place}: no server has 'tpu'; the cluster's resources are ")
+
+
 def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
     wrong = [job(f"w{at}", tenant="audio") for at in range(3 * MAX_FAULTS)]
     path = written(tmp_path / "jobs.yaml", [job("first"), *wrong, job("last")])

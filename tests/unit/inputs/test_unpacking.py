@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import shlex
 import sys
 import zipfile
 import zlib
@@ -17,7 +18,12 @@ from hypothesis import given, settings
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
-from shadowprice.inputs.unpacking import BLOCK_BYTES, read_blocks, read_first_bytes
+from shadowprice.inputs.unpacking import (
+    BLOCK_BYTES,
+    read_blocks,
+    read_first_bytes,
+    split_member,
+)
 from shadowprice.traces.text import read_head
 from tests.support.examples import example_count
 
@@ -183,7 +189,7 @@ def test_a_comment_of_a_zip_file_may_contain_its_marks(
 
 def test_the_files_of_a_zip_file_are_listed(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "logs.zip", *(f"{month}.csv" for month in range(1, 13)))
-    message = r"the zip file holds 12 files: '1\.csv', .*'10\.csv' and 2 more; extract one"
+    message = r"holds 12 files: '1\.csv', .*'10\.csv' and 2 more; select one: .*logs.zip:1.csv"
     for read in (content_of, read_head):
         with pytest.raises(InputError, match=message):
             read(path)
@@ -193,6 +199,31 @@ def test_the_files_of_a_zip_file_are_listed(tmp_path: Path) -> None:
         read_head(zip_of(path, "[Content_Types].xml", "xl/workbook.xml"))
     with pytest.raises(InputError, match="packed with a rare zip method; unzip it first"):
         read_head(zip_of(path, "a.csv", method=zipfile.ZIP_LZMA))
+
+
+def test_a_file_of_a_zip_file_is_selected_by_its_name(tmp_path: Path) -> None:
+    junk = ("__MACOSX/x/._a.csv", "x/.DS_Store", "x/._a.csv", "x/")
+    path = zip_of(tmp_path / "logs of 1.zip", *junk)
+    with zipfile.ZipFile(path, "a") as archive:
+        for name in ("x/a.csv", "b:c.csv"):
+            archive.writestr(name, f"this is {name}\n")
+    for name in ("x/a.csv", "b:c.csv"):
+        selected = Path(f"{path}:{name}")
+        assert split_member(selected) == (path, name)
+        assert content_of(selected) == read_head(selected).encode() == f"this is {name}\n".encode()
+    with pytest.raises(InputError, match=r"has no file 'x/b\.csv'; did you mean 'x/a\.csv'"):
+        read_head(Path(f"{path}:x/b.csv"))
+    with pytest.raises(InputError) as caught:
+        read_head(path)
+    [fault] = caught.value.faults
+    # The hint is one word of a shell, also with blanks in the path.
+    assert shlex.split(fault.hint.removeprefix("select one: ")) == [f"{path}:x/a.csv"]
+    with pytest.raises(InputError, match="no such file"):
+        read_head(Path(f"{tmp_path / 'absent.zip'}:a.csv"))
+    plain = tmp_path / "a:b"
+    plain.write_text("x,y\n")
+    assert split_member(plain) == (plain, "")
+    assert split_member(Path(f"{plain}:c")) == (Path(f"{plain}:c"), "")
 
 
 def test_a_large_directory_of_a_zip_file_is_not_read(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_it_builds_what_it_names_or_says_what_is_wrong() -> None:
     assert choice.parameters().preset == "none"
     with pytest.raises(InputError, match=r"unknown policy 'oasys'.*did you mean 'oasis'"):
         PolicyChoice.parse("oasys")
-    with pytest.raises(InputError, match="--policy oasis: 'prices' is no parameter"):
+    with pytest.raises(InputError, match="--policy oasis: 'prices' is not a parameter"):
         PolicyChoice.parse("oasis?prices")
     with pytest.raises(InputError, match=r"policy optimum.*needs to know all jobs"):
         PolicyChoice("optimum").build(PolicyContext(on))

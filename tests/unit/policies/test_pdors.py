@@ -287,7 +287,7 @@ def test_separate_roles_never_co_locate() -> None:
     [
         ({"gain": 1.0}, "G must be above 1"),
         ({"gain": "0.5"}, "G must be above 1"),
-        ({"gain": "lemma"}, "lemma is no gain factor"),
+        ({"gain": "lemma"}, "lemma is not a gain factor"),
         ({"gain": float("nan")}, "G must be above 1"),
         ({"delta": 0.0}, "delta"),
         ({"delta": 1.5}, "delta"),

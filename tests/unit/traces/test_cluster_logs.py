@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from datetime import datetime, timedelta
+import random
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -28,6 +29,8 @@ from shadowprice.traces.log_values import (
     read_times,
 )
 from shadowprice.traces.records import Trace
+from tests.hostile.documents import nasty
+from tests.hostile.trace_files import TRACES
 
 MOMENT = datetime(2024, 3, 25, 17, 6, 7)
 
@@ -194,8 +197,8 @@ def test_the_best_column_that_fits_is_guessed(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:  # jobs need these columns
         read(tmp_path, only)
     assert [fault.message for fault in caught.value.faults] == [
-        *("submit 'web' is not a time", "gpus 'half' is no number of GPUs"),
-        *("submit 'cli' is not a time", "gpus 'half' is no number of GPUs"),
+        *("submit 'web' is not a time", "gpus 'half' is not a number of GPUs"),
+        *("submit 'cli' is not a time", "gpus 'half' is not a number of GPUs"),
     ]
 
 
@@ -226,7 +229,7 @@ def test_headers_that_are_patterns_are_names(tmp_path: Path, name: str) -> None:
 def test_memory_above_all_integers_is_a_fault(tmp_path: Path, memory: str) -> None:
     log = f"submit,duration,gpus,memory\n0,60,1,{memory}\n"
     assert read(tmp_path, log).jobs["memory"].to_list() == [None]
-    with pytest.raises(InputError, match="is no amount of memory"):
+    with pytest.raises(InputError, match="is not an amount of memory"):
         read(tmp_path, log, "?map=memory=memory")
 
 
@@ -247,7 +250,7 @@ def test_all_faults_of_a_log_are_listed_with_their_lines(tmp_path: Path) -> None
         "line 3: has 3 fields, not 6",
         "line 4: submit 'yesterday' is not a time",
         "line 4: duration 'an hour' is not a duration",
-        "line 4: gpus 'two' is no number of GPUs",
+        "line 4: gpus 'two' is not a number of GPUs",
         "line 6: has 7 fields, not 6",
         "line 7: duration '-5' is negative",
         "line 8: a quote isn't closed",
@@ -269,7 +272,7 @@ def test_faults_of_a_column_do_not_hide_those_of_rows(tmp_path: Path) -> None:
     found = [(fault.place.rpartition(": ")[2], fault.message) for fault in caught.value.faults]
     assert found == [
         ("column 'submit'", "days and months can't be distinguished"),
-        ("line 2", "gpus 'two' is no number of GPUs"),
+        ("line 2", "gpus 'two' is not a number of GPUs"),
         ("line 3", "has 1 fields, not 4"),
     ]
 
@@ -364,6 +367,167 @@ def test_only_times_show_whether_days_or_months_come_first(tmp_path: Path, versi
     assert notes(trace)[note] == ("read", 1)
 
 
+@pytest.mark.parametrize(
+    ("texts", "hours"),
+    [
+        (("2024-03-01 10:00 CET", "2024-07-01 10:00:00 CEST"), (9, 8)),
+        (("2024-03-01 10:00 EET", "2024-07-01 10:00 EEST"), (8, 7)),
+        (("2024-03-01T10:00:00 WET", "2024-07-01 10:00 WEST"), (10, 9)),
+        (("2024-03-01 10:00 EST", "2024-07-01 10:00 est"), (15, 15)),
+        (("2024-03-01 10:00 MST", "2024-07-01 10:00 HST"), (17, 20)),
+        (("2024-03-01 10:00 UTC", "2024-07-01 10:00Z"), (10, 10)),
+        (("2024-03-01 10:00:00 GMT", "2024-07-01 10:00 +0200"), (10, 8)),
+        (("Fri Mar  1 10:00:00 CET 2024", "Mon Jul  1 10:00:00 CEST 2024"), (9, 8)),
+    ],
+)
+def test_abbreviations_of_time_zones_with_one_meaning_are_read(
+    texts: tuple[str, str], hours: tuple[int, int]
+) -> None:
+    # In another zone than that of times without one.
+    times = read_times(pl.Series(texts), "Asia/Tokyo", "", "here")
+    days = (datetime(2024, 3, 1, tzinfo=UTC), datetime(2024, 7, 1, tzinfo=UTC))
+    expected = [day.timestamp() + 3600 * hour for day, hour in zip(days, hours, strict=True)]
+    assert times.seconds.to_list() == times.later.to_list() == expected
+    assert times.problem.null_count() == 2
+
+
+@pytest.mark.parametrize(
+    "zone",
+    [
+        *(" PDT", " CST", " IST", " BST", " Europe/Berlin", " XYZ", "+99:99", " +0160"),
+        " CEST",  # the time is in winter
+    ],
+)
+def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) -> None:
+    log = (
+        f"job,submit,duration,gpus\na,2024-03-01 09:00:00,60,1\nb,2024-03-01 10:00:00{zone},60,1\n"
+    )
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, log)
+    [fault] = caught.value.faults
+    assert fault.place == f"{tmp_path / 'log'}: line 3"
+    message = f"submit '2024-03-01 10:00:00{zone}' has an unknown or ambiguous time zone"
+    assert fault.message == message
+    assert fault.hint.startswith("write its offset, such as -07:00")
+    with pytest.raises(InputError, match=r"line 2: Submit .* has an unknown or ambiguous"):
+        read_sacct(tmp_path, sacct_row("1", Submit=f"2024-03-05T06:00:00{zone}"))
+
+
+HUGE = ("1e30", "9" * 30, "9" * 5000, "1e400")
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "message"),
+    [
+        *(("NNodes", text, "is not a number") for text in (*HUGE, "-3", "many")),
+        *(("NCPUS", text, "is not a number") for text in (*HUGE, "-3")),
+        *(("ReqMem", text, "is not an amount of memory") for text in ("9" * 30, "-4G", "much")),
+        ("ReqMem", "9" * 12 + "Gn", "is not an amount of memory"),
+        *(("Timelimit", text, "is not a duration") for text in ("soon", "-1:00:00")),
+        *(("ElapsedRaw", text, "is not a duration") for text in ("soon", "1:2:3:4")),
+        *(
+            (column, f"{digits}:00:00", "is above the bound of 5,000,000,000 seconds")
+            for column in ("Elapsed", "Timelimit")
+            for digits in ("9" * 11, "9" * 400, "9" * 5000, "9" * 5000 + "-00")
+        ),
+        ("ElapsedRaw", "1e30", "is above the bound of 5,000,000,000 seconds"),
+        *(
+            (column, text, "is not of the years 1970 to 2128")
+            for column in ("Submit", "Start", "End")
+            for text in (*HUGE, "-5", "-1e18", "9999-12-31T00:00:00", "1930-01-01T00:00:00")
+        ),
+    ],
+)
+def test_numbers_of_sacct_beyond_all_limits_are_faults_with_their_line(
+    tmp_path: Path, column: str, text: str, message: str
+) -> None:
+    names = [*SACCT_HEAD.split("|"), "NNodes", "NCPUS", "ReqMem", "ElapsedRaw"]
+    fine = dict(zip(names, [*sacct_row("1").split("|"), "1", "8", "64Gn", ""], strict=True))
+    wrong = fine | {"JobID": "2", column: text}
+    lines = ["|".join(row) for row in (names, fine.values(), wrong.values())]
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, "\n".join(lines) + "\n", form="sacct")
+    assert {fault.place for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
+    assert any(message in fault.message for fault in caught.value.faults)
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        *(("submit", text) for text in (*HUGE, "-5", "-1e18", "inf", "1930-01-01 00:00:00")),
+        *(("duration", f"{days}-10") for days in ("9" * 11, "9" * 5000)),
+        *(("duration", f"{hours}:00:00") for hours in ("9" * 11, "9" * 400, "9" * 5000)),
+        *(("gpus", text) for text in (*HUGE, "-1", "mme=4G", "cpuu=4,gpus=2")),
+    ],
+)
+def test_numbers_of_a_log_beyond_all_limits_are_faults_with_their_line(
+    tmp_path: Path, column: str, text: str
+) -> None:
+    fine = {"job": "a", "submit": "2024-03-01 09:00:00", "duration": "60", "gpus": "1"}
+    lines = [
+        ",".join(row) for row in (fine, fine.values(), (fine | {column: f'"{text}"'}).values())
+    ]
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, "\n".join(lines).replace("\na,", "\nb,", 1) + "\n")
+    assert {fault.place for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
+
+
+def test_an_array_of_slurm_with_huge_numbers_is_counted(tmp_path: Path) -> None:
+    rows = [sacct_row(f"1_[0-{'9' * digits}%2]", State="PENDING") for digits in (20, 5000)]
+    trace = read_sacct(tmp_path, sacct_row("1"), *rows)
+    assert notes(trace) == {"element of an array that never started": ("dropped", 2)}
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from(["csv", "sacct"]), st.booleans())
+def test_a_damaged_log_gives_jobs_or_faults_with_locations(
+    tmp_path_factory: pytest.TempPathFactory, rng: random.Random, form: str, skip: bool
+) -> None:
+    path = tmp_path_factory.mktemp("log") / "log"
+    separator = "|" if form == "sacct" else ","
+    rows = [line.split(separator) for line in TRACES[form].splitlines()]
+    for _ in range(rng.randint(1, 4)):
+        row = rng.choice(rows)
+        index = rng.randrange(len(row))
+        change = rng.random()
+        if change < 0.5:
+            row[index] = rng.choice(ODD_VALUES)
+        elif change < 0.7:
+            row[index] = str(nasty(rng))
+        elif change < 0.9:  # change some of the value
+            at = rng.randint(0, len(row[index]))
+            row[index] = row[index][:at] + rng.choice(ODD_PARTS) + row[index][at + 1 :]
+        else:
+            del row[index]
+        if not row:
+            row.append("")
+    text = "\n".join(separator.join(row) for row in rows) + "\n"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    try:
+        trace = read_trace(f"{form}:{path}" + ("?skip_invalid=yes" if skip else ""))
+    except InputError as error:
+        for fault in error.faults:
+            assert fault.place.startswith(str(path)), str(fault)
+        return
+    assert trace.jobs.height
+    for name in ("submit", "duration", "gpus", "cpus", "queue", "memory", "time_limit"):
+        values = trace.jobs[name].drop_nulls()
+        assert values.is_between(0, 5e9 if name != "memory" else 2.0**63).all(), name
+    assert trace.jobs["duration"].null_count() == 0
+
+
+ODD_PARTS = ("", "-", "9" * 12, "e30", ":", "\0", "x", " ", "=", ",", "\u0663", "\ud800", "K")
+ODD_VALUES = (
+    *("1e30", "-1e30", "9" * 30, "9" * 5000, "-5", "0", "inf", "nan", "1e400", "0x10", "1_000"),
+    *("99999999999:00:00", "9" * 5000 + ":00:00", "9" * 5000 + "-10", "-1:00:00", "PT9H"),
+    *("cpus=4", "cpuu=4", "cpu=1e30", "cpu=-1,mem=x", "gres/gpu:a100=1e9", "gpu:" + "9" * 400),
+    *("2024-03-05 06:00 PDT", "2024-07-05 06:00 CET", "2024-03-05 06:00 EST", "2024-02-30"),
+    *("0001-01-02T00:00:00", "9999-12-31T23:59:59", "1970-01-01T00:00:00", "-62135596801"),
+    *("1_[0-99999999999999999999%2]", "1_[9-1]", "1+0", "1.batch", "UNLIMITED", "CANCELLED by 0"),
+    *("64Gn", "4000Mc", "9" * 20 + "P", "1.5.2G", "\u0663", "", "None", "Unknown", "a|b", '"'),
+)
+
+
 @given(st.integers(0, 10**7))
 def test_durations_are_read_as_they_are_written(seconds: int) -> None:
     span = timedelta(seconds=seconds)
@@ -397,6 +561,7 @@ def test_short_and_wrong_durations() -> None:
         ("gpu:2", 2.0, None),
         ("gpu", 1.0, None),
         ("gpus=2", 2.0, None),
+        ("ngpus=2", 2.0, None),
         ("gpus:2", 2.0, None),
         ("GPUs: 2", 2.0, None),
         ("gpus=2,cpus=4", 2.0, None),
@@ -430,8 +595,44 @@ def test_gpus_are_read_from_counts_gres_and_tres(
 def test_tres_hold_cores_and_memory() -> None:
     tres = parse_tres("cpu=8,mem=64000M,node=2,energy=12")
     assert tres is not None
-    assert (tres.cpus, tres.memory, tres.nodes) == (8.0, 64000 * 2**20, 2)
+    assert (tres.cpus, tres.memory) == (8.0, 64000 * 2**20)
     assert parse_tres("two cards") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cpus", "memory"),
+    [
+        ("cpus=4,memory=1G,nodes=1", 4.0, 2**30),
+        ("cpu=2K,billing=12.5,energy=18446744073709551614", 2048.0, None),
+        ("cpu=4,license/matlab@srv=1,fs/disk=0,ic/ofed=3,bb/datawarp=1G", 4.0, None),
+        ("cpu=4,gres/gpumem=0,gres/gpuutil=0,gres/nic:mlx5=1,vmem=0,pages=0", 4.0, None),
+        ("shard:4,mps:a100:50(S:0-1),craynetwork:1", None, None),
+    ],
+)
+def test_known_names_of_tres_are_read_or_not_counted(
+    text: str, cpus: float | None, memory: int | None
+) -> None:
+    tres = parse_tres(text)
+    assert tres is not None
+    assert (tres.gpus, tres.cpus, tres.memory) == (None, cpus, memory)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *("cpuu=4", "mme=4G", "ngpu2=2", "cpu=x", "cpu=-4", "cpu=1e30", "cpu=9999999999", "cpu="),
+        *("mem=four", "mem=9999999999P", "node=1e30", "node=-1", "gres/gpu=x", "gpu:a100=-1"),
+    ],
+)
+def test_other_names_and_amounts_of_tres_are_faults_with_their_line(
+    tmp_path: Path, part: str
+) -> None:
+    text = f"cpu=4,{part},gres/gpu=2"
+    with pytest.raises(InputError) as caught:
+        read_sacct(tmp_path, sacct_row("1"), sacct_row("2", AllocTRES=text))
+    [fault] = caught.value.faults
+    assert fault.place == f"{tmp_path / 'log'}: line 3"
+    assert fault.message == f"AllocTRES '{text}' is not a valid list of resources"
 
 
 def test_states_of_slurm_and_others() -> None:
@@ -491,7 +692,7 @@ def test_wrong_rows_are_listed_with_their_lines_and_may_be_skipped(tmp_path: Pat
         read(tmp_path, log)
     text = str(caught.value)
     assert "line 7: Queued At 'yesterday' is not a time" in text
-    assert "line 8: # GPUs 'two' is no number of GPUs" in text
+    assert "line 8: # GPUs 'two' is not a number of GPUs" in text
     trace = read(tmp_path, log, "?skip_invalid=yes")
     assert trace.jobs["job"].to_list() == ["j-1", "j-2", "j-4"]
 
@@ -746,7 +947,7 @@ def test_decimal_commas_and_thousands(tmp_path: Path) -> None:
     ],
 )
 def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
-    with pytest.raises(InputError, match="is no number of GPUs"):
+    with pytest.raises(InputError, match="is not a number of GPUs"):
         read(tmp_path, f'id,submit,duration,gpus\n1,0,60,"{text}"\n')
 
 
@@ -810,7 +1011,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, text, form="sacct")
     assert [fault.message for fault in caught.value.faults] == [
-        "AllocTRES 'cpu=4,gres/gpu:a100=x' is no list of resources",
+        "AllocTRES 'cpu=4,gres/gpu:a100=x' is not a valid list of resources",
         "Elapsed 'an hour' is not a duration",
     ]
     assert [fault.place.rpartition(": ")[2] for fault in caught.value.faults] == [
@@ -822,7 +1023,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     )
     assert trace.jobs["gpus"].to_list() == [2.0, 2.0, 2.0, 0.0]
     assert notes(trace) == {
-        "state is none that is known": ("kept", 1),
+        "unknown state": ("kept", 1),
         "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job": ("kept", 1),
     }
 
@@ -1326,7 +1527,7 @@ def test_all_faults_of_a_dump_of_slurm_are_listed(tmp_path: Path) -> None:
     assert found == [
         "line 2: Start 'soon' is not a time",
         "line 2: Elapsed 'an hour' is not a duration",
-        "line 2: AllocTRES 'two' is no list of resources",
+        "line 2: AllocTRES 'two' is not a valid list of resources",
         "line 3: has 2 fields, not 11",
         "line 4: End '2024-03-05T06:00:00' is before the start",
         "line 5: Submit '2024-03-31T02:30:00' is a time that the clock of Europe/Berlin skipped",
@@ -1415,7 +1616,7 @@ def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
     found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
     assert found == [
         "job 2: is not a job of sacct --json ('time')",
-        "job 3: AllocTRES 'gres/gpu=x' is no list of resources",
+        "job 3: AllocTRES 'gres/gpu=x' is not a valid list of resources",
     ]
     trace = read(tmp_path, json.dumps({"jobs": jobs}), "?skip_invalid=yes", form="sacct")
     assert trace.jobs["job"].to_list() == ["1"]

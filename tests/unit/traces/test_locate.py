@@ -54,6 +54,10 @@ def test_selecting_tenants(tmp_path):
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
+        (
+            "my jobs.csv",
+            "trace: expected a trace, got .*; write format:path, such as 'csv:my jobs.csv'",
+        ),
         ("philly", "expected a trace, got .*; write format:path"),
         ("philly:", "expected a trace, got .*; write format:path"),
         ("itpp:x", "did you mean 'itp'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,7 +85,9 @@ def _explain_live(
     from shadowprice.cli.live import connect, when, with_local_times
 
     if Path(job, "run.json").is_file():
-        raise InputError(Fault(job, "is a run", f"name the job too: shadowprice explain {job} JOB"))
+        raise InputError(
+            Fault(job, "is a run", f"name the job too: shadowprice explain {shlex.quote(job)} JOB")
+        )
     with connect(server) as client:
         history = client.explain(job, outlook=outlook)
         events: Sequence[StoredEvent] = history.events
@@ -152,16 +155,16 @@ def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[Job
         return stored, ""
     # A foreign run directory may name any file, so execute it only on the user's request.
     if requested is None and executes_files(history.info):
-        return None, "--advice works it out by running again, with the files that the run used"
+        return None, "--advice computes it by running again, with the files that the run used"
     seconds = expected_seconds(history)
     if requested is None and seconds > MAX_UNREQUESTED_SECONDS:
-        return None, f"--advice works it out by running again, in about {format_seconds(seconds)}"
+        return None, f"--advice computes it by running again, in about {format_seconds(seconds)}"
     try:
         return compute_advice(run, history), ""
     except InputError as error:
         if requested:
             raise
-        return None, f"unknown: {error}"
+        return None, f"not available: {error}"
 
 
 def _print(
@@ -179,7 +182,7 @@ def _print(
     if job_advice is not None:
         lines += [("", ""), *advice_lines(job_advice)]
     elif remark:
-        lines += [("", ""), ("would do", remark)]
+        lines += [("", ""), ("advice", remark)]
     if guarantee := guarantee_text(history.info):
         lines += [("", ""), ("guarantee", guarantee)]
     group = _facts(lines)

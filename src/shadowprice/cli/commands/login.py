@@ -127,7 +127,7 @@ def _list(kept: Any, output: Output) -> None:
             ["NAME", "URL", ""], [(r["name"], r["url"], "*" if r["default"] else " ") for r in rows]
         )
     else:
-        print_line("no server is kept; shadowprice login URL")
+        print_line("no service is saved; run shadowprice login URL")
 
 
 def tokens(

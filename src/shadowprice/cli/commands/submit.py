@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -37,7 +37,13 @@ from shadowprice.cli.plain_job import (
 )
 from shadowprice.cli.upload import send_directory
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import first_line, lines_after_first
+from shadowprice.core.submit_options import option_for_key
+from shadowprice.core.wording import (
+    first_line,
+    hint_for_unknown,
+    lines_after_first,
+    quote_for_display,
+)
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
@@ -82,17 +88,20 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
     for file in files:
         for location, record in read_records(file):
             if not isinstance(record, Mapping):
-                raise InputError(Fault(location, "is no job", "write `name: ...` and so on"))
+                raise InputError(Fault(location, "is not a job", "write `name: ...` and so on"))
             place = location.rstrip(":")
             entries.append(Entry(place, with_absolute_deadline(record, place)))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
         missing = names - {entry.name for entry in entries}
         if missing:
-            raise InputError(Fault("--only", f"the files hold no job {min(missing)!r}"))
+            message = f"the files have no job {quote_for_display(min(missing))}"
+            known = [entry.name for entry in entries]
+            hint = hint_for_unknown(min(missing), known, "write names of jobs in the files")
+            raise InputError(Fault("--only", message, hint))
         entries = [entry for entry in entries if entry.name in names]
     if not entries:
-        raise InputError(Fault(str(files[0]), "holds no job"))
+        raise InputError(Fault(str(files[0]), "has no job", "list jobs below `jobs:`"))
     return entries
 
 
@@ -170,10 +179,10 @@ def submit(
             _entries(files, only) if files else [Entry("", _record(plain, client, send, script))]
         )
         if dry_run:
-            _print_quotes(client, entries, output, outlook=True)
+            _print_quotes(client, entries, output, outlook=True, script=script)
             raise typer.Exit
         began = client.service().now
-        submitted, problems = _submit_entries(client, entries)
+        submitted, problems = _submit_entries(client, entries, script)
         finished_before = [
             job for job in submitted if job.state == "finished" and job.submitted < began
         ]
@@ -206,13 +215,13 @@ def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[
 
 
 def _submit_entries(
-    client: Client, entries: Sequence[Entry]
+    client: Client, entries: Sequence[Entry], script: BatchScript | None
 ) -> tuple[list[Job], dict[str, ServiceError]]:
     """Submit jobs in batches; return those accepted, and the problems of the others by name."""
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
     if len(entries) == 1:
-        with _locate_diagnostics(entries, single=True):
+        with _locate_diagnostics(entries, single=True, script=script):
             return [client.submit(entries[0].record)], {}
     submitted: list[Job] = []
     problems: dict[str, ServiceError] = {}
@@ -271,16 +280,19 @@ def _record(
     try:
         return plain.record(client, send)
     except InputError as error:
-        # The last line of an option is the one in force.
-        lines = {} if script is None else {entry.name: entry.location for entry in script.options}
-        raise InputError(
-            [
-                Fault(f"{lines[fault.place]}: {fault.place}", fault.message, fault.hint)
-                if fault.place in lines
-                else fault
-                for fault in error.faults
-            ]
-        ) from error
+        raise InputError(_locate_in_script(error.faults, script)) from error
+
+
+def _locate_in_script(faults: Iterable[Fault], script: BatchScript | None) -> list[Fault]:
+    """Return diagnostics of options with their locations in the script's header."""
+    # The last line of an option is the one in force.
+    lines = {} if script is None else {entry.name: entry.location for entry in script.options}
+    return [
+        replace(fault, place=f"{lines[fault.place]}: {fault.place}")
+        if fault.place in lines
+        else fault
+        for fault in faults
+    ]
 
 
 def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, command: bool) -> None:
@@ -301,24 +313,39 @@ def _check_call(files: Sequence[Path], only: str | None, job: PlainJob, *, comma
 
 
 @contextmanager
-def _locate_diagnostics(entries: Sequence[Entry], *, single: bool) -> Iterator[None]:
-    """Convert the service's diagnostics to locations in the files."""
+def _locate_diagnostics(
+    entries: Sequence[Entry], *, single: bool, script: BatchScript | None = None
+) -> Iterator[None]:
+    """Convert the service's diagnostics to locations in the files, or to options."""
     from shadowprice.client import ServiceError
 
     try:
         yield
     except ServiceError as error:
+        if error.code == "name-conflict" and single:
+            raise InputError(_name_conflict(str(error), entries[0])) from error
         if not error.faults:
             raise
         faults = [_with_file_location(fault, entries, single=single) for fault in error.faults]
-        raise InputError(faults) from error
+        raise InputError(_locate_in_script(faults, script)) from error
+
+
+def _name_conflict(text: str, entry: Entry) -> Fault:
+    """Return the diagnostic of a name that another job has."""
+    message = text.partition("; ")[0]
+    if not entry.place:
+        return Fault("--name", message, "give another name, or leave --name out")
+    command = f"shadowprice revise {shlex.quote(entry.name)} --help"
+    return Fault(
+        f"{entry.place}.name", message, f"write another name, or revise the job: {command}"
+    )
 
 
 def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
     if single:
         suffix = fault.place.removeprefix("job").lstrip(":. ")
         if not entries[0].place:
-            return Fault(suffix, fault.message, fault.hint)
+            return replace(fault, place=option_for_key(suffix) or suffix)
         location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
         return Fault(location, fault.message, fault.hint)
     head, bracket, tail = fault.place.partition("]")
@@ -386,13 +413,18 @@ def quote(
 
 
 def _print_quotes(
-    client: Client, entries: Sequence[Entry], output: Output, *, outlook: bool
+    client: Client,
+    entries: Sequence[Entry],
+    output: Output,
+    *,
+    outlook: bool,
+    script: BatchScript | None = None,
 ) -> None:
     """Quote every job, and print the answers."""
     quotes: list[Quote] = []
     for entry in entries:
         advised = sum(item.outlook is not None for item in quotes)
-        with _locate_diagnostics([entry], single=True):
+        with _locate_diagnostics([entry], single=True, script=script):
             quotes.append(client.quote(entry.record, outlook=outlook and advised < MAX_OUTLOOKS))
     if output is Output.JSON:
         print_json([item.record for item in quotes])

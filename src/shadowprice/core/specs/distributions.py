@@ -205,7 +205,7 @@ class EmpiricalDuration(Spec):
         try:
             parsed = parse_duration(f"1{unit}")
         except InputError as error:
-            raise ValueError(f"{unit!r} is no unit of time; write s, ms or min") from error
+            raise ValueError(f"unknown unit of time {unit!r}; write s, ms or min") from error
         if parsed.slots:
             raise ValueError("what was measured is in units of time; write s, ms or min")
         return unit

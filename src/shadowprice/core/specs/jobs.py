@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Final
 
@@ -347,7 +348,7 @@ class JobSpec(Spec):
                     DistributionContext(cluster.slot_seconds, measured),
                     before,
                 ),
-                worker=cluster.demand(to_integer_amounts(self.worker)),
+                worker=cluster.demand(to_integer_amounts(self.worker), "worker"),
                 utility=utility,
                 before_arrival=float(before),
                 tenant=self.tenant,
@@ -381,8 +382,8 @@ class JobSpec(Spec):
             chunks=factors[1],
             minibatches=factors[2],
             speed=speed,
-            worker=cluster.demand(to_integer_amounts(self.worker)),
-            ps=None if self.ps is None else cluster.demand(to_integer_amounts(self.ps)),
+            worker=cluster.demand(to_integer_amounts(self.worker), "worker"),
+            ps=None if self.ps is None else cluster.demand(to_integer_amounts(self.ps), "ps"),
             utility=utility,
             slot_seconds=cluster.slot_seconds,
             before_arrival=float(before),
@@ -474,8 +475,10 @@ def resolve_jobs(
         try:
             jobs.append((place, spec.resolve(cluster, measured)))
         except InputError as error:
+            # Locations of lines end with a colon.
+            above = f"{place} " if place.endswith(":") else f"{place}."
             faults += [
-                Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.hint)
+                replace(fault, place=above + fault.place if fault.place else place.rstrip(":"))
                 for fault in error.faults
             ]
     return jobs, faults

@@ -76,6 +76,7 @@ class RunSpec(Spec):
     image: Annotated[str, max_length(bounds.PATH)] | None = None
     pod: PodSpec | None = None
     upload: str | None = None
+    from_options: bool = False  # `submit` set the job's keys by options, so advice names these
 
     @field_validator("command", mode="before")
     @classmethod

@@ -126,7 +126,7 @@ class KubernetesGenerationController:
         Otherwise it would keep its servers from all other jobs until its rights return. A running
         generation isn't given up: nothing has to be done for it.
         """
-        if not error.status:  # no answer, which is no problem of this generation
+        if not error.status:  # no answer, which is not a fault of this generation
             self._obstructed_since = None
             return
         entry, now = self._entry, time.monotonic()
@@ -137,7 +137,7 @@ class KubernetesGenerationController:
         if not (starting or self._has_to_end()):
             return
         seconds_obstructed = now - self._obstructed_since
-        # An error of a moment, such as throttling, is no obstacle yet.
+        # An error of a moment, such as throttling, is not an obstacle yet.
         if error.refused or seconds_obstructed >= REFUSED_SECONDS:
             entry.obstacle = str(error)
         limit = settings.patience if starting else settings.lost_after

@@ -72,7 +72,7 @@ STATED: Final = Preset("as the paper states it", "#009E73")
 FOUND: Final = Preset("found by search", "#0072B2", FOUND_RANGES, settings=_gangs(4))
 """Setting found by search, in three respects that the paper leaves open or states otherwise. It has
 a quarter of the epochs, lambda = 1 with a twentieth of theta, and gangs of 4 in schedulers that
-don't choose a size. It was chosen to reproduce Fig. 4, and is no evidence of the paper's real
+don't choose a size. It was chosen to reproduce Fig. 4, and is not evidence of the paper's real
 setting.
 """
 

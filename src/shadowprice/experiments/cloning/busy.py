@@ -110,7 +110,7 @@ def worker_times(file: str) -> NDArray[np.float64]:
         raise InputError(
             Fault(
                 str(path),
-                "there is no such recording",
+                "unknown recording",
                 f"get mini-batch-time of the Alibaba GPU cluster trace 2020 and let {ENVIRONMENT} "
                 "name the folder of traces",
             )

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
 from shadowprice.advice.variants import JobVariants
-from shadowprice.advice.ways import Key, candidate_changes
+from shadowprice.advice.ways import JobChange, Key, candidate_changes
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import JobCancelled, JobsArrived, SlotBegan, SlotEnded
@@ -47,7 +47,8 @@ START_SHARE: Final = 0.4
 """Share of `LIMIT_SECONDS` for planning the slots up to the start of a waiting job."""
 
 _HELD: Final = (
-    "the rest of the submission, and all that runs or is promised; each change as submitted now"
+    "the rest of the submission and all running and promised jobs don't change; each changed job "
+    "is submitted now"
 )
 
 
@@ -144,13 +145,18 @@ def build_outlook(
         return outlook.model_copy(update={"lines": _start_lines(outlook)})
     fits = waits and fork.job.bag is None and has_free_capacity(engine, fork.job)
     scarce = None if fits else find_scarcest(engine, fork.job)
-    job_advice, admitted_now = _search(fork, record, started + LIMIT_SECONDS, promised=waits)
+    job_advice, admitted_now, untried = _search(
+        fork, record, started + LIMIT_SECONDS, promised=waits
+    )
     changes = [
         SuggestedChange(
             key=advice.key,
             before=advice.before,
             after=advice.after,
             change=advice.change,
+            option=advice.option,
+            option_before=advice.option_before,
+            option_after=advice.option_after,
             completion=None
             if advice.completion is None
             else to_datetime(calendar.ends(advice.completion)),
@@ -166,7 +172,7 @@ def build_outlook(
             "admitted_now": admitted_now,
             "changes": changes,
             "ineffective": [way.key for way in job_advice.hopeless],
-            "untried": list(job_advice.left_out),
+            "untried": [way.label for way in untried],
         }
     )
     return outlook.model_copy(update={"lines": _lines(outlook, job_advice, calendar, waits=waits)})
@@ -295,8 +301,8 @@ def _end_slot(engine: Engine, slot: int) -> None:
 
 def _search(
     fork: EngineFork, record: Mapping[str, Any], deadline: float, *, promised: bool
-) -> tuple[JobAdvice, bool]:
-    """Return the smallest changes, and whether the job is admitted without any."""
+) -> tuple[JobAdvice, bool, Sequence[JobChange]]:
+    """Return the smallest changes, whether the job is admitted without any, and untried ones."""
     engine = fork.engine
     job = _rename(fork.job, engine)
     ways = [
@@ -341,9 +347,10 @@ def _search(
                     hopeless.append(described)
     except _TimeUpError:
         pass
-    left_out = [] if admitted_now else [way.label for way in ways[tried:]]
+    untried = [] if admitted_now else ways[tried:]
+    left_out = [way.label if way.option is None else way.option.name for way in untried]
     job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, hopeless, left_out)
-    return job_advice, admitted_now
+    return job_advice, admitted_now, untried
 
 
 def _rename(job: Job, engine: Engine) -> Job:

@@ -249,7 +249,7 @@ class WhatIfRunner:
     def get(self, number: int) -> WhatIfRun:
         """Return a run; raise `ProblemError` if it is unknown."""
         if number not in self._runs:
-            raise ProblemError("not-found", f"there is no what-if {number}")
+            raise ProblemError("not-found", f"unknown what-if {number}")
         return self._runs[number]
 
     def ask(

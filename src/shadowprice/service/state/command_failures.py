@@ -94,7 +94,7 @@ def _shell_words_hint(command: object, program: str) -> str:
         words = ", ".join(program.split()[:2])
         return f"{shown} is one word of a list; write [{words}, ...], or one line without brackets"
     if assignment := _ASSIGNMENT.match(program):
-        return f"no shell reads a list, so {shown} is no program; set {assignment[1]} in run.env"
+        return f"no shell reads a list, so {shown} is not a program; set {assignment[1]} in run.env"
     if _SHELL_WORD.fullmatch(program):
         return f"no shell reads a list, and only shells have {shown}; write the command as one line"
     if program.startswith("~") or "$" in program:

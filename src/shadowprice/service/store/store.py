@@ -461,7 +461,7 @@ def _postgres_url(where: str) -> URL:
     try:
         url = make_url(where)
     except (ArgumentError, ValueError) as error:
-        raise InputError(Fault("--data", "is no address of a database", example)) from error
+        raise InputError(Fault("--data", "is not an address of a database", example)) from error
     if url.drivername in {"postgresql", "postgres"}:
         url = url.set(drivername="postgresql+psycopg")
     if url.drivername != "postgresql+psycopg":

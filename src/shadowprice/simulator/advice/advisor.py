@@ -244,13 +244,13 @@ class _Advisor:
         )
         self._record(self._later, self._delays.found(), true_result)
         self._held = (
-            f"the reservations and prices that it met in slot {self._job.arrival}, and the rest of "
-            "its entry"
+            f"the reservations and prices of slot {self._job.arrival}, and the rest of the job's "
+            "entry"
         )
         if self._in_force is not None:
             self._held = (
-                "the rest of its entry and all other jobs; what the policy works out from the job "
-                "set, such as price constants, was worked out again with each change"
+                "the rest of the job's entry and all other jobs; values that the policy computes "
+                "from the job set, such as price constants, were computed again with each change"
             )
 
     def _query_changes(self, moment: DecisionPoint) -> bool:
@@ -384,7 +384,7 @@ class _Advisor:
             if way.key == ("epochs",) and isinstance(found, StepFound):
                 work = way.values[found.step - 1] / int(way.before)
         self._held = (
-            "the rest of its entry and all other jobs; everything was run again with each change"
+            "the rest of the job's entry and all other jobs; all was run again with each change"
         )
 
     # ------------------------------------------------------------ both

@@ -41,12 +41,14 @@ from shadowprice.traces.log_values import (
     each,
     is_nothing,
     is_zero_time,
+    on_one_clock,
     parse_bytes,
     parse_gpus,
     parse_number,
     parse_seconds,
     parse_state,
     read_times,
+    time_problems,
     time_zone,
     with_points,
 )
@@ -87,7 +89,8 @@ _DEADLINE_HINT: Final = (
         ),
         (
             "times may be ISO 8601, seconds or milliseconds since 1970 or since the first job, or "
-            "3/4/2024 5:06 PM; local ones need timezone=Europe/Berlin, UTC is assumed"
+            "3/4/2024 5:06 PM; local ones need timezone=Europe/Berlin, UTC is assumed; offsets, "
+            "UTC, CET, EST and the like at the end of a time are read"
         ),
         (
             "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header; "
@@ -265,7 +268,7 @@ class _Log:
                 fault = error.faults[0]
                 hint = f"; {fault.hint}" if fault.hint else ""
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
-            readable = times.seconds.is_not_null() | times.skipped
+            readable = times.seconds.is_not_null() | times.problem.is_not_null()
             kind = "a time"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
@@ -315,7 +318,7 @@ class _Log:
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
-            self.table.count_repairs(is_unknown, "state is none that is known", "kept")
+            self.table.count_repairs(is_unknown, "unknown state", "kept")
 
     def _compare_durations(self) -> None:
         """Find the unit of plain numbers of run times from the starts and ends.
@@ -376,8 +379,9 @@ class _Log:
             except InputError as error:
                 self._faults.extend(error.faults)
         absolute = any(column.absolute for column in times.values())
+        times = on_one_clock(times)
         for meaning, column in times.items():
-            self._expect_clock(meaning, column)
+            self._expect_valid(meaning, column)
         self._add_start_after_wait(times)
         span = self._values("duration")
         for meaning, seconds in choose_readings(times, span, CLOCK_SKEW).items():
@@ -390,13 +394,13 @@ class _Log:
         self._read_deadlines(absolute=absolute)
         return absolute
 
-    def _expect_clock(self, meaning: str, times: Times) -> None:
-        """Refuse local times that the clock skipped."""
-        skipped = f"_{meaning}_skipped"
-        self.table.frame = self.table.frame.with_columns(times.skipped.alias(skipped))
-        message = f"is a time that the clock of {self._zone} skipped"
-        hint = "if the log has other times, change timezone=ZONE of the trace"
-        self._checks.append(Check(~pl.col(skipped), self._names[meaning], message, hint))
+    def _expect_valid(self, meaning: str, times: Times) -> None:
+        """Refuse times that aren't valid, such as local times that the clock skipped."""
+        self._add(f"{meaning}_problem", times.problem, pl.String())
+        for number, (is_wrong, message, hint) in enumerate(time_problems(times, self._zone)):
+            self._add(f"{meaning}_problem_{number}", is_wrong, pl.Boolean())
+            valid = ~pl.col(f"_{meaning}_problem_{number}")
+            self._checks.append(Check(valid, self._names[meaning], message, hint))
 
     def _add_start_after_wait(self, times: dict[str, Times]) -> None:
         """Add the starts of jobs of which the log has the submission and the wait."""
@@ -410,7 +414,7 @@ class _Log:
             return
         submit = times["submit"]
         later = submit.later + waits
-        starts = Times(submit.seconds + waits, later, submit.absolute, submit.skipped)
+        starts = Times(submit.seconds + waits, later, submit.absolute, submit.problem)
         del times["submit"]  # in the order in which they happen
         others = {"submit": submit, "start": starts, **times}
         times.clear()
@@ -449,7 +453,8 @@ class _Log:
             self._faults.append(Fault(location, "counts from another beginning", _DEADLINE_HINT))
             return
         self._add("deadline", seconds, pl.Float64())
-        is_read = texts.is_null() | times.seconds.is_not_null()
+        self._expect_valid("deadline", times)
+        is_read = texts.is_null() | times.seconds.is_not_null() | times.problem.is_not_null()
         self._add("is_deadline_read", is_read, pl.Boolean())
         message = "is not a time"
         self._checks.append(Check(pl.col("_is_deadline_read"), column, message, _DEADLINE_HINT))
@@ -484,10 +489,10 @@ class _Log:
         if source in self._names:
             name, valid = self._names[source], pl.col("_gpus") >= 0
             hint = "write 2, gpu:2 or gres/gpu:a100=2"
-            self._checks.append(Check(valid, name, "is no number of GPUs", hint))
+            self._checks.append(Check(valid, name, "is not a number of GPUs", hint))
         self._expect("nodes", "is not a number", "write a number")
         self._expect("cpus", "is not a number", "write a number")
-        self._expect("memory", "is no amount of memory", "write 64G, or a number of bytes")
+        self._expect("memory", "is not an amount of memory", "write 64G, or a number of bytes")
 
     def _texts(self, meaning: str) -> pl.Series:
         return self.table.frame.with_columns(self.text(meaning).alias("_text"))["_text"]
@@ -519,8 +524,8 @@ class _Log:
         if column is not None:
             nothing = is_nothing(pl.col(column)) | is_zero_time(pl.col(column))
             read = pl.col(f"_{meaning}").is_not_null() | nothing
-            if f"_{meaning}_skipped" in self.table.frame.columns:
-                read |= pl.col(f"_{meaning}_skipped")
+            if f"_{meaning}_problem" in self.table.frame.columns:
+                read |= pl.col(f"_{meaning}_problem").is_not_null()
             self._checks.append(Check(read, column, message, hint))
 
 

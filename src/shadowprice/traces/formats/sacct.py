@@ -20,11 +20,14 @@ from shadowprice.traces.log_values import (
     each,
     is_nothing,
     memory_scope,
+    on_one_clock,
     parse_bytes,
+    parse_count,
     parse_seconds,
     parse_state,
     parse_tres,
     read_times,
+    time_problems,
     time_zone,
 )
 from shadowprice.traces.records import Trace, build_trace
@@ -69,6 +72,11 @@ _TENANTS: Final = {"account": "Account", "user": "User", "group": "Group"} | {
     "qos": "QOS",
 }
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+_NO_SPANS: Final = ("invalid", "unlimited", "partition_limit", "infinite")
+"""Durations that aren't known; sacct writes INVALID if the times contradict each other."""
+_COUNTS: Final = ("NNodes", "AllocNodes", "AllocCPUS", "NCPUS", "ReqCPUS")
+_MAX_BYTES: Final = 2.0**62  # fits into an integer, and is above the limit of a job's memory
+_MAX_DIGITS: Final = 9  # of a number of an array's element
 _BLANKS: Final = re.compile(r"\s*")
 _ARRAY: Final = re.compile(r"\[([^\]]*)\]")
 _DUMP: Final = (
@@ -132,7 +140,7 @@ def _read_jobs(
         )
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
-    table.count_repairs(unknown, "state is none that is known", "kept")
+    table.count_repairs(unknown, "unknown state", "kept")
     shares = pl.any_horizontal(pl.col(_TRES).str.contains(r"(?:^|,)gres/shard\b"))
     message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
     table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
@@ -375,8 +383,10 @@ def _elements(name: str) -> int:
     for part in (match[1] if match else "").partition("%")[0].split(","):
         first, _, rest = part.partition("-")
         last, _, step = rest.partition(":")
-        if first.isdecimal() and last.isdecimal():
-            count += max(0, (int(last) - int(first)) // max(int(step or 1), 1) + 1)
+        numbers = (first, last, step or "1")
+        if all(text.isdecimal() and len(text) <= _MAX_DIGITS for text in numbers):
+            start, end, stride = map(int, numbers)
+            count += max(0, (end - start) // max(stride, 1) + 1)
         else:
             count += 1  # a single element, or a list that sacct cut short
     return count
@@ -389,10 +399,12 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
     """
     names = ("Submit", "Eligible", "Start", "End")
     frame = table.frame
-    times = {
-        name.lower(): read_times(frame[name], zone, "", f"{table.path}: column {name}")
-        for name in names
-    }
+    times = on_one_clock(
+        {
+            name.lower(): read_times(frame[name], zone, "", f"{table.path}: column {name}")
+            for name in names
+        }
+    )
     elapsed = each(frame["Elapsed"], parse_seconds, pl.Float64())
     raw = each(frame["ElapsedRaw"], parse_seconds, pl.Float64())
     limit = each(frame["Timelimit"], parse_seconds, pl.Float64())
@@ -403,22 +415,26 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         _duration=pl.coalesce("r", "e"), _time_limit=pl.coalesce("m", "l"), _status="s"
     )
     checks = []
-    added = [*spans.get_columns(), (elapsed.is_not_null()).alias("_readable")]
+    added = spans.get_columns()
     for name, seconds in choose_readings(times, spans["_duration"], CLOCK_SKEW).items():
-        added += [seconds.alias(f"_{name}"), times[name].skipped.alias(f"_{name}_skipped")]
+        added.append(seconds.alias(f"_{name}"))
     table.frame = frame.with_columns(added)
     for name in names:
-        read, skipped = pl.col(f"_{name.lower()}"), pl.col(f"_{name.lower()}_skipped")
+        column = times[name.lower()]
         # An end of 0 or Unknown is that of a job that runs.
-        is_read = read.is_not_null() | pl.col(name).is_null() | skipped
-        checks.append(Check(is_read, name, "is not a time", "sacct writes 2024-03-05T06:07:08"))
-        message = f"is a time that the clock of {zone} skipped"
-        hint = "if the log has other times, change timezone=ZONE of the trace"
-        checks.append(Check(~skipped, name, message, hint))
-    span = pl.col("Elapsed")
-    # sacct writes INVALID if the times contradict each other.
-    readable = span.is_null() | (span == "INVALID") | pl.col("_readable")
-    checks.append(Check(readable, "Elapsed", "is not a duration", "sacct writes 1-02:03:04"))
+        is_read = (
+            column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
+        )
+        hint = "sacct writes 2024-03-05T06:07:08"
+        checks.append(Check(pl.lit(is_read), name, "is not a time", hint))
+        for is_wrong, message, hint in time_problems(column, zone):
+            checks.append(Check(pl.lit(~is_wrong), name, message, hint))
+    spans_read = {"Elapsed": elapsed, "ElapsedRaw": raw, "Timelimit": limit}
+    for name, values in (spans_read | {"TimelimitRaw": raw_limit}).items():
+        is_read = frame[name].is_null() | values.is_not_null()
+        is_none = frame[name].str.to_lowercase().is_in(_NO_SPANS).fill_null(False)
+        hint = "sacct writes 1-02:03:04"
+        checks.append(Check(pl.lit(is_read | is_none), name, "is not a duration", hint))
     ended = pl.col("_end").is_not_null()
     # The elapsed time of a job that runs isn't its run time.
     table.frame = table.frame.with_columns(
@@ -438,11 +454,19 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         texts = table.frame[name].drop_nulls().unique()
         unreadable = [text for text in texts if parse_tres(text) is None]
         is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
-        hint = "sacct writes cpu=4,mem=16G,gres/gpu:a100=2"
-        checks.append(Check(is_readable, name, "is no list of resources", hint))
+        hint = "sacct writes cpu=4,mem=16G,node=1,gres/gpu:a100=2,license/x=1"
+        checks.append(Check(is_readable, name, "is not a valid list of resources", hint))
     frame = table.frame
+    counts = {name: each(frame[name], parse_count, pl.Float64()) for name in _COUNTS}
+    requested_memory = each(frame["ReqMem"], _parse_memory, pl.Float64())
+    for name, values in counts.items():
+        is_count = frame[name].is_null() | values.is_not_null()
+        checks.append(Check(pl.lit(is_count), name, "is not a number", "sacct writes 4"))
+    is_memory = frame["ReqMem"].is_null() | requested_memory.is_not_null()
+    message = "is not an amount of memory"
+    checks.append(Check(pl.lit(is_memory), "ReqMem", message, "sacct writes 16G"))
     read = {name: [_tres(text) for text in frame[name]] for name in names}
-    nodes = each(frame["NNodes"], _parse_count, pl.Int64()).fill_null(1)
+    nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
     rows = list(zip(*read.values(), strict=True))
     # GRES are counted by node, TRES in all.
     gpus = [_first(tres.gpus for tres in row[:2]) for row in rows]
@@ -451,18 +475,21 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         total if total is not None else (each_node or 0.0) * count
         for total, each_node, count in zip(gpus, by_node, nodes, strict=True)
     ]
-    cores = pl.coalesce("AllocCPUS", "NCPUS", "ReqCPUS").cast(pl.Float64, strict=False)
+    cores = pl.select(
+        pl.coalesce(counts["AllocCPUS"], counts["NCPUS"], counts["ReqCPUS"]).alias("cores")
+    ).to_series()
     requested = pl.DataFrame(
         {
-            "bytes": each(frame["ReqMem"], lambda text: parse_bytes(text, 1024.0**2), pl.Int64()),
+            "bytes": requested_memory,
             "scope": each(frame["ReqMem"], memory_scope, pl.String()),
             "nodes": nodes,
-            "cores": frame.select(cores.alias("cores"))["cores"],
+            "cores": cores,
         }
     )
     scope = pl.col("scope")
     times = pl.when(scope == "n").then("nodes").when(scope == "c").then("cores").otherwise(1)
-    memory = requested.select((pl.col("bytes") * times).round().cast(pl.Int64)).to_series()
+    in_all = (pl.col("bytes") * times).round().clip(upper_bound=_MAX_BYTES)
+    memory = requested.select(in_all.cast(pl.Int64)).to_series()
     table.frame = frame.with_columns(
         pl.Series("_gpus", counted, dtype=pl.Float64()),
         pl.Series(
@@ -484,8 +511,8 @@ def _tres(text: str | None) -> Tres:
     return (parse_tres(text) if text else None) or Tres()
 
 
-def _parse_count(text: str) -> int | None:
-    return int(text) if text.isdecimal() else None
+def _parse_memory(text: str) -> float | None:
+    return parse_bytes(text, 1024.0**2)
 
 
 def _first(values: Iterable[Any]) -> Any:

@@ -129,7 +129,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     if not job.generation:
         return False
     if not 0 <= float(minibatches) <= _MAX_MINIBATCHES:
-        _log_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
+        _log_once(f"{minibatches:g} is not a number of mini-batches, so it is not reported")
         return False
     numbers = _finite(metrics)
     if _change is not None:

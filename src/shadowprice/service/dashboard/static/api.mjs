@@ -12,7 +12,7 @@ export class Problem extends Error {
     this.after = record.after ?? null;
   }
 
-  /** Whether it is no fault of the question: asked again later it may be answered. */
+  /** Whether the request is valid, so that it may be answered later. */
   get passing() {
     return this.status === 0 || this.status === 429 || this.status >= 500;
   }

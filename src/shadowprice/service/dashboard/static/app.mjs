@@ -203,7 +203,7 @@ class App {
       else link.removeAttribute("aria-current");
     }
     if (!Made) {
-      this.main.replaceChildren(element("h1", { tabindex: "-1" }, "There is no such page"), element("p", {}, element("a", { href: to("") }, "To the cluster")));
+      this.main.replaceChildren(element("h1", { tabindex: "-1" }, "Page not found"), element("p", {}, element("a", { href: to("") }, "To the cluster")));
       return;
     }
     const view = this.view = new Made(this, parts.slice(1));

@@ -115,7 +115,7 @@ export class Live {
   }
 }
 
-/** Return an event of the stream: its id, kind and data; null for a comment or what is no event. */
+/** Return an event of the stream: its id, kind and data; null for a comment or anything that is not an event. */
 function parsed(piece) {
   let id = null, kind = null, data = "";
   for (const line of piece.split("\n")) {

@@ -174,9 +174,9 @@ export function reasonOf(job) {
   return localTimes(first.replace(/^waits /, ""));
 }
 
-/** Return a text of the service with its times in local time. */
+/** Return a text of the service with its times in local time; the value of an option stays, because it is for a terminal. */
 export function localTimes(text) {
-  return text.replace(/\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (moment) => clockTime(moment, true));
+  return text.replace(/(--by )?\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z/g, (found, option) => option ? found : clockTime(found, true));
 }
 
 /** Return what a job lacks and what would get it admitted; lines may begin with a label of ten characters. */

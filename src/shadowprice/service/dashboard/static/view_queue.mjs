@@ -57,7 +57,7 @@ export class QueueView {
       { head: closed ? "Submitted" : "Runs", class: "minor", cell: (job) => (closed ? when(job.submitted, { brief: true }) : whereCell(job)) },
       { head: "Why", class: "why", cell: (job) => why(job) },
     ];
-    const none = { open: "No job is open.", running: "Nothing runs.", waiting: "Nobody waits." }[this.show] ?? "There is none.";
+    const none = { open: "No job is open.", running: "Nothing runs.", waiting: "No job waits." }[this.show] ?? "No jobs.";
     const noMatch = response.next === null ? "No job in this list has this text in its name." : "None of this list's jobs among the newest 20,000 has this text in its name.";
     const nothing = !response.jobs.length && !this.before.length;
     swap(this.list,
