@@ -12,6 +12,7 @@ import yaml
 
 import shadowprice
 from shadowprice.cli.main import main
+from shadowprice.simulator.whatif import capacity_changes
 
 CLUSTER: dict[str, Any] = {
     "slot": "10min",
@@ -83,6 +84,19 @@ def test_eight_more_of_each_type_gain_what_whatif_finds(
             waits[f"+{count} {name}", gain["policy"]]
         )
     assert any(gain["waiting_saved_hours"] > 0 for gain in record["more"])
+
+
+def test_servers_listed_one_by_one_are_one_type() -> None:
+    capacity = {"gpu/a100": 8}
+    entries = [
+        {"name": "a-0", "capacity": capacity},
+        {"name": "a-1", "capacity": capacity, "count": 2},
+        {"name": "dear", "capacity": capacity, "cost": 3},
+    ]
+    labels = [change.label for change in capacity_changes(["8"], entries)]
+    assert labels == ["+8 gpu/a100 (1 a-0 server)", "+8 gpu/a100 (1 dear server)"]
+    [named] = capacity_changes(["a-1=8"], entries)
+    assert named.added == (("a-1", 1),)
 
 
 def test_whatif_takes_an_amount_of_gpus_too(call: Call, capsys: pytest.CaptureFixture[str]) -> None:

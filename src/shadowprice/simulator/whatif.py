@@ -93,11 +93,12 @@ class CapacityRequest:
     def changes(self, entries: Sequence[Mapping[str, Any]]) -> list[ClusterChange]:
         """Return a change for each type of server that provides the resource.
 
-        Servers are added whole, so that the amount may be larger than requested.
+        Servers are added whole, so that the amount may be larger than requested. Of entries that
+        differ in name and count only, the first one stands for all, unless another is named.
         """
         provided = [
             (str(entry["name"]), resource, parse_amount(amount))
-            for entry in entries
+            for entry in _without_repeated(entries, self.name)
             for resource, amount in entry["capacity"].items()
         ]
         if self.name is None:
@@ -124,6 +125,20 @@ class CapacityRequest:
             text = f"+{total:g} {resource} ({servers} {entry_name} {noun})"
             changes.append(ClusterChange(((entry_name, servers),), text))
         return changes
+
+
+def _without_repeated(
+    entries: Sequence[Mapping[str, Any]], name: str | None
+) -> list[Mapping[str, Any]]:
+    """Leave out entries that differ from an earlier one in name and count only, except ``name``."""
+    seen: list[dict[str, Any]] = []
+    kept = []
+    for entry in entries:
+        rest = {key: value for key, value in entry.items() if key not in {"name", "count"}}
+        if rest not in seen or entry["name"] == name:
+            seen.append(rest)
+            kept.append(entry)
+    return kept
 
 
 def _without_totals(provided: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:

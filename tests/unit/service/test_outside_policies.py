@@ -104,3 +104,6 @@ def test_a_request_cannot_name_a_file(path: Path) -> None:
     wanted = WhatIfParameters(policy=now.name, set={"workers": "most"})
     asked = parse_request(wanted, CLUSTER, now, 0)
     assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})
+    assert asked.settings == {"workers": "most"}
+    own = parse_request(WhatIfParameters(), CLUSTER, asked.choice, 0)
+    assert (own.choice, own.settings) == (asked.choice, {})

@@ -81,6 +81,7 @@ class WhatIfRequest:
     at: int  # end of these days, in nanoseconds since 1970
     servers: Mapping[str, int]  # number to add, or to remove if negative, by kind
     choice: PolicyChoice  # policy on the changed cluster
+    settings: Mapping[str, Any]  # its parameters that differ from the service's
 
 
 @dataclass(slots=True)
@@ -115,7 +116,7 @@ class WhatIfRun:
                 at=to_datetime(self.question.at),
                 servers=dict(self.question.servers),
                 policy=self.question.choice.name,
-                set=dict(self.question.choice.settings),
+                set=dict(self.question.settings),
             ),
             as_is=self.results.get("as_is"),
             changed=self.results.get("changed"),
@@ -194,7 +195,9 @@ def parse_request(
     choice.parameters()
     end = to_datetime(now) if parameters.at is None else min(to_datetime(now), parameters.at)
     at = max(0, (end - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000)
-    return WhatIfRequest(parameters.days, at, servers, choice)
+    own = current.settings if choice.name == current.name else {}
+    changed = {key: value for key, value in settings.items() if own.get(key) != value}
+    return WhatIfRequest(parameters.days, at, servers, choice, changed)
 
 
 def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
