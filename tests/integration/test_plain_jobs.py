@@ -271,6 +271,21 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     assert cancelled >= {"long-b", repeated["name"]}
 
 
+def test_waiting_selects_the_jobs_of_which_nothing_runs(
+    live: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = ("--cpus", "4", "--", sys.executable, "-c", "import time; time.sleep(600)")
+    _submit(capsys, "--name", "runs", *long)
+    wait_until(lambda: live.client.get("/v1/jobs/runs").json()["state"] == "running")
+    _submit(capsys, "--name", "waits", *long)
+    assert main(["queue", "--state", "waiting", "-o", "json"]) == 0
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)] == ["waits"]
+    assert main(["cancel", "--state", "waiting", "--yes", "-o", "json"]) == 0
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)] == ["waits"]
+    assert main(["cancel", "--state", "waiting,running", "--yes", "-o", "json"]) == 0
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)] == ["runs"]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
