@@ -1,4 +1,4 @@
-// One job: its promise and progress, where it ran and will, what it measured, its story and its logs.
+// One job: its promise and progress, where it ran and will, what it measured, its history and its logs.
 
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
@@ -25,7 +25,7 @@ export class JobView {
     this.outlook = element("div", {});
     this.tiles = element("div", { class: "tiles" });
     this.paceHost = element("div", { class: "chart" });
-    this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, element("figcaption", {}, "What the job reported, and the pace that keeps the promise."));
+    this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, this.paceCaption = element("figcaption", {}));
     this.metrics = element("div", { class: "grid2" });
     this.constants = element("div", { class: "tiles", hidden: true });
     this.metricCharts = new Map();
@@ -150,6 +150,7 @@ export class JobView {
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
     this.pace.hidden = false;
+    this.paceCaption.textContent = `${seen.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
     this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true }, charts);
   }
 
@@ -194,7 +195,7 @@ export class JobView {
       rows.push({ ...newest[at], more: same > 3 ? same - 1 : 0 });
       if (same > 3) at += same - 1;
     }
-    swap(this.story, element("h2", {}, "Story"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
+    swap(this.story, element("h2", {}, "History"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
       when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
     count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full tells all.`) : null);
   }
