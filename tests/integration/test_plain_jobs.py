@@ -257,7 +257,7 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     for name in ("long-a", "long-b"):
         _submit(capsys, "--name", name, "--time", "1min", "--", *long)
     assert main(["resubmit", "long-a"]) == 2
-    assert "cancel it first" in capsys.readouterr().err
+    assert "requeue it instead" in capsys.readouterr().err
     invalid = live.client.post("/v1/jobs/long-a/resubmit?cancel=true", json={"name": "a" * 300})
     assert invalid.status_code == 422
     assert live.client.get("/v1/jobs/long-a").json()["state"] != "cancelled"
