@@ -83,6 +83,9 @@ for step in range(1, total + 1):
 """
 
 
+FAIL = "[ $SHADOWPRICE_RANK = 0 ] && exec sleep 600; echo out of memory; exit 3"
+"""The second of two workers fails, and says why."""
+
 LINGER = [sys.executable, "-I", "-c", TRAIN + "time.sleep(6)", "4", "0.4"]
 """A job that doesn't end with its last step."""
 
@@ -115,7 +118,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
                 training("others", 2_000, 1.0, tenant="blue <b>"),
                 training("short", 4),
                 training("lingers", 4, run={"command": LINGER}),
-                training("fails", 4, run={"command": ["false"]}),
+                training("fails", 2, run={"command": FAIL}, chunks=2, workers={"min": 2, "max": 2}),
                 training("too big", 5, worker={"gpu": 64}),
                 *(training(name, 3, 0.2, worker={"gpu": 3}) for name in HOSTILE),
             ):
@@ -338,7 +341,11 @@ def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
         assert "from the family digits <i>" in tiles
         go(page, "#/job/fails")
         assert "Speed" not in page.locator(".tiles").first.inner_text()  # as it was stated
-        assert "It gave up" in page.get_by_role("alert").inner_text()
+        assert "Failed: worker-1 exited 3" in page.get_by_role("alert").inner_text()
+        page.get_by_role("log").filter(
+            has_text="out of memory"
+        ).wait_for()  # of the worker that failed
+        assert page.get_by_label("Process", exact=True).input_value() == "worker-1"
         assert visit.faults == []
 
 

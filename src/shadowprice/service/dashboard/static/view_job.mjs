@@ -69,7 +69,7 @@ export class JobView {
     const reason = job.reason?.message ?? "";
     const rest = reason.split("\n").slice(1);
     swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
-      reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "It gave up: " }[job.state] ?? ""), reasonOf(job)),
+      reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "Failed: " }[job.state] ?? ""), reasonOf(job)),
         rest.length ? element("pre", { class: "tail" }, ...rest.flatMap((line) => [clean(line), element("br")])) : null) : null);
     if (job.obstacle) this.place.append(note("bad", element("p", {}, `${job.obstacle}.`)));
     if (job.broken_promise) this.place.append(note("warn", element("p", {}, element("b", {}, "The promise was not kept: "), `${job.broken_promise.line}.`)));
@@ -82,7 +82,7 @@ export class JobView {
     if (description.bars.length) this.whereChart = updated(this.whereChart, this.whereHost, description, this.app.charts);
     this.drawStory(told);
     this.drawGenerations(told.generations);
-    this.logs.know(told.generations, open);
+    this.logs.know(told.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
     if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
   }
 
@@ -317,8 +317,10 @@ class Logs {
       element("label", { for: "follow", class: "inline" }, this.following, " follow")), this.pre, this.told);
   }
 
-  know(generations, open) {
+  /** Show the newest generation; `failed` is the process to show first, or undefined for the first worker. */
+  know(generations, open, failed) {
     const started = generations.filter((one) => one.started);
+    this.failed = failed;
     this.open = open;
     this.node.hidden = !started.length || this.app.service.observes;
     if (this.node.hidden) return;
@@ -340,7 +342,8 @@ class Logs {
     const before = this.process.value;
     const names = [...Array.from({ length: Math.min(one.workers, 500) }, (_, at) => `worker-${at}`), ...Array.from({ length: Math.min(one.ps, 500) }, (_, at) => `ps-${at}`)];
     this.process.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-    if (names.includes(before)) this.process.value = before;
+    const shown_ = before || this.failed;
+    if (names.includes(shown_)) this.process.value = shown_;
     this.end = this.start = null;
     this.text = "";
     this.pre.replaceChildren();
