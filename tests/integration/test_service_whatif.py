@@ -174,6 +174,7 @@ def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
             for at in range(4)
         ]
         assert live.client.post("/v1/jobs", json={"jobs": jobs}).status_code == 202
+        assert live.client.post("/v1/jobs", json=job("huge", worker={"gpu": 64})).is_success
         simulated = []
         original = whatif_queries._simulate
 
@@ -186,11 +187,13 @@ def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
         monkeypatch.setattr(whatif_queries, "_simulate", simulate)
         assert main(["whatif", "--more", "8", "--days", "1"]) == 0
         assert [len(names) for names in simulated] == [3, 4, 5]  # the cluster as it is: once
-        rows = [line.split("  ")[0] for line in capsys.readouterr().out.splitlines()[1:]]
+        printed = capsys.readouterr()
+        rows = [line.split("  ")[0] for line in printed.out.splitlines()[1:]]
         assert rows == ["+8 gpu/v100 (1 v server)", "+8 gpu/a100 (2 a servers)"]
+        assert "1 of 9 jobs fit no server and are left out" in printed.err
         first, second = live.client.get("/v1/whatif").json()["runs"]
         assert first["question"]["at"] == second["question"]["at"]
-        assert (first["jobs"], second["jobs"]) == (8, 8)
+        assert (first["jobs"], second["jobs"]) == (9, 9)
         assert first["as_is"] == second["as_is"]
         assert first["times"]["waiting_saved_hours"] > 0
 

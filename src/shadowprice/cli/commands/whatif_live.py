@@ -76,6 +76,9 @@ def ask_service(
         show(COLUMNS, rows, right=COLUMNS[3:])
         if not quiet and all(run.state == "done" for run in runs):
             print_note(REMARK)
+        left_out = runs[0].jobs - (runs[0].as_is or {}).get("arrived", runs[0].jobs)
+        if left_out:
+            print_note(f"{left_out:,} of {runs[0].jobs:,} jobs fit no server and are left out")
         for run in runs:
             if run.reason:
                 print_note(f"{run.id}: {run.reason}")
