@@ -295,12 +295,12 @@ class WhatIf(ShownAsTable):
     def gains(self) -> pl.DataFrame:
         """Mean gains over the seeds, one row per change and policy.
 
-        Columns: ``gain``, ``gain_per_server`` and ``gain_per_cost``.
+        Columns: ``gain``, ``gain_per_server``, ``gain_per_cost`` and ``waiting_saved_hours``.
         """
         return (
             self.frame.filter(pl.col("servers") != 0)
             .group_by("change", "policy", maintain_order=True)
-            .agg(pl.col("gain", "gain_per_server", "gain_per_cost").mean())
+            .agg(pl.col("gain", "gain_per_server", "gain_per_cost", "waiting_saved_hours").mean())
         )
 
 
@@ -461,6 +461,7 @@ def whatif(
     policies: Policies = DEFAULT_POLICY,
     *,
     changes: Sequence[Mapping[str, int]] = (),
+    more: Sequence[str] = (),
     seeds: int = 1,
     trace: str | None = None,
     incidents: PathLike | Iterable[Mapping[str, Any]] | None = None,
@@ -481,10 +482,14 @@ def whatif(
     changes : sequence of mappings
         Each gives one changed cluster: servers added (negative: removed) by the name of their
         entry. By default, one more server of each entry.
+    more : sequence of str
+        Capacity to add, as in `compare`: each type of server is another changed cluster.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     requested = [ClusterChange(tuple(to_python_values(change).items())) for change in changes]
+    if more:
+        requested += capacity_changes(more, source.server_entries(chosen[0]))
     return WhatIf(run_whatif(source, _choices(policies), requested, chosen))
 
 

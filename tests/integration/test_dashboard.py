@@ -83,6 +83,13 @@ for step in range(1, total + 1):
 """
 
 
+FAIL = "[ $SHADOWPRICE_RANK = 0 ] && exec sleep 600; echo out of memory; exit 3"
+"""The second of two workers fails, and says why."""
+
+LINGER = [sys.executable, "-I", "-c", TRAIN + "time.sleep(6)", "4", "0.4"]
+"""A job that doesn't end with its last step."""
+
+
 def training(name: str, steps: int, pause: float = 0.4, **more: Any) -> dict[str, Any]:
     """A job that really trains, after a fashion."""
     return {
@@ -110,12 +117,14 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
                 training("trains", 2_000, 0.25, family="digits <i>"),
                 training("others", 2_000, 1.0, tenant="blue <b>"),
                 training("short", 4),
-                training("fails", 4, run={"command": ["false"]}),
+                training("lingers", 4, run={"command": LINGER}),
+                training("fails", 2, run={"command": FAIL}, chunks=2, workers={"min": 2, "max": 2}),
                 training("too big", 5, worker={"gpu": 64}),
                 *(training(name, 3, 0.2, worker={"gpu": 3}) for name in HOSTILE),
             ):
                 assert found.client.post("/v1/jobs", json=job).status_code == 200
-            for name, state in (("trains", "running"), ("short", "finished"), ("fails", "failed")):
+            states = {"trains": "running", "short": "finished", "lingers": "finished"}
+            for name, state in {**states, "fails": "failed"}.items():
                 wait_until(lambda name=name, state=state: state_of(found, name) == state)
             yield found
     finally:
@@ -332,7 +341,11 @@ def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
         assert "from the family digits <i>" in tiles
         go(page, "#/job/fails")
         assert "Speed" not in page.locator(".tiles").first.inner_text()  # as it was stated
-        assert "It gave up" in page.get_by_role("alert").inner_text()
+        assert "Failed: worker-1 exited 3" in page.get_by_role("alert").inner_text()
+        page.get_by_role("log").filter(
+            has_text="out of memory"
+        ).wait_for()  # of the worker that failed
+        assert page.get_by_label("Process", exact=True).input_value() == "worker-1"
         assert visit.faults == []
 
 
@@ -617,6 +630,27 @@ def test_two_jobs_are_compared(browser: Browser, live: RunningService) -> None:
                 point["metrics"]["loss"], rel=0.01
             )
         assert visit.faults == []
+
+
+def test_a_job_that_lingers_after_its_last_step_was_not_slow(
+    browser: Browser, live: RunningService
+) -> None:
+    with Visit(browser, 390) as visit:
+        name = next(name for name in HOSTILE if name.startswith("long-"))
+        wait_until(lambda: state_of(live, name) == "finished")
+        page = enter(visit, live.address, operator(live), f"#/compare/lingers/{name}")
+        figure = page.locator("figure", has=page.get_by_role("heading", name="Throughput"))
+        rows = numbers_of(figure.locator(".numbers"))
+        rates = [float(row[1]) for row in rows if row[1][:1].isdigit()]
+        assert rates
+        assert min(rates) > 0.5  # it made 2.5 mini-batches a second, and then none for 6 s
+        # A long name is wrapped beside its colour and its state.
+        key = page.locator(".key", has_text=name).first
+        for part in (".swatch", ".jobname", ".badge"):
+            box = key.locator(part).bounding_box()
+            assert box is not None
+            assert box["width"] > 0
+            assert 0 <= box["x"] <= 390 - box["width"]
 
 
 def test_a_wrong_name_in_a_comparison_is_corrected(browser: Browser, live: RunningService) -> None:

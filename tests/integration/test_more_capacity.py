@@ -12,6 +12,7 @@ import yaml
 
 import shadowprice
 from shadowprice.cli.main import main
+from shadowprice.simulator.whatif import capacity_changes
 
 CLUSTER: dict[str, Any] = {
     "slot": "10min",
@@ -75,10 +76,42 @@ def test_eight_more_of_each_type_gain_what_whatif_finds(
     ) == 0  # fmt: skip
     found = json.loads(capsys.readouterr().out)["runs"]
     gains = {(row["change"], row["policy"]): row["gain"] for row in found}
+    waits = {(row["change"], row["policy"]): row["waiting_saved_hours"] for row in found}
     for gain in record["more"]:
         [(name, count)] = gain["servers"].items()
         assert gain["gain"] == pytest.approx(gains[f"+{count} {name}", gain["policy"]])
+        assert gain["waiting_saved_hours"] == pytest.approx(
+            waits[f"+{count} {name}", gain["policy"]]
+        )
     assert any(gain["waiting_saved_hours"] > 0 for gain in record["more"])
+
+
+def test_servers_listed_one_by_one_are_one_type() -> None:
+    capacity = {"gpu/a100": 8}
+    entries = [
+        {"name": "a-0", "capacity": capacity},
+        {"name": "a-1", "capacity": capacity, "count": 2},
+        {"name": "dear", "capacity": capacity, "cost": 3},
+    ]
+    labels = [change.label for change in capacity_changes(["8"], entries)]
+    assert labels == ["+8 gpu/a100 (1 a-0 server)", "+8 gpu/a100 (1 dear server)"]
+    [named] = capacity_changes(["a-1=8"], entries)
+    assert named.added == (("a-1", 1),)
+
+
+def test_whatif_takes_an_amount_of_gpus_too(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
+    del call  # it sets the directory
+    workload = ["-c", "cluster.yaml", "-j", "jobs.yaml"]
+    assert main(["whatif", *workload, "-p", "srtf?workers=most", "--more", "8", "-q"]) == 0
+    head, as_is, *rows = capsys.readouterr().out.splitlines()
+    assert head.endswith("hours of waiting saved")
+    assert as_is.split()[-1] == "-"
+    assert [row.split("  ")[0] for row in rows] == [
+        "+8 gpu/a100 (2 a servers)", "+8 gpu/v100 (1 v server)",
+    ]  # fmt: skip
+    assert all(float(row.split()[-1]) > 0 for row in rows)
+    found = shadowprice.whatif(CLUSTER, JOBS, "srtf", more=["gpu/v100=8"]).frame
+    assert found["change"].to_list() == ["as it is", "+8 gpu/v100 (1 v server)"]
 
 
 def test_the_table_and_the_page_show_the_gains(call: Call) -> None:

@@ -628,6 +628,33 @@ def test_small_steps_are_steps(browser: Browser) -> None:
         assert len({first for first, _ in levels}) > 12
 
 
+MIDDLES = """() => Object.fromEntries(chart.drawing.getZr().storage.getDisplayList(true)
+  .filter((item) => item.style?.text)
+  .map((item) => {
+    const box = item.getBoundingRect().clone();
+    if (item.transform) box.applyTransform(item.transform);
+    return [item.style.text, box.y + box.height / 2];
+  }))"""
+
+
+def test_the_name_of_an_axis_and_those_of_marks_do_not_collide(browser: Browser) -> None:
+    progress = {
+        "kind": "slotLines",
+        "slots": True,
+        "x": {"first": 0, "step": 1, "count": 20},
+        "end": 20,
+        "x_label": "slot",
+        "y_label": "mini-batches",
+        "series": [{"name": "done", "colour": 0, "values": list(range(20))}],
+        "marks": [{"x": 1, "name": "now"}, {"x": 19, "name": "promised"}],
+    }
+    with Visit(browser) as visit:
+        middles = served(visit, progress).evaluate(MIDDLES)
+        assert middles["mini-batches"] >= 6  # half of a line
+        for mark in ("now", "promised"):
+            assert middles[mark] - middles["mini-batches"] >= 12
+
+
 def test_a_service_can_serve_the_modules_and_send_news(browser: Browser) -> None:
     """The same files, unbundled, as the live dashboard will use them."""
     first: dict[str, Any] = {

@@ -291,7 +291,7 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     for name in ("long-a", "long-b"):
         _submit(capsys, "--name", name, "--time", "1min", "--", *long)
     assert main(["resubmit", "long-a"]) == 2
-    assert "cancel it first" in capsys.readouterr().err
+    assert "requeue it instead" in capsys.readouterr().err
     invalid = live.client.post("/v1/jobs/long-a/resubmit?cancel=true", json={"name": "a" * 300})
     assert invalid.status_code == 422
     assert live.client.get("/v1/jobs/long-a").json()["state"] != "cancelled"
@@ -303,6 +303,21 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     assert main(["cancel", "--all", "--yes", "-o", "json"]) == 0
     cancelled = {job["name"] for job in json.loads(capsys.readouterr().out)}
     assert cancelled >= {"long-b", repeated["name"]}
+
+
+def test_waiting_selects_the_jobs_of_which_nothing_runs(
+    live: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long = ("--cpus", "4", "--", sys.executable, "-c", "import time; time.sleep(600)")
+    _submit(capsys, "--name", "runs", *long)
+    wait_until(lambda: live.client.get("/v1/jobs/runs").json()["state"] == "running")
+    _submit(capsys, "--name", "waits", *long)
+    assert main(["queue", "--state", "waiting", "-o", "json"]) == 0
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)] == ["waits"]
+    assert main(["cancel", "--state", "waiting", "--yes", "-o", "json"]) == 0
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)] == ["waits"]
+    assert main(["cancel", "--state", "waiting,running", "--yes", "-o", "json"]) == 0
+    assert [job["name"] for job in json.loads(capsys.readouterr().out)] == ["runs"]
 
 
 @pytest.mark.parametrize(

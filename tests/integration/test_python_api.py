@@ -134,6 +134,7 @@ def test_compare_and_whatif_are_the_commands(
     }
     assert found.gains.columns == [
         "change", "policy", "gain", "gain_per_server", "gain_per_cost",
+        "waiting_saved_hours",
     ]  # fmt: skip
     assert set(shadowprice.whatif(CLUSTER, JOBS, "drf").gains["change"]) == {"+1 gpu", "+1 old"}
 

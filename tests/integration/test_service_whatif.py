@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from shadowprice.client import Client
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND
+from shadowprice.service.queries import whatif as whatif_queries
 from shadowprice.service.queries.whatif import _to_duration, modified_cluster_document
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.waiting import wait_until
@@ -62,6 +65,12 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
     assert told["gain"] == pytest.approx(
         told["changed"]["total_utility"] - told["as_is"]["total_utility"]
     )
+    # Each job of 30 steps runs alone for as long as it takes: with four servers none waits.
+    assert told["times"]["jobs"] == 4
+    assert told["times"]["mean_wait_seconds"] < 0
+    assert told["times"]["waiting_saved_hours"] == pytest.approx(
+        -4 * told["times"]["mean_wait_seconds"] / 3600
+    )
     listed = live.client.get("/v1/whatif").json()["runs"]
     assert [run["id"] for run in listed] == [told["id"]]
 
@@ -74,6 +83,7 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
         ({"servers": {"g": -1}}, "no server remains"),
         ({"servers": {"g": 1.5}}, "valid integer"),
         ({"days": 0}, "greater than 0"),
+        ({"at": "2026-12-01T00:00:00"}, "has no time zone"),
         ({"policy": "fifoo"}, "did you mean 'fifo'?"),
         ({"policy": "fifo", "set": {"x": 1}}, "unknown"),
         ({"server": {}}, "did you mean 'servers'?"),
@@ -136,7 +146,9 @@ def test_the_command_asks_the_service(
     assert main([*words, "-p", "fifo", "-o", "json"]) == 0
     [run] = json.loads(capsys.readouterr().out)["runs"]
     assert run["state"] == "done"
-    assert run["question"] == {"days": 1.0, "servers": {"g": 2}, "policy": "fifo", "set": {}}
+    assert run["question"] == {
+        "days": 1.0, "at": run["question"]["at"], "servers": {"g": 2}, "policy": "fifo", "set": {}
+    }  # fmt: skip
     assert run["gain"] == live.client.get(f"/v1/whatif/{run['id']}").json()["gain"]
     assert main(["whatif", "--days", "1"]) == 0  # one more of every kind, by the last login
     told = capsys.readouterr().out
@@ -144,9 +156,52 @@ def test_the_command_asks_the_service(
     assert "done" in told
 
 
+@pytest.mark.extended
+def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    capacities = ({"gpu/v100": 8}, {"gpu/a100": 4}, {"cpu": 8})
+    servers = [
+        {"name": name, "capacity": capacity | {"memory": "64GiB"}}
+        for name, capacity in zip(("v", "a", "host"), capacities, strict=True)
+    ]
+    with run_service(tmp_path, cluster=CLUSTER | {"servers": servers}, policy="fifo") as live:
+        monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+        monkeypatch.setenv("SHADOWPRICE_TOKEN", live.service.token_file.read_text().strip())
+        jobs = [
+            job(f"{kind}-{at}", worker={f"gpu/{kind}": 4}, chunks=1, minibatches=30)
+            for kind in ("v100", "a100")
+            for at in range(4)
+        ]
+        assert live.client.post("/v1/jobs", json={"jobs": jobs}).status_code == 202
+        assert live.client.post("/v1/jobs", json=job("huge", worker={"gpu": 64})).is_success
+        simulated = []
+        original = whatif_queries._simulate
+
+        async def simulate(jobs: Path, cluster: dict, *more: Any) -> dict:
+            simulated.append([server["name"] for server in cluster["servers"]])
+            if len(simulated) == 1:  # what is submitted meanwhile is no part of the question
+                await asyncio.to_thread(live.client.post, "/v1/jobs", json=job("late"))
+            return await original(jobs, cluster, *more)
+
+        monkeypatch.setattr(whatif_queries, "_simulate", simulate)
+        assert main(["whatif", "--more", "8", "--days", "1"]) == 0
+        assert [len(names) for names in simulated] == [3, 4, 5]  # the cluster as it is: once
+        printed = capsys.readouterr()
+        rows = [line.split("  ")[0] for line in printed.out.splitlines()[1:]]
+        assert rows == ["+8 gpu/v100 (1 v server)", "+8 gpu/a100 (2 a servers)"]
+        assert "1 of 9 jobs fit no server and are left out" in printed.err
+        first, second = live.client.get("/v1/whatif").json()["runs"]
+        assert first["question"]["at"] == second["question"]["at"]
+        assert (first["jobs"], second["jobs"]) == (9, 9)
+        assert first["as_is"] == second["as_is"]
+        assert first["times"]["waiting_saved_hours"] > 0
+
+
 @pytest.mark.parametrize(
     ("more", "told"),
     [
+        (["--more", "tpu=8"], "--more: no server has 'tpu'"),
         (["--add", "h:1"], "unknown kind of server 'h'"),
         (["--add", "g"], "names no servers"),
         (["--jobs", "j.yaml"], "the service has its own workload"),
@@ -188,5 +243,5 @@ def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path)
         asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
         told = _finished(live, asked.json()["id"])
         assert told["state"] == "done", told
-        assert told["question"]["set"] == {"workers": "most"}
+        assert told["question"]["set"] == {}  # its own parameters are no change
         assert told["as_is"]["policy"] == told["changed"]["policy"] == "policy.FirstFit"

@@ -153,14 +153,16 @@ def test_empty_results_show_a_heading() -> None:
 
 
 def test_records_of_the_client_show_their_fields() -> None:
-    server = Server(name="<b>gpu</b>", role="any", state="up", capacity={"gpu": "4"}, jobs=[])
+    server = Server(
+        name="<b>gpu</b>", kind="gpu", role="any", state="up", capacity={"gpu": "4"}, jobs=[]
+    )
     servers = RecordTuple((server, server))
     assert servers == (server, server)
     assert repr(RecordTuple((server,))).startswith("1 entry\n")
     lines = repr(servers).splitlines()
     assert lines[0] == "2 entries"
-    assert lines[1].split() == ["name", "role", "state", "capacity"]
-    assert lines[2].split() == ["<b>gpu</b>", "any", "up", "gpu=4"]
+    assert lines[1].split() == ["name", "kind", "role", "state", "capacity"]
+    assert lines[2].split() == ["<b>gpu</b>", "gpu", "any", "up", "gpu=4"]
     assert "<b>" not in servers._repr_html_()
     assert ["name", "<b>gpu</b>"] in _Cells(server._repr_html_()).rows
     assert repr(Page(servers, 7)).startswith("2 entries, more follow\n")

@@ -410,13 +410,15 @@ class AsyncClient:
         servers: Mapping[str, int] | None = None,
         policy: str | None = None,
         settings: Json | None = None,
+        at: datetime | None = None,
     ) -> WhatIf:
         """Start a what-if run, which simulates the last days; returns at once.
 
         The run repeats the last ``days`` with ``servers`` added by kind (negative: removed), under
-        ``policy`` with its ``settings``; None is the service's own policy.
+        ``policy`` with its ``settings``; None is the service's own policy. The days end ``at`` a
+        moment, by default now.
         """
-        return await self.send(calls.ask_whatif(days, servers, policy, settings))
+        return await self.send(calls.ask_whatif(days, servers, policy, settings, at))
 
     async def whatif(self, run: int) -> WhatIf:
         """Return the progress and the result of a what-if run."""

@@ -444,9 +444,11 @@ def ask_whatif(
     servers: Mapping[str, int] | None = None,
     policy: str | None = None,
     settings: Json | None = None,
+    at: datetime | None = None,
 ) -> ApiCall[WhatIf]:
-    """Start a what-if run, which simulates the last days in the background."""
+    """Start a what-if run, which simulates the days until ``at`` (now) in the background."""
     parameters = {"days": days, "servers": servers, "policy": policy, "set": settings}
+    parameters["at"] = None if at is None else at.isoformat()
     body = {key: value for key, value in parameters.items() if value is not None}
     return ApiCall("POST", _path("whatif"), _read(WhatIf), body=body, repeatable=False, patience=30)
 

@@ -124,9 +124,24 @@ class WhatIfQuestion(ApiRecord):
     """The change that a what-if run simulates."""
 
     days: float
+    at: datetime = Field(description="end of these days")
     servers: dict[str, int]
     policy: str
     set: dict[str, Any] = Field(description="policy parameters that the run changes")
+
+
+class WhatIfTimes(ApiRecord):
+    """Differences in time between the simulations; negative means sooner."""
+
+    mean_jct_seconds: float | None = Field(
+        description="change of the mean completion time of jobs that both finished"
+    )
+    mean_wait_seconds: float | None = Field(
+        description="change of the mean wait, from submission to first start, of jobs that ran in "
+        "both"
+    )
+    waiting_saved_hours: float = Field(description="waiting saved by these jobs, in total")
+    jobs: int = Field(description="number of these jobs")
 
 
 class WhatIf(ApiRecord):
@@ -141,6 +156,7 @@ class WhatIf(ApiRecord):
     as_is: dict[str, Any] | None = Field(description="summary on the cluster as it is")
     changed: dict[str, Any] | None = Field(description="summary with the change")
     gain: float | None = Field(description="total utility of `changed` less that of `as_is`")
+    times: WhatIfTimes | None = Field(description="differences in completion and waiting times")
     reason: str | None = Field(description="why the run failed")
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Literal
 
+from pydantic import Field
+
 from shadowprice.rest.base import ApiRecord
 
 
@@ -21,6 +23,7 @@ class Server(ApiRecord):
     """A server and the jobs on it."""
 
     name: str
+    kind: str = Field(description="name of the group of servers with equal role and capacity")
     role: Literal["worker", "ps", "any"]
     state: Literal["up", "drained", "lost"]
     capacity: dict[str, str]

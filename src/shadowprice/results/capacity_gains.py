@@ -9,6 +9,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.core.amounts import format_seconds
+from shadowprice.results.job_history_text import pluralize
 from shadowprice.results.metrics import common_completion
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.run_directory import Fields, RunData
@@ -75,9 +76,13 @@ class CapacityGain:
             slot_seconds=slot_seconds,
         )
 
+    @property
+    def waiting_saved_hours(self) -> float:
+        """Sum of the differences in waiting time, in hours."""
+        return self.waiting_saved_slots * self.slot_seconds / 3600
+
     def record(self) -> Fields:
         """Return plain values; times are in seconds too."""
-        seconds = self.slot_seconds
         return {
             "change": self.change,
             "servers": dict(self.servers),
@@ -85,17 +90,31 @@ class CapacityGain:
             "total_utility": self.utility,
             "gain": self.gain,
             "finished": self.finished,
+        } | self.times()
+
+    def times(self) -> Fields:
+        """Return the differences in time as plain values."""
+        seconds = self.slot_seconds
+        return {
             "mean_jct": self.jct_slots,
             "mean_wait": self.wait_slots,
             "mean_jct_seconds": None if self.jct_slots is None else self.jct_slots * seconds,
             "mean_wait_seconds": None if self.wait_slots is None else self.wait_slots * seconds,
-            "waiting_saved_hours": self.waiting_saved_slots * seconds / 3600,
+            "waiting_saved_hours": self.waiting_saved_hours,
             "jobs": self.jobs,
         }
 
+    def waiting_text(self) -> str:
+        """Return the change of the waiting times as a sentence."""
+        more_or_less = "more" if self.waiting_saved_slots < 0 else "less"
+        hours = format_number(abs(self.waiting_saved_hours))
+        return (
+            f"the {pluralize(self.jobs, 'job')} that ran in both waited {hours} h {more_or_less} "
+            f"in total, from submission to first start; mean {self._time(self.wait_slots)}"
+        )
+
     def cells(self) -> tuple[str, ...]:
         """Return the texts of its row; see `HEADS`."""
-        hours = self.waiting_saved_slots * self.slot_seconds / 3600
         return (
             self.change,
             self.policy,
@@ -104,7 +123,7 @@ class CapacityGain:
             f"{self.finished:+,d}",
             self._time(self.jct_slots),
             self._time(self.wait_slots),
-            f"{_format_signed(hours)} h",
+            f"{_format_signed(self.waiting_saved_hours)} h",
         )
 
     def _time(self, slots: float | None) -> str:

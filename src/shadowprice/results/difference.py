@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.job_history_text import pluralize
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.run_directory import Fields, RunData
@@ -32,6 +33,8 @@ class RunDiff(ShownAsTable):
     outcomes: pl.DataFrame
     only_first: list[str]
     only_second: list[str]
+    times: CapacityGain | None
+    """Differences in completion and waiting times; None if the slots have different lengths."""
 
     def short_table(self) -> ShortTable:
         """Return a table of the jobs with different results, the largest change first."""
@@ -78,6 +81,7 @@ class RunDiff(ShownAsTable):
             "policies": [info["policy"] for info in self._infos],
             "total_utility": [info["summary"]["total_utility"] for info in self._infos],
             "remarks": self.remarks,
+            "times": None if self.times is None else self.times.times(),
             "outcomes": self.outcomes.to_dicts(),
             "jobs": self.jobs.to_dicts(),
             "only_first": self.only_first,
@@ -125,6 +129,7 @@ def diff_runs(first: RunData, second: RunData) -> RunDiff:
         .sort("jobs", "outcome_a", "outcome_b", descending=[True, False, False])
     )
     present = [set(table["job"]) for table in tables]
+    slots = {info["cluster"]["slot_seconds"] for info in (first.info, second.info)}
     return RunDiff(
         first.info,
         second.info,
@@ -132,6 +137,7 @@ def diff_runs(first: RunData, second: RunData) -> RunDiff:
         outcomes,
         [name for name in tables[0]["job"] if name not in present[1]],
         [name for name in tables[1]["job"] if name not in present[0]],
+        CapacityGain.of("", {}, first, second) if len(slots) == 1 else None,
     )
 
 

@@ -40,6 +40,8 @@ class ClusterChange:
 
     added: tuple[tuple[str, int], ...] = ()
     """Numbers by the name of their entry in the cluster; empty for the cluster as it is."""
+    text: str = ""
+    """Label, if it was requested as an amount of a resource."""
 
     @classmethod
     def parse(cls, text: str, sign: int = 1, place: str = "--add") -> ClusterChange:
@@ -56,7 +58,8 @@ class ClusterChange:
     @property
     def label(self) -> str:
         """Name in tables."""
-        return " ".join(f"{count:+d} {name}" for name, count in self.added) or "as it is"
+        names = " ".join(f"{count:+d} {name}" for name, count in self.added)
+        return self.text or names or "as it is"
 
     @property
     def servers(self) -> int:
@@ -87,21 +90,22 @@ class CapacityRequest:
             requests.append(cls(int(match[2]), match[1]))
         return requests
 
-    def changes(self, entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, ClusterChange]]:
-        """Return a change, with its text, for each type of server that provides the resource.
+    def changes(self, entries: Sequence[Mapping[str, Any]]) -> list[ClusterChange]:
+        """Return a change for each type of server that provides the resource.
 
-        Servers are added whole, so that the amount may be larger than requested.
+        Servers are added whole, so that the amount may be larger than requested. Of entries that
+        differ in name and count only, the first one stands for all, unless another is named.
         """
         provided = [
             (str(entry["name"]), resource, parse_amount(amount))
-            for entry in entries
+            for entry in _without_repeated(entries, self.name)
             for resource, amount in entry["capacity"].items()
         ]
         if self.name is None:
-            chosen = [item for item in provided if is_device(item[1])]
+            chosen = _without_totals([item for item in provided if is_device(item[1])])
         else:
             chosen = [item for item in provided if item[0] == self.name and is_device(item[1])]
-            chosen = chosen or [item for item in provided if item[1] == self.name]
+            chosen = _without_totals(chosen) or [item for item in provided if item[1] == self.name]
         chosen = [item for item in chosen if item[2].value and item[2].dimension is Dimension.COUNT]
         if not chosen:
             what = "GPUs" if self.name is None else quote_for_display(self.name)
@@ -119,14 +123,34 @@ class CapacityRequest:
             total = servers * amount.value / MILLI
             noun = "server" if servers == 1 else "servers"
             text = f"+{total:g} {resource} ({servers} {entry_name} {noun})"
-            changes.append((text, ClusterChange(((entry_name, servers),))))
+            changes.append(ClusterChange(((entry_name, servers),), text))
         return changes
+
+
+def _without_repeated(
+    entries: Sequence[Mapping[str, Any]], name: str | None
+) -> list[Mapping[str, Any]]:
+    """Leave out entries that differ from an earlier one in name and count only, except ``name``."""
+    seen: list[dict[str, Any]] = []
+    kept = []
+    for entry in entries:
+        rest = {key: value for key, value in entry.items() if key not in {"name", "count"}}
+        if rest not in seen or entry["name"] == name:
+            seen.append(rest)
+            kept.append(entry)
+    return kept
+
+
+def _without_totals(provided: list[tuple[str, str, Any]]) -> list[tuple[str, str, Any]]:
+    """Leave out the total of all types of GPU, which a live service's servers state too."""
+    typed = {entry for entry, resource, _ in provided if resource != "gpu"}
+    return [item for item in provided if item[1] != "gpu" or item[0] not in typed]
 
 
 def capacity_changes(
     texts: Sequence[str], entries: Sequence[Mapping[str, Any]]
-) -> list[tuple[str, ClusterChange]]:
-    """Return the changes that ``--more`` requests, each with its text."""
+) -> list[ClusterChange]:
+    """Return the changes that ``--more`` requests."""
     requests = [request for text in texts for request in CapacityRequest.parse(text)]
     return list(
         dict.fromkeys(change for request in requests for change in request.changes(entries))
@@ -144,6 +168,7 @@ _GAINS: Final = (
     MetricDefinition("gain", "gain", _unread, 1),
     MetricDefinition("gain_per_server", "gain a server", _unread, 1),
     MetricDefinition("gain_per_cost", "gain a cost", _unread, 1),
+    MetricDefinition("waiting_saved_hours", "hours of waiting saved", _unread, 1),
 )
 
 
@@ -157,7 +182,9 @@ class WhatIfResult:
     and the metrics by key. ``gain`` is the utility beyond that of the cluster as it is, under the
     same policy and seed; ``gain_per_server`` divides it by the servers. If servers have costs,
     ``gain_per_cost`` divides it by the additional cost of the cluster (saved, with fewer servers).
-    It is null if a run ended so much earlier that more servers cost less, or fewer cost more."""
+    It is null if a run ended so much earlier that more servers cost less, or fewer cost more.
+    ``waiting_saved_hours`` is the waiting time (from submission to first start) that jobs which ran
+    in both were spared, summed over these jobs."""
 
     def of(self, change: ClusterChange, policy: str) -> pl.DataFrame:
         """Return the rows of a change under a policy, seed by seed."""
@@ -226,6 +253,7 @@ def whatif(
     rows: list[dict[str, Any]] = []
     for seed in seeds:
         infos: list[Fields] = []
+        before: dict[str, RunData] = {}  # runs on the cluster as it is, by label of the policy
         for change in clusters:
             scenario, _ = source.scenario(seed, dict(change.added))
             for choice in choices:
@@ -234,6 +262,8 @@ def whatif(
                 run = run_policy(scenario, choice, stop=stop)
                 if run.info["partial"]:
                     raise KeyboardInterrupt
+                as_is = before.setdefault(choice.label, run)
+                difference = CapacityGain.of(change.label, dict(change.added), as_is, run)
                 rows.append(
                     {
                         "change": change.label,
@@ -241,6 +271,7 @@ def whatif(
                         "policy": choice.label,
                         "seed": seed,
                         **read_metrics(run.info),
+                        "waiting_saved_hours": difference.waiting_saved_hours,
                     }
                 )
                 infos.append(run.info)
@@ -249,6 +280,7 @@ def whatif(
             row[RESTRICTED] = restricted_mean_until(info, latest)
     schema = typed_columns("change servers:i policy seed:i")
     schema |= {metric.key: pl.Float64() for metric in OVER_SEEDS}
+    schema["waiting_saved_hours"] = pl.Float64()
     frame = pl.DataFrame(rows, schema=schema, orient="row")
     return WhatIfResult(clusters, _with_gains(frame))
 
@@ -276,18 +308,16 @@ def _with_gains(frame: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def check_larger(
-    source: ScenarioSource, changes: Sequence[tuple[str, ClusterChange]], seed: int
-) -> None:
+def check_larger(source: ScenarioSource, changes: Sequence[ClusterChange], seed: int) -> None:
     """Build the larger clusters, so that an invalid one is an error before hours of runs."""
-    for _, change in changes:
+    for change in changes:
         source.scenario(seed, dict(change.added))
 
 
 def run_with_more(
     source: ScenarioSource,
     choices: Sequence[PolicyChoice],
-    changes: Sequence[tuple[str, ClusterChange]],
+    changes: Sequence[ClusterChange],
     before: Sequence[RunData],
     seed: int,
     *,
@@ -296,13 +326,12 @@ def run_with_more(
 ) -> tuple[list[CapacityGain], RunData | None]:
     """Run every policy with every change; return the gains, and the interrupted run or None.
 
-    ``changes`` have a text each. ``before`` has the runs of the policies on the cluster as it is,
-    with the same seed.
+    ``before`` has the runs of the policies on the cluster as it is, with the same seed.
     """
     by_policy = {run.policy: run for run in before}
     gains: list[CapacityGain] = []
-    for text, change in changes:
-        servers = dict(change.added)
+    for change in changes:
+        text, servers = change.label, dict(change.added)
         larger, _ = source.scenario(seed, servers)
 
         def labelled(

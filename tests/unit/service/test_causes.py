@@ -93,8 +93,9 @@ def told(
     causes = found["causes"]
     assert sum(cause["share"] for cause in causes) == pytest.approx(1.0, abs=1e-3)
     assert causes == sorted(causes, key=lambda cause: -cause["seconds"])
+    early = state is not State.FINISHED and not found["late_seconds"]
     for cause in causes:
-        assert cause["cause"].replace("-", " ") in found["line"]
+        assert (cause["cause"].replace("-", " ") in found["line"]) is not early
     return found
 
 
@@ -153,6 +154,13 @@ def test_a_failure_costs_what_was_not_saved(tmp_path: Path) -> None:
     found = seconds(told(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
     assert found["failure"] >= 235.0
     assert found.get("overrun", 0.0) < 8.0
+
+
+def test_a_job_that_fails_early_was_not_late(tmp_path: Path) -> None:
+    fails = runs(start_seconds=(20.0,) * 3, fails_after=dict.fromkeys((1, 2, 3), 1.0))
+    line = told(tmp_path, fails, state=State.FAILED)["line"]
+    assert line.startswith("failed before its promise was kept (")
+    assert line.endswith(")")
 
 
 def test_the_log_of_a_failure_is_left_out_of_the_line(tmp_path: Path) -> None:

@@ -100,7 +100,10 @@ def test_another_policy_takes_over_though_the_file_is_gone(bench: _Bench, path: 
 def test_a_request_cannot_name_a_file(path: Path) -> None:
     now = PolicyChoice.named(f"{path}:FirstFit")
     with pytest.raises(InputError, match="unknown policy"):
-        parse_request(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now)
+        parse_request(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now, 0)
     wanted = WhatIfParameters(policy=now.name, set={"workers": "most"})
-    asked = parse_request(wanted, CLUSTER, now)
+    asked = parse_request(wanted, CLUSTER, now, 0)
     assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})
+    assert asked.settings == {"workers": "most"}
+    own = parse_request(WhatIfParameters(), CLUSTER, asked.choice, 0)
+    assert (own.choice, own.settings) == (asked.choice, {})

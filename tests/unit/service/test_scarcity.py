@@ -1,5 +1,6 @@
 """The scarcest resource for a job, and the kind of server that lacks it."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -77,6 +78,15 @@ def test_what_the_empty_cluster_lacks(
 ) -> None:
     found = scarcest(engine, "a", worker, workers={"min": minimum, "max": minimum})
     assert (found.resource, found.servers, found.never_text) == (resource, servers, text)
+
+
+def test_a_resource_that_no_server_has_any_more() -> None:
+    capacity = CLUSTER.capacity.copy()
+    capacity[:, CLUSTER.column["gpu"]] = 0  # the executor lost its GPUs
+    without = replace(CLUSTER, capacity=capacity)
+    engine = Engine(without, PolicyChoice("fifo").build(PolicyContext(without, (), None, 0)))
+    found = scarcest(engine, "a", {"gpu": 2})
+    assert found.never_text == "a worker needs 2 gpu, and no server has any"
 
 
 def test_what_running_jobs_leave(engine: Engine) -> None:

@@ -238,7 +238,7 @@ def compare(
 
 def _capacity_changes(
     texts: Sequence[str], source: ScenarioSource, seed: int, on: str
-) -> list[tuple[str, ClusterChange]]:
+) -> list[ClusterChange]:
     """Return the changes of ``--more``, after reading the larger clusters."""
     from shadowprice.simulator.whatif import capacity_changes, check_larger
 
@@ -251,7 +251,7 @@ def _capacity_changes(
 
 def _gains(
     cases: Sequence[_Case],
-    changes: Sequence[tuple[str, ClusterChange]],
+    changes: Sequence[ClusterChange],
     runs: Sequence[RunData],
     seed: int,
     stop: StopRequestObserver,

@@ -72,6 +72,8 @@ def _print(found: RunDiff, limit: int) -> None:
         f"{_format_gain(totals[1] - totals[0])}; {pluralize(better, 'job')} earned more, "
         f"{worse:,} less, {len(found.jobs) - better - worse:,} the same at another time"
     )
+    if found.times is not None and found.times.jobs:
+        print_line(found.times.waiting_text())
     if found.jobs.is_empty():
         return
     console.print()

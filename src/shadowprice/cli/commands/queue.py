@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from shadowprice.client import Client, Job, ServiceStatus
 
 OPEN = ("pending", "admitted", "standby", "running", "resizing")
+WAITING = ("pending", "admitted", "standby")  # `waiting` selects them all
 COLUMNS = [
     "NAME",
     "TENANT",
@@ -79,7 +80,7 @@ def queue(
         str,
         typer.Option(
             "--state",
-            help="Comma-separated states, or all.",
+            help="Comma-separated states, waiting (those in which nothing runs), or all.",
             metavar="STATES",
             show_default="those open: " + ", ".join(OPEN),
         ),
@@ -109,12 +110,7 @@ def queue(
     """
     from itertools import islice
 
-    states = () if state == "all" else tuple(part.strip() for part in state.split(",") if part)
-    for name in states:
-        if name not in STATES:
-            raise InputError(
-                Fault("--state", f"unknown state {name!r}", f"one of: {', '.join(STATES)}")
-            )
+    states = () if state == "all" else _parse_states(state, STATES, "unknown state {}")
     with connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
@@ -219,7 +215,9 @@ def cancel(
     state: Annotated[
         str | None,
         typer.Option(
-            "--state", help="Open jobs in these comma-separated states.", metavar="STATES"
+            "--state",
+            help="Open jobs in these comma-separated states; waiting: those in which nothing runs.",
+            metavar="STATES",
         ),
     ] = None,
     tenant: Annotated[
@@ -237,7 +235,7 @@ def cancel(
 
     shadowprice cancel resnet50-a
 
-    shadowprice cancel --tenant vision --state pending,standby
+    shadowprice cancel --tenant vision --state waiting
     """
     from shadowprice.results.job_history_text import pluralize
 
@@ -245,11 +243,8 @@ def cancel(
     if selected == bool(jobs):
         hint = "give names of jobs, or --all, --state or --tenant"
         raise InputError(Fault("JOB", "expected either names or a selection", hint))
-    states = OPEN if state is None else tuple(part.strip() for part in state.split(","))
-    for name in states:
-        if name not in OPEN:
-            hint = f"one of: {', '.join(OPEN)}"
-            raise InputError(Fault("--state", f"{name!r} is not a state of open jobs", hint))
+    message = "{} is not a state of open jobs"
+    states = OPEN if state is None else _parse_states(state, OPEN, message)
     with connect(server) as client:
         if selected:
             found: list[Job] = list(client.jobs(*states, tenant=tenant))
@@ -267,6 +262,21 @@ def cancel(
         print_json([job.record for job in cancelled])
     else:
         show(["NAME", "STATE"], [(job.name, job.state) for job in cancelled])
+
+
+def _parse_states(text: str, known: tuple[str, ...], message: str) -> tuple[str, ...]:
+    """Parse comma-separated states; ``message`` is that of an error, with ``{}`` for the state."""
+    states: list[str] = []
+    for part in text.split(","):
+        name = part.strip()
+        if name == "waiting":
+            states += WAITING
+        elif name in known:
+            states.append(name)
+        elif name or known == OPEN:
+            hint = f"one of: {', '.join(('waiting', *known))}"
+            raise InputError(Fault("--state", message.format(repr(name)), hint))
+    return tuple(dict.fromkeys(states))
 
 
 def _cancel(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> list[Job]:

@@ -60,6 +60,16 @@ def whatif(
             autocompletion=complete_servers,
         ),
     ] = None,
+    more: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--more",
+            help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn, "
+            "gpu/a100=8 or cpu=64 of one. Repeatable.",
+            rich_help_panel=o.WHAT,
+            metavar="[NAME=]AMOUNT",
+        ),
+    ] = None,
     policy: Annotated[
         list[str] | None,
         typer.Option(
@@ -106,11 +116,11 @@ def whatif(
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
-    """Compute the utility that a workload would have earned with more or fewer servers.
+    """Compute what a workload would have earned and waited with more or fewer servers.
 
-    Without --add and --remove, add one server of each kind in turn, which shows its marginal value.
-    With --server, the workload is that submitted to a live service in the last days, and the
-    service simulates it in the background.
+    Without --add, --remove and --more, add one server of each kind in turn, which shows its
+    marginal value. With --server, the workload is that submitted to a live service in the last
+    days, and the service simulates it in the background.
 
     [bold]Examples[/bold]
 
@@ -120,16 +130,19 @@ def whatif(
 
     shadowprice whatif --trace 'philly:philly.csv.gz?limit=2000' --remove gpu:1 --seeds 5
 
-    shadowprice whatif --server local --days 30 --add gpu:2
+    shadowprice whatif --server local --days 30 --more 8
     """
     if server is not None or days is not None:
         reject_workload_with_server(workload, seeds)
         named_policies = _choices_for_service(policy, params, set_)
         changes = parse_changes(add, remove)
-        code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
+        code = ask_service(
+            server, changes, more or (), named_policies, days or 7.0, output, quiet=quiet
+        )
         raise typer.Exit(code)
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.trials import seeds_from
+    from shadowprice.simulator.whatif import capacity_changes
     from shadowprice.simulator.whatif import whatif as run_whatif
 
     choices = o.policy_choices(policy or [DEFAULT_POLICY], params, set_)
@@ -137,6 +150,8 @@ def whatif(
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
+    if more:
+        changes += capacity_changes(more, source.server_entries(chosen[0]))
     announce_compiling(quiet)
     clusters = 1 + len(set(changes) or source.kinds(chosen[0]))
     started = itertools.count()

@@ -97,7 +97,8 @@ class PartlyEnded:
     """Report that workers of a running generation exited 0, while others have not ended.
 
     It is emitted if that lasts for some seconds, and again when more workers have exited. ``at`` is
-    in seconds since 1970. ``ended`` and ``running`` are names of workers.
+    when the first exit was seen, in seconds since 1970. ``ended`` and ``running`` are names of
+    workers.
     """
 
     job: str

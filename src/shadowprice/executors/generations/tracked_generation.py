@@ -176,7 +176,8 @@ class TrackedGeneration:
             self._uneven_since = now
         if now - self._uneven_since < UNEVEN_END_SECONDS:
             return None
-        return PartlyEnded(self.job, self.number, time.time(), ended, running)
+        since = time.time() - (now - self._uneven_since)
+        return PartlyEnded(self.job, self.number, since, ended, running)
 
     def _end(self) -> Ended | StartRefused | None:
         ended = float(self.state.get("at", 0.0))

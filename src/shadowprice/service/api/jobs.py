@@ -441,7 +441,7 @@ async def resubmit(
         message = f"{quote_for_display(body.name)} is the name of the job itself"
         raise InputError(Fault("body.name", message, "use a new name"))
     if view.state.open and not cancel:
-        raise ProblemError("conflict", f"job {view.name!r} is {view.state}; cancel it first")
+        raise ProblemError("conflict", f"job {view.name!r} is {view.state}; requeue it instead")
     stored = await service.read(lambda connection: store_queries.job(connection, view.key))
     assert stored is not None  # a job that is visible is stored until it is purged
     labels = {

@@ -251,9 +251,9 @@ async def ask_whatif(
     del caller
     driver = service.writing
     cluster, now = driver.published.servers.cluster, driver.clock.now()
-    question = parse_request(parameters, cluster, service.choice)
-    since = now - int(question.days * 86_400 * SECOND)
-    jobs = await service.read(lambda connection: workload(connection, since))
+    question = parse_request(parameters, cluster, service.choice, now)
+    since = question.at - int(question.days * 86_400 * SECOND)
+    jobs = await service.read(lambda connection: workload(connection, since, question.at))
     return service.whatifs.ask(question, cluster, jobs, service.choice, now).to_resource()
 
 

@@ -36,6 +36,7 @@ from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
 from shadowprice.service.state.operations import UpdateServers
+from shadowprice.service.state.prices import build_server_classes
 
 router = api_router("/v1", "servers")
 
@@ -66,6 +67,12 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
     published = service.writing.published
     servers = published.servers
     cluster = servers.cluster
+    kinds = build_server_classes(cluster)
+    kind_of = {
+        row: name
+        for name, rows in zip(kinds.names, kinds.rows, strict=True)
+        for row in rows.tolist()
+    }
     jobs: dict[str, list[ServerJob]] = {}
     for name, order in published.running.items():
         view = published.jobs.get(name)
@@ -83,6 +90,7 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
     return [
         Server(
             name=name,
+            kind=kind_of[row],
             role=cluster.roles[row].value,
             state="drained"
             if name in servers.drained

@@ -152,6 +152,8 @@ def _line(view: JobView, late_seconds: float, delays: Sequence[PromiseCause]) ->
     else:
         reason = f" ({first_line(view.reason['message'])})" if view.reason else ""
         head = f"{view.state.value} before its promise was kept{reason}"
+        if not late_seconds:
+            return head  # it was not late yet, so no delay broke the promise
     return f"{head}: {', '.join(parts)}" if parts else f"{head}; no delay was recorded"
 
 

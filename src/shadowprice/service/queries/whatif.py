@@ -1,12 +1,14 @@
 """What-if runs: simulations of the recent jobs on other servers, or under another policy.
 
 A run continues in the background. It simulates the submitted jobs twice, on the cluster as it is
-and changed, each in a process with low priority.
+and changed, each in a process with low priority. The next run about the same jobs repeats only the
+second simulation.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import logging
 import sys
@@ -14,23 +16,31 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import yaml
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 from sqlalchemy import Connection, select
 
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, format_amount, parse_duration
+from shadowprice.core.budget import parse_timestamp
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.moments import parse_moment_ahead
-from shadowprice.core.specs.fields import Name, Positive, StrictSpec
+from shadowprice.core.specs.fields import Name, Positive, StrictSpec, as_validator
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.rest.monitoring import WhatIf, WhatIfProgress, WhatIfQuestion, WhatIfState
+from shadowprice.rest.monitoring import (
+    WhatIf,
+    WhatIfProgress,
+    WhatIfQuestion,
+    WhatIfState,
+    WhatIfTimes,
+)
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.prices import build_server_classes
@@ -43,6 +53,9 @@ MAX_JOBS: Final = 20_000  # maximum number of simulated jobs, newest first
 MAX_DAYS: Final = 366  # maximum number of days to look back
 
 MAX_SERVERS: Final = 10_000  # maximum number of servers of a kind to add or remove
+
+NICENESS: Final = 5
+"""Niceness of simulations: beside one busy process they get a quarter of a core, not a tenth."""
 
 MAX_KEPT_RUNS: Final = 50
 MAX_QUEUED_RUNS: Final = 10
@@ -58,6 +71,8 @@ REPORTED_METRICS: Final = (
 )
 """Summary values that are reported of each simulation, if it has them."""
 
+RUN: Final = "run"  # name of the run directory of a simulation
+
 _START: Final = "from shadowprice.cli.main import run; run()"
 
 
@@ -66,8 +81,10 @@ class WhatIfRequest:
     """Request of a what-if run."""
 
     days: float  # to look back
+    at: int  # end of these days, in nanoseconds since 1970
     servers: Mapping[str, int]  # number to add, or to remove if negative, by kind
     choice: PolicyChoice  # policy on the changed cluster
+    settings: Mapping[str, Any]  # its parameters that differ from the service's
 
 
 @dataclass(slots=True)
@@ -81,6 +98,7 @@ class WhatIfRun:
     done: int = 0  # completed simulations, of two
     jobs: int = 0  # number of simulated jobs
     results: dict[str, Any] = field(default_factory=dict)  # summaries ``as_is`` and ``changed``
+    times: WhatIfTimes | None = None
     reason: str = ""  # why it failed
     task: asyncio.Task[None] | None = None
 
@@ -98,21 +116,48 @@ class WhatIfRun:
             jobs=self.jobs,
             question=WhatIfQuestion(
                 days=self.question.days,
+                at=to_datetime(self.question.at),
                 servers=dict(self.question.servers),
                 policy=self.question.choice.name,
-                set=dict(self.question.choice.settings),
+                set=dict(self.question.settings),
             ),
             as_is=self.results.get("as_is"),
             changed=self.results.get("changed"),
             gain=gain,
+            times=self.times,
             reason=self.reason or None,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AsIsRun:
+    """Simulation of some jobs on the cluster as it is, kept for the next question about them."""
+
+    digest: bytes  # of the jobs and the cluster
+    summary: dict[str, Any]
+    kept: tempfile.TemporaryDirectory[str]
+
+    @property
+    def folder(self) -> Path:
+        """Directory of its files."""
+        return Path(self.kept.name)
+
+    @property
+    def jobs(self) -> Path:
+        """Job file."""
+        return self.folder / "jobs.jsonl"
+
+    @property
+    def run(self) -> Path:
+        """Run directory."""
+        return self.folder / RUN
 
 
 class WhatIfParameters(StrictSpec):
     """A what-if run to start: servers to add or remove by kind, or another policy."""
 
     days: Annotated[Positive, Field(le=MAX_DAYS)] = 7.0
+    at: Annotated[datetime, BeforeValidator(as_validator(parse_timestamp))] | None = None
     servers: dict[Name, Annotated[int, Field(ge=-MAX_SERVERS, le=MAX_SERVERS)]] = Field(
         default_factory=dict
     )
@@ -121,9 +166,9 @@ class WhatIfParameters(StrictSpec):
 
 
 def parse_request(
-    parameters: WhatIfParameters, cluster: Cluster, now: PolicyChoice
+    parameters: WhatIfParameters, cluster: Cluster, current: PolicyChoice, now: int
 ) -> WhatIfRequest:
-    """Validate the parameters of a request; ``now`` is the service's policy.
+    """Validate the parameters of a request; ``current`` is the service's policy.
 
     Raise `InputError` if a kind of server, a count, the policy or a parameter is invalid.
     """
@@ -144,14 +189,18 @@ def parse_request(
         faults.append(Fault("body.servers", "no server remains"))
     if faults:
         raise InputError(faults)
-    policy, settings = parameters.policy or now.name, parameters.set
+    policy, settings = parameters.policy or current.name, parameters.set
     if settings is None:
-        settings = dict(now.settings) if parameters.policy is None else {}
+        settings = dict(current.settings) if parameters.policy is None else {}
     # A request names a registered policy or that of the service: it can't name a file to execute.
-    choice = now if policy == now.name else PolicyChoice(policy)
+    choice = current if policy == current.name else PolicyChoice(policy)
     choice = replace(choice, settings=settings)
     choice.parameters()
-    return WhatIfRequest(parameters.days, servers, choice)
+    end = to_datetime(now) if parameters.at is None else min(to_datetime(now), parameters.at)
+    at = max(0, (end - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1) * 1_000)
+    own = current.settings if choice.name == current.name else {}
+    changed = {key: value for key, value in settings.items() if own.get(key) != value}
+    return WhatIfRequest(parameters.days, at, servers, choice, changed)
 
 
 def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> dict[str, Any]:
@@ -200,12 +249,12 @@ def _seconds(span: Fraction) -> str:
     return f"{float(span):.9f}".rstrip("0").rstrip(".") + "s"
 
 
-def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
-    """Return the jobs submitted since a moment, as records of a job file."""
+def workload(connection: Connection, since: int, until: int) -> list[dict[str, Any]]:
+    """Return the jobs submitted between two moments, as records of a job file."""
     table = tables.jobs
     rows = connection.execute(
         select(table.c.id, table.c.key, table.c.spec, table.c.submitted)
-        .where(table.c.submitted >= since)
+        .where(table.c.submitted >= since, table.c.submitted <= until)
         .order_by(table.c.id.desc())
         .limit(MAX_JOBS)
     ).all()
@@ -241,6 +290,7 @@ class WhatIfRunner:
     def __init__(self) -> None:
         self._runs: dict[int, WhatIfRun] = {}
         self._turn = asyncio.Lock()
+        self._as_is: AsIsRun | None = None
 
     def all(self) -> list[WhatIfRun]:
         """Return the runs in memory, newest first."""
@@ -287,9 +337,10 @@ class WhatIfRunner:
             run.state = "cancelled"
 
     async def close(self) -> None:
-        """Cancel all runs."""
+        """Cancel all runs, and delete their files."""
         for run in self._runs.values():
             await self.cancel(run)
+        self._forget()
 
     async def _run(
         self,
@@ -301,33 +352,73 @@ class WhatIfRunner:
         async with self._turn:
             run.state = "running"
             try:
-                with tempfile.TemporaryDirectory(prefix="shadowprice-whatif-") as name:
-                    folder = Path(name)
-                    lines = "".join(json.dumps(record) + "\n" for record in jobs)
-                    (folder / "jobs.jsonl").write_text(lines)
-                    for key, servers, choice in (
-                        ("as_is", {}, current),
-                        ("changed", run.question.servers, run.question.choice),
-                    ):
-                        path = folder / f"{key}.yaml"
-                        path.write_text(yaml.safe_dump(modified_cluster_document(cluster, servers)))
-                        # The file may have changed since the service read it.
-                        fixed = choice.with_file_in(folder)
-                        run.results[key] = await _simulate(folder, path, fixed)
-                        run.done += 1
+                as_is = await self._simulate_as_is(cluster, jobs, current)
+                run.results["as_is"], run.done = as_is.summary, 1
+                with tempfile.TemporaryDirectory(prefix="changed-", dir=as_is.folder) as name:
+                    changed, choice = Path(name), run.question.choice
+                    document = modified_cluster_document(cluster, run.question.servers)
+                    summary = await _simulate(as_is.jobs, document, choice, changed)
+                    difference = await _shadowprice(
+                        "diff", str(as_is.run), str(changed / RUN), "-o", "json"
+                    )
+                run.results["changed"], run.done = summary, 2
+                run.times = WhatIfTimes(
+                    **{key: difference["times"][key] for key in WhatIfTimes.model_fields}
+                )
                 run.state = "done"
             except Exception as error:  # any error becomes the result of the run
                 is_expected = isinstance(error, OSError | ValueError | KeyError | ProblemError)
                 log.warning("what-if %d failed: %s", run.id, error, exc_info=not is_expected)
                 run.state, run.reason = "failed", str(error)
 
+    async def _simulate_as_is(
+        self, cluster: Cluster, jobs: Sequence[Mapping[str, Any]], current: PolicyChoice
+    ) -> AsIsRun:
+        """Return the simulation of the cluster as it is, which questions about equal jobs share."""
+        lines = "".join(json.dumps(record) + "\n" for record in jobs)
+        document = modified_cluster_document(cluster, {})
+        digest = hashlib.sha256(json.dumps([lines, document]).encode()).digest()
+        if self._as_is is not None and self._as_is.digest == digest:
+            return self._as_is
+        self._forget()
+        kept = tempfile.TemporaryDirectory(prefix="shadowprice-whatif-")
+        try:
+            path = Path(kept.name) / "jobs.jsonl"
+            path.write_text(lines)
+            summary = await _simulate(path, document, current, Path(kept.name))
+        except BaseException:
+            kept.cleanup()
+            raise
+        self._as_is = AsIsRun(digest, summary, kept)
+        return self._as_is
 
-async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[str, Any]:
-    """Run a simulation in a process with low priority, and return its summary."""
-    argv = ["simulate", "-c", str(cluster), "-j", str(folder / "jobs.jsonl")]
-    argv += [*choice.words(), "--skip-invalid", "-q", "-o", "json"]
+    def _forget(self) -> None:
+        if self._as_is is not None:
+            self._as_is.kept.cleanup()
+            self._as_is = None
+
+
+async def _simulate(
+    jobs: Path, cluster: Mapping[str, Any], choice: PolicyChoice, folder: Path
+) -> dict[str, Any]:
+    """Run a simulation, write its run directory into the folder, and return its summary."""
+    path = folder / "cluster.yaml"
+    path.write_text(yaml.safe_dump(cluster))
+    # The file may have changed since the service read it.
+    fixed = choice.with_file_in(folder)
+    argv = ["-c", str(path), "-j", str(jobs), *fixed.words(), "--skip-invalid"]
+    argv += ["--out", str(folder / RUN), "-q", "-o", "json"]
+    record = await _shadowprice("simulate", *argv)
+    summary = record["summary"]
+    summary["mean_jct"] = summary["jct"]["mean"]
+    return {"policy": choice.name} | {key: summary[key] for key in REPORTED_METRICS}
+
+
+async def _shadowprice(*argv: str) -> dict[str, Any]:
+    """Run a command in a process with low priority, and return the record that it prints."""
     process = await asyncio.create_subprocess_exec(
         "nice",
+        f"--adjustment={NICENESS}",
         sys.executable,
         "-c",
         _START,
@@ -346,6 +437,5 @@ async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[s
     if process.returncode:
         lines = errors.decode(errors="replace").strip().splitlines()
         raise ProblemError("conflict", lines[-1] if lines else "the simulation failed")
-    summary = json.loads(output)["summary"]
-    summary["mean_jct"] = summary["jct"]["mean"]
-    return {"policy": choice.name} | {key: summary[key] for key in REPORTED_METRICS}
+    record: dict[str, Any] = json.loads(output)
+    return record

@@ -40,7 +40,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
-from shadowprice.service.clock import SECOND
+from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
 from shadowprice.service.state.job_views import PARTLY_ENDED, JobView, State, view_changes
@@ -92,6 +92,15 @@ MAX_LISTED_WORKERS: Final = 8  # maximum names of workers in a message
 
 DurableReport = Started | StartRefused | Ended | InvalidProgress | PartlyEnded
 """A report that is applied by itself; progress reports are applied together."""
+
+
+def _time_limit(batch: Batch, job: Job, name: str) -> str:
+    """Return what else ends a job that hangs, for messages."""
+    if job.walltime is not None:
+        return f"otherwise its walltime of {batch.state.specs[name]['walltime']} ends it"
+    if job.max_overrun is not None:
+        return f"otherwise it ends after {job.max_overrun:g} times its stated time"
+    return "it has no walltime that ends it"
 
 
 def _list_names(names: Sequence[str]) -> str:
@@ -229,13 +238,17 @@ class RecordReports:
         if record is None or view is None or record.generation != generation:
             return
         have = "has" if len(report.running) == 1 else "have"
-        message = (
-            f"{_list_names(report.ended)} exited 0; {_list_names(report.running)} {have} not "
-            "ended, and the job ends with the last worker"
+        ended = f"{_list_names(report.ended)} exited 0"
+        rest = (
+            f"; {_list_names(report.running)} {have} not ended, and the job ends with the last "
+            f"worker. Cancel the job if it hangs: {_time_limit(batch, record.job, name)}"
         )
-        reason = {"code": PARTLY_ENDED, "message": message}
-        if name in batch.engine.running and view.reason != reason:
-            batch.update_view(name, reason=reason)
+        before = "" if view.reason is None else str(view.reason["message"])
+        # A restarted service sees the same exits at a later time.
+        is_known = before.startswith(f"{ended} at ") and before.endswith(rest)
+        if name in batch.engine.running and not is_known:
+            message = f"{ended} at {format_rfc3339(int(report.at * SECOND))}{rest}"
+            batch.update_view(name, reason={"code": PARTLY_ENDED, "message": message})
             batch.emit(PARTLY_ENDED, name, generation=generation, reason=message)
 
     def _apply_end(

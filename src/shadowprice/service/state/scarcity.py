@@ -32,7 +32,7 @@ class ScarceResource:
     process: str  # ``worker`` or ``parameter server``
     processes: int  # minimum number of them
     amount: str  # of the resource, for one process
-    largest: str  # amount that a server of the kind has
+    largest: str  # amount that a server of the kind has; empty if no server has any
     places: int  # processes that the empty servers of all kinds hold
 
     def record(self) -> dict[str, str]:
@@ -54,6 +54,8 @@ class ScarceResource:
     def never_text(self) -> str:
         """Why the empty cluster can't run the job."""
         noun = self.process if self.processes == 1 else f"{self.process}s"
+        if not self.largest:
+            return f"a {self.process} needs {self.amount} {self.resource}, and no server has any"
         if not self.places:
             return (
                 f"a {self.process} needs {self.amount} {self.resource}, and the largest "
@@ -115,6 +117,7 @@ def find_scarcest(
                 continue
             column = int(columns[scarcest])
             dimension = cluster.dimensions[column]
+            largest = format_amount(int(whole[scarcest]), dimension)
             best = (
                 rank,
                 ScarceResource(
@@ -123,7 +126,7 @@ def find_scarcest(
                     process,
                     count,
                     format_amount(int(units[scarcest]), dimension),
-                    format_amount(int(whole[scarcest]), dimension),
+                    largest if cluster.capacity[:, column].any() else "",
                     places,
                 ),
             )

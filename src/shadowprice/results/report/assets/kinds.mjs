@@ -61,12 +61,13 @@ const lines = {
     if (marks.length && series.length) {
       series[0].markLine = { silent: true, symbol: "none", lineStyle: { color: colours.text, type: "dashed", opacity: 0.6 }, data: marks };
     }
+    const above = marks.length && series.length && !d.percent ? 14 : 0; // the axis is named over the names of marks
     return {
-      grid: { ...GRID, top: d.percent ? 10 : 26 },
+      grid: { ...GRID, top: d.percent ? 10 : 26 + above },
       xAxis: d.slots ? chart.timeAxis(xs[0] ?? 0, last) : plainAxis(d, chart, xs[0] ?? 0, last),
       yAxis: {
         type: "value", max: d.y_high ?? null, splitNumber: chart.height < 180 ? 3 : 4, name: d.percent ? "" : d.y_label,
-        nameLocation: "end", nameGap: 10, nameTextStyle: { align: "left", color: colours.soft, fontSize: 11, padding: [0, 0, 0, -6] }, ...(d.y_high === 1 ? { interval: 0.25 } : {}), splitLine: { lineStyle: { color: colours.line } },
+        nameLocation: "end", nameGap: 10 + above, nameTextStyle: { align: "left", color: colours.soft, fontSize: 11, padding: [0, 0, 0, -6] }, ...(d.y_high === 1 ? { interval: 0.25 } : {}), splitLine: { lineStyle: { color: colours.line } },
         axisLabel: { color: colours.soft, fontSize: 11, formatter: d.percent ? (v) => percent(v) : tick },
       },
       tooltip: { ...tooltipOf(chart), trigger: "axis", formatter: (params) => lines.tip(d, params, chart) },

@@ -15,7 +15,7 @@ export const STATES = {
   resizing: { name: "resizing", colour: "c2", says: "moves from one placement to the next" },
   finished: { name: "finished", colour: "done", says: "done" },
   refused: { name: "refused", colour: "c4", says: "not taken in" },
-  failed: { name: "failed", colour: "c4", says: "gave up" },
+  failed: { name: "failed", colour: "c4", says: "ended with an error" },
   cancelled: { name: "cancelled", colour: "c7", says: "withdrawn" },
 };
 export const OPEN = ["pending", "admitted", "standby", "running", "resizing"];

@@ -54,7 +54,7 @@ export class CompareView {
   draw(curves) {
     const names = curves.map(({ job }) => job.name);
     this.shownNames = new Set(names).size < names.length ? this.names : names; // ids and tenants tell equal names apart
-    swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("span", { class: "key" }, element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name, job.id), badge(job.state))]));
+    swap(this.jobs, ...curves.flatMap(({ job }, at) => [element("span", { class: "key whole" }, element("i", { class: `swatch c${at}`, "aria-hidden": "true" }), jobLink(job.name, job.id), badge(job.state))]));
     const progress = curves.map(({ job, points }) => progressOf(job, points));
     const shares = curves.map(({ job, points }) => progressOf(job, counted(job, points)));
     const longest = Math.max(0, ...progress.flat().map(([x]) => x));
@@ -63,7 +63,7 @@ export class CompareView {
     const any = progress.some((line) => line.length > 1);
     swap(this.place, any ? null : empty("No progress yet", "The curves appear as soon as one of the jobs reports progress."));
     this.lines("progress", "Progress", "share of the work", shares.map((line, at) => scaled(line).map(([x, y]) => [x, curves[at].job.required ? Math.min(1, y / curves[at].job.required) : 0])), { percent: true, y_high: 1, x_label });
-    this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => scaled(throughputOf(CLOSED.includes(curves[at].job.state) ? line : line.slice(0, -1)))), { x_label });
+    this.lines("throughput", "Throughput", "mini-batches a second", progress.map((line, at) => scaled(throughputOf(ended(curves[at].job, line)))), { x_label });
     const metrics = curves.map(({ points }) => new Set(points.flatMap((point) => Object.keys(point.metrics))));
     const varies = (name) => curves.some(({ points }) => new Set(points.map((point) => point.metrics[name]).filter((value) => value !== undefined)).size > 1);
     const both = [...metrics[0]].filter((name) => metrics[1].has(name) && varies(name)).slice(0, METRICS);
@@ -93,6 +93,9 @@ export class CompareView {
 
   close() {}
 }
+
+/** Return a line of progress without its last point, the present or the end: no report shows the speed until then. */
+const ended = (job, line) => (CLOSED.includes(job.state) && line.length < 3 ? line : line.slice(0, -1));
 
 /** Return [minutes since its start, mini-batches] of a job, from 0 to now or its end; it never falls. */
 function progressOf(job, points) {

@@ -1,4 +1,4 @@
-// One job: its promise and progress, where it ran and will, what it measured, its story and its logs.
+// One job: its promise and progress, where it ran and will, what it measured, its history and its logs.
 
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
@@ -25,7 +25,7 @@ export class JobView {
     this.outlook = element("div", {});
     this.tiles = element("div", { class: "tiles" });
     this.paceHost = element("div", { class: "chart" });
-    this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, element("figcaption", {}, "What the job reported, and the pace that keeps the promise."));
+    this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, this.paceCaption = element("figcaption", {}));
     this.metrics = element("div", { class: "grid2" });
     this.constants = element("div", { class: "tiles", hidden: true });
     this.metricCharts = new Map();
@@ -69,7 +69,7 @@ export class JobView {
     const reason = job.reason?.message ?? "";
     const rest = reason.split("\n").slice(1);
     swap(this.place, element("p", { class: "soft under" }, job.tenant === null ? "of no tenant" : `of ${shown(job.tenant)}`, " · submitted ", when(job.submitted)),
-      reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "It gave up: " }[job.state] ?? ""), reasonOf(job)),
+      reason ? note(["refused", "failed"].includes(job.state) ? "bad" : "warn", element("p", {}, element("b", {}, { standby: "It waits: ", refused: "Refused: ", failed: "Failed: " }[job.state] ?? ""), reasonOf(job)),
         rest.length ? element("pre", { class: "tail" }, ...rest.flatMap((line) => [clean(line), element("br")])) : null) : null);
     if (job.obstacle) this.place.append(note("bad", element("p", {}, `${job.obstacle}.`)));
     if (job.broken_promise) this.place.append(note("warn", element("p", {}, element("b", {}, "The promise was not kept: "), `${job.broken_promise.line}.`)));
@@ -82,7 +82,7 @@ export class JobView {
     if (description.bars.length) this.whereChart = updated(this.whereChart, this.whereHost, description, this.app.charts);
     this.drawStory(told);
     this.drawGenerations(told.generations);
-    this.logs.know(told.generations, open);
+    this.logs.know(told.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
     if (!this.spec.childElementCount && job.spec) this.spec.replaceChildren(element("summary", {}, "What was submitted"), element("pre", { class: "log", tabindex: "0" }, ...JSON.stringify(job.spec, null, 2).split("\n").flatMap((line) => [line, element("br")])));
   }
 
@@ -150,6 +150,7 @@ export class JobView {
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
     this.pace.hidden = false;
+    this.paceCaption.textContent = `${seen.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
     this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true }, charts);
   }
 
@@ -194,7 +195,7 @@ export class JobView {
       rows.push({ ...newest[at], more: same > 3 ? same - 1 : 0 });
       if (same > 3) at += same - 1;
     }
-    swap(this.story, element("h2", {}, "Story"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
+    swap(this.story, element("h2", {}, "History"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
       when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
     count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full tells all.`) : null);
   }
@@ -316,8 +317,10 @@ class Logs {
       element("label", { for: "follow", class: "inline" }, this.following, " follow")), this.pre, this.told);
   }
 
-  know(generations, open) {
+  /** Show the newest generation; `failed` is the process to show first, or undefined for the first worker. */
+  know(generations, open, failed) {
     const started = generations.filter((one) => one.started);
+    this.failed = failed;
     this.open = open;
     this.node.hidden = !started.length || this.app.service.observes;
     if (this.node.hidden) return;
@@ -339,7 +342,8 @@ class Logs {
     const before = this.process.value;
     const names = [...Array.from({ length: Math.min(one.workers, 500) }, (_, at) => `worker-${at}`), ...Array.from({ length: Math.min(one.ps, 500) }, (_, at) => `ps-${at}`)];
     this.process.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
-    if (names.includes(before)) this.process.value = before;
+    const shown_ = before || this.failed;
+    if (names.includes(shown_)) this.process.value = shown_;
     this.end = this.start = null;
     this.text = "";
     this.pre.replaceChildren();

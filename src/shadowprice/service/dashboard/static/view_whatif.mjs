@@ -99,7 +99,7 @@ export class WhatifView {
       element("h2", {}, element("span", { class: `badge ${STATES[run.state]}` }, run.state), ` ${words(run.question, this.app.service.policy)}`),
       going(run) ? note("info", element("p", {}, `${run.progress.done} of ${run.progress.of} simulations are done. `, bar(share, `${run.progress.done} of ${run.progress.of} simulations done`, { wide: true })), button("End it", () => this.cancel(), { kind: "danger" })) : null,
       run.state === "failed" ? note("bad", element("p", {}, run.reason)) : null,
-      run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}`)),
+      run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), waited(run.times), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}${before?.arrived < run.jobs ? `; ${number(run.jobs - before.arrived)} fit no server and are left out` : ""}`)),
       rows.length ? table("Both simulations", columns, rows, { key: ([key]) => key }) : null,
       element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so only the requested change differs; gains are of whole runs, and a policy that decides otherwise can earn less with more."));
   }
@@ -112,6 +112,13 @@ export class WhatifView {
   close() {
     clearTimeout(this.timer);
   }
+}
+
+/** Return a tile of the waiting time that jobs were spared. */
+function waited(times) {
+  if (!times?.jobs) return null;
+  const mean = Math.round(times.mean_wait_seconds), hours = times.waiting_saved_hours;
+  return tile("Waiting saved", `${signed(hours)} h`, mean === 0 ? `as long on average, over ${number(times.jobs)} jobs that ran in both` : `${span(Math.abs(mean), 2)} ${mean < 0 ? "less" : "more"} a job, of the ${number(times.jobs)} that ran in both`);
 }
 
 const going = (run) => run.state === "waiting" || run.state === "running";
