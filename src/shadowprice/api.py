@@ -497,7 +497,7 @@ def open_run(folder: PathLike) -> Result:
 def _check_name(policy: object) -> None:
     if not isinstance(policy, str):
         hint = "write policy='oasis', parameters={...}"
-        raise InputError(Fault("policy", f"{policy!r} is no name", hint))
+        raise InputError(Fault("policy", f"expected a policy name, got {policy!r}", hint))
 
 
 def _seed(seed: Any) -> int:
@@ -530,7 +530,7 @@ def _lengths(text: object, advice_seconds: float | None) -> tuple[str, ...]:
 
 def _check_advice(seconds: float | None) -> None:
     if seconds is not None and not 0 <= seconds < float("inf"):
-        raise InputError(Fault("advice_seconds", f"{seconds!r} is no time", "write 60"))
+        raise InputError(Fault("advice_seconds", f"expected seconds, got {seconds!r}", "write 60"))
 
 
 def _source(

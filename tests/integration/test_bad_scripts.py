@@ -315,7 +315,7 @@ def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: Runnin
         line for line in told["lines"] if "an invalid progress report, which is ignored" in line
     ]
     assert "it is not a count; write the number of mini-batches since" in said
-    assert "nan is no number of mini-batches" in last_of(live, "confused")
+    assert "nan isn't a number of mini-batches" in last_of(live, "confused")
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
 
 
@@ -332,7 +332,7 @@ def last_of(live: RunningService, name: str) -> str:
     """Return what a job's story says of its end, once that was seen."""
 
     def lines() -> list[str]:
-        return [one for one in story(live, name)["lines"] if "ended" in one]
+        return [line for line in story(live, name)["lines"] if "ended" in line]
 
     wait_until(lambda: bool(lines()), lambda: story(live, name))
     return lines()[-1]

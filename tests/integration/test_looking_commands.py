@@ -116,19 +116,19 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
     assert answer.status == 0
     assert "note: the runs differ in their incidents input" in answer.err
     assert "cancelled under fifo" in answer.out
-    found = json.loads(call("diff", "run", "quiet", "-o", "json").out)
-    assert found["jobs"][0]["job"] == "gone"
-    assert found["jobs"][0]["gain"] == 5.0
+    result = json.loads(call("diff", "run", "quiet", "-o", "json").out)
+    assert result["jobs"][0]["job"] == "gone"
+    assert result["jobs"][0]["gain"] == 5.0
     rows = list(csv.DictReader(io.StringIO(call("diff", "run", "quiet", "-o", "csv").out)))
-    assert [row["job"] for row in rows] == [row["job"] for row in found["jobs"]]
+    assert [row["job"] for row in rows] == [row["job"] for row in result["jobs"]]
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("at", "run", "99"), "slot 99 is not in this run; it has slots 0 to"),
-        (("at", "run", "noon"), "SLOT: 'noon' is no slot; write a number from 0 on, or a time"),
-        (("at", "run", "--", "-1"), "SLOT: '-1' is no slot; write a number from 0 on, or a time"),
+        (("at", "run", "noon"), "SLOT: expected a slot, got 'noon'; write a number from 0 on"),
+        (("at", "run", "--", "-1"), "SLOT: expected a slot, got '-1'; write a number from 0 on"),
         (
             ("at", "run", "-1"),
             "'-1' is not a known option, and negative numbers are not valid here; see shadowprice",
@@ -137,13 +137,13 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
             ("jobs", "run", "-3.5"),
             "'-3' is not a known option, and negative numbers are not valid here",
         ),
-        (("at", "run", "1..2"), "'1..2' is no slot"),
-        (("at", "nowhere", "1"), "is no run directory"),
+        (("at", "run", "1..2"), "expected a slot, got '1..2'"),
+        (("at", "nowhere", "1"), "isn't a run directory"),
         (("jobs", "run", "--sort", "value,tennant"), "did you mean 'tenant'"),
-        (("jobs", "run", "--sort", "value,tennant"), "error: --sort: there is no column 'tennant'"),
-        (("jobs", "run", "--columns", "tennant"), "error: --columns: there is no column 'tennant'"),
+        (("jobs", "run", "--sort", "value,tennant"), "error: --sort: unknown column 'tennant'"),
+        (("jobs", "run", "--columns", "tennant"), "error: --columns: unknown column 'tennant'"),
         (("jobs", "run", "--arrived", "9..2"), "ends before it begins"),
-        (("diff", "run", "nowhere"), "is no run directory"),
+        (("diff", "run", "nowhere"), "isn't a run directory"),
     ],
 )
 def test_wrong_calls_are_told(call: Call, words: tuple[str, ...], said: str) -> None:

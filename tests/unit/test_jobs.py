@@ -65,7 +65,7 @@ def test_what_is_no_count_is_not_reported_and_said_once(
         assert not jobs.report(count, loss=0.5)
     assert list(inside.iterdir()) == []
     said = capsys.readouterr().err
-    assert said == "shadowprice: nan is no number of mini-batches: none that is not is reported\n"
+    assert said == "shadowprice: nan isn't a number of mini-batches; no progress is reported\n"
     assert jobs.report(1e12)
 
 

@@ -28,7 +28,7 @@ class SseDecoder:
             if self._data:
                 record = json.loads("\n".join(self._data))
                 if not isinstance(record, dict):
-                    raise ValueError("an event's data is no object")
+                    raise ValueError("an event's data isn't an object")
                 if self._number is None:  # the event isn't stored, so the record is its data
                     record = {"kind": self._kind, "data": record}
                 else:

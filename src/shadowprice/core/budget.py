@@ -71,17 +71,17 @@ def parse_timestamp(value: object) -> datetime:
         try:
             value = datetime.fromisoformat(value) if len(value) > 10 else date.fromisoformat(value)
         except ValueError as error:
-            raise InputError(f"{quote_for_display(value)} is no moment; {hint}") from error
+            raise InputError(f"expected a time, got {quote_for_display(value)}; {hint}") from error
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise InputError(f"{value.isoformat()} has no time zone; {hint}")
         try:
             return value.astimezone(UTC)
         except OverflowError as error:
-            raise InputError(f"{value.isoformat()} is no moment; {hint}") from error
+            raise InputError(f"{value.isoformat()} is out of range; {hint}") from error
     if isinstance(value, date):
         return datetime.combine(value, time(), UTC)
-    raise InputError(f"{quote_for_display(value)} is no moment; {hint}")
+    raise InputError(f"expected a time, got {quote_for_display(value)}; {hint}")
 
 
 def format_points(units: int) -> str:

@@ -67,4 +67,4 @@ class Quote:
                     refusal.cost,
                     refusal=refusal,
                 )
-        raise TypeError(f"{decision.tag} is no answer to an arrival")
+        raise TypeError(f"expected Commit, Queue or Reject after an arrival, got {decision.tag}")

@@ -29,7 +29,7 @@ def check_bag(
     """
     bag = record.job.bag
     if bag is None:
-        raise PolicyError(f"{record.story()}: committed with copies, but it is no bag of tasks")
+        raise PolicyError(f"{record.story()}: committed with copies, but it isn't a bag of tasks")
     if not len(plan):
         raise PolicyError(f"{record.story()}: committed to an empty schedule")
     last = record.job.arrival + bag.slots - 1
@@ -59,7 +59,8 @@ def _check_tasks(record: JobRecord, bag: Bag, copies: Sequence[TaskCopies]) -> i
     task_counts = np.zeros(len(bag.groups), dtype=np.int64)
     for entry in copies:
         if not 0 <= entry.group < len(task_counts) or entry.tasks < 1 or entry.copies < 1:
-            raise PolicyError(f"{record.story()}: {tuple(entry)} are no copies of its tasks")
+            message = f"{tuple(entry)} doesn't describe copies of its tasks"
+            raise PolicyError(f"{record.story()}: {message}")
         task_counts[entry.group] += entry.tasks
     if tuple(task_counts.tolist()) != record.tasks_left:
         raise PolicyError(
@@ -77,7 +78,7 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     """
     bag, placement = record.job.bag, decision.placement
     if bag is None:
-        raise PolicyError(f"{record.story()}: placed with copies, but it is no bag of tasks")
+        raise PolicyError(f"{record.story()}: placed with copies, but it isn't a bag of tasks")
     if not placement.servers:
         raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
     last = record.job.arrival + bag.slots - 1

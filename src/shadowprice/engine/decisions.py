@@ -41,7 +41,7 @@ def apply_decision(state: EngineState, decision: Decision) -> list[Command]:
         return [Decided(state.slot, decision)]
     apply = _APPLY.get(type(decision))
     if apply is None:
-        raise PolicyError(f"{decision!r} is no decision")
+        raise PolicyError(f"expected a decision, got {decision!r}")
     name = decision.job
     record = state.open_jobs.get(name)
     if record is None:

@@ -252,7 +252,7 @@ class Engine:
             raise EventError("an event is being decided; settle it first")
         handler = HANDLERS.get(type(event))
         if handler is None:
-            raise EventError(f"{event!r} is no event")
+            raise EventError(f"expected an event, got {event!r}")
         check_event(state, event)
         session.begin_event(script)
         state.begin_event()

@@ -197,7 +197,7 @@ class _Reader(pickle.Unpickler):
         package = module.partition(".")[0]
         if package in {"shadowprice", "numpy", self._package} or (module, name) in _PLAIN:
             return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is no part of a memory")
+        raise pickle.UnpicklingError(f"{module}.{name} isn't allowed in a policy state")
 
     def _open_job(self, name: str) -> Job:
         return self._jobs[name]

@@ -326,7 +326,7 @@ def decision_from_record(record: Mapping[str, Any], index: Mapping[str, int]) ->
         case Charge.tag:
             amounts = record["amounts"]
             return Charge(job, record["slot"], record["payer"], record["payee"], amounts)
-    raise ValueError(f"{record['decide']!r} is no decision")
+    raise ValueError(f"unknown decision {record['decide']!r}")
 
 
 def schedule_record(plan: Schedule, names: Sequence[str]) -> Fields:

@@ -107,7 +107,7 @@ def advice_lines(
     not tried.
     """
     label = "would do"
-    shown = [*_gentlest(job_advice.advice)]
+    shown = [*_smallest_work_changes(job_advice.advice)]
     for advice in shown:
         current = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
         text = f"{advice.key}: {advice.after} instead of {current} ({advice.change})"
@@ -122,7 +122,7 @@ def advice_lines(
     elif len(shown) > 1:
         yield "", "each on its own, and as little of it as suffices to 1 %"
     if job_advice.hopeless:
-        tried = ", ".join(_up_to(way) for way in job_advice.hopeless)
+        tried = ", ".join(_largest_tried_text(way) for way in job_advice.hopeless)
         yield "would not", tried
     if job_advice.left_out:
         keys = ", ".join(job_advice.left_out)
@@ -130,7 +130,7 @@ def advice_lines(
     yield "held fixed", job_advice.held
 
 
-def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
+def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
     """Yield all advice, but of changes to the amount of work only the smallest."""
     work = [item for item in advice if item.way == "work"]
     smallest = min(work, key=lambda item: 1 - int(item.after) / int(item.before), default=None)
@@ -139,5 +139,5 @@ def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
             yield item
 
 
-def _up_to(way: IneffectiveChange) -> str:
+def _largest_tried_text(way: IneffectiveChange) -> str:
     return f"{way.key} as far as {way.up_to}"

@@ -41,10 +41,10 @@ class SlotRange:
     last: int | None = None
 
     @classmethod
-    def parse(cls, text: str, slot_seconds: float, place: str) -> SlotRange:
+    def parse(cls, text: str, slot_seconds: float, location: str) -> SlotRange:
         """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
 
-        ``place`` is the location of the text in error messages.
+        ``location`` is the location of the text in error messages.
         """
         first, dots, last = text.partition("..")
         if not dots:
@@ -54,10 +54,10 @@ class SlotRange:
         except (InputError, ValueError) as error:
             hint = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
             raise InputError(
-                Fault(place, f"{quote_for_display(text)} is no range of slots", hint)
+                Fault(location, f"expected a range of slots, got {quote_for_display(text)}", hint)
             ) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
-            raise InputError(Fault(place, f"{text!r} ends before it begins"))
+            raise InputError(Fault(location, f"{text!r} ends before it begins"))
         return cls(*ends)
 
     def holds(self, column: str) -> pl.Expr:
@@ -70,10 +70,10 @@ class SlotRange:
         return inside
 
 
-def parse_slot(text: str, slot_seconds: float, place: str) -> int:
+def parse_slot(text: str, slot_seconds: float, location: str) -> int:
     """Parse a slot, given as a number or as a duration from the start.
 
-    ``place`` is the location of the text in error messages.
+    ``location`` is the location of the text in error messages.
     """
     try:
         slot = _slot(text, slot_seconds)
@@ -81,7 +81,7 @@ def parse_slot(text: str, slot_seconds: float, place: str) -> int:
         slot = None
     if slot is None:
         hint = "write a number from 0 on, or a time from the start such as 2h"
-        raise InputError(Fault(place, f"{quote_for_display(text)} is no slot", hint))
+        raise InputError(Fault(location, f"expected a slot, got {quote_for_display(text)}", hint))
     return slot
 
 
@@ -118,7 +118,7 @@ class JobFilter:
         if unknown is not None:
             hint = hint_for_unknown(unknown, OUTCOMES)
             raise InputError(
-                Fault("--outcome", f"there is no outcome {quote_for_display(unknown)}", hint)
+                Fault("--outcome", f"unknown outcome {quote_for_display(unknown)}", hint)
             )
         wanted = pl.lit(value=True)
         for column, patterns in (
@@ -161,17 +161,19 @@ OUTCOMES: Final = (
 )
 
 
-def select_columns(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns") -> list[str]:
+def select_columns(
+    jobs: pl.DataFrame, names: Sequence[str], location: str = "--columns"
+) -> list[str]:
     """Return the requested columns; ``all`` stands for every column.
 
-    ``place`` is the location of the request in error messages.
+    ``location`` is the location of the request in error messages.
     """
     if list(names) == ["all"]:
         return jobs.columns
     for name in names:
         if name not in jobs.columns:
             hint = hint_for_unknown(name, jobs.columns)
-            raise InputError(Fault(place, f"there is no column {quote_for_display(name)}", hint))
+            raise InputError(Fault(location, f"unknown column {quote_for_display(name)}", hint))
     return list(names)
 
 

@@ -199,7 +199,7 @@ def read_info(folder: Path) -> Fields:
     path = folder / RUN
     if not path.is_file():
         hint = "give the directory that `shadowprice simulate --out` wrote"
-        problem = "holds no run" if folder.is_dir() else "is no run directory"
+        problem = "contains no run" if folder.is_dir() else "isn't a run directory"
         raise InputError(Fault(str(folder), problem, hint))
     try:
         info = _load_info(path)
@@ -207,7 +207,7 @@ def read_info(folder: Path) -> Fields:
         if not isinstance(version, int) or isinstance(version, bool):
             raise TypeError("the format is a number")
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError(Fault(str(path), "is damaged", _AGAIN)) from error
+        raise InputError(Fault(str(path), "is damaged", _RERUN_HINT)) from error
     if version != FORMAT:
         raise InputError(
             Fault(
@@ -220,7 +220,7 @@ def read_info(folder: Path) -> Fields:
     return info
 
 
-_AGAIN: Final = "run the simulation again"
+_RERUN_HINT: Final = "run the simulation again"
 
 
 def _load_info(path: Path) -> Fields:
@@ -228,14 +228,14 @@ def _load_info(path: Path) -> Fields:
 
     Raises `ValueError` or `OSError` if it is unreadable, too large or not a JSON object.
     """
-    if path.stat().st_size > bounds.RUN_FILE.most:
+    if path.stat().st_size > bounds.RUN_FILE.maximum:
         raise ValueError(bounds.RUN_FILE.message(path.stat().st_size))
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
     except RecursionError as error:
         raise ValueError("is nested too deeply") from error
     if not isinstance(info, dict):
-        raise ValueError("is no object")  # callers catch ValueError for every kind of damage
+        raise ValueError("isn't an object")  # callers catch ValueError for every kind of damage
     return info
 
 
@@ -248,17 +248,17 @@ def _verify(folder: Path, info: Fields) -> None:
     files = info.get("files")
     if info.get("digest") != _record_digest(record) or not isinstance(files, dict):
         message = "is damaged: it is not as it was written"
-        raise InputError(Fault(str(folder / RUN), message, _AGAIN))
+        raise InputError(Fault(str(folder / RUN), message, _RERUN_HINT))
     # Files with a known name that were added after the run was written.
     added = sorted(
         name for name in FILES - {RUN, REPORT} - files.keys() if (folder / name).exists()
     )
     if added:
-        raise InputError(Fault(str(folder / added[0]), "is none of this run", "remove it"))
+        raise InputError(Fault(str(folder / added[0]), "isn't part of this run", "remove it"))
     for name, digest in files.items():
         path = folder / name
         if path.is_symlink() or not path.is_file():
-            raise InputError(Fault(str(path), "is missing or damaged", _AGAIN))
+            raise InputError(Fault(str(path), "is missing or damaged", _RERUN_HINT))
         try:
             actual = _digest(path)
         except OSError as error:
@@ -266,7 +266,7 @@ def _verify(folder: Path, info: Fields) -> None:
             raise InputError(Fault(str(path), message)) from error
         if actual != digest:
             message = "is damaged: it is not as it was written"
-            raise InputError(Fault(str(path), message, _AGAIN))
+            raise InputError(Fault(str(path), message, _RERUN_HINT))
 
 
 def _digest(path: Path) -> str:
@@ -290,7 +290,7 @@ def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
                     except (ValueError, RecursionError) as error:
                         raise InputError(Fault(f"{path}: line {number}", "is damaged")) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(Fault(str(path), "cannot be read", _AGAIN)) from error
+        raise InputError(Fault(str(path), "cannot be read", _RERUN_HINT)) from error
 
 
 def read_table(folder: Path, name: str) -> pl.DataFrame:

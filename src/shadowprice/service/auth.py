@@ -209,7 +209,7 @@ def read_token_file(path: Path) -> str | None:
             raise InputError(Fault(str(path), "can be read by others", f"run: chmod 600 {path}"))
         token = file.read(1_000).strip()
     if not token:
-        raise InputError(Fault(str(path), "holds no token", "remove it, and restart"))
+        raise InputError(Fault(str(path), "contains no token", "remove it, and restart"))
     return token
 
 

@@ -164,7 +164,7 @@ def time_zone(name: str) -> str:
     try:
         ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        message = f"{quote_for_display(name)} is no time zone"
+        message = f"unknown time zone {quote_for_display(name)}"
         raise InputError(Fault("timezone", message, "write one such as Europe/Berlin")) from error
     return name
 
@@ -253,7 +253,7 @@ def read_times(
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_absolute = bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any())
         return Times(seconds, seconds, is_absolute, pl.repeat(False, len(text), eager=True))
-    naive, offset = _naive(text, order, location)
+    naive, offset = _split_offset(text, order, location)
     shift = pl.Series("offset", offset)
     readings = []
     for ambiguous in ("earliest", "latest"):
@@ -280,7 +280,7 @@ def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
 
 
-def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
+def _split_offset(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
     """Return times without their offsets from UTC, and the offsets in seconds (null: none)."""
     suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
     offset = each(suffix, _offset_seconds, pl.Float64())

@@ -25,9 +25,9 @@ def test_paths_that_are_no_text_are_used_as_any_other(
     for words in (["explain", ODD, "first"], ["jobs", ODD], ["journal", ODD], ["report", ODD]):
         assert main(words) == 0, words
     assert main(["explain", ODD, ODD]) == 2
-    told = capsys.readouterr()
-    assert "there is no job" in told.err
-    assert r"half\udcff" in told.err
+    captured = capsys.readouterr()
+    assert "unknown job" in captured.err
+    assert r"half\udcff" in captured.err
 
 
 def test_a_word_that_must_be_text_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -40,6 +40,6 @@ def test_a_word_that_must_be_text_is_told(capsys: pytest.CaptureFixture[str]) ->
     "host", [ODD, "\N{COLLISION SYMBOL}", "münchen.example", "../..", "a" * 70]
 )
 def test_an_address_is_what_goes_over_the_wire(host: str) -> None:
-    with pytest.raises(InputError, match="is no address of a service"):
+    with pytest.raises(InputError, match="expected the URL of a service"):
         normalize_url(f"http://{host}")
     assert normalize_url("http://xn--mnchen-3ya.example/") == "http://xn--mnchen-3ya.example"

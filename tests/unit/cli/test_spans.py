@@ -9,8 +9,8 @@ from shadowprice.cli.main import main
     ("value", "told"),
     [
         ("3", "'3' is a duration without a unit"),
-        ("0s", "'0s' is no length of time; write "),
-        ("3 slots", "'3 slots' is no length of time; write "),
+        ("0s", "expected a duration, got '0s'; write "),
+        ("3 slots", "expected a duration, got '3 slots'; write "),
         ("-1d", "'-1d' is negative"),
     ],
 )

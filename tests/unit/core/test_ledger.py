@@ -7,7 +7,7 @@ import pytest
 
 from shadowprice.core.ledger import Ledger
 from shadowprice.core.schedule import Placement, Schedule
-from tests.support.workloads import cluster
+from tests.support.workloads import make_cluster
 
 HORIZON = 6
 
@@ -17,8 +17,8 @@ HORIZON = 6
 def test_the_window_shows_all_reservations_and_nothing_else(seed: int, places: bool) -> None:
     """Without placements, slots that enter the window aren't written."""
     rng = np.random.default_rng(seed)
-    on = cluster(3, 0, gpus=50, horizon=HORIZON)
-    ledger, worker = Ledger(on, HORIZON), on.demand({"gpu": 1000, "cpu": 100})
+    cluster = make_cluster(3, 0, gpus=50, horizon=HORIZON)
+    ledger, worker = Ledger(cluster, HORIZON), cluster.demand({"gpu": 1000, "cpu": 100})
 
     def reserve(name: str) -> None:
         slots = ledger.start + np.flatnonzero(rng.random(HORIZON) < 0.5)

@@ -62,9 +62,9 @@ def policy(seed: int, kind: str) -> Policy:
 
 def journal_of(path: Path, seed: int, kind: str = "planner") -> Engine:
     """Write the journal of a run; return the engine as it ended."""
-    on, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = world(seed)
     simulation = Simulation(
-        on,
+        cluster,
         jobs,
         policy(seed, kind),
         until=40,
@@ -96,7 +96,7 @@ def test_every_prefix_is_the_state_of_its_time(
 ) -> None:
     """Digests are taken as the run goes on, and each prefix of the journal leads to its own."""
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
-    on, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = world(seed)
     digests: list[str] = []
 
     class Digests(JournalObserver):
@@ -106,7 +106,7 @@ def test_every_prefix_is_the_state_of_its_time(
             digests.append(self._engine.state_digest())
 
     with Digests(path, kind) as writer:
-        Simulation(on, jobs, policy(seed, kind), until=40, incidents=incidents).run([writer])
+        Simulation(cluster, jobs, policy(seed, kind), until=40, incidents=incidents).run([writer])
     assert len(set(digests)) == len(digests)
     engine = JournalReader(path).header.engine()
     seen = []
@@ -140,7 +140,7 @@ def test_another_cluster_does_not_pass(tmp_path: Path) -> None:
     header["cluster"]["servers"][0][0] = "renamed"
     path.write_text("\n".join([json.dumps(header), *lines[1:], ""]))
     reader = JournalReader(path)
-    with pytest.raises(InputError, match=r"line \d+: is no event"):
+    with pytest.raises(InputError, match=r"line \d+: isn't a journal event"):
         replay(reader, reader.header.engine())
 
 
@@ -196,13 +196,13 @@ def test_a_line_cut_short_is_dropped_with_a_notice(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (lambda line: line[: len(line) // 2] + b"\n", "is no event of a journal"),
-        (lambda _: b"\n", "is no event of a journal"),
-        (lambda _: b"[]\n", "is no event of a journal"),
-        (lambda _: b"\xff\xfe\n", "is no text"),
+        (lambda line: line[: len(line) // 2] + b"\n", "isn't a journal event"),
+        (lambda _: b"\n", "isn't a journal event"),
+        (lambda _: b"[]\n", "isn't a journal event"),
+        (lambda _: b"\xff\xfe\n", "isn't UTF-8 text"),
         (lambda _: b"", r"is event \d+, but event \d+ is next"),
-        (lambda line: line.replace(b'"slot"', b'"slod"'), "is no event of a journal"),
-        (lambda line: line.replace(b'"event":"', b'"event":"X'), "is no event of a journal"),
+        (lambda line: line.replace(b'"slot"', b'"slod"'), "isn't a journal event"),
+        (lambda line: line.replace(b'"event":"', b'"event":"X'), "isn't a journal event"),
         (lambda line: line + line, r"is event \d+, but event \d+ is next"),
     ],
 )
@@ -223,9 +223,9 @@ def test_any_other_damage_is_an_error_with_its_place(
     [
         ('{"event":"SlotBegan","slot":0}\n', "unknown journal format None; expected 1"),
         ('{"journal":3}\n', "unknown journal format 3; expected 1"),
-        ('{"journal":1}\n', "is no header"),
-        ("", "is no header"),
-        ("[]", "is no header"),
+        ('{"journal":1}\n', "isn't a journal header"),
+        ("", "isn't a journal header"),
+        ("[]", "isn't a journal header"),
     ],
 )
 def test_what_is_no_journal_of_this_version_is_refused(
@@ -275,9 +275,9 @@ def test_the_command_shows_and_checks(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "SlotEnded" in shown
     assert "digests agree" in shown
     assert main(["journal", str(path), "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["events"] == engine.sequence
-    assert told["state_digest"] == engine.state_digest()
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["events"] == engine.sequence
+    assert captured["state_digest"] == engine.state_digest()
     with path.open("ab") as file:
         file.write(b'{"n":')
     assert main(["journal", str(path), "--no-check"]) == 0

@@ -22,7 +22,7 @@ def test_what_is_written_is_what_is_chosen() -> None:
 
 def test_its_own_parameters_go_before_shared_ones_and_its_label_stays() -> None:
     shared = {"prices": "online", "lower": {"rule": "a", "share": 1}}
-    chosen = PolicyChoice("oasis", {"lower": {"rule": "b"}}).over(shared)
+    chosen = PolicyChoice("oasis", {"lower": {"rule": "b"}}).merged_over(shared)
     assert chosen.settings == {"prices": "online", "lower": {"rule": "b", "share": 1}}
     assert chosen.label == "oasis lower={'rule': 'b'}"
     assert shared["lower"] == {"rule": "a", "share": 1}
@@ -30,7 +30,7 @@ def test_its_own_parameters_go_before_shared_ones_and_its_label_stays() -> None:
 
 def test_a_command_that_is_told_it_reads_the_same() -> None:
     settings = {"a": True, "b": {"c": 0.1, "d": "online"}, "e": [1, 2], "f": 4}
-    told = PolicyChoice("oasis", settings).words()
+    told = PolicyChoice("oasis", settings).argv()
     assert told[:2] == ["--policy", "oasis"]
     read = options.policy_settings(None, told[3::2], [policy_info("oasis")])["oasis"]
     assert read == {"a": "true", "b": {"c": "0.1", "d": "online"}, "e": [1, 2], "f": "4"}
@@ -44,7 +44,7 @@ def test_it_builds_what_it_names_or_says_what_is_wrong() -> None:
     assert choice.parameters().preset == "none"
     with pytest.raises(InputError, match=r"unknown policy 'oasys'.*did you mean 'oasis'"):
         PolicyChoice.parse("oasys")
-    with pytest.raises(InputError, match="--policy oasis: 'prices' is no parameter"):
+    with pytest.raises(InputError, match="--policy oasis: expected a parameter, got 'prices'"):
         PolicyChoice.parse("oasis?prices")
     with pytest.raises(InputError, match=r"policy optimum.*needs to know all jobs"):
         PolicyChoice("optimum").build(PolicyContext(on))

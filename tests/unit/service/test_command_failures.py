@@ -187,7 +187,7 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
         ),
         (
             {"command": ["SEED=1", "python", "x.py"]},
-            "no shell reads a list, so 'SEED=1' is no program; set SEED in run.env",
+            "no shell reads a list, so 'SEED=1' isn't a program; set SEED in run.env",
         ),
         (
             {"command": ["cd", "/data", "&&", "ls"]},

@@ -82,17 +82,17 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
     for file in files:
         for location, record in read_records(file):
             if not isinstance(record, Mapping):
-                raise InputError(Fault(location, "is no job", "write `name: ...` and so on"))
+                raise InputError(Fault(location, "isn't a job", "write `name: ...` and so on"))
             place = location.rstrip(":")
             entries.append(Entry(place, with_absolute_deadline(record, place)))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
         missing = names - {entry.name for entry in entries}
         if missing:
-            raise InputError(Fault("--only", f"the files hold no job {min(missing)!r}"))
+            raise InputError(Fault("--only", f"the files contain no job {min(missing)!r}"))
         entries = [entry for entry in entries if entry.name in names]
     if not entries:
-        raise InputError(Fault(str(files[0]), "holds no job"))
+        raise InputError(Fault(str(files[0]), "contains no job"))
     return entries
 
 
@@ -275,8 +275,8 @@ def _record(
         lines = {} if script is None else {entry.name: entry.location for entry in script.options}
         raise InputError(
             [
-                Fault(f"{lines[fault.place]}: {fault.place}", fault.message, fault.hint)
-                if fault.place in lines
+                Fault(f"{lines[fault.location]}: {fault.location}", fault.message, fault.hint)
+                if fault.location in lines
                 else fault
                 for fault in error.faults
             ]
@@ -316,12 +316,12 @@ def _locate_diagnostics(entries: Sequence[Entry], *, single: bool) -> Iterator[N
 
 def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
     if single:
-        suffix = fault.place.removeprefix("job").lstrip(":. ")
+        suffix = fault.location.removeprefix("job").lstrip(":. ")
         if not entries[0].place:
             return Fault(suffix, fault.message, fault.hint)
         location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
         return Fault(location, fault.message, fault.hint)
-    head, bracket, tail = fault.place.partition("]")
+    head, bracket, tail = fault.location.partition("]")
     index = head.removeprefix("jobs[")
     if bracket and index.isdigit() and int(index) < len(entries):
         return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.hint)

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli import options as o
-from shadowprice.cli.commands.whatif_live import ask_service
+from shadowprice.cli.commands.whatif_live import run_on_service
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
@@ -80,7 +80,7 @@ def whatif(
         typer.Option(
             "--seeds",
             min=1,
-            max=bounds.SEEDS.most,
+            max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run; prints means with 95 % intervals.",
             rich_help_panel=o.HOW,
         ),
@@ -126,7 +126,7 @@ def whatif(
         reject_workload_with_server(workload, seeds)
         named_policies = _choices_for_service(policy, params, set_)
         changes = parse_changes(add, remove)
-        code = ask_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
+        code = run_on_service(server, changes, named_policies, days or 7.0, output, quiet=quiet)
         raise typer.Exit(code)
     from shadowprice.simulator.interrupt import stop_on_signal
     from shadowprice.simulator.trials import seeds_from

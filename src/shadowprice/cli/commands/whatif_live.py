@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 PAUSE: Final = 0.5  # interval between polls of a simulation, in seconds
 
 
-def ask_service(
+def run_on_service(
     server: str | None,
     changes: Sequence[ClusterChange],
     choices: Sequence[PolicyChoice | None],
@@ -80,9 +80,9 @@ def _query_service(
     """Request a simulation and wait for its result; cancel it if the command is interrupted."""
     servers, label = dict(change.added), change.label
     if choice is None:
-        run = client.ask_whatif(days, servers)
+        run = client.start_whatif(days, servers)
     else:
-        run = client.ask_whatif(days, servers, choice.name, dict(choice.settings))
+        run = client.start_whatif(days, servers, choice.name, dict(choice.settings))
         label = f"{label}, {choice.name}"
     try:
         with progress_bar(label, quiet, "simulations") as report:

@@ -118,7 +118,7 @@ PriorityField = Annotated[
 DeadlineField = Annotated[
     Duration | str,
     PlainValidator(as_validator(_deadline)),
-    WithJsonSchema({"type": "string", "maxLength": bounds.QUANTITY.most}),
+    WithJsonSchema({"type": "string", "maxLength": bounds.QUANTITY.maximum}),
 ]
 
 
@@ -475,7 +475,11 @@ def resolve_jobs(
             jobs.append((place, spec.resolve(cluster, measured)))
         except InputError as error:
             faults += [
-                Fault(f"{place}.{fault.place}" if fault.place else place, fault.message, fault.hint)
+                Fault(
+                    f"{place}.{fault.location}" if fault.location else place,
+                    fault.message,
+                    fault.hint,
+                )
                 for fault in error.faults
             ]
     return jobs, faults

@@ -95,15 +95,15 @@ def group_servers(used: Integers, kind: Integers) -> tuple[Integers, Integers, I
 class Rows(NamedTuple):
     """Users and groups of the rows of `Groups`, and the known version of each slot."""
 
-    holders: Integers  # number of slots on each row, without row 0, shape (Q,)
+    slot_counts: Integers  # number of slots on each row, without row 0, shape (Q,)
     spare: Integers  # stack of rows without slots, shape (T,)
-    spares: Integers  # height of the stack, shape (1,)
+    spare_count: Integers  # height of the stack, shape (1,)
     # Of each group; the last row is scratch space.
     first: Integers  # lowest server, shape (Q + 1, S)
     size: Integers  # number of servers, lost or not, shape (Q + 1, S)
     kind: Integers  # kind of its servers, shape (Q + 1, S)
     used: Integers  # reservations on each of its servers, shape (Q + 1, S, R)
-    seen: Integers  # version of each slot's reservations that its row shows, shape (T,)
+    versions: Integers  # version of each slot's reservations that its row shows, shape (T,)
 
 
 @inlined
@@ -121,7 +121,7 @@ def fill_row(
     """Group and price one slot into ``row``, reusing prices of row ``old``.
 
     ``old`` may equal ``row``, and is -1 for none. Other parameters are those of `Groups`,
-    `group_servers` and `pricing.exponential_prices`; lost servers have negative kinds.
+    `group_servers` and `prices.exponential.exponential_prices`; lost servers have negative kinds.
     """
     price, free, group_of = groups.price, groups.free, groups.group_of
     resources = capacity.shape[1]
@@ -160,10 +160,10 @@ def fill_row(
 def _release_row(row: int, rows: Rows) -> None:
     """Release a slot's row; without slots it becomes spare."""
     if row > 0:
-        rows.holders[row] -= 1
-        if rows.holders[row] == 0:
-            rows.spare[rows.spares[0]] = row
-            rows.spares[0] += 1
+        rows.slot_counts[row] -= 1
+        if rows.slot_counts[row] == 0:
+            rows.spare[rows.spare_count[0]] = row
+            rows.spare_count[0] += 1
 
 
 @allocation_free
@@ -175,10 +175,10 @@ def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
         _release_row(groups.row_of[t], rows)
     for t in range(slots - steps):
         groups.row_of[t] = groups.row_of[t + steps]
-        rows.seen[t] = rows.seen[t + steps]
+        rows.versions[t] = rows.versions[t + steps]
     for t in range(slots - steps, slots):
         groups.row_of[t] = 0
-        rows.seen[t] = 0
+        rows.versions[t] = 0
 
 
 class Scratch(NamedTuple):
@@ -230,35 +230,35 @@ def move_servers(
     equal ``row``. Other parameters are those of `find_changed` and `fill_row`.
     """
     resources = capacity.shape[1]
-    spare = len(rows.size) - 1
+    scratch_row = len(rows.size) - 1
     size = groups.groups[old]
     for g in range(size):
-        rows.size[spare, g] = rows.size[old, g]
-        _copy_group(old, g, spare, g, groups, rows)
+        rows.size[scratch_row, g] = rows.size[old, g]
+        _copy_group(old, g, scratch_row, g, groups, rows)
     for n in range(count):
         s = scratch.server[n]
         target = size
         for g in range(size):
-            same = rows.kind[spare, g] == kind[s]
+            same = rows.kind[scratch_row, g] == kind[s]
             for r in range(resources):
-                same = same and rows.used[spare, g, r] == used[s, r]
+                same = same and rows.used[scratch_row, g, r] == used[s, r]
             if same:
                 target = g
                 break
         if target == size:
             size += 1
-            rows.size[spare, target] = 0
-            rows.kind[spare, target] = kind[s]
+            rows.size[scratch_row, target] = 0
+            rows.kind[scratch_row, target] = kind[s]
             for r in range(resources):
                 c = capacity[s, r]
                 amount = used[s, r]
-                rows.used[spare, target, r] = amount
-                groups.free[spare, r, target] = c - amount if c < UNLIMITED else c
+                rows.used[scratch_row, target, r] = amount
+                groups.free[scratch_row, r, target] = c - amount if c < UNLIMITED else c
                 price = exponential_price(amount, c, ln_low[r], ln_high[r])
-                groups.price[spare, r, target] = price
+                groups.price[scratch_row, r, target] = price
         scratch.group[n] = target
-        rows.size[spare, target] += 1
-        rows.size[spare, groups.group_of[old, s]] -= 1
+        rows.size[scratch_row, target] += 1
+        rows.size[scratch_row, groups.group_of[old, s]] -= 1
     for g in range(size):
         scratch.number[g] = -1
     n = 0
@@ -275,11 +275,13 @@ def move_servers(
         groups.group_of[row, s] = scratch.number[g]
     groups.groups[row] = number
     for g in range(size):
-        to = scratch.number[g]
-        if to >= 0:  # it has servers
-            _copy_group(spare, g, row, to, groups, rows)
-            rows.size[row, to] = rows.size[spare, g]
-            groups.members[row, to] = rows.size[row, to] if rows.kind[row, to] >= 0 else 0
+        new_number = scratch.number[g]
+        if new_number >= 0:  # it has servers
+            _copy_group(scratch_row, g, row, new_number, groups, rows)
+            rows.size[row, new_number] = rows.size[scratch_row, g]
+            groups.members[row, new_number] = (
+                rows.size[row, new_number] if rows.kind[row, new_number] >= 0 else 0
+            )
 
 
 @inlined
@@ -307,12 +309,12 @@ def set_slot(
     """Assign a slot its own row, which shows ``used``, int64[S, R]."""
     old = groups.row_of[slot]
     row = old
-    if old == 0 or rows.holders[old] > 1:
+    if old == 0 or rows.slot_counts[old] > 1:
         if old > 0:
-            rows.holders[old] -= 1
-        rows.spares[0] -= 1
-        row = rows.spare[rows.spares[0]]
-        rows.holders[row] = 1
+            rows.slot_counts[old] -= 1
+        rows.spare_count[0] -= 1
+        row = rows.spare[rows.spare_count[0]]
+        rows.slot_counts[row] = 1
         groups.row_of[slot] = row
     count = find_changed(old, used, kind, groups, rows, scratch)
     # With many changes, grouping all servers is faster, and the scratch row may be too short.
@@ -328,7 +330,7 @@ def reprice_rows(
 ) -> None:
     """Compute all prices of the rows in use again, with other constants."""
     for row in range(len(groups.groups)):
-        if row > 0 and rows.holders[row] == 0:
+        if row > 0 and rows.slot_counts[row] == 0:
             continue
         for g in range(groups.groups[row]):
             for r in range(capacity.shape[1]):
@@ -355,18 +357,18 @@ def equals_slot_before(t: int, used: Integers, servers: Integers, out: Flags) ->
 
 @allocation_free
 def read_slot(
-    t: int, used: Integers, servers: Integers, out: Flags, full: Integers, here: Integers
+    t: int, used: Integers, servers: Integers, out: Flags, full: Integers, reservations: Integers
 ) -> bool:
-    """Write the reservations of a slot to ``here``, int64[S, R]; return whether there are any.
+    """Write a slot's reservations to ``reservations``, int64[S, R]; return whether there are any.
 
     Other parameters are those of `follow_slots`.
     """
-    for s in range(len(here)):
-        for r in range(here.shape[1]):
-            here[s, r] = full[s, r] if out[s] else used[t, servers[s], r]
-    for s in range(len(here)):
-        for r in range(here.shape[1]):
-            if here[s, r] != 0 and not out[s]:
+    for s in range(len(reservations)):
+        for r in range(reservations.shape[1]):
+            reservations[s, r] = full[s, r] if out[s] else used[t, servers[s], r]
+    for s in range(len(reservations)):
+        for r in range(reservations.shape[1]):
+            if reservations[s, r] != 0 and not out[s]:
                 return True
     return False
 
@@ -393,21 +395,21 @@ def follow_slots(
     count as full. ``full`` (servers, resources): usage of a full server. The others are as in
     `set_slot`.
     """
-    here = scratch.used
+    reservations = scratch.used
     for t in range(len(versions)):
-        if rows.seen[t] == versions[t]:
+        if rows.versions[t] == versions[t]:
             continue
-        rows.seen[t] = versions[t]
-        as_before = t > 0 and equals_slot_before(t, used, servers, out)
-        if as_before or not read_slot(t, used, servers, out, full, here):
-            row = groups.row_of[t - 1] if as_before else 0
+        rows.versions[t] = versions[t]
+        equals_previous = t > 0 and equals_slot_before(t, used, servers, out)
+        if equals_previous or not read_slot(t, used, servers, out, full, reservations):
+            row = groups.row_of[t - 1] if equals_previous else 0
             if row != groups.row_of[t]:
                 _release_row(groups.row_of[t], rows)
                 groups.row_of[t] = row
                 if row > 0:
-                    rows.holders[row] += 1
+                    rows.slot_counts[row] += 1
             continue
-        set_slot(t, here, kind, capacity, ln_low, ln_high, groups, rows, scratch)
+        set_slot(t, reservations, kind, capacity, ln_low, ln_high, groups, rows, scratch)
 
 
 class SlotGroups:
@@ -451,14 +453,14 @@ class SlotGroups:
             group_of=np.empty((count, pool), np.int64),
         )
         self._rows = Rows(
-            holders=np.zeros(count, np.int64),
+            slot_counts=np.zeros(count, np.int64),
             spare=np.arange(slots, 0, -1),
-            spares=np.array([slots]),
+            spare_count=np.array([slots]),
             first=np.empty((count + 1, pool), np.int64),
             size=np.empty((count + 1, pool), np.int64),
             kind=np.empty((count + 1, pool), np.int64),
             used=np.empty((count + 1, pool, resources), np.int64),
-            seen=np.zeros(slots, np.int64),
+            versions=np.zeros(slots, np.int64),
         )
         self._scratch = Scratch(
             np.empty((pool, resources), np.int64), *(np.empty(pool, np.int64) for _ in range(3))

@@ -76,7 +76,7 @@ class PdorsParameters(PriceParameters):
             number = 0.0
         if not 1.0 < number < float("inf"):
             raise ValueError(
-                f"{value} is no gain factor: G must be above 1, such as 1.006, or `theorem`"
+                f"expected a gain factor above 1, such as 1.006, or `theorem`, got {value}"
             )
         return number
 

@@ -147,7 +147,7 @@ def read_posted_prices(path: Path, cluster: Cluster) -> PostedPrices:
         raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
     except ValidationError as error:
         hint = "write it with `shadowprice bound --prices FILE`"
-        raise InputError(Fault(str(path), "is no file of prices, or damaged", hint)) from error
+        raise InputError(Fault(str(path), "isn't a file of prices, or is damaged", hint)) from error
     expected = pool_limits(cluster)
     limits = [
         [

@@ -51,7 +51,7 @@ def check_users(settings: ServiceSettings, executor: Executor | None) -> None:
             number = pwd.getpwnam(name).pw_uid
         except KeyError:
             fault = Fault(
-                "--allow-user", f"there is no user {quote_for_display(name)}", "make it first"
+                "--allow-user", f"unknown user {quote_for_display(name)}", "create the user first"
             )
             raise InputError(fault) from None
         if number == 0:

@@ -309,7 +309,7 @@ def _search(
         )
     ]
 
-    def ask(variant: Job) -> AdmissionOutcome | None:
+    def quote_variant(variant: Job) -> AdmissionOutcome | None:
         if time.thread_time() > deadline:
             raise _TimeUpError
         try:
@@ -329,10 +329,10 @@ def _search(
     tried = 0
     admitted_now = False
     try:
-        admitted_now = ask(job) is not None
+        admitted_now = quote_variant(job) is not None
         if not admitted_now:
             variants = JobVariants(record, job, engine.cluster, fork.resolve)
-            for way, result, _ in search_changes(variants, ways, ask):
+            for way, result, _ in search_changes(variants, ways, quote_variant):
                 tried += 1
                 described = describe_result(way, result)
                 if isinstance(described, Advice):
@@ -341,8 +341,8 @@ def _search(
                     hopeless.append(described)
     except _TimeUpError:
         pass
-    left_out = [] if admitted_now else [way.label for way in ways[tried:]]
-    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, hopeless, left_out)
+    excluded = [] if admitted_now else [way.label for way in ways[tried:]]
+    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, hopeless, excluded)
     return job_advice, admitted_now
 
 

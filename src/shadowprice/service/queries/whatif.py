@@ -75,7 +75,7 @@ class WhatIfRun:
     """A what-if run: its request and its results so far."""
 
     id: int  # counts from 1 at each start of the service
-    question: WhatIfRequest
+    request: WhatIfRequest
     requested_at: int  # nanoseconds since 1970
     state: WhatIfState = "waiting"
     done: int = 0  # completed simulations, of two
@@ -97,10 +97,10 @@ class WhatIfRun:
             progress=WhatIfProgress(done=self.done, of=2),
             jobs=self.jobs,
             question=WhatIfQuestion(
-                days=self.question.days,
-                servers=dict(self.question.servers),
-                policy=self.question.choice.name,
-                set=dict(self.question.choice.settings),
+                days=self.request.days,
+                servers=dict(self.request.servers),
+                policy=self.request.choice.name,
+                set=dict(self.request.choice.settings),
             ),
             as_is=self.results.get("as_is"),
             changed=self.results.get("changed"),
@@ -216,7 +216,7 @@ def workload(connection: Connection, since: int) -> list[dict[str, Any]]:
     for row in reversed(rows):
         record = json.loads(row.spec)
         # Names of several jobs may be equal, and a key may be longer than a name.
-        record["name"] = row.key if len(row.key) <= bounds.NAME.most else f"id:{row.id}"
+        record["name"] = row.key if len(row.key) <= bounds.NAME.maximum else f"id:{row.id}"
         record.pop("run", None)  # it may hold secrets, and nothing runs here
         record["arrival"] = _seconds(Fraction(max(0, row.submitted - first), SECOND))
         if isinstance(record.get("by"), str):
@@ -240,7 +240,7 @@ class WhatIfRunner:
 
     def __init__(self) -> None:
         self._runs: dict[int, WhatIfRun] = {}
-        self._turn = asyncio.Lock()
+        self._run_lock = asyncio.Lock()
 
     def all(self) -> list[WhatIfRun]:
         """Return the runs in memory, newest first."""
@@ -249,12 +249,12 @@ class WhatIfRunner:
     def get(self, number: int) -> WhatIfRun:
         """Return a run; raise `ProblemError` if it is unknown."""
         if number not in self._runs:
-            raise ProblemError("not-found", f"there is no what-if {number}")
+            raise ProblemError("not-found", f"unknown what-if run {number}")
         return self._runs[number]
 
-    def ask(
+    def start(
         self,
-        question: WhatIfRequest,
+        request: WhatIfRequest,
         cluster: Cluster,
         jobs: Sequence[Mapping[str, Any]],
         current: PolicyChoice,
@@ -265,13 +265,14 @@ class WhatIfRunner:
         Raise `ProblemError` if too many runs wait, or no job was submitted in that time.
         """
         if not jobs:
-            raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")
+            message = f"no job was submitted in the last {request.days:g} days"
+            raise ProblemError("conflict", message)
         if (
             sum(run.state in {"waiting", "running"} for run in self._runs.values())
             >= MAX_QUEUED_RUNS
         ):
-            raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-ifs are already waiting")
-        run = WhatIfRun(max(self._runs, default=0) + 1, question, now, jobs=len(jobs))
+            raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-if runs are already waiting")
+        run = WhatIfRun(max(self._runs, default=0) + 1, request, now, jobs=len(jobs))
         self._runs[run.id] = run
         while len(self._runs) > MAX_KEPT_RUNS:
             del self._runs[next(iter(self._runs))]
@@ -298,7 +299,7 @@ class WhatIfRunner:
         jobs: Sequence[Mapping[str, Any]],
         current: PolicyChoice,
     ) -> None:
-        async with self._turn:
+        async with self._run_lock:
             run.state = "running"
             try:
                 with tempfile.TemporaryDirectory(prefix="shadowprice-whatif-") as name:
@@ -307,7 +308,7 @@ class WhatIfRunner:
                     (folder / "jobs.jsonl").write_text(lines)
                     for key, servers, choice in (
                         ("as_is", {}, current),
-                        ("changed", run.question.servers, run.question.choice),
+                        ("changed", run.request.servers, run.request.choice),
                     ):
                         path = folder / f"{key}.yaml"
                         path.write_text(yaml.safe_dump(modified_cluster_document(cluster, servers)))
@@ -325,7 +326,7 @@ class WhatIfRunner:
 async def _simulate(folder: Path, cluster: Path, choice: PolicyChoice) -> dict[str, Any]:
     """Run a simulation in a process with low priority, and return its summary."""
     argv = ["simulate", "-c", str(cluster), "-j", str(folder / "jobs.jsonl")]
-    argv += [*choice.words(), "--skip-invalid", "-q", "-o", "json"]
+    argv += [*choice.argv(), "--skip-invalid", "-q", "-o", "json"]
     process = await asyncio.create_subprocess_exec(
         "nice",
         sys.executable,

@@ -315,7 +315,7 @@ class _Log:
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
-            self.table.count_repairs(is_unknown, "state is none that is known", "kept")
+            self.table.count_repairs(is_unknown, "state is unknown", "kept")
 
     def _compare_durations(self) -> None:
         """Find the unit of plain numbers of run times from the starts and ends.
@@ -484,10 +484,10 @@ class _Log:
         if source in self._names:
             name, valid = self._names[source], pl.col("_gpus") >= 0
             hint = "write 2, gpu:2 or gres/gpu:a100=2"
-            self._checks.append(Check(valid, name, "is no number of GPUs", hint))
+            self._checks.append(Check(valid, name, "isn't a number of GPUs", hint))
         self._expect("nodes", "is not a number", "write a number")
         self._expect("cpus", "is not a number", "write a number")
-        self._expect("memory", "is no amount of memory", "write 64G, or a number of bytes")
+        self._expect("memory", "isn't an amount of memory", "write 64G, or a number of bytes")
 
     def _texts(self, meaning: str) -> pl.Series:
         return self.table.frame.with_columns(self.text(meaning).alias("_text"))["_text"]

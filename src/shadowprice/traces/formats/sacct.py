@@ -132,7 +132,7 @@ def _read_jobs(
         )
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
-    table.count_repairs(unknown, "state is none that is known", "kept")
+    table.count_repairs(unknown, "state is unknown", "kept")
     shares = pl.any_horizontal(pl.col(_TRES).str.contains(r"(?:^|,)gres/shard\b"))
     message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
     table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
@@ -191,7 +191,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         optional=optional,
         quoted=False,
         rules=RowRules(
-            rejoin=partial(_rejoin, header),
+            rejoin=partial(_rejoin_fields, header),
             surplus_hint="use sacct --json if a name or comment contains a bar",
         ),
     )
@@ -211,7 +211,7 @@ _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
 }
 
 
-def _rejoin(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
+def _rejoin_fields(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
     """Return the fields of a row with bars in its text, such as a job's name.
 
     sacct writes them as they are. A column that isn't read absorbs the surplus, if the columns that
@@ -439,7 +439,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         unreadable = [text for text in texts if parse_tres(text) is None]
         is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
         hint = "sacct writes cpu=4,mem=16G,gres/gpu:a100=2"
-        checks.append(Check(is_readable, name, "is no list of resources", hint))
+        checks.append(Check(is_readable, name, "isn't a list of resources", hint))
     frame = table.frame
     read = {name: [_tres(text) for text in frame[name]] for name in names}
     nodes = each(frame["NNodes"], _parse_count, pl.Int64()).fill_null(1)

@@ -129,7 +129,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     if not job.generation:
         return False
     if not 0 <= float(minibatches) <= _MAX_MINIBATCHES:
-        _log_once(f"{minibatches:g} is no number of mini-batches: none that is not is reported")
+        _log_once(f"{minibatches:g} isn't a number of mini-batches; no progress is reported")
         return False
     numbers = _finite(metrics)
     if _change is not None:
