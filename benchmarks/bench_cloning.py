@@ -122,7 +122,7 @@ def main() -> None:
         )
 
     tiny = different(3, 30, 60.0)
-    _algorithm_1(tiny, False, check_convexity(tiny).most, 10, 1e-6)  # compiles
+    _algorithm_1(tiny, False, check_convexity(tiny).max_copies, 10, 1e-6)  # compiles
     big = different(10_000, 50_000, 100.0)
     tight = different(10_000, 23_300, 100.0)
     pooled, scaled = grouped(10_000), scaled_log_normal(10_000)
@@ -133,7 +133,7 @@ def main() -> None:
         ("10,000 log-normal tasks of different scale", scaled),
     ):
         assert problem.arrays is not None
-        most = check_convexity(problem).most
+        most = check_convexity(problem).max_copies
         check_feasible(problem, DeadlineConstraint.EXACT)
         exact = median(lambda p=problem, m=most: _continuous(p, False, m), 9)
         begin = time.perf_counter()

@@ -50,7 +50,7 @@ def decide(view: View, workers: PriceBoard, servers: PriceBoard, job: Job) -> fl
     slots = view.end - view.slot
     if slots <= 0 or job.required > slots * int(job.gains.max()):
         return -math.inf
-    most = job.most_workers
+    most = job.max_workers
     cost = place_costs(view, workers, job.worker, most)[:, job.worker_counts]
     if job.ps is not None:
         fewest = place_costs(view, servers, job.ps, int(job.ps_counts.max()))

@@ -50,10 +50,10 @@ class FirstFit(BasePolicy):
         hosts = np.flatnonzero(cluster.hosts_workers & (free >= request).all(axis=1))
         if not len(hosts):
             return None
-        stays = [(int(hosts[0]), workers, 0)]
+        entries = [(int(hosts[0]), workers, 0)]
         if job.ps is not None:
-            rest = free.copy()
-            rest[hosts[0]] -= request
-            hosts = np.flatnonzero(cluster.hosts_ps & (rest >= ps * job.ps).all(axis=1))
-            stays += [(int(row), 0, ps) for row in hosts[:1]]
-        return Placement.of(stays) if job.ps is None or len(hosts) else None
+            remaining = free.copy()
+            remaining[hosts[0]] -= request
+            hosts = np.flatnonzero(cluster.hosts_ps & (remaining >= ps * job.ps).all(axis=1))
+            entries += [(int(row), 0, ps) for row in hosts[:1]]
+        return Placement.of(entries) if job.ps is None or len(hosts) else None

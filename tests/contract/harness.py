@@ -129,12 +129,12 @@ async def _pods_of(executor: Executor, job: str) -> list[str]:
     if not isinstance(executor, KubernetesExecutor):
         return []
     cluster, key = executor.session.cluster, key_digest(job)
-    views = [one for one in cluster.pods.items.values() if one.job == key]
-    found = await executor.session.connection.get("/api/v1/events")
-    named = {one.name for one in views}
+    views = [item for item in cluster.pods.items.values() if item.job == key]
+    result = await executor.session.connection.get("/api/v1/events")
+    named = {view.name for view in views}
     events = [
         f"{one['involvedObject']['name']} {one.get('lastTimestamp')}: {one.get('message')}"
-        for one in found.get("items") or ()
+        for one in result.get("items") or ()
         if one["involvedObject"]["name"] in named
     ]
     return [*map(str, views), *map(str, cluster.nodes.items.values()), *events]
@@ -159,12 +159,12 @@ class Told:
     def of(self, kind: type[Value], job: str, generation: int | None = None) -> list[Value]:
         """Return the reports of a kind on a job."""
         return [
-            one
-            for one in self.reports
-            if isinstance(one, kind)
-            and isinstance(one, Started | StartRefused | Ended | Progressed | InvalidProgress)
-            and one.job == job
-            and generation in {None, one.generation}
+            report
+            for report in self.reports
+            if isinstance(report, kind)
+            and isinstance(report, Started | StartRefused | Ended | Progressed | InvalidProgress)
+            and report.job == job
+            and generation in {None, report.generation}
         ]
 
     async def one(self, kind: type[Value], job: str, generation: int = 1) -> Value:
@@ -306,7 +306,7 @@ class LocalHarness:
 
     def leftovers(self) -> list[str]:
         """Return the processes that are still there of anything this harness started."""
-        found = []
+        results = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
@@ -318,8 +318,8 @@ class LocalHarness:
                 continue
             needle = os.fsencode(self.path)
             if state not in {b"Z", b"X"} and needle in command + environment:
-                found.append(f"{entry.name}: {command.decode(errors='replace')}")
-        return found
+                results.append(f"{entry.name}: {command.decode(errors='replace')}")
+        return results
 
     def run(self, scenario: Callable[[LocalHarness, Executor, Told], Awaitable[None]]) -> None:
         """Run a scenario on a fresh executor, and see that nothing is left after it."""
@@ -432,7 +432,7 @@ class RayHarness(LocalHarness):
 
     def leftovers(self) -> list[str]:
         """Return the processes of jobs that are still there; nodes keep their own of Ray's."""
-        return [one for one in super().leftovers() if "ray::" not in one]
+        return [leftover for leftover in super().leftovers() if "ray::" not in leftover]
 
     def end(self) -> None:
         """Bring back what was killed, stop what still runs, and see that it is gone."""
@@ -542,9 +542,9 @@ class KubernetesHarness(LocalHarness):
             self.bed.restore(self.lost.pop())
         if self.path.exists():
             super().end()
-        found = self.bed.ask("GET", f"/api/v1/pods?labelSelector={SERVICE}={self._service}")
-        assert [one["metadata"]["name"] for one in found["items"]] == []
-        found = self.bed.ask("GET", f"/api/v1/services?labelSelector={SERVICE}={self._service}")
-        assert [one["metadata"]["name"] for one in found["items"]] == []
-        found = self.bed.ask("GET", f"/api/v1/secrets?labelSelector={SERVICE}={self._service}")
-        assert [one["metadata"]["name"] for one in found["items"]] == []
+        result = self.bed.ask("GET", f"/api/v1/pods?labelSelector={SERVICE}={self._service}")
+        assert [item["metadata"]["name"] for item in result["items"]] == []
+        result = self.bed.ask("GET", f"/api/v1/services?labelSelector={SERVICE}={self._service}")
+        assert [item["metadata"]["name"] for item in result["items"]] == []
+        result = self.bed.ask("GET", f"/api/v1/secrets?labelSelector={SERVICE}={self._service}")
+        assert [item["metadata"]["name"] for item in result["items"]] == []

@@ -39,7 +39,7 @@ def test_a_killed_agent_takes_its_generation_with_it_and_nothing_else(harness: H
         ended = await told.one(Ended, "victim")
         assert (ended.ending, ended.code) == (Ending.LOST, None)
         assert own.killed in ended.reason
-        assert not [one for one in own.leftovers() if "sleep\x00600" in one]
+        assert not [leftover for leftover in own.leftovers() if "sleep\x00600" in leftover]
         assert not told.of(Ended, "other")
         assert await executor.start(spec("victim", 2, "true")) == Receipt.ACCEPTED
         assert (await told.one(Ended, "victim", 2)).ending is Ending.DONE
@@ -183,7 +183,7 @@ def test_what_forks_away_ends_with_its_job(harness: Harness, tmp_path: Path, way
         if not own.containers:  # there the number is another one here, and nobody sees what is left
             assert "background processes (sleep) were stopped when" in ended.reason
             assert start_time(int(pid.read_text())) is None
-        assert not [one for one in own.leftovers() if "sleep\x00600" in one]
+        assert not [leftover for leftover in own.leftovers() if "sleep\x00600" in leftover]
 
     harness.run(scenario)
 
@@ -231,14 +231,14 @@ def test_a_flood_of_output_is_bounded_and_keeps_its_end(harness: Harness) -> Non
         assert ended.ending is Ending.DONE
         assert ended.tail[-1] == "the end"
         assert len(own.files()) <= 100_000
-        last = await executor.logs("job", most=8)
+        last = await executor.logs("job", max_bytes=8)
         assert (last.text, last.end, last.complete) == ("the end\n", 20_000_008, True)
-        first = await executor.logs("job", start=0, most=1000)
+        first = await executor.logs("job", start=0, max_bytes=1000)
         assert first.start >= 20_000_008 - 100_000
         assert first.text
         text, place = "", 0
         for _ in range(100_000 // 30_000 + 2):  # more pieces than that are pieces without an end
-            piece = await executor.logs("job", start=place, most=30_000)
+            piece = await executor.logs("job", start=place, max_bytes=30_000)
             text, place = text + piece.text, piece.end
             if piece.complete:
                 break

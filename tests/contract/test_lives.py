@@ -283,6 +283,6 @@ def test_a_stop_of_what_is_over_is_answered_by_its_end(harness: Harness) -> None
         await eventually(lambda: told.of(Ended, "job")[-1].command == 77)
         assert {one.ending for one in told.of(Ended, "job")} == {Ending.DONE}
         first, *others = told.of(Started, "job")
-        assert all(one == first for one in others)
+        assert all(other == first for other in others)
 
     harness.run(scenario)

@@ -228,7 +228,7 @@ def test_damaged_records_are_a_loss_and_no_more(local: LocalHarness) -> None:
         ended = await told.one(Ended, "damaged")
         assert ended.ending is Ending.LOST
         assert "records were damaged" in ended.reason
-        assert not [one for one in own.leftovers() if "sleep\x00600" in one]
+        assert not [leftover for leftover in own.leftovers() if "sleep\x00600" in leftover]
         stop = GenerationStore(own.path).generation("sound", 1).path / "stop"
         stop.write_bytes(b"\0" * stop.stat().st_size)
         await executor.stop(5, "sound", 1)
@@ -366,10 +366,10 @@ def test_a_look_that_nobody_waits_for_loses_no_report(
     look = TrackedGeneration.poll_progress
 
     def slowly(self: TrackedGeneration) -> Progressed | None:
-        found = look(self)
-        if found is not None:
+        result = look(self)
+        if result is not None:
             slow.wait(PATIENCE)
-        return found
+        return result
 
     # It reports once it runs and is known to: what is told then is looked at, too.
     report = f"""import json, os, time

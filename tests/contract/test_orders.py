@@ -64,9 +64,9 @@ def test_older_generations_are_stale_and_newer_ones_wait(harness: Harness) -> No
         await told.one(Ended, "job", 3)
         assert await executor.start(spec("job", 2, "true")) == Receipt.STALE
         kinds = [
-            (type(one), one.generation)
-            for one in told.reports
-            if isinstance(one, Started | Ended) and one.job == "job"
+            (type(report), report.generation)
+            for report in told.reports
+            if isinstance(report, Started | Ended) and report.job == "job"
         ]
         assert kinds == [(Started, 2), (Ended, 2), (Started, 3), (Ended, 3)]
 

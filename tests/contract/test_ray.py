@@ -43,24 +43,24 @@ def test_an_end_is_known_before_the_actors_go_that_alone_could_tell_it(
 ) -> None:
     """The service is cut off once the actors of what failed have gone, and another goes on."""
     harness = RayHarness(tmp_path / "executor", ray_cluster)
-    asked: list[str] = []
-    ask = RayGenerationController._ask
+    requests: list[str] = []
+    ask = RayGenerationController._request
 
     async def cut_off(self: RayGenerationController, what: str, **more: Any) -> Any:
         answer = await ask(self, what, **more)
-        asked.append(what)
-        if asked.count("kill") == 2:
+        requests.append(what)
+        if requests.count("kill") == 2:
             await asyncio.sleep(PATIENCE)  # the service is closed before
         return answer
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(RayGenerationController, "_ask", cut_off)
+            patch.setattr(RayGenerationController, "_request", cut_off)
             command = "[ $RANK = 1 ] && { echo broken; exit 9; }; exec sleep 600"
             await executor.start(
                 spec("job", 1, command, ServerAllocation("one", 1), ServerAllocation("two", 1))
             )
-            await eventually(lambda: asked.count("kill") == 2)
+            await eventually(lambda: requests.count("kill") == 2)
             await executor.close()
             await told.end()
         assert not told.of(Ended, "job")
@@ -187,7 +187,7 @@ def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
         met += 1
         if met < 3:
             if step == "_attach":
-                arguments[0].asking = False
+                arguments[0].is_requesting = False
             raise KeyError("a bug")
         return await made(self, *arguments)
 
@@ -216,8 +216,8 @@ def test_the_nodes_are_looked_at_again(
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         assert isinstance(executor, RayExecutor)
         with monkeypatch.context() as patch:
-            patch.setattr(RayExecutor, "_tidy", failing)
-            said = "looking at the nodes of Ray failed: KeyError: 'a bug'"
+            patch.setattr(RayExecutor, "_clean_up_returned_nodes", failing)
+            said = "failed to poll the nodes of Ray: KeyError: 'a bug'"
             await eventually(lambda: executor.health_error == said)
         await eventually(lambda: executor.health_error is None)
 

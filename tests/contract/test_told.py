@@ -125,11 +125,13 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
             (tmp_path / "c" / name).touch()
         await told.one(Ended, "job")
         reports = told.of(Progressed, "job")
-        assert [one.progress for one in reports] == [10_000_000, 20_000_000, 30_000_000]
+        assert [report.progress for report in reports] == [10_000_000, 20_000_000, 30_000_000]
         assert reports[0].metrics == {"loss": 0.5}
         # What it said last came before its end, however soon that followed.
         kinds = [
-            type(one) for one in told.reports if not isinstance(one, ServerSeen | InvalidProgress)
+            type(report)
+            for report in told.reports
+            if not isinstance(report, ServerSeen | InvalidProgress)
         ]
         assert kinds == [Started, Progressed, Progressed, Progressed, Ended]
 
@@ -158,8 +160,8 @@ def test_what_is_no_report_is_told_once(harness: Harness, content: str, reason: 
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
         await executor.start(spec("job", 1, command))
-        found = await told.one(InvalidProgress, "job")
-        assert reason in found.reason
+        result = await told.one(InvalidProgress, "job")
+        assert reason in result.reason
         await asyncio.sleep(2.0)
         await executor.stop(5, "job", 1)
         await told.one(Ended, "job")
@@ -198,7 +200,7 @@ def test_a_look_tells_what_is_reported_by_then(
         (report,) = await executor.progress()  # once each
         assert (report.job, report.progress) == ("two", 9_000_000)
         assert list(await executor.progress()) == []
-        assert [one for one in told.reports if isinstance(one, Progressed)] == []
+        assert [report for report in told.reports if isinstance(report, Progressed)] == []
 
     harness.run(scenario)
 

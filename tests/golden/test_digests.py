@@ -14,9 +14,9 @@ MEND = "if these decisions were meant to change: python -m tests.support.recorde
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_decisions_are_those_recorded(policy: str) -> None:
-    found = record_digests(policy)
-    assert found, policy
-    assert not differences(found, stored_digests(policy), policy), MEND
+    result = record_digests(policy)
+    assert result, policy
+    assert not differences(result, stored_digests(policy), policy), MEND
 
 
 @pytest.mark.traces

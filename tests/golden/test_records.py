@@ -78,17 +78,17 @@ from shadowprice.executors.contract.orders import GenerationSpec, ServerAllocati
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import QuoteResult
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 GOLDEN: Final = Path(__file__).with_name("records.json")
 
-CLUSTER: Final = cluster(tenants=(Tenant("vision", {"worker": 2}),))
+CLUSTER: Final = make_cluster(tenants=(Tenant("vision", {"worker": 2}),))
 INDEX: Final = CLUSTER.index
 REFUSAL: Final = Refusal(RefusalReason.PRICE, "costs more", 1.0, 2.0, 3, "gpu", {"ratio": 2.0})
 COPIES: Final = (TaskCopies(0, 3, 2),)
 PLACEMENT: Final = Placement.of([(0, 2, 0), (3, 0, 1)])
 PLAN: Final = Schedule.of([(1, 0, 2, 0), (1, 3, 0, 1), (2, 0, 2, 0), (2, 3, 0, 1)])
-TRAINING: Final = job(CLUSTER, "training", utility=Sigmoid(9.0, 0.5, 4.0), tenant="vision")
+TRAINING: Final = make_job(CLUSTER, "training", utility=Sigmoid(9.0, 0.5, 4.0), tenant="vision")
 DISTRIBUTION: Final = DurationDistribution("pareto", {"shape": 2.0, "scale": 30.0}, 30.0, 60.0)
 BAG: Final = build_bag_job(
     name="bag",
@@ -236,16 +236,16 @@ def test_recorded_values_are_read_back() -> None:
     recorded = json.loads(GOLDEN.read_text("utf-8"))
     names = CLUSTER.names
     again = {
-        "events": [event_record(event_from_record(each)) for each in recorded["events"]],
+        "events": [event_record(event_from_record(event)) for event in recorded["events"]],
         "decisions": [
-            decision_record(decision_from_record(each, INDEX), names)
-            for each in recorded["decisions"]
+            decision_record(decision_from_record(decision, INDEX), names)
+            for decision in recorded["decisions"]
         ],
         "orders": [
-            _command_record(_command_from_record(each, INDEX)) for each in recorded["orders"]
+            _command_record(_command_from_record(order, INDEX)) for order in recorded["orders"]
         ],
         "states": [
-            _job_record(_job_from_record(each, INDEX), names) for each in recorded["states"]
+            _job_record(_job_from_record(state, INDEX), names) for state in recorded["states"]
         ],
         "cluster": cluster_record(cluster_from_record(recorded["cluster"])),
         "capabilities": capabilities_record(capabilities_from_record(recorded["capabilities"])),

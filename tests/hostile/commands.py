@@ -71,11 +71,11 @@ def _walk(command: Any, parent: Any, words: tuple[str, ...]) -> Iterator[Command
     context = root_context(command, parent, words[-1] if words else "shadowprice")
     if hasattr(command, "list_commands"):
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            if found is not None:
-                yield from _walk(found, context, (*words, name))
+            result = command.get_command(context, name)
+            if result is not None:
+                yield from _walk(result, context, (*words, name))
         return
-    yield Command(words, tuple(_option(one) for one in command.params if one.name != "help"))
+    yield Command(words, tuple(_option(param) for param in command.params if param.name != "help"))
 
 
 def root_context(command: Any, parent: Any, name: str) -> Any:

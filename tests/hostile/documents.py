@@ -92,17 +92,17 @@ BAGS: Document = {
 PLACES: Document = {
     "jobs": [
         {
-            "name": f"j{at}",
-            "tenant": "ab"[at % 2],
-            "arrival": f"{at} slots",
+            "name": f"j{index}",
+            "tenant": "ab"[index % 2],
+            "arrival": f"{index} slots",
             "chunks": 2,
             "minibatches": 20,
             "minibatch_time": "1min",
             "worker": {"worker": 1},
             "ps": {"ps": 1},
-            "utility": {"kind": "reciprocal", "value": 10 + at},
+            "utility": {"kind": "reciprocal", "value": 10 + index},
         }
-        for at in range(4)
+        for index in range(4)
     ]
 }
 INCIDENTS: Document = {

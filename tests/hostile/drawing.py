@@ -136,7 +136,7 @@ class Drawer:
     def draw(self, name: str = "") -> Case:
         """Return a call that nothing like may have been tried: of a command, or of any."""
         rng = self.rng
-        among = [one for one in self._commands if name in {"", " ".join(one.words)}]
+        among = [command for command in self._commands if name in {"", " ".join(command.words)}]
         weights = [WEIGHTS.get(one.words[0], 2) for one in among]
         command: Command = rng.choices(among, weights)[0]
         files: Files = {}
@@ -334,7 +334,7 @@ class Drawer:
         return ",".join(chosen)
 
     def _set(self, files: Files, world: str, words: list[str]) -> str:
-        flags = [at for at, word in enumerate(words) if word == "--policy"]
+        flags = [index for index, word in enumerate(words) if word == "--policy"]
         policy = words[flags[0] + 1] if flags else DEFAULT_POLICY
         return self._setting(policy, files)
 

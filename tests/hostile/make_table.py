@@ -38,7 +38,7 @@ LARGEST = 4_000
 def gets(answer: dict[str, Any]) -> list[Any]:
     """Return what a call got: its exit status and what its first error is, without the hint."""
     lines = answer["err"].splitlines()
-    line = next((one for one in lines if one.startswith("error: ")), "")
+    line = next((line for line in lines if line.startswith("error: ")), "")
     return [answer["status"], line.partition(";")[0][:160] if answer["status"] else ""]
 
 
@@ -100,7 +100,7 @@ def command_of(words: Sequence[str]) -> str:
 
 @cache
 def _names() -> tuple[str, ...]:
-    return tuple(" ".join(one.words) for one in commands())
+    return tuple(" ".join(command.words) for command in commands())
 
 
 def main() -> int:
@@ -114,9 +114,9 @@ def main() -> int:
     # Some commands take nothing that could be wrong in so many ways; those that stay take seconds
     # each, and are for the fuzzer alone.
     wanted = {
-        " ".join(one.words): min(chosen.least, 8 * len(one.options))
-        for one in commands()
-        if one.words[0] not in STAYING
+        " ".join(command.words): min(chosen.least, 8 * len(command.options))
+        for command in commands()
+        if command.words[0] not in STAYING
     }
     with good_runs() as runs, Worker(runs) as worker:
         drawer = Drawer(chosen.seed, [*RUNS], journal_lines(runs), quick=True)

@@ -66,8 +66,8 @@ class Worker:
             self.stop()
             name = signal.Signals(-code).name if code < 0 else f"status {code}"
             return _dead("died", f"the process ended by {name}")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        result: dict[str, Any] = json.loads(line)
+        return result
 
     def _started(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

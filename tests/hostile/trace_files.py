@@ -13,7 +13,7 @@ _LOG = [
     {
         "status": "Pass",
         "vc": "v",
-        "jobid": f"log-{at}",
+        "jobid": f"log-{index}",
         "attempts": [
             {
                 "start_time": "2017-10-07 01:01:00",
@@ -24,7 +24,7 @@ _LOG = [
         "submitted_time": "2017-10-07 01:00:00",
         "user": "u",
     }
-    for at in range(2)
+    for index in range(2)
 ]
 
 TRACES: Mapping[str, str] = {

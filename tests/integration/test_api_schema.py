@@ -65,7 +65,7 @@ def _holds(case, token: str) -> None:
 def _check(live: RunningService, operations: dict, mode) -> None:
     token = live.client.headers["authorization"]
     for label, operation in operations.items():
-        asked: list[object] = []
+        requests: list[object] = []
 
         @seed(20261122)
         @settings(
@@ -77,7 +77,7 @@ def _check(live: RunningService, operations: dict, mode) -> None:
         )
         @given(operation.as_strategy(generation_mode=mode))
         def holds(case) -> None:
-            asked.append(case)  # noqa: B023  # called within this turn of the loop
+            requests.append(case)  # noqa: B023  # called within this turn of the loop
             _holds(case, token)
 
         try:
@@ -86,7 +86,7 @@ def _check(live: RunningService, operations: dict, mode) -> None:
             if type(error).__name__ in {"Unsatisfiable", "SkipTest", "Skipped"}:
                 continue  # nothing about this route can be wrong: it takes no parameters
             raise
-        assert asked or mode is schemathesis.GenerationMode.NEGATIVE, label
+        assert requests or mode is schemathesis.GenerationMode.NEGATIVE, label
     assert live.client.get("/readyz").status_code == 200
     assert live.client.get("/v1/jobs/known").status_code == 200
 

@@ -189,8 +189,8 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     )
     files = ["-c", str(folder / "c.yaml"), "-j", str(folder / "j.yaml"), "-q"]
     assert main(["audit", "truthfulness", *files, "--trials", "12", "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [result["tenant"] for result in told] == ["a", "b"]
+    captured = json.loads(capsys.readouterr().out)
+    assert [result["tenant"] for result in captured] == ["a", "b"]
     assert main(["audit", "truthfulness", *files, "--trials", "6", "--tenant", "b"]) == 0
     assert "By kind of misreport" in capsys.readouterr().out
     assert main(["audit", "sharing", *files, "--set", "lambda=1"]) == 0

@@ -76,8 +76,8 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
     service = begin()
     try:
         assert service.client.post("/v1/jobs", json={"jobs": jobs}).is_success
-        for one in jobs:
-            assert service.wait_for_state(one["name"], {"running"})["promise"], one["name"]
+        for job in jobs:
+            assert service.wait_for_state(job["name"], {"running"})["promise"], job["name"]
         wait_until(lambda: reported(service, "files") and reported(service, "posts"))
         if way == "suspended":
             service.signal(signal.SIGSTOP)
@@ -139,7 +139,7 @@ def test_a_job_that_ended_in_time_is_finished_although_its_start_was_not_recorde
     wait_until(lambda: generation.state()["phase"] == ENDED)
     service = ServiceProcess(data, cluster, "-p", "rolling")
     try:
-        found = service.wait_for_state(name, {"finished", "failed"})
-        assert found["state"] == "finished", found["reason"]
+        result = service.wait_for_state(name, {"finished", "failed"})
+        assert result["state"] == "finished", result["reason"]
     finally:
         service.kill(signal.SIGTERM)

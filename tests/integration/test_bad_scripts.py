@@ -332,7 +332,7 @@ def last_of(live: RunningService, name: str) -> str:
     """Return what a job's story says of its end, once that was seen."""
 
     def lines() -> list[str]:
-        return [one for one in story(live, name)["lines"] if "ended" in one]
+        return [line for line in story(live, name)["lines"] if "ended" in line]
 
     wait_until(lambda: bool(lines()), lambda: story(live, name))
     return lines()[-1]

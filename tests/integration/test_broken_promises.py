@@ -48,16 +48,16 @@ def test_each_cause_of_a_late_job_is_told_with_its_share(tmp_path: Path) -> None
         assert service.client.post("/v1/jobs", json=record).json()["promise"]
         assert service.client.get("/v1/jobs/late").json()["broken_promise"] is None
         job = service.wait_for_state("late", {"finished"})
-        told = service.client.get("/v1/jobs/late/explain").json()["broken_promise"]
-        assert told == job["broken_promise"]
-        causes = {cause["cause"]: cause for cause in told["causes"]}
-        assert {"overrun", "late-start", "failure"} <= causes.keys(), told
+        body = service.client.get("/v1/jobs/late/explain").json()["broken_promise"]
+        assert body == job["broken_promise"]
+        causes = {cause["cause"]: cause for cause in body["causes"]}
+        assert {"overrun", "late-start", "failure"} <= causes.keys(), body
         # Sleeps take at least as long as they are told, however busy the machine is.
         assert causes["late-start"]["seconds"] >= 2.0
         assert causes["overrun"]["detail"].startswith("4 s stated, ")
         assert causes["overrun"]["seconds"] >= 2.0
         assert causes["failure"]["seconds"] >= 4 * 0.9
-        assert sum(cause["share"] for cause in told["causes"]) == pytest.approx(1.0, abs=0.01)
-        assert "s later than promised: " in told["line"]
+        assert sum(cause["share"] for cause in body["causes"]) == pytest.approx(1.0, abs=0.01)
+        assert "s later than promised: " in body["line"]
     finally:
         service.kill(signal.SIGTERM)

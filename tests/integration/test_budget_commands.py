@@ -28,10 +28,10 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("accounts")
     with run_service(folder, policy="oasis", cluster={**CLUSTER, "tenants": TENANTS}) as found:
         wide = {"tenant": "speech", "chunks": 8, "minibatches": 60}
-        for at in range(20):  # until places cost something
+        for index in range(20):  # until places cost something
             if found.client.post("/v1/quote", json=job("x", tenant="vision")).json()["price"] > 0.5:
                 break
-            found.client.post("/v1/jobs", json=job(f"filler-{at}", **wide))
+            found.client.post("/v1/jobs", json=job(f"filler-{index}", **wide))
         yield found
 
 
@@ -59,7 +59,7 @@ def test_the_calls_of_python(address: Endpoint) -> None:
         paid = client.submit(job("py", tenant="audio"))
         assert paid.points is not None
         told = client.statement("audio", back=0)
-        assert [one.kind for one in told.entries] == ["debit", "grant", "grant"]
+        assert [entry.kind for entry in told.entries] == ["debit", "grant", "grant"]
         assert told.entries[0].points == -paid.points.price
         assert told.entries[1].note == "deadline"
         assert told.closing == told.entries[0].balance
@@ -82,7 +82,7 @@ def test_the_same_awaited(address: Endpoint) -> None:
     async def ask() -> tuple[int, int]:
         async with AsyncClient(address) as client:
             told = await client.statement("vision", limit=1)
-            return len(told.entries), len([one async for one in client.entries("vision")])
+            return len(told.entries), len([entry async for entry in client.entries("vision")])
 
     first, whole = asyncio.run(ask())
     assert first == 1 <= whole
@@ -104,10 +104,10 @@ def test_a_tenant_reads_its_statement(
     assert main(["cancel", "cli"]) == 0
     monkeypatch.setenv("SHADOWPRICE_TOKEN", live.token("vision"))
     assert main(["statement"]) == 0
-    told = capsys.readouterr().out
-    assert "30 points every 7d, none kept" in told
-    assert told.index("refund") < told.index("debit") < told.index("grant")
-    assert "opening 0, closing 30" in told
+    captured = capsys.readouterr().out
+    assert "30 points every 7d, none kept" in captured
+    assert captured.index("refund") < captured.index("debit") < captured.index("grant")
+    assert "opening 0, closing 30" in captured
     assert main(["statement", "vision", "--since", "1h", "-o", "csv"]) == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["kind"] for row in rows[:2]] == ["refund", "debit"]
@@ -131,16 +131,16 @@ def test_an_operator_sets_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     assert "12.5 points every 1d, none kept" in capsys.readouterr().out
     words = ["budget", "lab", "--carry", "all", "--begins", "2026-11-23", "-o", "json"]
     assert main(words) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["budget"] == {
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["budget"] == {
         "points": 12.5, "period": "1d", "since": "2026-11-23T00:00:00Z", "carry": "all",
     }  # fmt: skip
     assert main(["budget", "lab", "--grant", "3", "--note", "well done"]) == 0
     assert "15.5 until" in capsys.readouterr().out
     assert main(["statement"]) == 0  # of all
-    told = capsys.readouterr().out
-    assert "lab" in told
-    assert "15.5" in told
+    captured = capsys.readouterr().out
+    assert "lab" in captured
+    assert "15.5" in captured
     assert main(["statement", "-o", "csv"]) == 0
     rows = {row["tenant"]: row for row in csv.DictReader(io.StringIO(capsys.readouterr().out))}
     assert rows["lab"]["held"] == "15.5"
@@ -178,8 +178,8 @@ def test_moments_are_written_or_counted_back() -> None:
     now = datetime.now(UTC)
     assert parse_moment(None, "--since") is None
     for text, wanted in (("7d", now - timedelta(days=7)), ("90s", now - timedelta(seconds=90))):
-        found: Any = parse_moment(text, "--since")
-        assert abs(found - wanted) < timedelta(seconds=10)
+        result: Any = parse_moment(text, "--since")
+        assert abs(result - wanted) < timedelta(seconds=10)
     assert parse_moment("2026-11-23", "--since") == datetime(2026, 11, 23, tzinfo=UTC)
     with pytest.raises(InputError):
         parse_moment("3 slots", "--since")

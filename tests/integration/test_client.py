@@ -42,9 +42,9 @@ def _environment(
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("SHADOWPRICE_TOKEN", raising=False)
-    found = request.getfixturevalue("address")
-    monkeypatch.setenv("SHADOWPRICE_SERVER", found.url)
-    monkeypatch.setenv("SHADOWPRICE_TOKEN", found.token)
+    result = request.getfixturevalue("address")
+    monkeypatch.setenv("SHADOWPRICE_SERVER", result.url)
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", result.token)
 
 
 def _file(folder: Path, *jobs: dict) -> str:
@@ -63,10 +63,10 @@ def test_every_call_of_python(client: Client) -> None:
     assert taken.promise is not None
     assert taken.promise.utcoffset() is not None
     batch = client.submit_many([job("py-2"), job("py-1", chunks=5)], wait=10)
-    assert [one.name for one in batch.jobs] == ["py-2"]
+    assert [job.name for job in batch.jobs] == ["py-2"]
     assert batch.problems["py-1"].code == "name-conflict"
     assert client.job("py-1").spec["name"] == "py-1"
-    assert {"py-1", "py-2"} <= {one.name for one in client.jobs("admitted", "running", "refused")}
+    assert {"py-1", "py-2"} <= {job.name for job in client.jobs("admitted", "running", "refused")}
     assert client.quote(job("py-3")).admitted
     with pytest.raises(ServiceError) as caught:
         client.job("py-3")
@@ -88,7 +88,7 @@ def test_every_call_of_python(client: Client) -> None:
     assert client.change_server("x-0", capacity={"gpu": 3}).capacity["gpu"] == "3"
     for name in names:
         client.remove_server(name)
-    assert not {one.name for one in client.servers()} & set(names)
+    assert not {server.name for server in client.servers()} & set(names)
     assert client.put_tenant("art", {"gpu": 2}).share == {"gpu": "2"}
     made = client.create_token("art", expires="1h", note="test")
     assert made.token
@@ -97,7 +97,7 @@ def test_every_call_of_python(client: Client) -> None:
         with pytest.raises(ServiceError):
             theirs.drain("g-0")
     client.revoke_token(made.id)
-    assert next(one for one in client.tokens() if one.id == made.id).revoked is not None
+    assert next(token for token in client.tokens() if token.id == made.id).revoked is not None
     with (
         Client(Endpoint(client.address.url, made.token)) as theirs,
         pytest.raises(ServiceError) as caught,
@@ -105,20 +105,22 @@ def test_every_call_of_python(client: Client) -> None:
         theirs.jobs().__next__()
     assert caught.value.status == 401
     client.remove_tenant("art")
-    assert "art" not in {one.name for one in client.tenants()}
-    assert "cancelled" in {one.kind for one in client.decisions(job="py-2")} | {"cancelled"}
+    assert "art" not in {tenant.name for tenant in client.tenants()}
+    assert "cancelled" in {decision.kind for decision in client.decisions(job="py-2")} | {
+        "cancelled"
+    }
     assert next(iter(client.decisions())).id
 
 
 def test_jobs_come_page_by_page(client: Client) -> None:
-    client.submit_many([job(f"paged-{at}") for at in range(7)], wait=10)
+    client.submit_many([job(f"paged-{index}") for index in range(7)], wait=10)
     page = client.page_of_jobs(limit=3)
     assert len(page.entries) == 3
     following = client.page_of_jobs(limit=3, cursor=page.next)
-    assert not {one.name for one in page.entries} & {one.name for one in following.entries}
-    found = [one.name for one in client.jobs(search="AGED-")]
-    assert found == [f"paged-{at}" for at in reversed(range(7))]
-    assert [one.name for one in client.page_of_jobs(search="ged-3").entries] == ["paged-3"]
+    assert not {entry.name for entry in page.entries} & {entry.name for entry in following.entries}
+    results = [job.name for job in client.jobs(search="AGED-")]
+    assert results == [f"paged-{index}" for index in reversed(range(7))]
+    assert [entry.name for entry in client.page_of_jobs(search="ged-3").entries] == ["paged-3"]
 
 
 def test_the_same_awaited(address: Endpoint) -> None:
@@ -137,7 +139,7 @@ def test_the_same_awaited(address: Endpoint) -> None:
             await asyncio.sleep(0.5)
             taken = await found.submit(job("async-1"))
             assert taken.state == "admitted"
-            assert "async-1" in [one.name async for one in found.jobs("admitted")]
+            assert "async-1" in [job.name async for job in found.jobs("admitted")]
             await found.cancel("async-1")
             assert (await found.wait("async-1")).state == "cancelled"
             async with asyncio.timeout(WAIT_LIMIT_SECONDS):
@@ -159,12 +161,12 @@ def test_events_resume_where_they_broke_off(
         events = follower.events(0)
         seen = [next(events).job for _ in range(2)]
         port = first.service.settings.port or int(first.address.rpartition(":")[2])
-    found: list[str | None] = []
+    results: list[str | None] = []
 
     def rest() -> None:
         for event in events:
             if event.id is not None and event.kind == "submitted":
-                found.append(event.job)
+                results.append(event.job)
                 return
 
     thread = threading.Thread(target=rest, daemon=True)
@@ -173,7 +175,7 @@ def test_events_resume_where_they_broke_off(
         second.client.post("/v1/jobs", json=job("two"))
         thread.join(WAIT_LIMIT_SECONDS)
     assert seen == ["one", "one"]
-    assert found == ["two"]
+    assert results == ["two"]
     follower.close()
 
 
@@ -238,17 +240,17 @@ def test_faults_are_told_by_their_place_in_the_file(
 ) -> None:
     wrong = job("w-2") | {"utilty": 1}
     assert main(["submit", _file(tmp_path, job("w-1"), wrong)]) == 2
-    told = capsys.readouterr().err
-    assert "jobs.yaml: jobs[1].utilty: unknown key; did you mean 'utility'?" in told
+    captured = capsys.readouterr().err
+    assert "jobs.yaml: jobs[1].utilty: unknown key; did you mean 'utility'?" in captured
     assert main(["submit", _file(tmp_path, wrong)]) == 2
     assert "jobs.yaml: jobs[0].utilty: unknown key" in capsys.readouterr().err
     assert main(["submit", _file(tmp_path, job("w-1"))]) == 0
     capsys.readouterr()
     assert main(["submit", _file(tmp_path, job("w-1", chunks=9), job("w-3"))]) == 2
-    told = capsys.readouterr()
-    assert "w-3" in told.out
-    assert "jobs[0]" in told.err
-    assert "submitted with other content" in told.err
+    captured = capsys.readouterr()
+    assert "w-3" in captured.out
+    assert "jobs[0]" in captured.err
+    assert "submitted with other content" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -353,12 +355,14 @@ def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
     assert asyncio.run(asked()) == ids
 
     assert main(["explain", "long-story"]) == 0
-    told = capsys.readouterr().out
-    assert f"... {count - 1_000:,} more (--full shows them)" in told
-    assert told.index("admitted, promised") < told.index(" more (--full") < len(told) - 900
+    captured = capsys.readouterr().out
+    assert f"... {count - 1_000:,} more (--full shows them)" in captured
+    assert (
+        captured.index("admitted, promised") < captured.index(" more (--full") < len(captured) - 900
+    )
     assert main(["explain", "long-story", "--full"]) == 0
-    told = capsys.readouterr().out
-    assert "--full" not in told
-    assert told.count("revised: priority") == 2_500
+    captured = capsys.readouterr().out
+    assert "--full" not in captured
+    assert captured.count("revised: priority") == 2_500
     assert main(["explain", "long-story", "--full", "-o", "json"]) == 0
     assert len(_json(capsys)["events"]) == count

@@ -311,7 +311,8 @@ def test_compare_takes_variants_of_one_policy(call: Call) -> None:
 
 def test_a_trace_brings_its_own_cluster(call: Call) -> None:
     rows = [
-        f"2017-10-03 0{at}:00:00,{1800 * at + 600},{at % 2 + 1},0,vc{at % 2}" for at in range(6)
+        f"2017-10-03 0{index}:00:00,{1800 * index + 600},{index % 2 + 1},0,vc{index % 2}"
+        for index in range(6)
     ]
     Path("t.csv").write_text("\n".join(["timestamp,duration,num_gpus,gpu_time,cluster", *rows, ""]))
     answer = call("simulate", "--trace", "philly:t.csv", "-p", "fifo", "--out", "run")
@@ -352,7 +353,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "never fits": (_jobs(lambda t: t.replace("gpu: 1", "gpu: 3")), "can never run here"),
     "unknown resource": (_jobs(lambda t: t.replace("gpu: 1", "tpu: 1")), "no server has 'tpu'"),
     "not yaml": (_jobs(lambda t: t + "  - {"), "not YAML"),
-    "no list": (_bytes("j.yaml", b"jobs: 3\n"), "holds no job list"),
+    "no list": (_bytes("j.yaml", b"jobs: 3\n"), "contains no job list"),
     "empty": (_bytes("j.yaml", b""), "the file is empty"),
     "binary": (_bytes("j.yaml", b"\0" * 1000), "holds binary data"),
     "encoding": (_bytes("j.yaml", "jobs: caf\u00e9".encode("latin-1")), "is not UTF-8"),
@@ -505,8 +506,13 @@ def test_json_on_stdout_is_json_alone_though_libraries_print(tmp_path: Path) -> 
 def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CLUSTER)
     with (tmp_path / "j.jsonl").open("w") as file:
-        for at in range(20_000):
-            record = {"name": f"job-{at}", "arrival": f"{at} slots", "chunks": 4, "minibatches": 10}
+        for index in range(20_000):
+            record = {
+                "name": f"job-{index}",
+                "arrival": f"{index} slots",
+                "chunks": 4,
+                "minibatches": 10,
+            }
             record |= {"minibatch_time": "60s", "worker": {"gpu": 1}}
             record |= {"utility": {"kind": "constant", "value": 9}}
             file.write(json.dumps(record) + "\n")

@@ -315,12 +315,12 @@ def test_a_clock_that_is_set_otherwise_moves_nothing(
 def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/job/short")
-        told = live.client.get("/v1/jobs/short/progress").json()["points"]
-        assert told
+        body = live.client.get("/v1/jobs/short/progress").json()["points"]
+        assert body
         box = page.locator("figure", has=page.get_by_role("heading", name="loss"))
         rows = numbers_of(box.locator(".numbers"))
-        assert [float(row[0]) for row in rows] == [point["minibatches"] for point in told]
-        assert float(rows[-1][1]) == pytest.approx(told[-1]["metrics"]["loss"], rel=0.01)
+        assert [float(row[0]) for row in rows] == [point["minibatches"] for point in body]
+        assert float(rows[-1][1]) == pytest.approx(body[-1]["metrics"]["loss"], rel=0.01)
         log = page.locator("pre.log").first
         log.get_by_text("step 4 of 4 <i>&amp;").wait_for()
         assert "\x1b" not in log.inner_text()
@@ -548,7 +548,7 @@ def test_a_deadline_is_a_time_of_the_browser_s_zone(
             }
             times = [datetime.combine(day, clock, ZoneInfo(zone)) for day in sorted(days)]
             expected = {
-                next(one for one in times if one > now)
+                next(time for time in times if time > now)
                 for now in (before - timedelta(seconds=5), before, after + timedelta(seconds=5))
             }
             assert moment in expected
@@ -755,7 +755,7 @@ def test_an_operator_drains_adds_and_removes_servers(
         page.get_by_role("button", name="Remove extra").click()
         page.get_by_role("button", name="Remove it").click()
         row.wait_for(state="detached")
-        names = [one["name"] for one in live.client.get("/v1/servers").json()["servers"]]
+        names = [server["name"] for server in live.client.get("/v1/servers").json()["servers"]]
         assert names == ["g-0", "g-1", "g-2"]
 
 
@@ -771,7 +771,9 @@ def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: Runnin
         dialog.get_by_text("that is not its name").wait_for()
         page.keyboard.press("Escape")
         dialog.wait_for(state="detached")
-        assert busy in [one["name"] for one in live.client.get("/v1/servers").json()["servers"]]
+        assert busy in [
+            server["name"] for server in live.client.get("/v1/servers").json()["servers"]
+        ]
 
 
 def test_a_tenant_sees_its_own(browser: Browser, live: RunningService) -> None:
@@ -884,7 +886,7 @@ def test_tenants_and_tokens_are_kept(browser: Browser, live: RunningService) -> 
         assert token not in page.content()
         # Not as the page has it, which may not have drawn the new one yet.
         tokens = live.client.get("/v1/tokens").json()["tokens"]
-        number = max(one["id"] for one in tokens if one["tenant"] == "green")
+        number = max(token["id"] for token in tokens if token["tenant"] == "green")
         page.get_by_role("button", name=f"Revoke token {number}", exact=True).click()
         page.get_by_role("button", name="Revoke it").click()
         page.locator("dialog[open]").wait_for(state="detached")
@@ -997,7 +999,7 @@ def test_many_servers_are_seen_together_and_found_one_by_one(
         job = training("wide-0", 10, worker={"gpu": 4}, tenant=None, chunks=6)
         job |= {"minibatch_time": "200min", "utility": {"kind": "constant", "value": 50}}
         del job["run"]
-        names = [f"wide-{at}" for at in range(130)]
+        names = [f"wide-{index}" for index in range(130)]
         batch = {"jobs": [job | {"name": name} for name in names]}
         live.client.post("/v1/jobs", json=batch, params={"wait": 60}).raise_for_status()
         with Visit(browser) as visit:

@@ -39,8 +39,8 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
             live.client.post("/v1/jobs", json=short(name, tenant="red")).raise_for_status()
         began = time.time()
         seen = [
-            ObservedJob(name, (ServerAllocation(f"g-{at % 2}", 1),), began)
-            for at, name in enumerate(names)
+            ObservedJob(name, (ServerAllocation(f"g-{index % 2}", 1),), began)
+            for index, name in enumerate(names)
         ]
         strangers = [
             ObservedJob(f"stranger {name}", (ServerAllocation("else", 1),), began)
@@ -53,14 +53,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
         def over() -> bool:
             jobs = live.client.get("/v1/comparison/jobs").json()["jobs"]
-            first = {one["name"]: one for one in jobs}["a"]
+            first = {job["name"]: job for job in jobs}["a"]
             return first["gain"] is not None
 
         wait_until(over)
 
         def played() -> bool:
-            told = live.client.get("/v1/comparison").json()
-            return bool(told["simulated"]["finished"] == len(names))
+            body = live.client.get("/v1/comparison").json()
+            return bool(body["simulated"]["finished"] == len(names))
 
         wait_until(played)
         yield live
@@ -79,9 +79,9 @@ def test_both_sides_are_drawn(
         assert page.evaluate(OVERFLOWING) == []
         assert page.evaluate(NAMELESS) == []
         assert page.evaluate(BLANK) == 0
-        told = watched.client.get("/v1/comparison").json()
+        body = watched.client.get("/v1/comparison").json()
         earned = page.locator(".tile", has_text="Would have earned").locator("b").inner_text()
-        assert float(earned.replace(",", "")) == pytest.approx(told["simulated"]["utility"], abs=1)
+        assert float(earned.replace(",", "")) == pytest.approx(body["simulated"]["utility"], abs=1)
         row, other = (
             page.locator("tbody tr", has=page.get_by_role("link", name=name, exact=True))
             for name in ("a", "b")
@@ -128,9 +128,9 @@ def test_what_if_is_asked_watched_and_told(browser: Browser, watched: RunningSer
         page.get_by_role("heading", name=re.compile(r"What if \d")).wait_for()
         page.get_by_text("Gain", exact=True).wait_for(timeout=WAIT_LIMIT_SECONDS * 1_000)
         run = page.url.rpartition("/")[2]
-        told = watched.client.get(f"/v1/whatif/{run}").json()
-        assert told["question"]["servers"] == {"g": 2}
-        assert told["question"]["policy"] == "drf"
+        body = watched.client.get(f"/v1/whatif/{run}").json()
+        assert body["question"]["servers"] == {"g": 2}
+        assert body["question"]["policy"] == "drf"
         row = page.locator("tbody tr[data-key='total_utility']")
         assert row.locator("td").count() == 4
         page.get_by_role("link", name="← All of them").click()

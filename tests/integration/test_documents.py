@@ -33,7 +33,7 @@ class Fence:
 
 
 def fences(document: str) -> list[Fence]:
-    found: list[Fence] = []
+    results: list[Fence] = []
     lines: list[str] | None = None
     language = ""
     for line in (ROOT / document).read_text(encoding="utf-8").splitlines():
@@ -41,23 +41,23 @@ def fences(document: str) -> list[Fence]:
             if lines is None:
                 lines, language = [], line[3:].strip()
             else:
-                found.append(Fence(language, lines))
+                results.append(Fence(language, lines))
                 lines = None
         elif lines is not None:
             lines.append(line)
     assert lines is None, f"{document}: a fence is not closed"
-    return found
+    return results
 
 
 def commands(fence: Fence) -> list[tuple[str, list[str]]]:
     """Return the commands of a block with the lines that follow each."""
-    found: list[tuple[str, list[str]]] = []
+    results: list[tuple[str, list[str]]] = []
     for line in fence.lines:
         if line.startswith("$ "):
-            found.append((line[2:], []))
-        elif found:
-            found[-1][1].append(line)
-    return found
+            results.append((line[2:], []))
+        elif results:
+            results[-1][1].append(line)
+    return results
 
 
 def without_times(lines: list[str]) -> list[str]:
@@ -209,10 +209,10 @@ def test_files_and_what_they_hold_are_named_rightly() -> None:
         for path, name, shortened in NAMED_FILE.findall(prose(page)):
             folder, _, rest = path.partition("/")
             whole = f"{FOLDERS[folder]}/{rest}" if folder in FOLDERS else path
-            found = [file for file in files if f"/{file}".endswith(f"/{whole}")]
-            assert found or "NAME" in path, f"{page}: no file {path}"
+            results = [file for file in files if f"/{file}".endswith(f"/{whole}")]
+            assert results or "NAME" in path, f"{page}: no file {path}"
             if "_" in name or "." in name:
-                texts = [(ROOT / file).read_text(encoding="utf-8") for file in found]
+                texts = [(ROOT / file).read_text(encoding="utf-8") for file in results]
                 ending = "" if shortened else r"\b"
                 parts = [re.compile(rf"\b{part}{ending}") for part in name.split(".")]
                 assert any(all(part.search(text) for part in parts) for text in texts), (

@@ -40,13 +40,13 @@ def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.M
 
         def has_four_points() -> bool:
             points = live.client.get("/v1/jobs/trains/progress").json()["points"]
-            seen[:] = sorted({one["minibatches"] for one in points})
+            seen[:] = sorted({point["minibatches"] for point in points})
             return len(seen) >= 4
 
         wait_until(has_four_points, lambda: seen)
         # One look a slot, and each tells what was done since the one before.
         steps = [after - before for before, after in itertools.pairwise(seen)]
-        assert all(0 < one <= 60 for one in steps), seen
+        assert all(0 < step <= 60 for step in steps), seen
         assert live.client.delete("/v1/jobs/trains").is_success
 
 

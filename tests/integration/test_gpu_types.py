@@ -28,7 +28,9 @@ def test_jobs_stand_on_servers_of_their_type_and_pay_for_them(
     run = read_run(tmp_path / "run")
     assert set(run.jobs["outcome"]) == {"finished"}
     stood = run.allocations.group_by("job").agg(pl.col("server").unique())
-    names = {job: {run.server_names[at][:3] for at in servers} for job, servers in stood.rows()}
+    names = {
+        job: {run.server_names[server][:3] for server in servers} for job, servers in stood.rows()
+    }
     assert names == {"resnet-v100": {"new"}, "resnet-k80": {"old"}}
     for job, cost, worker_slots in run.jobs.select("job", "cost", "worker_slots").rows():
         price = {"resnet-v100": 24.48 / 8, "resnet-k80": 3.60 / 4}[job]

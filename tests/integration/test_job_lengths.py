@@ -22,7 +22,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.lengths import HiddenLengths, LengthHistory, name_stem, parse_lengths
 from shadowprice.simulator.source import ScenarioSource
-from tests.support.workloads import DIMENSIONS, job
+from tests.support.workloads import DIMENSIONS, make_job
 
 CLUSTER: dict[str, Any] = {
     "slot": "10min",
@@ -54,10 +54,12 @@ def pool() -> Cluster:
     )
 
 
-def gang(on: Cluster, slots: int, name: str = "train-1", tenant: str = "a", width: int = 1) -> Job:
+def gang(
+    cluster: Cluster, slots: int, name: str = "train-1", tenant: str = "a", width: int = 1
+) -> Job:
     """Return a job that runs for some slots with its only worker count."""
-    return job(
-        on,
+    return make_job(
+        cluster,
         name,
         tenant=tenant,
         epochs=slots,
@@ -165,7 +167,7 @@ def test_srtf_takes_a_limit_for_the_length() -> None:
 
 def test_srtf_learns_lengths_from_jobs_that_finished() -> None:
     """Three evaluations of one slot make a fourth precede a job of a tenant without history."""
-    jobs = [record(f"eval-{at}", at, 1) for at in range(3)]
+    jobs = [record(f"eval-{index}", index, 1) for index in range(3)]
     jobs += [record("block", 3, 2), record("train-0", 4, 3), record("eval-3", 4, 1)]
     late = {"arrival": "4 slots", "tenant": "speech"}
     run = shadowprice.simulate(CLUSTER, jobs, "srtf", lengths="unknown")
@@ -260,9 +262,10 @@ def test_limits_of_a_log_are_work_at_the_requested_workers(tmp_path: Path) -> No
     rows = ["submit,start,end,gpus,time limit,user"]
     limits = {0: "01:00:00", 1: "04:00:00", 2: "00:30:00"}
     rows += [
-        f"2024-01-01 0{at}:00:00,2024-01-01 0{at}:00:00,2024-01-01 0{at + 1}:00:00,{at + 1},"
-        f"{limits.get(at, '')},ada"
-        for at in range(4)
+        f"2024-01-01 0{index}:00:00,2024-01-01 0{index}:00:00,"
+        f"2024-01-01 0{index + 1}:00:00,{index + 1},"
+        f"{limits.get(index, '')},ada"
+        for index in range(4)
     ]
     (tmp_path / "log.csv").write_text("\n".join([*rows, ""]))
     scenario, _ = ScenarioSource(trace=f"csv:{tmp_path}/log.csv").scenario()
@@ -270,7 +273,7 @@ def test_limits_of_a_log_are_work_at_the_requested_workers(tmp_path: Path) -> No
     assert list(scenario.work_limits.values()) == [3, 24, 5]
     assert [job.name for job in scenario.jobs[:3]] == list(scenario.work_limits)
     # Every job ran for an hour. Its mini-batches are rounded to whole ones.
-    assert all(0 <= job.required - 3 * (at + 1) <= 1 for at, job in enumerate(scenario.jobs))
+    assert all(0 <= job.required - 3 * (index + 1) <= 1 for index, job in enumerate(scenario.jobs))
     assert len(scenario.with_lengths("limits").jobs) == 4
 
 

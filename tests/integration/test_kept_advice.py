@@ -87,9 +87,9 @@ def test_the_page_shows_advice_beside_the_refusal(
     assert block is not None
     stories: Any = unpack(block[0])
     kept = read_advice(Path("run"))
-    for at, job in enumerate(stories["jobs"]["job"]):
-        lines = [tuple(line) for line in stories["facts"][at]]
-        assert stories["jobs"]["advised"][at] == (job in kept)
+    for index, job in enumerate(stories["jobs"]["job"]):
+        lines = [tuple(line) for line in stories["facts"][index]]
+        assert stories["jobs"]["advised"][index] == (job in kept)
         if job in kept:
             told = [*advice_lines(kept[job])]
             assert lines[-len(told) :] == told
@@ -121,7 +121,7 @@ def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
     """It lets jobs run in what is left over, promises nothing, and may let go of them."""
     rng = np.random.default_rng(0)
     on = random_servers(rng)
-    entries = [random_entry(rng, f"job-{at}") for at in range(10)]
+    entries = [random_entry(rng, f"job-{index}") for index in range(10)]
     scenario = Scenario(on, resolve_jobs(on, entries), entry=entries.__getitem__)
     rolling = PolicyChoice("rolling")
     run = add_advice(run_policy(scenario, rolling), scenario, rolling, seconds=600.0)
@@ -132,9 +132,9 @@ def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
     assert run.advice.keys() == {
         job for job, outcome in outcomes.items() if outcome in ("refused", "dropped")
     }
-    for at, one in enumerate(entries):
-        if one["name"] in given_up:
-            assert run.advice[one["name"]] == advise(scenario, rolling, at, one)
+    for index, entry in enumerate(entries):
+        if entry["name"] in given_up:
+            assert run.advice[entry["name"]] == advise(scenario, rolling, index, entry)
     told = stories(replace(run, advice={}), run.jobs, {})["jobs"]
     advisable = {job for job, at in zip(told["job"], told["advisable"], strict=True) if at}
     assert advisable == run.advice.keys()

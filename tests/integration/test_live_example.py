@@ -36,10 +36,10 @@ pytestmark = [
 
 
 def weights(folder: Path) -> tuple[int, list[np.ndarray]]:
-    found = jobs.load(folder)
-    assert found is not None
-    with np.load(io.BytesIO(found.data)) as stored:
-        return found.step, [stored[name] for name in stored.files]
+    result = jobs.load(folder)
+    assert result is not None
+    with np.load(io.BytesIO(result.data)) as stored:
+        return result.step, [stored[name] for name in stored.files]
 
 
 def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:

@@ -97,10 +97,10 @@ def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) 
         cluster["tenants"] = [{"name": "a", "share": {"worker": 1}}]
         asked = {"worker": {"worker": 1}, "tenant": "a"}
     jobs = [
-        {"name": f"j{at}", "arrival": f"{slot} slots", "chunks": 1, "minibatches": 1}
+        {"name": f"j{index}", "arrival": f"{slot} slots", "chunks": 1, "minibatches": 1}
         | {"minibatch_time": "10min", "utility": {"kind": "constant", "value": 1}}
         | asked
-        for at, slot in enumerate([0] * 20 + ([] if later is None else [later]))
+        for index, slot in enumerate([0] * 20 + ([] if later is None else [later]))
     ]
     ran = simulated(cluster, jobs, policy=policy).jobs
     assert "waiting" not in ran["outcome"].to_list()
@@ -117,7 +117,7 @@ def test_a_run_of_too_many_slots_says_what_bounds_it(
     monkeypatch.setattr(bounds, "SIMULATED", bounds.InputLimit("simulated", 50, "slots simulated"))
     write_jobs(("long", 0, 1000))
     assert simulate("-p", "fifo", "-s", "workers=1", "--out", "run") == 2
-    assert "51 is above the bound of 50 slots simulated" in capsys.readouterr().err
+    assert "51 exceeds the limit of 50 slots simulated" in capsys.readouterr().err
     assert not Path("run").exists()
 
 

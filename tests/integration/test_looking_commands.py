@@ -116,11 +116,11 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
     assert answer.status == 0
     assert "note: the runs differ in their incidents input" in answer.err
     assert "cancelled under fifo" in answer.out
-    found = json.loads(call("diff", "run", "quiet", "-o", "json").out)
-    assert found["jobs"][0]["job"] == "gone"
-    assert found["jobs"][0]["gain"] == 5.0
+    result = json.loads(call("diff", "run", "quiet", "-o", "json").out)
+    assert result["jobs"][0]["job"] == "gone"
+    assert result["jobs"][0]["gain"] == 5.0
     rows = list(csv.DictReader(io.StringIO(call("diff", "run", "quiet", "-o", "csv").out)))
-    assert [row["job"] for row in rows] == [row["job"] for row in found["jobs"]]
+    assert [row["job"] for row in rows] == [row["job"] for row in result["jobs"]]
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def post(live: RunningService, name: str, content: Any, generation: int = 1) -> 
 
 def told(live: RunningService, name: str) -> list[str]:
     story = live.client.get(f"/v1/jobs/{name}/explain").json()
-    return [one["data"]["reason"] for one in story["events"] if one["kind"] == "misreported"]
+    return [event["data"]["reason"] for event in story["events"] if event["kind"] == "misreported"]
 
 
 def begun(live: RunningService, clock: ManualClock, *names: str) -> None:
@@ -99,8 +99,8 @@ def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
         before = journal(live)
-        for at in range(60):
-            wrong = {f"\x1b[31m{at}" + "x" * 60_000: 1, "minibatches": "z" * at}
+        for index in range(60):
+            wrong = {f"\x1b[31m{index}" + "x" * 60_000: 1, "minibatches": "z" * index}
             assert post(live, "a", wrong).status_code == 422
         assert len(told(live, "a")) == MAX_REPORTED_ERRORS
         assert all(len(one) <= 500 and "\x1b" not in one for one in told(live, "a"))

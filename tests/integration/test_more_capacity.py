@@ -164,7 +164,7 @@ def test_a_trace_says_what_it_lacks(call: Call, capsys: pytest.CaptureFixture[st
     ("text", "message"),
     [
         ("tpu=8", "--more: no server has 'tpu'; write RESOURCE=AMOUNT"),
-        ("gpu/a100=1600000", "above the bound"),
+        ("gpu/a100=1600000", "exceeds the limit"),
         ("many", "--more: 'many' names no amount; write 8"),
         ("0", "--more: '0' names no amount"),
         ("gpu/a100=999999999", "--more: "),

@@ -173,7 +173,7 @@ def test_a_tenant_of_equal_names_is_as_none(worlds: dict[str, dict[str, Any]]) -
             if status >= 400:
                 assert after == before, request
             else:
-                names = [[one.get("name") for one in told["jobs"]] for told in (before, after)]
+                names = [[job.get("name") for job in told["jobs"]] for told in (before, after)]
                 assert names[0] == names[1], request
     assert compared > 20
 
@@ -275,7 +275,7 @@ def test_a_repeated_request_gets_its_job_although_a_later_one_has_the_name(
     live.client.delete("/v1/jobs/second")
     live.client.post("/v1/jobs", json=job("second"))
     again = live.client.post("/v1/jobs", json={"jobs": several}, headers=keys).json()["jobs"]
-    assert [one["id"] for one in again] == [one["id"] for one in jobs]
+    assert [one["id"] for one in again] == [job["id"] for job in jobs]
     assert len(live.client.get("/v1/jobs").json()["jobs"]) == 7
 
 
@@ -343,7 +343,7 @@ def test_a_progress_token_is_that_of_one_job(live: RunningService) -> None:
 
 def test_names_are_kept_over_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
-    found = []
+    results = []
     for _ in range(2):
         with (
             run_service(tmp_path, cluster=CLUSTER, policy="oasis", clock=clock) as live,
@@ -352,8 +352,8 @@ def test_names_are_kept_over_a_restart(tmp_path: Path) -> None:
         ):
             answers = [client.post("/v1/jobs", json=job("train")) for client in (red, blue)]
             assert [answer.status_code for answer in answers] == [200, 200]
-            found.append([answer.json()["id"] for answer in answers])
-    assert found[0] == found[1]
+            results.append([answer.json()["id"] for answer in answers])
+    assert results[0] == results[1]
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.bag_cases import build_bag, pareto, place_cluster
 from tests.support.policy_cases import PLACE_COUNTING_POLICIES
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 SETTINGS: dict[str, dict[str, Any]] = {"dorm": {"window": 2, "adjustable": 2}}
 
@@ -45,22 +45,22 @@ def workload(name: str) -> tuple[Any, list[Job]]:
     jobs: list[Job] = []
     on = shared_cluster(4, {"a": {"worker": 4, "ps": 2}, "b": {"worker": 4, "ps": 2}})
     if name not in PLACE_COUNTING_POLICIES:
-        on = cluster(2, 1, horizon=12)
-    for at in range(9):
+        on = make_cluster(2, 1, horizon=12)
+    for index in range(9):
         worth = known(float(rng.integers(3, 40)), float(rng.uniform(0.2, 4.0)))
         if name in PLACE_COUNTING_POLICIES:
-            one = shared_job(on, f"job-{at}", "ab"[at % 2], arrival=at // 3)
+            one = shared_job(on, f"job-{index}", "ab"[index % 2], arrival=index // 3)
             jobs.append(replace(one, utility=worth))
         else:
             work = {"epochs": int(rng.integers(1, 6)), "utility": worth}
-            jobs.append(job(on, f"job-{at}", arrival=at // 3, **work))
+            jobs.append(make_job(on, f"job-{index}", arrival=index // 3, **work))
     return on, jobs
 
 
-def renamed(one: Job) -> Job:
-    told = one.utility
+def renamed(job: Job) -> Job:
+    told = job.utility
     assert isinstance(told, utility.Linear)
-    return replace(one, utility=Sloping(told.value, -told.slope))
+    return replace(job, utility=Sloping(told.value, -told.slope))
 
 
 def outcome(name: str, on: Any, jobs: list[Job]) -> tuple[Any, RunData]:
@@ -82,7 +82,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_policy_decides_by_the_values_alone(name: str) -> None:
     on, jobs = workload(name)
     before, _ = outcome(name, on, jobs)
-    after, run = outcome(name, on, [renamed(one) for one in jobs])
+    after, run = outcome(name, on, [renamed(job) for job in jobs])
     assert after[:2] == before[:2]
     assert after[2] == pytest.approx(before[2])
     assert run.summary["total_utility"] > 0

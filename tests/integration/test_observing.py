@@ -185,7 +185,7 @@ def _compared(live: RunningService, token: str | None = None) -> dict[str, Any]:
         with live.as_(token) as other:
             answer = other.get("/v1/comparison/jobs")
     assert answer.status_code == 200, answer.text
-    return {one["name"]: one for one in answer.json()["jobs"]}
+    return {job["name"]: job for job in answer.json()["jobs"]}
 
 
 def test_real_processes_are_followed_over_a_restart(
@@ -233,14 +233,14 @@ def _look_at_it(
     stranger: str,
 ) -> None:
     """The sums, the past as bars, the command, and Python."""
-    told = live.client.get("/v1/comparison?days=1").json()
-    assert told["jobs"] == told["simulated"]["finished"] == told["observed"]["finished"] == 2
-    assert told["observed"]["assumed_completed"] == 2
-    assert stranger in {one["name"] for one in told["unmanaged_jobs"]["newest"]}
-    assert told["simulated"]["utility"] > 50
-    assert told["observed"]["utility"] > 50
+    body = live.client.get("/v1/comparison?days=1").json()
+    assert body["jobs"] == body["simulated"]["finished"] == body["observed"]["finished"] == 2
+    assert body["observed"]["assumed_completed"] == 2
+    assert stranger in {one["name"] for one in body["unmanaged_jobs"]["newest"]}
+    assert body["simulated"]["utility"] > 50
+    assert body["observed"]["utility"] > 50
     bars = live.client.get("/v1/timeline?observed=true&past_slots=1000").json()
-    assert {mine, stranger} <= {one["job"] for one in bars["jobs"]}
+    assert {mine, stranger} <= {job["job"] for job in bars["jobs"]}
     assert set(bars["bars"]["kind"]) == {0}
     assert live.client.get("/v1/comparison?days=nan").status_code == 422
     assert live.client.get("/v1/timeline?observed=maybe").status_code == 422
@@ -256,12 +256,12 @@ def _look_at_it(
     assert {one["name"] for one in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
     address = Endpoint(live.address, token)
     with Client(address) as client:
-        assert [one.name for one in client.compared_jobs()][-1] == mine
+        assert [job.name for job in client.compared_jobs()][-1] == mine
 
     async def ask() -> tuple[int, int]:
         async with AsyncClient(address) as client:
             first = await client.comparison(1)
-            return first.jobs, len([one async for one in client.compared_jobs()])
+            return first.jobs, len([job async for job in client.compared_jobs()])
 
     assert asyncio.run(ask()) == (2, 2)
 

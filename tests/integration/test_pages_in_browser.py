@@ -22,7 +22,7 @@ from shadowprice.simulator.source import ScenarioSource
 from tests.support import axe
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 from tests.unit.results.test_page_job_histories import flat_run, planned_run, promised_run
 from tests.unit.results.test_report import trials
 
@@ -60,12 +60,12 @@ HOSTILE = [
 
 
 def hostile_run() -> RunData:
-    on = cluster(3, 2)
+    cluster = make_cluster(3, 2)
     work = [
-        job(on, name, arrival=at // 2, utility=Sigmoid(5.0 + at, 0.5, 2.0))
-        for at, name in enumerate(HOSTILE)
+        make_job(cluster, name, arrival=index // 2, utility=Sigmoid(5.0 + index, 0.5, 2.0))
+        for index, name in enumerate(HOSTILE)
     ]
-    return record_run(Scenario(on, work), 'flat-rate <b title="x">', FlatPricePolicy(0.5))
+    return record_run(Scenario(cluster, work), 'flat-rate <b title="x">', FlatPricePolicy(0.5))
 
 
 MONEY = """
@@ -96,11 +96,11 @@ def money_page(folder: Path) -> str:
 
 
 def comparison() -> str:
-    on = cluster(3, 2)
-    work = [job(on, f"job-{at}", arrival=at) for at in range(6)]
+    cluster = make_cluster(3, 2)
+    work = [make_job(cluster, f"job-{index}", arrival=index) for index in range(6)]
     names = ("flat-rate", "a policy of a long name parameter=0.123456 another=value-of-it")
     runs = [
-        record_run(Scenario(on, work, until=30), name, policy)
+        record_run(Scenario(cluster, work, until=30), name, policy)
         for name, policy in zip(names, (FlatPricePolicy(), RandomPolicy(1)), strict=True)
     ]
     table = [("total utility", ["60", "<5"], frozenset({0}))]
@@ -115,7 +115,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "flat": render_report(flat_run(45)),
         "refused": render_report(record_run(*_refused())),
         "none": render_report(
-            record_run(Scenario(cluster(2, 1), []), "flat-rate", FlatPricePolicy())
+            record_run(Scenario(make_cluster(2, 1), []), "flat-rate", FlatPricePolicy())
         ),
         "hostile": render_report(hostile_run()),
         "promised": render_report(promised_run()),
@@ -128,9 +128,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def _refused() -> tuple[Scenario, str, FlatPricePolicy]:
-    on = cluster(3, 2)
+    cluster = make_cluster(3, 2)
     return (
-        Scenario(on, [job(on, f"job-{at}") for at in range(8)]),
+        Scenario(cluster, [make_job(cluster, f"job-{index}") for index in range(8)]),
         "flat-rate",
         FlatPricePolicy(1e9),
     )
@@ -229,9 +229,12 @@ BLANK = """() => [...document.querySelectorAll(".canvas canvas")].filter((canvas
 
 
 def test_no_two_policies_have_the_same_line(browser: Browser, tmp_path: Path) -> None:
-    on = cluster(3, 2)
-    work = [job(on, f"job-{at}", arrival=at) for at in range(6)]
-    runs = [record_run(Scenario(on, work), f"policy-{at}", FlatPricePolicy()) for at in range(16)]
+    cluster = make_cluster(3, 2)
+    work = [make_job(cluster, f"job-{index}", arrival=index) for index in range(6)]
+    runs = [
+        record_run(Scenario(cluster, work), f"policy-{index}", FlatPricePolicy())
+        for index in range(16)
+    ]
     (tmp_path / "page.html").write_text(render_comparison(runs, []), encoding="utf-8")
     with Visit(browser) as visit:
         page = visit.open(tmp_path / "page.html")
@@ -396,9 +399,9 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, pages: dict[str, 
         assert sorted(shown.all_text_contents()) == sorted(
             inline_assets.escape_invisible(name) for name in HOSTILE
         )
-        for at in range(len(HOSTILE)):
-            told = shown.nth(at).text_content()
-            shown.nth(at).click()
+        for index in range(len(HOSTILE)):
+            told = shown.nth(index).text_content()
+            shown.nth(index).click()
             title = page.locator("dialog[open] h2").text_content()
             assert title is not None
             assert title.startswith(str(told))

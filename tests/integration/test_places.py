@@ -97,7 +97,7 @@ FOREIGN = "holds files that no earlier run of this kind wrote"
         (("trace", "convert", "philly:t.csv", "/dev/null"), "ends in .jsonl or .yaml"),
         (("trace", "convert", "philly:t.csv", "new.jsonl", "--cluster", "c.yaml"), "not written"),
         (("trace", "convert", "philly:t.csv", "new.yaml", "--cluster", "new.yaml"), "job file"),
-        (("trace", "convert", "philly:t.csv", "no/new.yaml"), "does not exist; make it first"),
+        (("trace", "convert", "philly:t.csv", "no/new.yaml"), "does not exist; create it first"),
         (("generate", "--out", "mine.jsonl"), "is a file"),
         (("generate", "--out", "loose"), "loose is a link to nothing"),
         (("generate", "--out", "loose/x"), "loose is a link to nothing"),
@@ -413,8 +413,13 @@ def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
 @pytest.mark.extended
 def test_sigterm_keeps_what_was_done(folder: Path) -> None:
     with Path("many.jsonl").open("w") as file:
-        for at in range(20_000):
-            record = {"name": f"j{at}", "arrival": f"{at} slots", "chunks": 4, "minibatches": 100}
+        for index in range(20_000):
+            record = {
+                "name": f"j{index}",
+                "arrival": f"{index} slots",
+                "chunks": 4,
+                "minibatches": 100,
+            }
             record |= {"minibatch_time": "60s", "worker": {"gpu": 1}}
             file.write(json.dumps(record | {"utility": {"kind": "constant", "value": 9}}) + "\n")
     words = ["simulate", "-c", "c.yaml", "-j", "many.jsonl", "-p", "fifo", "--out", "run"]

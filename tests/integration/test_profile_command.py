@@ -39,21 +39,21 @@ def test_a_known_speed_is_measured_and_written(
     options = ("--workers", "1,2,5", "--out", str(out), "-o", "json", "--minibatches", "1001")
     words = _words(*options, job=("--serial", "0.02", "--shared", "0.08", "--noise", "0.05"))
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    for point in found["points"]:
+    result = json.loads(capsys.readouterr().out)
+    for point in result["points"]:
         takes = 0.02 + 0.08 / point["workers"]
         # Never faster than it sleeps; slower only as far as a busy machine wakes it late.
         slack = max(3.0 * point["half_width"], 0.02 * takes)
         assert takes - slack < point["step_time"] < 1.3 * takes + slack
         assert point["half_width"] < 0.3 * takes
         assert point["memory"]["worker"] > 1 << 20
-    assert [point["resumed"] for point in found["points"]] == [None, True, True]
-    assert found["points"][0]["warm_up"] >= 5
-    assert found["linear"]["verdict"] == "does not fit"
-    assert found["serial"]["serial"] == pytest.approx(0.02, rel=0.8)
-    assert found["serial"]["shared"] == pytest.approx(0.08, rel=0.4)
-    assert found["metrics"] == {"gradient_bytes": 4e6}
-    assert 0.0 < found["restart"] < 30.0
+    assert [point["resumed"] for point in result["points"]] == [None, True, True]
+    assert result["points"][0]["warm_up"] >= 5
+    assert result["linear"]["verdict"] == "does not fit"
+    assert result["serial"]["serial"] == pytest.approx(0.02, rel=0.8)
+    assert result["serial"]["shared"] == pytest.approx(0.08, rel=0.4)
+    assert result["metrics"] == {"gradient_bytes": 4e6}
+    assert 0.0 < result["restart"] < 30.0
 
     # The file is a job file, that a cluster takes.
     content = out.read_text()
@@ -64,7 +64,7 @@ def test_a_known_speed_is_measured_and_written(
     assert job.worker_counts.tolist() == [1, 2, 5]
     assert job.work == 1001
     for workers in (1, 2, 5):
-        speed = found["throughput"][str(workers)]
+        speed = result["throughput"][str(workers)]
         assert job.gain(workers) == pytest.approx(10.0 * speed * 1e6)
     stated = yaml.safe_load(content)["jobs"][0]
     assert stated["run"]["command"] == [

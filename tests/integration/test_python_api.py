@@ -29,15 +29,15 @@ CLUSTER: dict[str, Any] = {
 }
 JOBS: list[dict[str, Any]] = [
     {
-        "name": f"job-{at}",
-        "arrival": f"{at // 2} slots",
-        "chunks": 1 + at % 4,
-        "minibatches": 20 + 7 * at,
+        "name": f"job-{index}",
+        "arrival": f"{index // 2} slots",
+        "chunks": 1 + index % 4,
+        "minibatches": 20 + 7 * index,
         "minibatch_time": "60s",
-        "worker": {"gpu": 1 + at % 2},
+        "worker": {"gpu": 1 + index % 2},
         "utility": {"kind": "linear", "value": 40, "slope": -1.5},
     }
-    for at in range(12)
+    for index in range(12)
 ]
 
 
@@ -88,9 +88,9 @@ def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
     for wrong in ("soon", -1, True, ""):
         with pytest.raises(InputError, match=r"slot: .*is not a slot.*write a number from 0 on"):
             first.at(wrong)
-    found = first.diff(second)
+    result = first.diff(second)
     gained = second.summary["total_utility"] - first.summary["total_utility"]
-    assert found.jobs["gain"].sum() == pytest.approx(gained)
+    assert result.jobs["gain"].sum() == pytest.approx(gained)
 
 
 def test_compare_and_whatif_are_the_commands(
@@ -106,33 +106,33 @@ def test_compare_and_whatif_are_the_commands(
     assert len(both.frame) == 9
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
     assert main(("compare", *words, "-p", "fifo,srtf?workers=fewest,drf", "--seeds", "3")) == 0
-    told = json.loads(capfd.readouterr().out)["trials"]["policies"]
+    captured = json.loads(capfd.readouterr().out)["trials"]["policies"]
     for measure, policy, mean in both.means.select("measure", "policy", "mean").rows():
         if measure != "decision_p99":
-            assert told[policy][measure]["mean"] == pytest.approx(mean)
+            assert captured[policy][measure]["mean"] == pytest.approx(mean)
     for row in both.tests.filter(pl.col("measure") == "total_utility").to_dicts():
-        kept = told[row["policy"]]["total_utility"]["against_first"]
+        kept = captured[row["policy"]]["total_utility"]["against_first"]
         assert (row["p"], row["p_holm"]) == (kept["p"], kept["p_holm"])
     assert both["drf"].summary["finished"] == 12
 
     place = both.save(files / "compared")
     kept = json.loads((place / "compare.json").read_text("utf-8"))
     assert list(kept["policies"]) == list(both.runs)
-    assert kept["trials"]["policies"].keys() == told.keys()
+    assert kept["trials"]["policies"].keys() == captured.keys()
     assert "Over 3 seeds" in (place / "compare.html").read_text("utf-8")
     assert shadowprice.open_run(place / "drf").summary == both["drf"].summary
     assert both.save(place) == place  # an earlier comparison is replaced
     with pytest.raises(InputError, match="compared/drf"):
         both.save(place / "drf")  # a run is not
 
-    found = shadowprice.whatif(CLUSTER, JOBS, "drf", changes=[{"gpu": 1}, {"old": -1}])
+    result = shadowprice.whatif(CLUSTER, JOBS, "drf", changes=[{"gpu": 1}, {"old": -1}])
     assert main(("whatif", *words, "-p", "drf", "--add", "gpu:1", "--remove", "old:1")) == 0
     rows = json.loads(capfd.readouterr().out)["runs"]
     gains = {row["change"]: row["gain"] for row in rows}
-    assert dict(found.gains.select("change", "gain").rows()) == {
+    assert dict(result.gains.select("change", "gain").rows()) == {
         name: gain for name, gain in gains.items() if name != "as it is"
     }
-    assert found.gains.columns == [
+    assert result.gains.columns == [
         "change", "policy", "gain", "gain_per_server", "gain_per_cost",
         "waiting_saved_hours",
     ]  # fmt: skip
@@ -286,17 +286,17 @@ def test_compare_json_has_the_rows_of_the_table(
     assert main(("compare", *words, "--bound")) == 0
     table = capfd.readouterr().out
     assert main(("compare", *words, "--bound", "-o", "json")) == 0
-    told = json.loads(capfd.readouterr().out)
+    captured = json.loads(capfd.readouterr().out)
     drawn, _, *lines = table.splitlines()
-    assert drawn.startswith(f"drawn at random with seed 0: {told['drawn'][0]}")
+    assert drawn.startswith(f"drawn at random with seed 0: {captured['drawn'][0]}")
     rows = [re.split(r"  +", line) for line in lines]
-    assert [name for name, *_ in rows] == list(told["measures"])
+    assert [name for name, *_ in rows] == list(captured["measures"])
     for name, *texts in rows:
         if not name.startswith(("decision", "wall")):
-            for text, value in zip(texts, told["measures"][name].values(), strict=True):
+            for text, value in zip(texts, captured["measures"][name].values(), strict=True):
                 shown = 100 * value if text.endswith("%") else value
                 assert float(text.rstrip("%").replace(",", "")) == pytest.approx(shown, rel=0.01)
-    ends = [one["summary"]["end"] for one in told["policies"].values()]
+    ends = [policy["summary"]["end"] for policy in captured["policies"].values()]
     assert ends[0] != ends[1]
 
 

@@ -114,8 +114,8 @@ def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
         assert own.stat().st_uid == 0
 
         def points() -> list[float]:
-            told = live.client.get("/v1/jobs/a/progress").json()["points"]
-            return [point["minibatches"] for point in told]
+            body = live.client.get("/v1/jobs/a/progress").json()["points"]
+            return [point["minibatches"] for point in body]
 
         wait_until(lambda: points() == [1.0], points)
         driver = live.service.driver
@@ -135,8 +135,8 @@ def test_what_runs_as_another_can_be_stopped_and_dies_with_its_supervisor(folder
         for name in ("stopped", "orphan"):
             live.client.post("/v1/jobs", json=job(name, ["sleep", "600"])).raise_for_status()
             wait_until(lambda name=name: state(live, name) == "running")
-        found = dict(_processes(folder).items())
-        assert set(found.values()) == {"stopped", "orphan"}
+        result = dict(_processes(folder).items())
+        assert set(result.values()) == {"stopped", "orphan"}
         live.client.delete("/v1/jobs/stopped").raise_for_status()
         wait_until(lambda: set(_processes(folder).values()) == {"orphan"})
         [orphan] = _processes(folder)
@@ -172,8 +172,8 @@ def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
         asked = job("a", ["true"], workdir=str(closed))
         live.client.post("/v1/jobs", json=asked).raise_for_status()
         wait_until(lambda: state(live, "a") == "failed")
-        told = live.client.get("/v1/jobs/a").json()["reason"]["message"]
-        assert f"cannot enter its directory {closed}: Permission denied" in told
+        body = live.client.get("/v1/jobs/a").json()["reason"]["message"]
+        assert f"cannot enter its directory {closed}: Permission denied" in body
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_who_may_no_longer_is_not_started(folder: Path) -> None:
 
         def kinds() -> dict[str, str]:
             events = live.client.get("/v1/jobs/a/explain").json()["events"]
-            return {one["kind"]: str(one["data"].get("reason")) for one in events}
+            return {event["kind"]: str(event["data"].get("reason")) for event in events}
 
         wait_until(lambda: "start-failed" in kinds(), kinds)
         assert "is not allowed to this tenant; one of: daemon" in kinds()["start-failed"]

@@ -26,7 +26,7 @@ JOB = (
     "  - {{name: j{at}, arrival: {at} slots, chunks: 4, minibatches: 10, minibatch_time: 60s, "
     "worker: {{gpu: 1}}, utility: {{kind: linear, value: 12, slope: -1}}}}\n"
 )
-JOBS = "jobs:\n" + "".join(JOB.format(at=at) for at in range(5))
+JOBS = "jobs:\n" + "".join(JOB.format(at=index) for index in range(5))
 
 
 @pytest.fixture
@@ -38,8 +38,9 @@ def call(
     (tmp_path / "j.yaml").write_text(JOBS)
     rng = np.random.default_rng(0)
     rows = [
-        f"2017-10-03 0{at % 10}:{at:02}:00,{int(rng.integers(600, 9000))},{at % 2 + 1},0,vc{at % 2}"
-        for at in range(24)
+        f"2017-10-03 0{index % 10}:{index:02}:00,{int(rng.integers(600, 9000))},"
+        f"{index % 2 + 1},0,vc{index % 2}"
+        for index in range(24)
     ]
     head = "timestamp,duration,num_gpus,gpu_time,cluster"
     (tmp_path / "t.csv").write_text("\n".join([head, *rows]) + "\n")
@@ -61,12 +62,12 @@ def test_seeds_combine_separate_comparisons(call: Call) -> None:
     assert answer.status == 0, answer.err
     trials = json.loads(answer.out)["trials"]
     assert trials["seeds"] == [4, 5, 6]
-    for at, seed in enumerate(trials["seeds"]):
+    for index, seed in enumerate(trials["seeds"]):
         alone = json.loads(call(*words, "--seed", str(seed), "-o", "json").out)
         for name, record in alone["policies"].items():
             summary, kept = record["summary"], trials["policies"][name]
-            assert kept["total_utility"]["values"][at] == summary["total_utility"]
-            assert kept["in_time"]["values"][at] == summary["met_target"]["share"]
+            assert kept["total_utility"]["values"][index] == summary["total_utility"]
+            assert kept["in_time"]["values"][index] == summary["met_target"]["share"]
     for entry in trials["policies"]["srtf"].values():
         if "against_first" in entry:
             first = next(iter(trials["policies"]))
@@ -115,15 +116,15 @@ def test_whatif_is_the_difference_of_two_simulations(call: Call) -> None:
         "--add", "gpu:1,net:2", "-o", "json", "-q",
     )  # fmt: skip
     assert answer.status == 0, answer.err
-    found = json.loads(answer.out)
-    assert found["changes"] == [{}, {"gpu": 2}, {"gpu": 1, "net": 2}]
+    result = json.loads(answer.out)
+    assert result["changes"] == [{}, {"gpu": 2}, {"gpu": 1, "net": 2}]
     Path("more.yaml").write_text(CLUSTER.replace("count: 1,", "count: 3,"))
 
     def summary(file: str, policy: str) -> dict[str, Any]:
         words = ("simulate", "-c", file, "-j", "j.yaml", "-p", policy, "-o", "json", "-q")
         return json.loads(call(*words).out)["summary"]  # type: ignore[no-any-return]
 
-    rows = {(row["change"], row["policy"]): row for row in found["runs"]}
+    rows = {(row["change"], row["policy"]): row for row in result["runs"]}
     for policy in ("drf", "fifo"):
         before, after = summary("c.yaml", policy), summary("more.yaml", policy)
         row = rows["+2 gpu", policy]
@@ -154,7 +155,7 @@ def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
         (("--add", "gp:1"), "unknown servers 'gp'; did you mean 'gpu'?"),
         (("--add", "gpu"), "--add: 'gpu' names no servers; write gpu:2"),
         (("--add", "gpu:0"), "names no servers"),
-        (("--add", "gpu:1000000000"), "--add: 1,000,000,000 is above the bound of 200,000 servers"),
+        (("--add", "gpu:1000000000"), "--add: 1,000,000,000 exceeds the limit of 200,000 servers"),
         (("--remove", f"gpu:{'9' * 1000}"), "--remove: a number of hundreds of digits is above"),
         (("--remove", "gpu:2"), "2 servers 'gpu' taken away, but there are 1"),
         (("--remove", "gpu:1"), "no server has 'gpu'"),

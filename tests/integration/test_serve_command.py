@@ -36,9 +36,9 @@ def _refused(
 ) -> str:
     arguments = ["serve", "-c", str(cluster), "--data", str(data), "--listen", "127.0.0.1:0"]
     assert main([*arguments, "-q", "-p", "fifo", *more]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    [line] = told.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
     return line
 
 
@@ -364,7 +364,7 @@ def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: 
         tokens = service.client.get("/v1/tokens").json()["tokens"]
     finally:
         assert service.kill(signal.SIGTERM) == 143
-    [note] = [one["note"] for one in tokens]
+    [note] = [token["note"] for token in tokens]
     assert note.endswith(r"half\udcff/operator.token")
 
 
@@ -424,9 +424,9 @@ def test_a_backup_never_replaces_a_database_that_a_service_works_with(
     before = [(file.stat().st_ino, file.read_bytes()) for file in kept]
     for target, why in targets.items():
         assert main(["backup", str(data), str(target)]) == 2, target
-        told = capsys.readouterr().err
-        assert why in told
-        assert "remove" not in told
+        captured = capsys.readouterr().err
+        assert why in captured
+        assert "remove" not in captured
     assert [(file.stat().st_ino, file.read_bytes()) for file in kept] == before
     assert not list(data.glob("*.part"))
     if open_now:
@@ -475,8 +475,8 @@ def _filled(folder: Path, cluster: Path) -> Path:
             "INSERT INTO events (id, at, kind, decision, job, tenant, data) "
             "VALUES (?, 0, 'revised', 0, 'a', NULL, ?)",
             [
-                (1_000_000 + at, '{"changes": {"labels": "' + 500 * "x" + '"}}')
-                for at in range(2_000)
+                (1_000_000 + index, '{"changes": {"labels": "' + 500 * "x" + '"}}')
+                for index in range(2_000)
             ],
         )
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -506,9 +506,9 @@ def test_a_damaged_database_is_named_with_what_restores_it(
 
     # A reader that goes over all of it, and the first page of all.
     assert main(["backup", str(tmp_path / "data"), str(tmp_path / "copy.db")]) == 1
-    told = capsys.readouterr().err
-    assert f"{file}: is damaged" in told
-    assert hint in told
+    captured = capsys.readouterr().err
+    assert f"{file}: is damaged" in captured
+    assert hint in captured
     assert not (tmp_path / "copy.db").exists()
     for kept in (3, 0):
         with file.open("r+b") as opened:
@@ -516,6 +516,6 @@ def test_a_damaged_database_is_named_with_what_restores_it(
             opened.write(b"\xa5" * (file.stat().st_size - kept * 4096))
         arguments = ["serve", "-c", str(cluster), "--data", str(tmp_path / "data"), "-q"]
         assert main([*arguments, "-p", "fifo", "--listen", "127.0.0.1:0"]) in {1, 2}
-        told = capsys.readouterr().err
-        assert f"error: {file}: is damaged: " in told
-        assert hint in told
+        captured = capsys.readouterr().err
+        assert f"error: {file}: is damaged: " in captured
+        assert hint in captured

@@ -36,9 +36,9 @@ def record(name: str, seconds: int, folder: Path) -> dict[str, Any]:
 def eventually(condition: Callable[[], Any], seconds: float = 90) -> Any:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        found = condition()
-        if found:
-            return found
+        result = condition()
+        if result:
+            return result
         time.sleep(0.1)
     raise AssertionError("it did not come true")
 
@@ -114,12 +114,12 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
             assert late["reason"]["code"] == "timespan"
         metrics = service.client.get("/metrics").text
         assert "shadowprice_timespan_ended 1.0" in metrics
-        told = service.client.get("/v1/jobs/loops/explain").json()["lines"]
-        assert any(f"the timespan ends at {moved['ends']}" in line for line in told), told
+        body = service.client.get("/v1/jobs/loops/explain").json()["lines"]
+        assert any(f"the timespan ends at {moved['ends']}" in line for line in body), body
         generations = service.client.get("/v1/jobs/loops/generations").json()["generations"]
-        assert all(one["ended"] for one in generations)
+        assert all(generation["ended"] for generation in generations)
         assert {
-            one["job"] for one in service.client.get("/v1/servers").json()["servers"][0]["jobs"]
+            job["job"] for job in service.client.get("/v1/servers").json()["servers"][0]["jobs"]
         } == set()
 
         assert service.client.put("/v1/timespan", json={"until": None}).is_success

@@ -33,24 +33,24 @@ def test_a_job_is_decided_at_once_and_again_is_the_same(live: RunningService) ->
     again = live.client.post("/v1/jobs", json=job("once"))
     other = live.client.post("/v1/jobs", json=job("once", chunks=5))
     assert first.status_code == again.status_code == 200
-    told = first.json()
-    assert told["state"] == "admitted"
-    assert told["promise"].endswith("Z")
-    assert told["promise_slot"] == told["first_promise_slot"]
-    assert again.json()["id"] == told["id"]
+    body = first.json()
+    assert body["state"] == "admitted"
+    assert body["promise"].endswith("Z")
+    assert body["promise_slot"] == body["first_promise_slot"]
+    assert again.json()["id"] == body["id"]
     assert other.status_code == 409
     assert other.json()["code"] == "name-conflict"
 
 
 def test_several_are_accepted_and_decided(live: RunningService) -> None:
-    names = [f"many-{at}" for at in range(7)]
+    names = [f"many-{index}" for index in range(7)]
     answer = live.client.post(
         "/v1/jobs", json={"jobs": [job(name) for name in names]}, params={"wait": 20}
     )
     assert answer.status_code == 202
-    told = answer.json()["jobs"]
-    assert [one["name"] for one in told] == names
-    assert {one["state"] for one in told} <= {"admitted", "refused"}
+    body = answer.json()["jobs"]
+    assert [one["name"] for one in body] == names
+    assert {one["state"] for one in body} <= {"admitted", "refused"}
 
 
 def test_a_batch_is_taken_as_a_whole_or_not(live: RunningService) -> None:
@@ -66,21 +66,23 @@ def test_a_batch_is_taken_as_a_whole_or_not(live: RunningService) -> None:
 def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Path) -> None:
     library = tmp_path / "families.yaml"
     library.write_text("families: {net: {throughput: {1: 0.005, 2: 0.009, 8: 0.03}, restart: 9s}}")
-    one = job("new", family="net")
-    del one["minibatch_time"]
+    single_job = job("new", family="net")
+    del single_job["minibatch_time"]
     with run_service(tmp_path, policy="oasis", families=library) as live:
         assert live.client.get("/v1/service").json()["families"] == ["net"]
-        quoted = live.client.post("/v1/quote", json=one)
+        quoted = live.client.post("/v1/quote", json=single_job)
         assert quoted.json()["admitted"], quoted.text
-        first = live.client.post("/v1/jobs", json=one).json()
+        first = live.client.post("/v1/jobs", json=single_job).json()
         assert first["state"] == "admitted"
         assert first["speed"]["source"] == "family"
         spec = live.client.get("/v1/jobs/new").json()["spec"]
         assert spec["throughput"] == {"1": 0.005, "2": 0.009}  # no more workers than chunks
         assert spec["restart"] == "9s"
-        several = live.client.post("/v1/jobs", json={"jobs": [one, one | {"name": "other"}]})
+        several = live.client.post(
+            "/v1/jobs", json={"jobs": [single_job, single_job | {"name": "other"}]}
+        )
         assert several.status_code == 202, several.text
-        wrong = live.client.post("/v1/jobs", json=one | {"name": "wrong", "family": "nett"})
+        wrong = live.client.post("/v1/jobs", json=single_job | {"name": "wrong", "family": "nett"})
         assert wrong.status_code == 422
         [fault] = wrong.json()["errors"]
         assert fault == {
@@ -88,18 +90,20 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
             "message": "unknown family 'nett'",
             "hint": "did you mean 'net'?",
         }
-        same = live.client.patch("/v1/jobs/new", json={"utility": one["utility"]})
+        same = live.client.patch("/v1/jobs/new", json={"utility": single_job["utility"]})
         assert same.status_code == 200, same.text
-        assert live.client.post("/v1/jobs", json=one).json()["id"] == first["id"]  # as it was
+        assert (
+            live.client.post("/v1/jobs", json=single_job).json()["id"] == first["id"]
+        )  # as it was
     # The library may change: a job keeps the curve that it was promised with.
     library.write_text("families: {net: {throughput: {1: 50}}}")
     with run_service(tmp_path, policy="oasis", families=library) as live:
-        again = live.client.post("/v1/jobs", json=one)
+        again = live.client.post("/v1/jobs", json=single_job)
         assert again.status_code == 200, again.text
         assert again.json()["id"] == first["id"]
         assert live.client.get("/v1/jobs/new").json()["spec"] == spec
     with run_service(tmp_path, policy="oasis") as live:
-        nothing = live.client.post("/v1/jobs", json=one | {"name": "late"})
+        nothing = live.client.post("/v1/jobs", json=single_job | {"name": "late"})
         assert nothing.status_code == 422
         assert "--families" in nothing.text
 
@@ -127,12 +131,12 @@ def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: RunningServ
 
 
 def test_jobs_are_listed_by_page(live: RunningService) -> None:
-    live.client.post("/v1/jobs", json={"jobs": [job(f"page-{at}") for at in range(5)]})
+    live.client.post("/v1/jobs", json={"jobs": [job(f"page-{index}") for index in range(5)]})
     seen, cursor = [], None
     for _ in range(1000):  # a list that begins again would be read for ever
         query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
         page = live.client.get("/v1/jobs", params=query).json()
-        seen += [one["id"] for one in page["jobs"]]
+        seen += [job["id"] for job in page["jobs"]]
         cursor = page["next"]
         if cursor is None:
             break
@@ -172,7 +176,7 @@ def test_jobs_are_found_by_a_part_of_their_name(
             query |= {} if cursor is None else {"cursor": cursor}
             page = live.client.get("/v1/jobs", params=query).json()
             assert len(page["jobs"]) <= 2
-            found += [one["name"] for one in page["jobs"]]
+            found += [job["name"] for job in page["jobs"]]
             cursor = page["next"]
             if cursor is None:
                 break
@@ -194,7 +198,7 @@ def test_a_search_tells_a_tenant_nothing_of_other_tenants(
                     query = {"search": "red"} | ({} if cursor is None else {"cursor": cursor})
                     page = red.get("/v1/jobs", params=query).json()
                     cursor = page["next"]
-                    found.append(([one["name"] for one in page["jobs"]], cursor is not None))
+                    found.append(([job["name"] for job in page["jobs"]], cursor is not None))
                     if cursor is None:
                         return found
 
@@ -238,19 +242,19 @@ def test_a_quote_comes_true_and_reserves_nothing(live: RunningService) -> None:
     asked = job("quoted")
     quote = live.client.post("/v1/quote", json=asked).json()
     assert live.client.get("/v1/service").json()["sequence"] == before
-    told = live.client.post("/v1/jobs", json=asked).json()
-    assert quote["admitted"] == (told["state"] == "admitted")
-    assert quote["completion"] == told["promise_slot"]
-    assert quote["price"] == pytest.approx(told["cost"])
+    body = live.client.post("/v1/jobs", json=asked).json()
+    assert quote["admitted"] == (body["state"] == "admitted")
+    assert quote["completion"] == body["promise_slot"]
+    assert quote["price"] == pytest.approx(body["cost"])
 
 
 def test_prices_are_told_by_kind_and_slot(live: RunningService) -> None:
-    told = live.client.get("/v1/prices", params={"slots": 3}).json()
-    assert told["priced"]
-    assert told["kinds"][0]["name"] == "g"
-    slots = [row["slot"] for row in told["slots"]]
+    body = live.client.get("/v1/prices", params={"slots": 3}).json()
+    assert body["priced"]
+    assert body["kinds"][0]["name"] == "g"
+    slots = [row["slot"] for row in body["slots"]]
     assert slots == list(range(slots[0], slots[0] + 3))
-    assert "price" in told["slots"][0]["kinds"]["g"]["gpu"]
+    assert "price" in body["slots"][0]["kinds"]["g"]["gpu"]
 
 
 def test_prices_that_many_ask_for_are_worked_out_once(
@@ -259,7 +263,7 @@ def test_prices_that_many_ask_for_are_worked_out_once(
     live.client.post("/v1/jobs", json=job("prices moved")).raise_for_status()
     driver = live.service.driver
     assert driver is not None
-    ask, asked = driver.ask, []
+    ask, asked = driver.query, []
 
     async def slowly(question: Any) -> Any:
         asked.append(question)
@@ -269,11 +273,11 @@ def test_prices_that_many_ask_for_are_worked_out_once(
     def slots(several: int) -> Any:
         return live.client.get("/v1/prices", params={"slots": several}).json()["slots"]
 
-    monkeypatch.setattr(driver, "ask", slowly)
+    monkeypatch.setattr(driver, "query", slowly)
     with ThreadPoolExecutor(8) as clients:
         first, *others = clients.map(slots, [9] + [5] * 7)
     assert 1 <= len(asked) <= 2  # who asks for more comes first, or not
-    assert all(one == first[:5] for one in others)
+    assert all(other == first[:5] for other in others)
 
 
 def test_servers_come_drain_and_go(live: RunningService) -> None:
@@ -303,7 +307,7 @@ def test_learnt_prices_follow_servers_of_other_sizes(tmp_path: Path, policy: str
         assert live.client.post("/v1/jobs", json=job("before")).json()["state"] == "admitted"
         larger = {"name": "h", "capacity": {"gpu": 16, "cpu": 64}}
         assert live.client.post("/v1/servers", json=larger).status_code == 201
-        for name in ("h", *(f"g-{at}" for at in range(3))):
+        for name in ("h", *(f"g-{index}" for index in range(3))):
             smaller = {"capacity": {"gpu": 3, "cpu": 16}}
             assert live.client.patch(f"/v1/servers/{name}", json=smaller).status_code == 200
         assert live.client.delete("/v1/servers/g-3").status_code == 204
@@ -320,7 +324,7 @@ def test_tenants_see_their_own(live: RunningService) -> None:
         assert speech.get("/v1/jobs/v-1").status_code == 404
         assert speech.delete("/v1/jobs/v-1").status_code == 404
         assert speech.get("/v1/jobs").json()["jobs"] == []
-        assert [one["name"] for one in vision.get("/v1/jobs").json()["jobs"]] == ["v-1"]
+        assert [job["name"] for job in vision.get("/v1/jobs").json()["jobs"]] == ["v-1"]
         assert speech.post("/v1/jobs", json=job("v-1")).json()["tenant"] == "speech"
         assert vision.post("/v1/servers", json={}).status_code == 403
         assert vision.get("/metrics").status_code == 403
@@ -347,18 +351,18 @@ def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> No
     live.client.post("/v1/jobs", json=job("streamed-1"))
 
     def read(after: int, wanted: int) -> list[dict]:
-        found = []
+        results = []
         with live.client.stream("GET", "/v1/events", headers={"Last-Event-ID": str(after)}) as s:
             for line in s.iter_lines():
                 if line.startswith("data: "):
                     entry = json.loads(line.removeprefix("data: "))
                     if "id" in entry:
-                        found.append(entry)
-                        if len(found) == 1:
+                        results.append(entry)
+                        if len(results) == 1:
                             live.client.post("/v1/jobs", json=job("streamed-2"))
-                    if len(found) >= wanted:
-                        return found
-        return found
+                    if len(results) >= wanted:
+                        return results
+        return results
 
     entries = read(last, 4)
     assert [entry["kind"] for entry in entries][:2] == ["submitted", "admitted"]
@@ -396,10 +400,10 @@ def test_wrong_requests_are_problems(
     answer = live.client.request(method, path, content=body)
     assert answer.status_code == status, answer.text
     assert answer.headers["content-type"] == "application/problem+json"
-    told = answer.json()
-    assert told["code"] == code
-    assert told["status"] == status
-    assert told["detail"]
+    response_body = answer.json()
+    assert response_body["code"] == code
+    assert response_body["status"] == status
+    assert response_body["detail"]
 
 
 @pytest.mark.parametrize(
@@ -587,8 +591,8 @@ def test_what_can_be_done_at_a_path_is_told(live: RunningService) -> None:
         ("HEAD", "/v1/events", "GET"),
         ("PUT", "/v1/jobs/any", "DELETE, GET, PATCH"),
     ):
-        told = live.client.request(method, path)
-        assert (told.status_code, told.headers["allow"]) == (405, allowed)
+        response = live.client.request(method, path)
+        assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
 
 def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
@@ -629,11 +633,13 @@ def test_jobs_without_a_kind_of_gpu_are_taken_beside_jobs_of_a_kind(tmp_path: Pa
 
 def test_a_restart_knows_everything(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis") as live:
-        told = [live.client.post("/v1/jobs", json=job(f"kept-{at}")).json() for at in range(5)]
+        body = [
+            live.client.post("/v1/jobs", json=job(f"kept-{index}")).json() for index in range(5)
+        ]
         live.client.delete("/v1/jobs/kept-0")
         live.client.post("/v1/servers", json={"name": "new", "capacity": {"gpu": 1}})
     with run_service(tmp_path, policy="oasis") as live:
-        for before in told[1:]:
+        for before in body[1:]:
             after = live.client.get(f"/v1/jobs/{before['name']}").json()
             del after["spec"]
             assert after.pop("broken_promise") is after.pop("obstacle") is None
@@ -641,7 +647,7 @@ def test_a_restart_knows_everything(tmp_path: Path) -> None:
         assert live.client.get("/v1/jobs/kept-0").json()["state"] == "cancelled"
         names = [server["name"] for server in live.client.get("/v1/servers").json()["servers"]]
         assert names == ["g-0", "g-1", "g-2", "g-3", "new"]
-        assert live.client.post("/v1/jobs", json=job("kept-1")).json()["id"] == told[1]["id"]
+        assert live.client.post("/v1/jobs", json=job("kept-1")).json()["id"] == body[1]["id"]
 
 
 def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
@@ -663,10 +669,10 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
         driver = live.service.driver
         assert driver is not None
         engine = driver._durable.engine
-        jobs = {name: float(one.job.restart) for name, one in engine.open_jobs.items()}
+        jobs = {name: float(job.job.restart) for name, job in engine.open_jobs.items()}
         return float(engine.cluster.restart_seconds), engine.cluster.restart_first, jobs
 
-    for at, (said, expected) in enumerate(
+    for index, (said, expected) in enumerate(
         [
             ({}, (0.0, True)),
             ({"restart": "6min"}, (360.0, True)),
@@ -676,7 +682,7 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
     ):
         with run_service(tmp_path, cluster=CLUSTER | said) as live:
             assert seen(live)[:2] == expected
-            assert live.client.post("/v1/jobs", json=job(f"job-{at}")).status_code == 200
+            assert live.client.post("/v1/jobs", json=job(f"job-{index}")).status_code == 200
             jobs = seen(live)[2]
     assert jobs == {"job-0": 0.0, "job-1": 0.1, "job-2": 0.1, "job-3": 0.3}
 
@@ -704,13 +710,13 @@ def test_any_name_can_be_asked_for(live: RunningService, name: str) -> None:
 def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: str) -> None:
     why = "segment of a URL path" if name in {".", ".."} else "contains control characters"
     server = {"name": name, "capacity": {"gpu": 1}}
-    asked: list[tuple[str, dict[str, Any], str]] = [
+    requests: list[tuple[str, dict[str, Any], str]] = [
         ("/v1/jobs", job(name), "job.name"),
         ("/v1/jobs", job("in-no-address", tenant=name), "job.tenant"),
         ("/v1/servers", server, "body.name"),
         ("/v1/tokens", {"tenant": name}, "body.tenant"),
     ]
-    for path, body, place in asked:
+    for path, body, place in requests:
         answer = live.client.post(path, json=body)
         assert answer.status_code == 422, path
         [fault] = answer.json()["errors"]

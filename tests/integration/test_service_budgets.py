@@ -21,10 +21,10 @@ TENANTS = [
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
     folder = tmp_path_factory.mktemp("budgets")
     with run_service(folder, policy="oasis", cluster={**CLUSTER, "tenants": TENANTS}) as found:
-        for at in range(20):  # until places cost something
+        for index in range(20):  # until places cost something
             if found.client.post("/v1/quote", json=job("x", tenant="vision")).json()["price"] > 0.5:
                 break
-            found.client.post("/v1/jobs", json=_wide(f"filler-{at}"))
+            found.client.post("/v1/jobs", json=_wide(f"filler-{index}"))
         yield found
 
 
@@ -85,7 +85,7 @@ def test_who_cannot_pay_is_refused_with_the_reason(live: RunningService) -> None
     free = live.client.post("/v1/jobs", json=job("z", tenant="speech")).json()
     assert free["state"] != "refused"
     assert free["points"] is None
-    many = {"jobs": [job(f"many-{at}", tenant="vision") for at in range(3)]}
+    many = {"jobs": [job(f"many-{index}", tenant="vision") for index in range(3)]}
     answer = live.client.post("/v1/jobs", params={"wait": 20}, json=many).json()["jobs"]
     assert {one["reason"]["code"] for one in answer} == {"budget"}
     held = _tenant(live, "vision")["account"]["held"]
@@ -127,15 +127,15 @@ def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
     put = live.client.put
     assert put("/v1/tenants/audio", json={"share": {"gpu": 4}}).json()["share"] == {"gpu": "4"}
     budget = {"points": 1, "period": "90s", "since": "2026-11-23T00:00:00+01:00", "carry": "all"}
-    told = put("/v1/tenants/audio", json={"budget": budget}).json()
-    assert told["share"] == {"gpu": "4"}
-    assert told["budget"] == {
+    body = put("/v1/tenants/audio", json={"budget": budget}).json()
+    assert body["share"] == {"gpu": "4"}
+    assert body["budget"] == {
         "points": 1.0, "period": "90s", "since": "2026-11-22T23:00:00Z", "carry": "all",
     }  # fmt: skip
-    told = put("/v1/tenants/audio", json={"share": {}}).json()
-    assert (told["share"], told["budget"]["points"]) == ({}, 1.0)
+    body = put("/v1/tenants/audio", json={"share": {}}).json()
+    assert (body["share"], body["budget"]["points"]) == ({}, 1.0)
     assert put("/v1/tenants/audio", json={"budget": None}).json()["budget"] is None
-    assert [one["kind"] for one in _statement(live, "audio")["entries"]] == ["expiry", "grant"]
+    assert [entry["kind"] for entry in _statement(live, "audio")["entries"]] == ["expiry", "grant"]
     assert live.client.delete("/v1/tenants/audio").status_code == 204
     assert len(_statement(live, "audio")["entries"]) == 2  # what was, was
 
@@ -207,7 +207,7 @@ def test_points_held_in_jobs_and_spent_are_those_granted(tmp_path: Path, seed: i
     with run_service(tmp_path, policy="oasis", cluster={**cluster, "tenants": tenants}) as live:
         client = live.client
         for number in range(120):
-            names = [one["name"] for one in client.get("/v1/jobs?tenant=vision").json()["jobs"]]
+            names = [job["name"] for job in client.get("/v1/jobs?tenant=vision").json()["jobs"]]
             name = str(rng.choice(names)) if names else "none"
             match rng.integers(7):
                 case 0:

@@ -78,9 +78,9 @@ def test_an_hour_that_is_killed_at_positions_all_over_it_forgets_nothing() -> No
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    found = re.search(r"read back at (\d+), gone on from (\d+)", done.stdout)
-    assert found is not None, done.stdout
-    assert int(found[1]) >= int(found[2]) > 5
+    result = re.search(r"read back at (\d+), gone on from (\d+)", done.stdout)
+    assert result is not None, done.stdout
+    assert int(result[1]) >= int(result[2]) > 5
 
 
 def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
@@ -163,10 +163,10 @@ def _played(hour: SimulatedHour) -> list[dict]:
     asyncio.run(hour.run())
     hour.check()
     with hour.store.reading() as connection:
-        found = [event.record for event in list_events(connection, after=0, limit=100_000)]
+        results = [event.record for event in list_events(connection, after=0, limit=100_000)]
     hour.driver._thread.shutdown()
     hour.store.close()
-    return found
+    return results
 
 
 def test_a_suspended_service_catches_up_every_slot(

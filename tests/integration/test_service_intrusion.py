@@ -186,12 +186,12 @@ def test_a_name_is_text_wherever_it_is_shown(live: RunningService) -> None:
         if taken.status_code == 422:
             continue
         assert taken.json()["name"] == name
-        found = live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"]
-        assert [one["name"] for one in found] == [name]
-    told = live.client.get("/v1/jobs").headers
-    assert told["content-type"] == "application/json"
-    assert told["x-content-type-options"] == "nosniff"
+        body = live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"]
+        assert [one["name"] for one in body] == [name]
+    response = live.client.get("/v1/jobs").headers
+    assert response["content-type"] == "application/json"
+    assert response["x-content-type-options"] == "nosniff"
     assert (
-        "script-src" in told["content-security-policy"]
-        or "default-src 'self'" in (told["content-security-policy"])
+        "script-src" in response["content-security-policy"]
+        or "default-src 'self'" in (response["content-security-policy"])
     )

@@ -308,9 +308,9 @@ def test_large_bodies_are_parsed_and_validated_beside_the_event_loop(
         assert vision.post("/v1/jobs", json=many).status_code == 202
         answer = vision.patch("/v1/jobs/small", json={f"key-{number}": 1 for number in range(999)})
         assert (answer.status_code, len(answer.json()["errors"])) == (422, 999)
-        keys = {f"key-{number}": 1 for number in range(bounds.ENTRIES.most + 1)}
+        keys = {f"key-{number}": 1 for number in range(bounds.ENTRIES.maximum + 1)}
         answer = vision.post("/v1/quote", json=job("wide", labels=keys))
-        assert "body.labels: 10,001 is above the bound" in answer.json()["detail"]
+        assert "body.labels: 10,001 exceeds the limit" in answer.json()["detail"]
     (small, loop), *large = threads
     assert small <= requests.MAX_INLINE_BODY_BYTES < min(size for size, _ in large)
     assert loop not in {thread for _, thread in large}

@@ -57,7 +57,7 @@ def database(server: Server) -> str:
 
 def test_one_writes_the_other_stands_by_and_takes_over(database: str, tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis", data=database) as first:
-        told = first.client.post("/v1/jobs", json=job("kept")).json()
+        body = first.client.post("/v1/jobs", json=job("kept")).json()
         second = run_service(tmp_path, policy="oasis", data=database)
         with second as standby:
             assert standby.client.get("/healthz").status_code == 200
@@ -70,7 +70,7 @@ def test_one_writes_the_other_stands_by_and_takes_over(database: str, tmp_path: 
             first.service.store._writer.connection.driver_connection.close()
             wait_until(lambda: standby.client.get("/readyz").status_code == 200)
             after = standby.client.get("/v1/jobs/kept").json()
-            assert after["promise"] == told["promise"]
+            assert after["promise"] == body["promise"]
             assert standby.client.post("/v1/jobs", json=job("later")).status_code == 200
             # The first one has lost the lock, and can write no more.
             assert first.client.post("/v1/jobs", json=job("stale")).status_code == 503
@@ -85,7 +85,7 @@ def test_jobs_are_found_by_a_part_of_their_name(database: str, tmp_path: Path) -
         for search in ("lr", "LR_", "_", "%", "\\", "'", "B", "zz"):
             page = live.client.get("/v1/jobs", params={"search": search}).json()
             expected = [name for name in reversed(names) if search.lower() in name.lower()]
-            assert [one["name"] for one in page["jobs"]] == expected
+            assert [job["name"] for job in page["jobs"]] == expected
             assert page["next"] is None
 
 
@@ -113,7 +113,7 @@ def test_a_server_that_dies_costs_nothing_that_was_answered(
     server: Server, database: str, tmp_path: Path
 ) -> None:
     with run_service(tmp_path, policy="oasis", data=database) as live:
-        names = [f"survives-{at}" for at in range(5)]
+        names = [f"survives-{index}" for index in range(5)]
         for name in names:
             assert live.client.post("/v1/jobs", json=job(name)).status_code == 200
         server.stop()
@@ -186,13 +186,13 @@ def test_accounts_are_kept_there_as_well(database: str, tmp_path: Path) -> None:
     budget = {"points": 99_999_999.5, "period": "7d", "since": "9999-01-01T00:00:00Z"}
     with run_service(tmp_path, policy="oasis", data=database) as live:
         for tenant in ("vision", "speech"):
-            told = live.client.put(f"/v1/tenants/{tenant}", json={"budget": budget}).json()
-            assert told["account"]["held"] == 99_999_999.5
-        for at in range(12):  # until places cost something
-            live.client.post("/v1/jobs", json=job(f"job-{at}", tenant="vision"))
+            body = live.client.put(f"/v1/tenants/{tenant}", json={"budget": budget}).json()
+            assert body["account"]["held"] == 99_999_999.5
+        for index in range(12):  # until places cost something
+            live.client.post("/v1/jobs", json=job(f"job-{index}", tenant="vision"))
         live.client.delete("/v1/jobs/job-11")
         before = live.client.get("/v1/tenants/vision/statement").json()
-        assert {"grant", "debit", "refund"} == {one["kind"] for one in before["entries"]}
+        assert {"grant", "debit", "refund"} == {entry["kind"] for entry in before["entries"]}
     with run_service(tmp_path, policy="oasis", data=database) as again:
         assert again.client.get("/v1/tenants/vision/statement").json() == before
         check_ledger(again.service.store)

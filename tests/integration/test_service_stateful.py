@@ -156,7 +156,7 @@ class Api(RuleBasedStateMachine):
             self.former.append((name, known))
         assert status == 200, told
         self.jobs[tenant, name] = Known(tenant, content, told["id"], told["submitted"])
-        assert told["id"] == max(one.id for one in self.jobs.values())
+        assert told["id"] == max(record.id for record in self.jobs.values())
 
     @rule(
         many=st.lists(st.tuples(names, contents), min_size=1, max_size=4, unique_by=lambda x: x[0]),
@@ -166,12 +166,11 @@ class Api(RuleBasedStateMachine):
         jobs = [body(name, tenant, content) for name, content in many]
         answer = self.call("POST", "/v1/jobs", params={"wait": 20}, json={"jobs": jobs})
         assert answer.status_code == 202, answer.text
-        for (name, content), told in zip(many, answer.json()["jobs"], strict=True):
-            problem = told.get("problem")
-            self.taken(
-                name, tenant, content, problem["status"] if problem else 200, problem or told
-            )
-            assert problem or told["state"] != "pending"
+        for (name, content), record in zip(many, answer.json()["jobs"], strict=True):
+            problem = record.get("problem")
+            status = problem["status"] if problem else 200
+            self.taken(name, tenant, content, status, problem or record)
+            assert problem or record["state"] != "pending"
 
     @rule(name=names, tenant=tenants)
     def cancel(self, name: str, tenant: str) -> None:
@@ -349,8 +348,8 @@ class Api(RuleBasedStateMachine):
             self.true_of(one)
 
     def true_of(self, one: dict[str, Any]) -> None:
-        told = self.call("GET", f"/v1/jobs/id:{one['id']}/explain").json()
-        story = [event for event in told["events"] if "promise" in event["data"]]
+        body = self.call("GET", f"/v1/jobs/id:{one['id']}/explain").json()
+        story = [event for event in body["events"] if "promise" in event["data"]]
         promises = [event["data"]["promise"] for event in story if event["kind"] != "clock"]
         assert one["promise_slot"] == (promises[-1] if promises else None), story
         if one["state"] == "finished":
@@ -360,21 +359,21 @@ class Api(RuleBasedStateMachine):
 
     @invariant()
     def no_server_holds_more_than_it_has(self) -> None:
-        found = self.call("GET", "/v1/servers").json()["servers"]
-        assert {server["name"] for server in found} == self.servers
-        for server in found:
+        response_body = self.call("GET", "/v1/servers").json()["servers"]
+        assert {server["name"] for server in response_body} == self.servers
+        for server in response_body:
             assert (server["state"] == "drained") == (server["name"] in self.drained)
             assert sum(2 * entry["workers"] for entry in server["jobs"]) <= 4, server
             for entry in server["jobs"]:
-                told = self.call("GET", f"/v1/jobs/id:{entry['job_id']}").json()
-                assert told["state"] in {"running", "admitted", "resizing"}
+                body = self.call("GET", f"/v1/jobs/id:{entry['job_id']}").json()
+                assert body["state"] in {"running", "admitted", "resizing"}
 
     @invariant()
     def tenants_see_their_own(self) -> None:
         for tenant, token in self.tokens.items():
-            told = self.call("GET", "/v1/jobs", token=token, params={"limit": 1_000}).json()
+            body = self.call("GET", "/v1/jobs", token=token, params={"limit": 1_000}).json()
             own = {name for owner, name in self.jobs if owner == tenant}
-            assert {one["name"] for one in told["jobs"]} == own
+            assert {job["name"] for job in body["jobs"]} == own
 
     @invariant()
     def what_was_revoked_lets_nobody_in(self) -> None:

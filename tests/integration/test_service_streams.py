@@ -32,7 +32,7 @@ class Logging(Witness):
         process: str = "worker-0",
         *,
         start: int | None = None,
-        most: int = 65_536,
+        max_bytes: int = 65_536,
     ) -> LogChunk:
         at = start or 0
         return LogChunk(1, process, at, at + 1, ".", complete=False)

@@ -56,8 +56,8 @@ def the_same_job_again_is_refused(patch: Patch) -> None:
     find, conflict = KnownJobs.find, operations._name_conflict
 
     def refused(self: KnownJobs, submission: Submission) -> tuple[str, ProblemError | None] | None:
-        found = find(self, submission)
-        return None if found is None else (found[0], conflict(submission))
+        result = find(self, submission)
+        return None if result is None else (result[0], conflict(submission))
 
     patch.setattr(KnownJobs, "find", refused)
 
@@ -137,8 +137,8 @@ def a_start_moves_time(patch: Patch) -> None:
     calendar = recovery._calendar
 
     def moved(*given: Any) -> SlotCalendar:
-        found = calendar(*given)
-        return found.moved(int(found.slot))
+        result = calendar(*given)
+        return result.moved(int(result.slot))
 
     patch.setattr(recovery, "_calendar", moved)
 
@@ -208,8 +208,8 @@ def follow(steps: tuple[Step, ...]) -> None:
     try:
         for step in (Api.tokens_for_all, *steps):
             step(api)
-            for one in api.invariants:
-                one.function(api)
+            for invariant in api.invariants:
+                invariant.function(api)
     finally:
         api.teardown()
 
@@ -219,9 +219,9 @@ def test_the_rules_and_invariants_see_a_fault(name: str, monkeypatch: pytest.Mon
     broken, steps = FAULTS[name]
     follow(steps)
     broken(monkeypatch)
-    with pytest.raises(Exception) as found:  # noqa: PT011  # whatever sees it
+    with pytest.raises(Exception) as raised:  # noqa: PT011  # whatever sees it
         follow(steps)
-    assert not isinstance(found.value, (ImportError, NameError)), found.value
+    assert not isinstance(raised.value, (ImportError, NameError)), raised.value
 
 
 @pytest.mark.skipif(
@@ -242,6 +242,6 @@ def test_drawn_calls_find_a_broken_service(name: str, monkeypatch: pytest.Monkey
         database=None,
         suppress_health_check=list(HealthCheck),
     )
-    with pytest.raises(Exception) as found:  # noqa: PT011  # whatever sees it
+    with pytest.raises(Exception) as raised:  # noqa: PT011  # whatever sees it
         run_state_machine_as_test(Api, settings=chosen)
-    assert not isinstance(found.value, (ImportError, NameError)), found.value
+    assert not isinstance(raised.value, (ImportError, NameError)), raised.value

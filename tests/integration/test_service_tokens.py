@@ -69,9 +69,9 @@ def live(tmp_path_factory: pytest.TempPathFactory):
 def routes(live: RunningService) -> list[tuple[str, str]]:
     document = live.client.get("/v1/openapi.json")
     paths = document.json()["paths"]
-    found = [(method, path) for path, methods in paths.items() for method in methods]
-    assert len(found) > 25
-    return found
+    results = [(method, path) for path, methods in paths.items() for method in methods]
+    assert len(results) > 25
+    return results
 
 
 def _ask(client: Any, method: str, path: str) -> Any:
@@ -147,18 +147,18 @@ def test_a_tenant_operates_nothing(live: RunningService, routes: list[tuple[str,
 
 
 def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: RunningService) -> None:
-    told = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+    body = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
     service = live.service
-    with live.as_(told["token"]) as vision:
+    with live.as_(body["token"]) as vision:
         assert vision.get("/v1/service").status_code == 200
         readers, service._readers = service._readers, ThreadPoolExecutor(1)
         service._readers.shutdown()  # whoever asks it to read meets an error
         try:
-            live.client.delete(f"/v1/tokens/{told['id']}")
+            live.client.delete(f"/v1/tokens/{body['id']}")
             assert vision.get("/v1/service").status_code == 401
         finally:
             service._readers = readers
-    assert live.client.delete(f"/v1/tokens/{told['id']}").status_code == 404
+    assert live.client.delete(f"/v1/tokens/{body['id']}").status_code == 404
 
 
 def test_another_tenants_account_is_not_there(live: RunningService) -> None:

@@ -50,20 +50,20 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
     refused = live.client.post("/v1/whatif", json={})
     assert refused.json()["code"] == "conflict"  # nothing was submitted yet
     jobs = [
-        job(f"w-{at}", worker={"gpu": 4}, chunks=1, minibatches=30, run={"command": ["x"]})
-        for at in range(4)
+        job(f"w-{index}", worker={"gpu": 4}, chunks=1, minibatches=30, run={"command": ["x"]})
+        for index in range(4)
     ]
     assert live.client.post("/v1/jobs", json={"jobs": jobs}).status_code == 202
     began = live.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 3}})
     assert began.status_code == 202, began.text
-    told = _finished(live, began.json()["id"])
-    assert told["state"] == "done", told
-    assert told["jobs"] == 4
-    assert told["progress"] == {"done": 2, "of": 2}
-    assert told["changed"]["total_utility"] > told["as_is"]["total_utility"]
-    assert {"mean_jct", "finished"} <= told["as_is"].keys()
-    assert told["gain"] == pytest.approx(
-        told["changed"]["total_utility"] - told["as_is"]["total_utility"]
+    body = _finished(live, began.json()["id"])
+    assert body["state"] == "done", body
+    assert body["jobs"] == 4
+    assert body["progress"] == {"done": 2, "of": 2}
+    assert body["changed"]["total_utility"] > body["as_is"]["total_utility"]
+    assert {"mean_jct", "finished"} <= body["as_is"].keys()
+    assert body["gain"] == pytest.approx(
+        body["changed"]["total_utility"] - body["as_is"]["total_utility"]
     )
     # Each job of 30 steps runs alone for as long as it takes: with four servers none waits.
     assert told["times"]["jobs"] == 4
@@ -72,7 +72,7 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
         -4 * told["times"]["mean_wait_seconds"] / 3600
     )
     listed = live.client.get("/v1/whatif").json()["runs"]
-    assert [run["id"] for run in listed] == [told["id"]]
+    assert [run["id"] for run in listed] == [body["id"]]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +151,9 @@ def test_the_command_asks_the_service(
     }  # fmt: skip
     assert run["gain"] == live.client.get(f"/v1/whatif/{run['id']}").json()["gain"]
     assert main(["whatif", "--days", "1"]) == 0  # one more of every kind, by the last login
-    told = capsys.readouterr().out
-    assert "+1 g" in told
-    assert "done" in told
+    captured = capsys.readouterr().out
+    assert "+1 g" in captured
+    assert "done" in captured
 
 
 @pytest.mark.extended
@@ -221,7 +221,7 @@ def test_what_the_command_cannot_ask_is_said_in_a_line(
 
 def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
     with Client(address) as client:
-        run = client.ask_whatif(1, {"g": 1}, "drf")
+        run = client.start_whatif(1, {"g": 1}, "drf")
         ended = client.cancel_whatif(run.id)
         assert ended.state in {"cancelled", "done"}
         assert client.whatifs()[0].id == run.id

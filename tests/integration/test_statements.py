@@ -93,12 +93,12 @@ def test_the_timeline_adds_up_to_the_accounts(busy: tuple[RunData, TenantAccount
 
 def test_the_command_prints_it(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["statement", str(example), "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert [tenant["revenue"] for tenant in told["tenants"]] == [160.0, 90.0]
+    captured = json.loads(capsys.readouterr().out)
+    assert [tenant["revenue"] for tenant in captured["tenants"]] == [160.0, 90.0]
     assert main(["statement", str(example), "--tenant", "u1", "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert {row["partner"]: row["paid"] for row in told["partners"]} == {"u1": 8.0, "u2": 8.0}
-    assert [job["paid"] for job in told["jobs_of_tenant"]] == [0.0, 16.0]
+    captured = json.loads(capsys.readouterr().out)
+    assert {row["partner"]: row["paid"] for row in captured["partners"]} == {"u1": 8.0, "u2": 8.0}
+    assert [job["paid"] for job in captured["jobs_of_tenant"]] == [0.0, 16.0]
     assert main(["statement", str(example), "--tenant", "u1"]) == 0
     assert "paid to itself" in capsys.readouterr().out
     assert main(["statement", str(example)]) == 0

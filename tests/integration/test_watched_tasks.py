@@ -84,7 +84,11 @@ FAULTS: dict[str, tuple[Patch, str, str]] = {
     "watch": (_watching, "following the executor's reports", "watch"),
     "reports": (_method(ExecutionController, "record_reports"), "recording reports", "runner"),
     "orders": (_method(ExecutionController, "send_commands"), "sending commands", "runner"),
-    "patrol": (_method(LocalExecutor, "_check_supervisor"), "looking at what runs", "resync"),
+    "resync": (
+        _method(LocalExecutor, "_check_supervisor"),
+        "resyncing with the running jobs",
+        "resync",
+    ),
     "events": (_encoding, "delivering events", "events"),
 }
 
@@ -198,7 +202,7 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
         fault.on = True
         wait_until(lambda: live.client.get("/readyz").status_code == 503)
         health_error = live.client.get("/v1/service").json()["health_error"]
-        assert health_error == "looking at what runs failed: KeyError: 'a bug'"
+        assert health_error == "resyncing with the running jobs failed: KeyError: 'a bug'"
         fault.on = False
         wait_until(lambda: live.client.get("/readyz").status_code == 200)
     free(tmp_path)

@@ -257,7 +257,7 @@ def nothing_is_left(bed: Testbed, mark: str) -> None:
 
     def empty() -> bool:
         records = bed.ask("GET", f"/api/v1/namespaces/default/configmaps?{chosen}")["items"]
-        own = [one["data"] for one in records if f"-{mark}." in one["data"]["job"]]
+        own = [record["data"] for record in records if f"-{mark}." in record["data"]["job"]]
         assert len(own) == 2
         return all(json.loads(data["generations"]) == {} for data in own)
 

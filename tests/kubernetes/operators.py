@@ -58,9 +58,9 @@ def eventually(look: Callable[[], Found | None], what: str, patience: float = PA
     """Return what a look finds at last."""
     until = time.monotonic() + patience
     while True:
-        found = look()
-        if found:
-            return found
+        result = look()
+        if result:
+            return result
         assert time.monotonic() < until, f"{what} never came"
         time.sleep(0.1)
 
@@ -96,9 +96,11 @@ def ended(process: subprocess.Popen[str]) -> None:
 def joined(*threads: threading.Thread) -> None:
     """Wait for the ends of threads that were told to end."""
     until = time.monotonic() + PATIENCE
-    for one in threads:
-        one.join(max(0.0, until - time.monotonic()))
-    assert not [one.name for one in threads if one.is_alive()], "told to end, and still there"
+    for thread in threads:
+        thread.join(max(0.0, until - time.monotonic()))
+    assert not [thread.name for thread in threads if thread.is_alive()], (
+        "told to end, and still there"
+    )
 
 
 class User:
@@ -108,27 +110,27 @@ class User:
         self.bed = bed
 
     def apply(self, *documents: Mapping[str, Any]) -> str:
-        text = yaml.safe_dump_all([dict(one) for one in documents])
+        text = yaml.safe_dump_all([dict(document) for document in documents])
         return self.bed.kubectl("apply", "-f", "-", given=text)
 
     def resource(self, name: str, namespace: str = "default") -> dict[str, Any] | None:
-        found = self.bed.kubectl(
+        result = self.bed.kubectl(
             "get", "tj", "-n", namespace, name, "--ignore-not-found", "-o", "json"
         )
-        return json.loads(found) if found.strip() else None
+        return json.loads(result) if result.strip() else None
 
     def status(self, name: str, namespace: str = "default") -> dict[str, Any]:
-        found = self.resource(name, namespace)
-        return {} if found is None else found.get("status", {})
+        result = self.resource(name, namespace)
+        return {} if result is None else result.get("status", {})
 
     def condition(self, name: str, kind: str, namespace: str = "default") -> dict[str, Any]:
         conditions = self.status(name, namespace).get("conditions", [])
-        return next((one for one in conditions if one["type"] == kind), {})
+        return next((condition for condition in conditions if condition["type"] == kind), {})
 
     def waits_for(self, name: str, kind: str, status: str = "True") -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
-            found = self.condition(name, kind)
-            return found if found.get("status") == status else None
+            result = self.condition(name, kind)
+            return result if result.get("status") == status else None
 
         try:
             return eventually(look, f"{kind}={status} of {name}")

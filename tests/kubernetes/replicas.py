@@ -87,7 +87,7 @@ class Window:
 
     def written(self, bed: Testbed) -> list[str]:
         """Return what it asked to be written then, but its lease, by the API server's own log."""
-        found = []
+        results = []
         for line in entries(bed.audit):
             if line["user"].get("username") != account(self.name) or line["verb"] not in _WRITES:
                 continue
@@ -95,8 +95,8 @@ class Window:
             within = self.thawed <= datetime.fromisoformat(came).timestamp() <= self.ended
             if within and (line.get("objectRef") or {}).get("resource") != "leases":
                 code = (line.get("responseStatus") or {}).get("code")
-                found.append(f"{line['verb']} {line['requestURI']}: {code}")
-        return found
+                results.append(f"{line['verb']} {line['requestURI']}: {code}")
+        return results
 
 
 class Replica:
@@ -262,17 +262,17 @@ class Pair:
 
     def quiet(self) -> bool:
         """Whether one leads, and the other could."""
-        alive = not any(one.stopped() for one in self.replicas)
-        return alive and sum(one.leads() for one in self.replicas) == 1
+        alive = not any(replica.stopped() for replica in self.replicas)
+        return alive and sum(replica.leads() for replica in self.replicas) == 1
 
     def said(self) -> str:
         """Return what both said last."""
-        return "\n".join(one.said() for one in self.replicas)
+        return "\n".join(replica.said() for replica in self.replicas)
 
     def end(self) -> None:
         """End both for good."""
-        for one in self.replicas:
-            one.end()
+        for replica in self.replicas:
+            replica.end()
 
 
 @contextmanager

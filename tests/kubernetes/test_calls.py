@@ -79,7 +79,7 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
         ServerAllocation("one", processes - processes // 2),
         ServerAllocation("two", processes // 2),
     ]
-    placement = tuple(one for one in shares if one.workers)
+    placement = tuple(share for share in shares if share.workers)
 
     async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
         for number in (1, 2, 3):
@@ -231,7 +231,7 @@ def test_an_event_is_written_for_every_line_that_people_are_told_and_no_other(
         job = user.status(name)["job"]
         story = service.client.get(f"/v1/jobs/{job}/explain").json()["events"]
         lines = [one for one in story if one["kind"] not in UNREPORTED_KINDS]
-        assert {"standby", "started", "running", "finished"} <= {one["kind"] for one in lines}
+        assert {"standby", "started", "running", "finished"} <= {line["kind"] for line in lines}
 
         def events() -> int:
             return asked(user.bed, since)["create events"]
@@ -279,7 +279,7 @@ def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
         <= 2 * (spent / RENEW_INTERVAL_SECONDS + 1)
     ), led
     assert led.keys() <= watches | {"update leases"}, led
-    assert all(led[one] <= 1 for one in watches), led
+    assert all(led[watch] <= 1 for watch in watches), led
     assert span < WATCH_TIMEOUT_SECONDS * 3 / 4  # so a watch is begun anew at most once
     assert spent / 2 <= waited["get leases"] <= spent / INITIAL_POLL_SECONDS, waited
     assert waited.keys() == {"get leases"}, waited

@@ -175,13 +175,13 @@ def test_a_frozen_leader_is_replaced_and_writes_nothing_any_more(
         assert second.ready()
         eventually(lambda: user.status("gone").get("epoch") == later, "the new job")
         jobs = second.client.get("/v1/jobs").json()["jobs"]
-        states = {one["name"]: one["state"] for one in jobs}
+        states = {job["name"]: job["state"] for job in jobs}
         assert len(states) == 3, states
         assert sorted(states.values()).count("cancelled") == 1
         kept = user.status("kept")
         assert kept["epoch"] == later
-        found = second.client.get(f"/v1/jobs/{kept['job']}").json()
-        assert found["spec"]["utility"]["value"] == 7
+        body = second.client.get(f"/v1/jobs/{kept['job']}").json()
+        assert body["spec"]["utility"]["value"] == 7
 
         # One that ends in order lets the lease go: the next need not wait for it to run out.
         third = another("third")
@@ -238,7 +238,7 @@ def test_a_killed_leader_loses_and_doubles_nothing(user: User, tmp_path: Path) -
             text = user.bed.kubectl("get", "tj", "-o", "json")
             items = json.loads(text)["items"]
             return len(items) == 20 and all(
-                one.get("status", {}).get("epoch") == later for one in items
+                item.get("status", {}).get("epoch") == later for item in items
             )
 
         eventually(followed, "all of them")
@@ -247,7 +247,7 @@ def test_a_killed_leader_loses_and_doubles_nothing(user: User, tmp_path: Path) -
         user.delete(*names)
         for name in names:
             user.gone(name)
-        states = {one["state"] for one in standby.client.get("/v1/jobs").json()["jobs"]}
+        states = {job["state"] for job in standby.client.get("/v1/jobs").json()["jobs"]}
         assert states == {"cancelled"}
 
 

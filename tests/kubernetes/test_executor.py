@@ -349,8 +349,8 @@ def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
 
     def pod() -> dict[str, Any]:
         name = pod_name("shorter", 1, "worker-0")
-        found: dict[str, Any] = testbed.ask("GET", f"/api/v1/namespaces/default/pods/{name}")
-        return found["metadata"]
+        result: dict[str, Any] = testbed.ask("GET", f"/api/v1/namespaces/default/pods/{name}")
+        return result["metadata"]
 
     def until(meta: dict[str, Any]) -> float:
         return datetime.fromisoformat(meta["deletionTimestamp"]).timestamp()
@@ -395,24 +395,24 @@ def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(
 
     async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
         assert isinstance(executor, KubernetesExecutor)
-        asked: list[dict[str, Any]] = []
+        requests: list[dict[str, Any]] = []
         post = executor.session.connection.post
 
         async def noted(path: str, body: Any, **query: object) -> dict[str, Any]:
             if path.endswith("/pods"):
-                asked.append(json.loads(json.dumps(body)))
+                requests.append(json.loads(json.dumps(body)))
             return await post(path, body, **query)
 
         executor.session.connection.post = noted  # type: ignore[method-assign]
         await executor.start(spec("job", 1, f"echo x >> {ran}"))
         await told.one(Ended, "job")
-        (body,) = asked
+        (body,) = requests
         own.bed.ask("POST", "/api/v1/namespaces/default/pods", body)
         name = pod_name("job", 1, "worker-0")
 
         def there() -> bool:
-            found = own.bed.ask("GET", "/api/v1/namespaces/default/pods")
-            return name in {one["metadata"]["name"] for one in found["items"]}
+            result = own.bed.ask("GET", "/api/v1/namespaces/default/pods")
+            return name in {item["metadata"]["name"] for item in result["items"]}
 
         assert there()
         await eventually(lambda: not there())

@@ -120,7 +120,7 @@ def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
             await asyncio.to_thread(own.bed.join, "two")
         assert (await told.one(Ended, "job")).ending is Ending.DONE
         await _until(node.is_ready)
-        assert not [one for one in told.reports if isinstance(one, ServerGone)]
+        assert not [report for report in told.reports if isinstance(report, ServerGone)]
 
     harness.run(scenario)
 
@@ -284,9 +284,9 @@ def test_records_that_others_write_too_are_written_in_turn(harness: KubernetesHa
         while not over.is_set():
             selector = f"?labelSelector={SERVICE}={harness._service}"
             time.sleep(0.05)
-            for one in bed.ask("GET", records + selector)["items"]:
+            for item in bed.ask("GET", records + selector)["items"]:
                 change = {"metadata": {"annotations": {"someone": str(len(written))}}}
-                path = f"{records}/{one['metadata']['name']}"
+                path = f"{records}/{item['metadata']['name']}"
                 bed.ask("PATCH", path, change, kind="application/merge-patch+json")
                 written.append(path)
 

@@ -30,11 +30,13 @@ def bed() -> Iterator[Testbed]:
 
 def of_kind(documents: list[dict[str, Any]], *left_out: str) -> dict[tuple[str, str], Any]:
     found = {}
-    for one in documents:
-        if one["kind"] not in left_out:
-            if one["kind"] == "ConfigMap":  # a file within is YAML of its own
-                one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
-            found[one["kind"], one["metadata"]["name"]] = one
+    for document in documents:
+        if document["kind"] not in left_out:
+            if document["kind"] == "ConfigMap":  # a file within is YAML of its own
+                document["data"] = {
+                    key: yaml.safe_load(text) for key, text in document["data"].items()
+                }
+            found[document["kind"], document["metadata"]["name"]] = document
     return found
 
 
@@ -48,26 +50,26 @@ def test_helm_renders_the_manifests() -> None:
         for one in yaml.safe_load_all(text)
         if one
     ]
-    rules = [one for one in documents if one["kind"] == "CustomResourceDefinition"]
+    rules = [document for document in documents if document["kind"] == "CustomResourceDefinition"]
     assert len(rules) == 1
     assert "x-kubernetes-validations" in json.dumps(rules)  # Helm's default is a newer server
     apart = ("CustomResourceDefinition", "Namespace", "PodDisruptionBudget")
     plain = json.loads(json.dumps(kubernetes_manifests.plain()))
-    found = of_kind(documents, *apart)
-    pods = found["Deployment", RELEASE]["spec"]["template"]["metadata"]
+    result = of_kind(documents, *apart)
+    pods = result["Deployment", RELEASE]["spec"]["template"]["metadata"]
     assert [*pods.pop("annotations")] == [kubernetes_objects.DIGEST]
-    assert found == of_kind(plain, *apart)
+    assert result == of_kind(plain, *apart)
 
 
 def test_helm_installs_upgrades_and_removes_it(bed: Testbed) -> None:
     def there(kind: str) -> list[str]:
-        found = bed.kubectl("get", kind, "-A", "-o", "json")
-        named = [one["metadata"]["name"] for one in json.loads(found)["items"]]
+        result = bed.kubectl("get", kind, "-A", "-o", "json")
+        named = [item["metadata"]["name"] for item in json.loads(result)["items"]]
         return [name for name in named if RELEASE in name]
 
     def deployment() -> dict[str, Any]:
-        found = bed.kubectl("get", "deployment", "-n", "prod", RELEASE, "-o", "json")
-        return dict(json.loads(found)["spec"])
+        result = bed.kubectl("get", "deployment", "-n", "prod", RELEASE, "-o", "json")
+        return dict(json.loads(result)["spec"])
 
     def replicas() -> int:
         return int(deployment()["replicas"])

@@ -103,8 +103,8 @@ class Deployed:
 
     def ready(self) -> list[str]:
         def holds(pod: dict[str, Any]) -> bool:
-            told = pod["status"].get("conditions") or ()
-            return any(one["type"] == "Ready" and one["status"] == "True" for one in told)
+            response = pod["status"].get("conditions") or ()
+            return any(one["type"] == "Ready" and one["status"] == "True" for one in response)
 
         return [name for name, pod in self.pods().items() if holds(pod)]
 
@@ -261,8 +261,8 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
         assert user.condition("stays", "Running")["status"] == "True"
         assert pod_of(user, "stays") == before  # it ran on, and nobody began it anew
         [new] = deployed.active()
-        found = deployed.ask(new, "/v1/jobs").json()["jobs"]
-        assert Counter(one["state"] for one in found) == {"running": 1, "finished": 2}
+        body = deployed.ask(new, "/v1/jobs").json()["jobs"]
+        assert Counter(one["state"] for one in body) == {"running": 1, "finished": 2}
 
         user.delete("stays", "ends", "comes")
         try:
@@ -283,7 +283,7 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
 
 
 def groups(bed: Testbed) -> set[str]:
-    return {one["name"] for one in bed.ask("GET", "/apis")["groups"]}
+    return {group["name"] for group in bed.ask("GET", "/apis")["groups"]}
 
 
 def test_the_plain_manifests_run_a_job_by_the_commands_of_the_documents(

@@ -46,7 +46,7 @@ def test_another_replica_goes_on_whatever_step_of_a_change_its_leader_was_at(
         service.settle()
         nothing_is_left(user.bed, mark)
     assert service.windows  # in some turn one was frozen
-    late = [line for one in service.windows for line in one.written(user.bed)]
+    late = [line for window in service.windows for line in window.written(user.bed)]
     assert late == []
     assert service.interruptions == tried(steps, group), steps
     judged(user.bed, began)

@@ -92,8 +92,8 @@ def test_what_is_delivered_lets_through_what_the_service_needs_and_nothing_else(
     space.submit(asking("job", "two", {"app": "another"}, tmp_path))
     address = {}
     for name in ("service", "job"):
-        found = space.phase(name, "Running")
-        address[name] = found["status"]["podIP"]
+        result = space.phase(name, "Running")
+        address[name] = result["status"]["podIP"]
 
     def told(name: str) -> str:
         return bed.kubectl("logs", "-n", SPACE, name)

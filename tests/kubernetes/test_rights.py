@@ -96,7 +96,7 @@ def test_a_namespace_without_rights_says_so_and_holds_no_node(user: User, tmp_pa
             user.apply(sleeper("other", "speech"))
             eventually(lambda: running(user, "other", "speech"), "another tenant's job", PATIENCE)
             assert ("Warning", "StartFailed") in [
-                one[:2] for one in events(user, "vision", "barred")
+                event[:2] for event in events(user, "vision", "barred")
             ]
             user.bed.kubectl("delete", "tj", "-n", "vision", "--wait=false", "barred")
             eventually(lambda: user.resource("barred", "vision") is None, "its end", PATIENCE)
@@ -117,7 +117,7 @@ def test_rights_that_go_under_a_running_job_hold_no_other(user: User, tmp_path: 
             assert service.client.delete(f"/v1/jobs/{job}").is_success
 
             def told() -> str:
-                lost = [one for one in events(user, "vision", "stuck") if one[1] == "Lost"]
+                lost = [event for event in events(user, "vision", "stuck") if event[1] == "Lost"]
                 return lost[0][2] if lost else ""
 
             message = eventually(told, "the event", PATIENCE)
@@ -143,7 +143,7 @@ def test_rights_that_go_under_a_running_job_hold_no_other(user: User, tmp_path: 
 
 def test_of_two_services_one_drives_a_resource(user: User, tmp_path: Path) -> None:
     def jobs(service: RunningService) -> list[str]:
-        return [one["name"] for one in service.client.get("/v1/jobs").json()["jobs"]]
+        return [job["name"] for job in service.client.get("/v1/jobs").json()["jobs"]]
 
     with (
         operated(user.bed, tmp_path / "left") as left,

@@ -72,9 +72,9 @@ def serving(folder: Path, config: Path, *more: str) -> Iterator[httpx.Client]:
 def until(said: Callable[[], Any], shown: Callable[[], Any] = lambda: "") -> Any:
     end = time.monotonic() + PATIENCE
     while True:
-        found = said()
-        if found:
-            return found
+        result = said()
+        if result:
+            return result
         assert time.monotonic() < end, shown()
         time.sleep(0.3)
 
@@ -98,7 +98,7 @@ def job(name: str, steps: int) -> dict[str, Any]:
 
 
 def jobs(client: httpx.Client) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in client.get("/v1/jobs").json()["jobs"]}
+    return {job["name"]: job for job in client.get("/v1/jobs").json()["jobs"]}
 
 
 def pods(bed: Testbed) -> list[dict[str, Any]]:
@@ -116,9 +116,9 @@ def test_jobs_come_are_resized_and_finish(testbed: Testbed, tmp_path: Path) -> N
 
         until(lambda: len(client.get("/v1/servers").json()["servers"]) == 2, said)
         assert client.post("/v1/jobs", json=job("first", 60)).is_success
-        until(lambda: len([one for one in pods(testbed) if _runs(one)]) >= 4, said)
+        until(lambda: len([pod for pod in pods(testbed) if _runs(pod)]) >= 4, said)
         assert client.post("/v1/jobs", json=job("second", 20)).is_success
-        until(lambda: {_job(one) for one in pods(testbed)} == {"first", "second"}, said)
+        until(lambda: {_job(pod) for pod in pods(testbed)} == {"first", "second"}, said)
         until(lambda: jobs(client)["second"]["state"] == "finished", said)
         until(lambda: jobs(client)["first"]["state"] == "finished", said)
         generations = jobs(client)["first"]["generation"]
@@ -167,7 +167,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
         for name in ("ends", "stays"):
             assert client.post("/v1/jobs", json=gated(name)).is_success
         until(lambda: told("ends.began") and told("stays.began"), said)
-        until(lambda: {one["state"] for one in jobs(client).values()} == {"running"}, said)
+        until(lambda: {record["state"] for record in jobs(client).values()} == {"running"}, said)
         began = time.monotonic()
         testbed.kill("kube-apiserver")
         try:
@@ -176,7 +176,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
             (tmp_path / "comes.go").touch()
             assert client.post("/v1/jobs", json=gated("comes")).is_success
             while time.monotonic() - began < AWAY:  # it answers all the time
-                states = {name: one["state"] for name, one in jobs(client).items()}
+                states = {name: job["state"] for name, job in jobs(client).items()}
                 assert states["ends"] == states["stays"] == "running", said()
                 assert told("comes.began") == 0
                 time.sleep(1.0)
@@ -190,8 +190,8 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
         until(lambda: jobs(client)["stays"]["state"] == "finished", said)
         for name in ("ends", "stays", "comes"):  # no job began twice, none was asked to
             assert (told(f"{name}.began"), told(f"{name}.ended")) == (1, 1)
-        found = jobs(client)  # an order of which nobody knows what became of it is given anew
-        assert found["ends"]["generation"] == found["stays"]["generation"] == 1, said()
+        result = jobs(client)  # an order of which nobody knows what became of it is given anew
+        assert result["ends"]["generation"] == result["stays"]["generation"] == 1, said()
         until(lambda: pods(testbed) == [], said)
     assert Audit.read(testbed.audit).of_service("shadowprice").faults() == []
 
@@ -206,11 +206,12 @@ def test_nodes_that_close_open_go_and_come_are_servers_that_do(
 
         def servers() -> dict[str, str]:
             return {
-                one["name"]: one["state"] for one in client.get("/v1/servers").json()["servers"]
+                server["name"]: server["state"]
+                for server in client.get("/v1/servers").json()["servers"]
             }
 
         def nodes() -> set[str]:
-            return {one["spec"]["nodeName"] for one in pods(testbed) if _runs(one)}
+            return {pod["spec"]["nodeName"] for pod in pods(testbed) if _runs(pod)}
 
         def said() -> Any:
             return servers(), nodes(), jobs(client), (tmp_path / "log").read_text()[-3000:]
@@ -285,8 +286,8 @@ def test_what_another_scheduler_runs_is_seen_and_nothing_is_written(
         with serving(tmp_path, testbed.kubeconfig_of("reader"), "--observe") as client:
 
             def seen() -> bool:
-                found = client.get("/v1/comparison").json()
-                return "theirs" in json.dumps(found)
+                body = client.get("/v1/comparison").json()
+                return "theirs" in json.dumps(body)
 
             until(seen, lambda: (tmp_path / "log").read_text()[-3000:])
             assert client.post("/v1/jobs", json=job("paper", 5)).is_success

@@ -42,8 +42,8 @@ def namespaces(user: User, **annotations: str | None) -> Iterator[None]:
 
 
 def _gone(user: User, name: str) -> bool:
-    found = user.bed.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name")
-    return not found.strip()
+    result = user.bed.kubectl("get", "namespace", name, "--ignore-not-found", "-o", "name")
+    return not result.strip()
 
 
 def quota(namespace: str, **hard: str) -> dict[str, Any]:
@@ -53,8 +53,8 @@ def quota(namespace: str, **hard: str) -> dict[str, Any]:
 
 
 def shares(service: RunningService) -> dict[str, Any]:
-    found = service.client.get("/v1/tenants").json()["tenants"]
-    return {one["name"]: one["share"] for one in found}
+    body = service.client.get("/v1/tenants").json()["tenants"]
+    return {one["name"]: one["share"] for one in body}
 
 
 def long_job(name: str, namespace: str, work: int, by: str) -> dict[str, Any]:
@@ -87,10 +87,10 @@ def test_a_namespace_finds_its_share_whatever_others_were_promised(
             assert shares(service)[late] == {"cpu": "2"}
 
         def promised(name: str, namespace: str) -> bool:
-            found = str(user.condition(name, "Admitted", namespace)["reason"])
+            result = str(user.condition(name, "Admitted", namespace)["reason"])
             # Without a promise it waits, or runs on what promises leave.
-            assert found in {"Promised", "Standby", "AdmittedWithoutPromise"}
-            return found == "Promised"
+            assert result in {"Promised", "Standby", "AdmittedWithoutPromise"}
+            return result == "Promised"
 
         # Two jobs that would fill the machine for longer than the third can wait.
         user.apply(long_job("first", busy, 150, "190s"))
@@ -123,7 +123,7 @@ def test_what_is_no_share_is_told_and_leaves_the_others(user: User, tmp_path: Pa
         def told(namespace: str) -> list[str]:
             words = ("get", "events", "-n", namespace, "-o", "json")
             items = json.loads(user.bed.kubectl(*words))["items"]
-            return [one["message"] for one in items if one["reason"] == "ShareNotTaken"]
+            return [item["message"] for item in items if item["reason"] == "ShareNotTaken"]
 
         eventually(lambda: told("bad"), "the event")
         assert told("bad") == [f"{SHARE}: no server has 'gpus'; counted here: cpu"]

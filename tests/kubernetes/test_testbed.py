@@ -97,10 +97,10 @@ def space(testbed: Testbed, request: pytest.FixtureRequest) -> Iterator[Space]:
 
 def test_a_pod_runs_where_it_is_told_and_its_end_and_log_are_seen(space: Space) -> None:
     space.submit(pod("a", "echo hello; hostname; exit 3", "two"))
-    found = space.phase("a", "Failed")
-    (state,) = found["status"]["containerStatuses"]
+    result = space.phase("a", "Failed")
+    (state,) = result["status"]["containerStatuses"]
     assert state["state"]["terminated"]["exitCode"] == 3
-    assert found["spec"]["nodeName"] == "two"
+    assert result["spec"]["nodeName"] == "two"
     assert space.logs("a") == "hello\na\n"
 
 
@@ -111,7 +111,7 @@ def test_the_logs_of_a_pod_outlive_what_other_nodes_remove(testbed: Testbed, spa
         space.submit(pod(name, f"echo on {name}; sleep 1000", name))
     for name, node in testbed.nodes.items():
         uid = space.phase(name, "Running")["metadata"]["uid"]
-        other = next(one for key, one in testbed.nodes.items() if key != name)
+        other = next(node for key, node in testbed.nodes.items() if key != name)
         assert [one for one in (node.folder / OWN).iterdir() if one.name.endswith(uid)]
         assert not [one for one in (other.folder / OWN).iterdir() if one.name.endswith(uid)]
     time.sleep(65.0)
@@ -157,29 +157,29 @@ def test_memory_beyond_its_limit_kills_a_container(space: Space) -> None:
     limits = {"resources": {"limits": {"memory": "30Mi"}, "requests": {"memory": "10Mi"}}}
     script = "tail /dev/zero"
     space.submit(pod("a", script, "one", container=limits))
-    found = space.phase("a", "Failed")
-    (state,) = found["status"]["containerStatuses"]
+    result = space.phase("a", "Failed")
+    (state,) = result["status"]["containerStatuses"]
     assert state["state"]["terminated"]["reason"] == "OOMKilled"
 
 
 def test_an_image_that_is_not_there_and_a_node_without_room_are_said(space: Space) -> None:
     missing = {"image": "shadowprice.test/none:1"}
     space.submit(pod("a", "true", "one", container=missing))
-    found = space.wait("a", lambda found: bool(_waiting(found)))
-    assert _waiting(found) == "ErrImageNeverPull"
+    result = space.wait("a", lambda found: bool(_waiting(found)))
+    assert _waiting(result) == "ErrImageNeverPull"
     gpus = {"resources": {"limits": {"nvidia.com/gpu": "2"}}}
     space.submit(pod("b", "sleep 60", "one", container=gpus))
     space.phase("b", "Running")
     space.submit(pod("c", "sleep 60", "one", container=gpus))
-    found = space.wait("c", lambda found: bool(found["status"].get("conditions")))
-    assert found["status"]["conditions"][0]["reason"] == "Unschedulable"
+    result = space.wait("c", lambda found: bool(found["status"].get("conditions")))
+    assert result["status"]["conditions"][0]["reason"] == "Unschedulable"
     for name in ("b", "c"):
         space.delete(name, 0)
 
 
 def _waiting(found: dict[str, Any]) -> str:
-    for one in found["status"].get("containerStatuses", ()):
-        return str(one["state"].get("waiting", {}).get("reason", "")).replace(
+    for container in found["status"].get("containerStatuses", ()):
+        return str(container["state"].get("waiting", {}).get("reason", "")).replace(
             "ContainerCreating", ""
         )
     return ""
@@ -198,8 +198,8 @@ def test_resources_of_ones_own_are_kept(testbed: Testbed, space: Space) -> None:
     eventually(lambda: space.finds(path), "the resource is served")
     thing = {"apiVersion": "test.example/v1", "kind": "Thing", "metadata": {"name": "a"}}
     testbed.ask("POST", path, {**thing, "spec": {"words": {"x": "1", "y": [1, 2.5, None]}}})
-    found = testbed.ask("GET", f"{path}/a")
-    assert found["spec"]["words"] == {"x": "1", "y": [1, 2.5, None]}
+    result = testbed.ask("GET", f"{path}/a")
+    assert result["spec"]["words"] == {"x": "1", "y": [1, 2.5, None]}
     testbed.ask("DELETE", f"{definitions}/things.test.example")
 
 

@@ -35,16 +35,18 @@ def service(user: User, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ru
 
 
 def job_of(service: RunningService, user: User, name: str) -> dict[str, Any]:
-    found = service.client.get(f"/v1/jobs/{user.status(name)['job']}")
-    assert found.status_code == 200, found.text
-    return dict(found.json())
+    response = service.client.get(f"/v1/jobs/{user.status(name)['job']}")
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
 def test_the_definition_is_established_and_explains_itself(user: User) -> None:
     told = user.bed.kubectl("explain", "tj.spec.utility.kind")
     assert "from submission to completion" in " ".join(told.split())
-    found = json.loads(user.bed.kubectl("get", "crd", "trainingjobs.shadowprice.io", "-o", "json"))
-    conditions = {one["type"]: one["status"] for one in found["status"]["conditions"]}
+    result = json.loads(user.bed.kubectl("get", "crd", "trainingjobs.shadowprice.io", "-o", "json"))
+    conditions = {
+        condition["type"]: condition["status"] for condition in result["status"]["conditions"]
+    }
     assert conditions["Established"] == "True"
     assert "NonStructuralSchema" not in conditions
     published = json.loads(user.bed.kubectl("get", "--raw", "/openapi/v2"))
@@ -81,11 +83,11 @@ def test_it_runs_finishes_and_is_told_of(user: User, service: RunningService) ->
     assert line[1].split()[:3] == ["short", "running", "1"]
     user.waits_for("short", "Finished")
     status = user.status("short")
-    conditions = {one["type"]: one for one in status["conditions"]}
-    assert {kind for kind, one in conditions.items() if one["status"] == "True"} == {
+    conditions = {condition["type"]: condition for condition in status["conditions"]}
+    assert {kind for kind, condition in conditions.items() if condition["status"] == "True"} == {
         "Admitted", "Finished",
     }  # fmt: skip
-    assert {one["observedGeneration"] for one in conditions.values()} == {1}
+    assert {condition["observedGeneration"] for condition in conditions.values()} == {1}
     assert status["state"] == "finished"
     assert status["completion"].endswith("Z")
 

@@ -85,7 +85,7 @@ def test_a_controller_cut_off_at_any_step_goes_on(user: User, tmp_path: Path, st
         else:
             life(user, name)
         jobs = service.client.get("/v1/jobs").json()["jobs"]
-        assert [one["state"] for one in jobs] == ["cancelled"]
+        assert [job["state"] for job in jobs] == ["cancelled"]
 
 
 def _until(user: User, name: str, cut: list[str]) -> None:
@@ -128,7 +128,9 @@ def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -
 
         def told() -> bool:
             items = bed.ask("GET", RESOURCES)["items"]
-            states = {one["metadata"]["name"]: one.get("status", {}).get("state") for one in items}
+            states = {
+                item["metadata"]["name"]: item.get("status", {}).get("state") for item in items
+            }
             return states.keys() == names and all(states.values())
 
         crowding = [threading.Thread(target=crowd) for _ in range(4)]
@@ -144,7 +146,7 @@ def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -
                 joined(*crowding)
             jobs = service.client.get("/v1/jobs?limit=100").json()["jobs"]
             assert len(jobs) == len(names)
-        own = [one for one in entries(bed.audit) if one["user"]["username"] == "shadowprice"]
+        own = [entry for entry in entries(bed.audit) if entry["user"]["username"] == "shadowprice"]
     codes = [one.get("responseStatus", {}).get("code") for one in own]
     assert codes.count(429) > 0
 

@@ -50,4 +50,4 @@ def test_pods_are_the_resources_own(testbed: Testbed, tmp_path: Path) -> None:
         assert not pod["metadata"].get("finalizers")
         testbed.kubectl("delete", "tj", "-n", "vision", "--wait=false", "owned")
         eventually(lambda: user.resource("owned", "vision") is None, "its end")
-        assert not [one for one in pods(testbed) if "deletionTimestamp" not in one["metadata"]]
+        assert not [pod for pod in pods(testbed) if "deletionTimestamp" not in pod["metadata"]]

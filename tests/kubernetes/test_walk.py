@@ -81,8 +81,8 @@ class ServeProcess:
 
 def jobs_of(client: httpx.Client) -> dict[str, Any]:
     """Return every job that the service ever had."""
-    found = client.get("/v1/jobs?limit=500").json()["jobs"]
-    return {one["name"]: client.get(f"/v1/jobs/{one['name']}").json() for one in found}
+    body = client.get("/v1/jobs?limit=500").json()["jobs"]
+    return {one["name"]: client.get(f"/v1/jobs/{one['name']}").json() for one in body}
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + WALKS))

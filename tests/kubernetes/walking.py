@@ -199,8 +199,8 @@ class RandomWalk:
             Every job that the service ever had, by its name, as its API tells of it.
         """
         found: list[str] = []
-        items = {one["metadata"]["name"]: one for one in self.bed.ask("GET", RESOURCES)["items"]}
-        items = {name: one for name, one in items.items() if name in self.names}
+        items = {item["metadata"]["name"]: item for item in self.bed.ask("GET", RESOURCES)["items"]}
+        items = {name: item for name, item in items.items() if name in self.names}
         wanted = self.lasting()
         found += [f"{name} is there, and was deleted" for name in items.keys() - wanted.keys()]
         found += [f"{name} is not there" for name in wanted.keys() - items.keys()]
@@ -227,13 +227,13 @@ class RandomWalk:
         found, have = [], dict.fromkeys(items, 0)
         for pod in pods:
             [owner] = [
-                one["name"]
-                for one in pod["metadata"]["ownerReferences"]
-                if one["kind"] == "TrainingJob"
+                reference["name"]
+                for reference in pod["metadata"]["ownerReferences"]
+                if reference["kind"] == "TrainingJob"
             ]
-            told = items.get(owner, {}).get("status", {})
+            response = items.get(owner, {}).get("status", {})
             number = pod["metadata"]["labels"]["shadowprice.io/generation"]
-            if told.get("state") != "running" or str(told.get("generation")) != number:
+            if response.get("state") != "running" or str(response.get("generation")) != number:
                 found.append(f"{pod['metadata']['name']} of {owner} is left")
             else:
                 have[owner] += 1
@@ -256,9 +256,9 @@ def _judged(
 ) -> list[str]:
     """Return what is wrong with a resource that was not deleted, and with its job."""
     found, status = [], item.get("status", {})
-    conditions = {one["type"]: one for one in status.get("conditions", ())}
+    conditions = {condition["type"]: condition for condition in status.get("conditions", ())}
     edited = conditions.get("Edited", {})
-    last, could = wish.specs[-1], [one for one in wish.specs if valid(one)]
+    last, could = wish.specs[-1], [spec for spec in wish.specs if valid(spec)]
     if status.get("observedGeneration") != item["metadata"]["generation"]:
         found.append(f"was last seen as {status.get('observedGeneration')}")
     if item["metadata"].get("finalizers") != ["shadowprice.io/cancel"]:

@@ -109,7 +109,7 @@ class StartedCluster:
             assert attempt < 4, told.stdout + told.stderr
 
     def _processes(self, *marks: str) -> list[int]:
-        found = []
+        results = []
         for entry in Path("/proc").iterdir():
             try:
                 command = (entry / "cmdline").read_bytes().decode(errors="replace")
@@ -117,9 +117,9 @@ class StartedCluster:
             except OSError:
                 continue
             ours = f"RAY_TMPDIR={self.folder}" in around and int(entry.name) != os.getpid()
-            if ours and command and all(one in command for one in marks):
-                found.append(int(entry.name))
-        return found
+            if ours and command and all(mark in command for mark in marks):
+                results.append(int(entry.name))
+        return results
 
     def count(self, *marks: str) -> int:
         """Return how many processes of this cluster have all of the marks in their words."""
@@ -127,11 +127,11 @@ class StartedCluster:
 
     def kill(self, *marks: str) -> int:
         """Kill such processes; say how many."""
-        found = self._processes(*marks)
-        for number in found:
+        result = self._processes(*marks)
+        for number in result:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(number, signal.SIGKILL)
-        return len(found)
+        return len(result)
 
     def end(self) -> None:
         """Kill all of it."""

@@ -101,8 +101,8 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
     try:
         with run_service(tmp_path, cluster=cluster, executor=harness.make()) as live:
             until(lambda: len(live.client.get("/v1/servers").json()["servers"]) == 2)
-            found = live.client.get("/v1/servers").json()["servers"]
-            assert {one["name"]: one["role"] for one in found} == {"head": "ps", "other": "worker"}
+            body = live.client.get("/v1/servers").json()["servers"]
+            assert {one["name"]: one["role"] for one in body} == {"head": "ps", "other": "worker"}
             asked = job(
                 "both",
                 chunks=1,
@@ -145,7 +145,7 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
         )
         # Its place is gone, and is planned anew: the worker that lives was told, and saved.
         assert "saved" in (await executor.logs("goes", 1)).text
-        assert any(isinstance(one, ServerGone) for one in told.reports)
+        assert any(isinstance(report, ServerGone) for report in told.reports)
         # The process on the head that speaks for this client: another has to be had.
         assert inside.kill("ray.util.client.server", "--mode=specific-server") >= 1
         await executor.stop(7, "stays", 1)

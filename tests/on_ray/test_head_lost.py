@@ -45,7 +45,7 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         until(lambda: jobs(client)["only"]["state"] == "finished", lambda: jobs(client))
         over = jobs(client)["only"]
         assert over["generation"] > 1
-        kinds = [one["kind"] for one in client.get("/v1/jobs/only/explain").json()["events"]]
+        kinds = [event["kind"] for event in client.get("/v1/jobs/only/explain").json()["events"]]
         assert "retrying" not in kinds  # no failure of its own: lost, or moved as its server was
         text = client.get("/v1/jobs/only/logs").json()["text"]
         assert "done: loss" in text
@@ -56,12 +56,12 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
 
 def running(folder: Path) -> list[str]:
     """Return the processes of jobs that are there."""
-    found = []
+    results = []
     for entry in Path("/proc").iterdir():
         try:
             environment = (entry / "environ").read_bytes().decode(errors="replace")
         except OSError:
             continue
         if "SHADOWPRICE_JOB=" in environment and str(folder) in environment:
-            found.append(entry.name)
-    return found
+            results.append(entry.name)
+    return results

@@ -32,9 +32,9 @@ def _refused(capsys: pytest.CaptureFixture[str], folder: Path, address: str) -> 
     capsys.readouterr()  # what Ray said while its cluster was begun
     words = ["serve", "-c", str(file), "--data", str(folder / "data"), "--listen", "127.0.0.1:0"]
     assert main([*words, "-p", "fifo", "-q", "--executor", "ray", "--address", address]) == 2
-    told = capsys.readouterr()
-    assert told.out == ""
-    [line] = told.err.splitlines()
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
     return line
 
 

@@ -65,9 +65,9 @@ def until(said: Callable[[], Any], shown: Callable[[], Any] = lambda: "") -> Any
     """Wait until something holds, and return it."""
     end = time.monotonic() + PATIENCE
     while True:
-        found = said()
-        if found:
-            return found
+        result = said()
+        if result:
+            return result
         assert time.monotonic() < end, shown()
         time.sleep(0.3)
 
@@ -91,11 +91,11 @@ def job(name: str, cores: int, seed: int) -> dict[str, Any]:
 
 
 def jobs(client: httpx.Client) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in client.get("/v1/jobs").json()["jobs"]}
+    return {job["name"]: job for job in client.get("/v1/jobs").json()["jobs"]}
 
 
 def servers(client: httpx.Client) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in client.get("/v1/servers").json()["servers"]}
+    return {server["name"]: server for server in client.get("/v1/servers").json()["servers"]}
 
 
 @pytest.mark.extended
@@ -103,19 +103,19 @@ def test_jobs_finish_though_a_raylet_and_the_service_are_killed(
     ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     def finished(client: httpx.Client) -> bool:
-        states = {one["state"] for one in jobs(client).values()}
+        states = {record["state"] for record in jobs(client).values()}
         assert not states & {"refused", "failed", "cancelled"}, jobs(client)
         return states == {"finished"}
 
     with serving(tmp_path, ray_cluster) as (client, process):
-        found = until(lambda: "two" in servers(client) and servers(client))
-        assert found["two"]["capacity"]["cpu"] == "1"
+        result = until(lambda: "two" in servers(client) and servers(client))
+        assert result["two"]["capacity"]["cpu"] == "1"
         until(lambda: servers(client)["gone"]["state"] == "lost", lambda: servers(client))
         # `wide` takes server one as a whole, so the other has to be on the one that joined.
         for one in (job("wide", 2, 1), job("narrow", 1, 2)):
             assert client.post("/v1/jobs", json=one).is_success
         until(
-            lambda: all(one["progress"] > 0 for one in jobs(client).values()),
+            lambda: all(record["progress"] > 0 for record in jobs(client).values()),
             lambda: jobs(client),
         )
         assert jobs(client)["narrow"]["servers"] == ["two"]
@@ -173,7 +173,7 @@ def test_slots_in_which_nothing_was_heard_of_a_job_say_nothing_of_its_speed(
         story = client.get("/v1/jobs/heard/explain").json()
         text = json.dumps(story)
         assert jobs(client)["heard"]["generation"] == 1, text
-        told = [one for one in story["events"] if one["kind"] == "remeasured"]
+        told = [event for event in story["events"] if event["kind"] == "remeasured"]
         assert [one for one in told if not 0.6 < one["data"]["factor"] < 1.6] == [], text
         client.delete("/v1/jobs/heard")
         until(lambda: jobs(client)["heard"]["state"] == "cancelled", lambda: jobs(client))

@@ -77,8 +77,8 @@ def test_a_node_killed_under_runs_costs_time_only(
             ray_cluster.kill("two")
 
     settings = ExperimentSettings(spread=on_ray, progress=progress)
-    found = settings.each(square, [(n, 1.0, str(marks)) for n in range(12)], lambda *_: "")
-    assert found == [n * n for n in range(12)]
+    result = settings.each(square, [(n, 1.0, str(marks)) for n in range(12)], lambda *_: "")
+    assert result == [n * n for n in range(12)]
     assert told == [(done, 12) for done in range(1, 13)]  # one bar, which never goes back
     ran = [line.split() for line in marks.read_text().splitlines()]
     assert len({node for _, node in ran}) == 2  # the killed one had begun runs
@@ -102,8 +102,8 @@ def test_what_was_done_is_not_done_again(on_ray: RayBackend, tmp_path: Path) -> 
         )
     assert len(list(kept.glob("*.pickle"))) == 3
     again = CachingBackend(on_ray, kept)
-    found = ExperimentSettings(spread=again).each(square, cases, lambda *_: "")
-    assert (again.found, found) == (3, [n * n for n in range(20)])
+    result = ExperimentSettings(spread=again).each(square, cases, lambda *_: "")
+    assert (again.found, result) == (3, [n * n for n in range(20)])
     # Those that had been given out may have run all the same; no others did.
     assert 20 <= len(marks.read_text().splitlines()) <= 20 + QUEUED_RUNS_PER_CORE * max(cores)
 

@@ -109,14 +109,14 @@ def general_solver(
     room = {"type": "ineq", "fun": lambda r: 1.0 - r.sum() / problem.machines}
     start = np.full(len(distributions), max(problem.machines / len(distributions) * 0.98, 1.0))
     scale = float(cost(start))
-    found = minimize(
+    result = minimize(
         lambda r: float(cost(np.maximum(r, 1.0))) / scale,
         start,
         method=method,
-        bounds=[(1.0, float(problem.most_copies))] * len(distributions),
+        bounds=[(1.0, float(problem.max_copies_per_task))] * len(distributions),
         constraints=[{"type": "ineq", "fun": slack}, room],
         options={"maxiter": 2000, "ftol": 1e-14}
         if method == "SLSQP"
         else {"maxiter": 5000, "gtol": 1e-10, "xtol": 1e-12, "barrier_tol": 1e-10},
     )
-    return found.x, float(found.fun) * scale
+    return result.x, float(result.fun) * scale

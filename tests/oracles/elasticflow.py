@@ -119,7 +119,7 @@ def _settle(
             fewest, gain = job.curve[0]
             return -(-missing // gain) * fewest
         own = plans[job.name] or {}
-        room = {at: free[at] + own.get(at, 0) for at in range(now + 1, last + 1)}
+        room = {index: free[index] + own.get(index, 0) for index in range(now + 1, last + 1)}
         assert job.deadline is not None
         plan = share(room, job.curve, missing, now + 1, job.deadline)
         return None if plan is None else sum(plan.values())
@@ -173,6 +173,10 @@ def _next_change(
         end = max(plan)
         if plan.get(now + 1, 0) > workers[job.name]:
             due = min(due, now + 1)
-        changes = [at for at in range(now + 2, end + 2) if plan.get(at, 0) != plan.get(at - 1, 0)]
+        changes = [
+            index
+            for index in range(now + 2, end + 2)
+            if plan.get(index, 0) != plan.get(index - 1, 0)
+        ]
         due = min([due, *changes])
     return due

@@ -12,22 +12,22 @@ def random_instance(generator: np.random.Generator, *, small: bool = False) -> I
     """Draw a job in a partly reserved round; ``small`` for the MILP."""
     slots = int(generator.integers(2, 6 if small else 11))
     servers = int(generator.integers(1, 4 if small else 6))
-    most_workers = int(generator.integers(1, 4 if small else 6))
-    most_ps = int(generator.integers(1, 4))
+    max_workers = int(generator.integers(1, 4 if small else 6))
+    max_ps = int(generator.integers(1, 4))
     colocated_rate = int(generator.integers(1, 4))
     steps = generator.integers(0, 8, slots)
     fullness = generator.uniform(0.0, 0.8)
     free = np.where(
         generator.random((slots, servers)) < fullness,
-        generator.integers(0, most_workers + 1, (slots, servers)),
-        most_workers,
+        generator.integers(0, max_workers + 1, (slots, servers)),
+        max_workers,
     )
     free_ps = np.where(
         generator.random((slots, servers)) < fullness,
-        generator.integers(0, most_ps + 1, (slots, servers)),
-        most_ps,
+        generator.integers(0, max_ps + 1, (slots, servers)),
+        max_ps,
     )
-    most = most_workers * servers
+    most = max_workers * servers
     counts = list(range(1, int(generator.integers(1, most + 2)) + 1))
     if generator.random() < 0.2:
         counts = counts[-1:]
@@ -37,7 +37,7 @@ def random_instance(generator: np.random.Generator, *, small: bool = False) -> I
         worker_price=generator.integers(0, 4, slots).tolist(),
         ps_price=generator.integers(0, 4, slots).tolist(),
         worker_limit=generator.integers(most // 2, most + 1, slots).tolist(),
-        ps_limit=generator.integers(0, most_ps * servers + 1, slots).tolist(),
+        ps_limit=generator.integers(0, max_ps * servers + 1, slots).tolist(),
         value=[0, *(int(generator.integers(5, 90)) - np.cumsum(steps)).tolist()],
         counts=counts,
         work=int(generator.integers(1, 3 * slots + 2)),

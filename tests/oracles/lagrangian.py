@@ -17,7 +17,7 @@ from shadowprice.core.job import Job
 
 def rooms(cluster: Cluster, job: Job) -> tuple[int, int]:
     """Return how many workers, and parameter servers, an empty cluster carries at most."""
-    found = []
+    results = []
     for hosts, demand in ((cluster.hosts_workers, job.worker), (cluster.hosts_ps, job.ps)):
         total = 0
         for server in np.flatnonzero(hosts).tolist():
@@ -27,8 +27,8 @@ def rooms(cluster: Cluster, job: Job) -> tuple[int, int]:
                 if amount
             ]
             total += min(fits, default=10**9)
-        found.append(total)
-    return found[0], found[1]
+        results.append(total)
+    return results[0], results[1]
 
 
 def best_payoff(cluster: Cluster, job: Job, cost: NDArray[np.float64]) -> float:
@@ -67,19 +67,19 @@ def lagrangian_bound(
     pools = [everyone] if both else [cluster.hosts_workers, cluster.hosts_ps]
     total = 0.0
     for pool, members in enumerate(pools):
-        for at, resource in enumerate(resources):
+        for index, resource in enumerate(resources):
             if cluster.capacity[members, resource].sum():
-                total += float(prices[:, pool, at].sum())
+                total += float(prices[:, pool, index].sum())
     for job in jobs:
         cost = np.zeros((max(0, until - job.arrival), len(job.worker_counts)))
         sides = ((0, job.worker_counts, job.worker), (-1, job.ps_counts, job.ps))
         for pool, counts, demand in sides:
             if demand is None:
                 continue
-            for at, resource in enumerate(resources):
+            for index, resource in enumerate(resources):
                 whole = int(cluster.capacity[pools[pool], resource].sum())
                 if whole:
                     share = counts * int(demand[resource]) / whole
-                    cost += prices[job.arrival :, pool, at][:, None] * share
+                    cost += prices[job.arrival :, pool, index][:, None] * share
         total += best_payoff(cluster, job, cost)
     return total

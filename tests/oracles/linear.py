@@ -55,11 +55,11 @@ class Program:
             shape = (len(self._rows), len(self._cost))
             matrix = coo_array((value, (row, column)), shape=shape).tocsr()
             constraints.append(LinearConstraint(matrix, *np.array(self._rows).T))
-        found = milp(
+        result = milp(
             -np.array(self._cost),
             integrality=np.ones(len(self._cost)),
             bounds=Bounds(0.0, np.array(self._upper)),
             constraints=constraints,
             options={"time_limit": time_limit, "mip_rel_gap": 1e-7},
         )
-        return Answer(found.status == 0, -np.inf if found.fun is None else -float(found.fun))
+        return Answer(result.status == 0, -np.inf if result.fun is None else -float(result.fun))

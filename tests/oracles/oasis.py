@@ -54,7 +54,7 @@ class Side:
         high: Sequence[float],
     ) -> Side:  # fmt: skip
         """Take a pool out of a whole cluster's arrays."""
-        rows = [at for at, inside in enumerate(members) if inside]
+        rows = [index for index, inside in enumerate(members) if inside]
         limited = np.where(declared[rows] == UNLIMITED, 0, declared[rows])
         return cls(
             rows,
@@ -206,12 +206,12 @@ def milp_payoff(
 def _carried(model: _Model, side: Side, slot: int, demand: Sequence[int]) -> list[int]:
     """Add one integer a server, within (4) or (5) of every resource."""
     columns = []
-    for at in range(len(side.servers)):
-        column = model.column(side.unit(slot, at, demand), 1e4)
+    for index in range(len(side.servers)):
+        column = model.column(side.unit(slot, index, demand), 1e4)
         columns.append(column)
         for r, amount in enumerate(demand):
-            if amount and side.capacity[at][r] != UNLIMITED:
-                free = max(0, side.capacity[at][r] - side.used[slot][at][r])
+            if amount and side.capacity[index][r] != UNLIMITED:
+                free = max(0, side.capacity[index][r] - side.used[slot][index][r])
                 model.row(-np.inf, [(column, 1.0)], free / amount)
     return columns
 
@@ -227,7 +227,7 @@ def literal_payoff(
         Of the best schedule, of whatever sign; None if every cost is infinite.
     """
     theta = Fraction(job.step_seconds) / slot_seconds
-    most = job.most_workers
+    most = job.max_workers
 
     @cache
     def cost_t(t: int, d: int) -> float:  # lines 21-44
@@ -260,7 +260,7 @@ def literal_payoff(
 
 def _fill(side: Side, slot: int, demand: Sequence[int], wanted: int) -> tuple[int, float]:
     """Deploy on the servers of a slot, the cheapest first; return how many, and their cost."""
-    order = sorted((side.unit(slot, at, demand), at) for at in range(len(side.servers)))
+    order = sorted((side.unit(slot, index, demand), index) for index in range(len(side.servers)))
     placed, total = 0, 0.0
     for unit, at in order:
         here = min(side.room(slot, at, demand), wanted - placed)

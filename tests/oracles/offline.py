@@ -34,7 +34,7 @@ def plain_optimum(
             continue
         program.row(u.values(), [1] * len(u), upper=1)
         linear = (
-            job.worker_counts.tolist() == job.gains.tolist() == [*range(1, job.most_workers + 1)]
+            job.worker_counts.tolist() == job.gains.tolist() == [*range(1, job.max_workers + 1)]
         )
         linear &= job.ps is None or (job.worker_bandwidth > 0 and job.ps_bandwidth > 0)
         gained: list[tuple[int, int]] = []
@@ -44,7 +44,7 @@ def plain_optimum(
             later = [u[s] for s in slots if s >= t]
             # (3), and (8): nothing after completion.
             program.row(
-                [*y.values(), *later], [*[1] * len(y), *[-job.most_workers] * len(later)], upper=0
+                [*y.values(), *later], [*[1] * len(y), *[-job.max_workers] * len(later)], upper=0
             )
             if linear:
                 gained += [(column, 1) for column in y.values()]

@@ -50,8 +50,8 @@ class Rounds:
     plans: dict[str, Planned] = field(default_factory=dict)
 
     def waiting(self, slot: int) -> list[Asked]:
-        found = [job for job in self.jobs.values() if job.name not in self.plans]
-        return sorted(found, key=lambda job: (job.arrival, job.name))
+        results = [job for job in self.jobs.values() if job.name not in self.plans]
+        return sorted(results, key=lambda job: (job.arrival, job.name))
 
     # ------------------------------------------------------------ what a round sees
 

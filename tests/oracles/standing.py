@@ -32,8 +32,8 @@ def stand(
     if stay:
         return _stay(free, carries, jobs, log, kept_workers, kept_ps, new_workers, new_ps)
     complete = True
-    for at in range(entries):
-        row = log.row[at]
+    for index in range(entries):
+        row = log.row[index]
         if log.level[row] < 0:
             continue
         if log.level[row] >= jobs.spread_levels[row]:
@@ -42,9 +42,9 @@ def stand(
                 log.level[row] = -1
             continue
         fits = put_on(
-            free, carries, WORKER_ROLE, jobs.worker[row], log.workers[at], new_workers[row]
+            free, carries, WORKER_ROLE, jobs.worker[row], log.workers[index], new_workers[row]
         )
-        if not fits or not put_on(free, carries, PS_ROLE, jobs.ps[row], log.ps[at], new_ps[row]):
+        if not fits or not put_on(free, carries, PS_ROLE, jobs.ps[row], log.ps[index], new_ps[row]):
             complete = False
             _take_back(free, jobs.worker[row], new_workers[row])
             _take_back(free, jobs.ps[row], new_ps[row])
@@ -65,8 +65,8 @@ def _stay(
     """Let everybody keep what it has, then give it what it lacks."""
     entries, servers = log.used[0], len(free)
     seen = np.zeros(len(log.level), np.bool_)
-    for at in range(entries):
-        row = log.row[at]
+    for index in range(entries):
+        row = log.row[index]
         if seen[row]:
             continue
         seen[row] = True

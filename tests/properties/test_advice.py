@@ -51,7 +51,7 @@ def case_of(policy: str, settings: Mapping[str, Any], seed: int) -> Case:
     """Return a policy with up to ten jobs on a small cluster."""
     rng = np.random.default_rng(seed)
     on = random_servers(rng)
-    drawn = [random_entry(rng, f"job-{at}") for at in range(int(rng.integers(2, 11)))]
+    drawn = [random_entry(rng, f"job-{index}") for index in range(int(rng.integers(2, 11)))]
     entries = [one for one in drawn if never_fits(resolve_jobs(on, [one])[0], on) is None]
     return Case(policy, settings, on, entries, seed=seed)
 
@@ -106,7 +106,7 @@ def test_advice_on_several_jobs_at_once_is_that_on_each(
     for seed in range(12):
         case = case_of(policy, settings, seed)
         if policy == "oasis" and settings["prices"] == "given":
-            case = replace(case, entries=[one for one in case.entries if "ps" not in one])
+            case = replace(case, entries=[entry for entry in case.entries if "ps" not in entry])
         positions = refused_positions(case.run(), case.entries)
         entries = {position: case.entries[position] for position in positions}
         if not entries:
@@ -143,9 +143,9 @@ def shared_entry(rng: np.random.Generator, name: str) -> dict[str, Any]:
 @hypothesis_settings(max_examples=2, deadline=None)
 def test_advice_where_places_are_shared(policy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    entries = [shared_entry(rng, f"job-{at}") for at in range(7)]
+    entries = [shared_entry(rng, f"job-{index}") for index in range(7)]
     on = shared_cluster(3, TENANTS, horizon=8)
-    entries = [one for one in entries if never_fits(resolve_jobs(on, [one])[0], on) is None]
+    entries = [entry for entry in entries if never_fits(resolve_jobs(on, [entry])[0], on) is None]
     until = 20 if policy in ("astraea", "batchsche") else None
     hold(Case(policy, {}, on, entries, until=until), most=1)
 
@@ -154,7 +154,7 @@ def tight_case(policy: str, seed: int) -> Case:
     """Return jobs that empty servers carry only just, or not together with their servers."""
     rng = np.random.default_rng(seed)
     on = random_tight_servers(rng)
-    drawn = [random_tight_entry(rng, f"job-{at}") for at in range(8)]
+    drawn = [random_tight_entry(rng, f"job-{index}") for index in range(8)]
     entries = [
         one for one in drawn if never_fits(resolve_jobs(on, [one])[0], on, local_free=True) is None
     ]
@@ -166,13 +166,13 @@ def awkward_case(policy: str, seed: int) -> Case:
     rng = np.random.default_rng(seed)
     on = shared_cluster(3, TENANTS, horizon=8)
     entries = []
-    for at in range(7):
-        one = shared_entry(rng, f"job-{at}")
+    for index in range(7):
+        one = shared_entry(rng, f"job-{index}")
         kind = int(rng.integers(4))
         if kind < 2:
             one["worker"]["worker"] = 2  # a worker takes one place
         entries.append(one)
-    entries = [one for one in entries if never_fits(resolve_jobs(on, [one])[0], on) is None]
+    entries = [entry for entry in entries if never_fits(resolve_jobs(on, [entry])[0], on) is None]
     return Case(policy, {}, on, entries, until=20 if policy in TENANTS_PRICED else None)
 
 
@@ -224,7 +224,7 @@ def test_advice_on_bags(prices: str, seed: int) -> None:
     on = random_servers(rng)
     entries = [
         {
-            "name": f"bag-{at}",
+            "name": f"bag-{index}",
             "arrival": f"{int(rng.integers(0, 4))} slots",
             "worker": {"gpu": 1},
             "utility": {"kind": "constant", "value": round(float(rng.uniform(0.001, 10)), 4)},
@@ -241,7 +241,7 @@ def test_advice_on_bags(prices: str, seed: int) -> None:
                 }
             ],
         }
-        for at in range(5)
+        for index in range(5)
     ]
     hold(Case("oasis", {"prices": prices}, on, entries), most=1)
 
@@ -260,7 +260,8 @@ def crowded(policy: str, settings: Mapping[str, Any] | None = None) -> Case:
     at_once = {"kind": "deadline", "by": "0 slots"}
     places = on.servers - 1
     first = [
-        {**wide, "name": f"first-{at}", "utility": {**at_once, "value": 50}} for at in range(places)
+        {**wide, "name": f"first-{index}", "utility": {**at_once, "value": 50}}
+        for index in range(places)
     ]
     second = {**wide, "name": "second", "utility": {**at_once, "value": 5}}
     return Case(policy, settings or {}, on, [*first, second])
@@ -282,8 +283,8 @@ def test_a_later_arrival_is_told_though_the_last_slot_would_not_do() -> None:
     """Where every change is run, a way is not given up because its largest change is refused."""
     case = crowded("rolling")
     at_the_end = [
-        {**one, "name": f"late-{at}", "arrival": "3 slots"}
-        for at, one in enumerate(case.entries[:-1])
+        {**entry, "name": f"late-{index}", "arrival": "3 slots"}
+        for index, entry in enumerate(case.entries[:-1])
     ]
     case = replace(case, entries=[*at_the_end, *case.entries], until=4)
     position = len(case.entries) - 1
@@ -320,7 +321,7 @@ def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:
 def test_ways_that_cost_too_many_runs_are_left_out_and_named() -> None:
     case = crowded("oasis", {"prices": "offline"})
     position = len(case.entries) - 1
-    counsel = case.counsel(position, most_arrivals=0)
+    counsel = case.counsel(position, max_arrivals=0)
     assert not counsel.advice
     assert "utility.value" in counsel.left_out
 

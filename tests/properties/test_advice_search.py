@@ -14,7 +14,7 @@ from shadowprice.advice.variants import JobVariants
 from shadowprice.advice.ways import JobChange
 from shadowprice.simulator.advice.delays import ArrivalDelaySearch
 from shadowprice.simulator.advice.moments import DecisionPoint
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 STEPS = st.lists(st.booleans(), max_size=60)
 
@@ -29,12 +29,12 @@ STEPS = st.lists(st.booleans(), max_size=60)
 def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
     admitted: list[bool], start: int, jumps: list[int], aims: list[int] | None, evenly: bool
 ) -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def ask(step: int) -> int | None:
         assert 1 <= step <= len(admitted)
-        assert step not in asked
-        asked.append(step)
+        assert step not in requests
+        requests.append(step)
         return step if admitted[step - 1] else None
 
     def guess(step: int, answer: int) -> int:
@@ -46,15 +46,15 @@ def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
         return aims.pop() if aims else 0
 
     aimed = None if aims is None else aim
-    found = find_smallest_step(ask, len(admitted), start, 3 if evenly else 0, guess, aimed)
-    if isinstance(found, NoStepFound):
-        assert found.tried == len(asked)
-        assert not any(admitted[step - 1] for step in asked)
-        assert not admitted or len(admitted) in asked
+    result = find_smallest_step(ask, len(admitted), start, 3 if evenly else 0, guess, aimed)
+    if isinstance(result, NoStepFound):
+        assert result.tried == len(requests)
+        assert not any(admitted[step - 1] for step in requests)
+        assert not admitted or len(admitted) in requests
     else:
-        assert found.answer == found.step
-        assert admitted[found.step - 1]
-        assert found.step == 1 or not admitted[found.step - 2]
+        assert result.answer == result.step
+        assert admitted[result.step - 1]
+        assert result.step == 1 or not admitted[result.step - 2]
 
 
 @given(steps=st.integers(1, 2000), first=st.integers(1, 2000), start=st.integers(0, 2000))
@@ -68,12 +68,12 @@ def test_where_more_is_never_worse_the_smallest_is_found_with_few_questions(
         asked += 1
         return step if step >= first else None
 
-    found = find_smallest_step(ask, steps, start)
+    result = find_smallest_step(ask, steps, start)
     if first > steps:
-        assert found == NoStepFound(asked)
+        assert result == NoStepFound(asked)
         assert asked <= 8
         return
-    assert found == StepFound(first, first)
+    assert result == StepFound(first, first)
     assert asked <= (2 * (2 * abs(first - min(start, steps))).bit_length() + 3 if start else 13)
 
 
@@ -82,15 +82,15 @@ def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: li
     last = len(admitted)
     values = [f"{5 + step} slots" for step in range(1, last + 1)]
     way = JobChange("arrival", ("arrival",), "5 slots", values, str)
-    made = cluster(1, 1)
-    variants = SimpleNamespace(job=lambda way, step: job(made, "late", arrival=5 + step))
+    made = make_cluster(1, 1)
+    variants = SimpleNamespace(job=lambda way, step: make_job(made, "late", arrival=5 + step))
     delays = ArrivalDelaySearch(cast("JobVariants", variants), way)
 
     def walk(steps: Any) -> None:
         for slot in delays.slots(steps):
             step = slot - 5
             yes = AdmissionOutcome(slot) if admitted[step - 1] else None
-            moment = SimpleNamespace(slot=slot, ask=lambda late, yes=yes: yes)
+            moment = SimpleNamespace(slot=slot, quote=lambda late, yes=yes: yes)
             if not delays.visit(cast("DecisionPoint", moment)):
                 return
 
@@ -99,10 +99,10 @@ def test_of_later_arrivals_the_slot_before_the_one_found_is_refused(admitted: li
     assert not last or (spread[0], spread[-1]) == (1, last)
     walk(spread)
     walk(delays.between())
-    found = delays.found()
-    if isinstance(found, StepFound):
-        assert found.answer == AdmissionOutcome(5 + found.step)
-        assert found.step == 1 or delays.outcomes[found.step - 1] is None
+    result = delays.found()
+    if isinstance(result, StepFound):
+        assert result.answer == AdmissionOutcome(5 + result.step)
+        assert result.step == 1 or delays.outcomes[result.step - 1] is None
     else:
         assert not any(admitted[step - 1] for step in spread)
     # Up to 100 slots none is missed.

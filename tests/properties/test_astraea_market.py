@@ -148,7 +148,7 @@ def test_a_round_depends_on_arrival_and_name_alone() -> None:
 @given(st.integers(0, 2**32 - 1))
 def test_theta_from_its_definition_prices_out_an_exhausted_cluster(seed: int) -> None:
     _, jobs = random_round(seed, kinds=1)
-    worker, ps = min_thetas(jobs, most_workers=4)
+    worker, ps = min_thetas(jobs, max_workers=4)
     assert min(worker, ps) >= 2
     for job in jobs:
         for count, slots in zip(job.counts.tolist(), job.spread_slots.tolist(), strict=True):

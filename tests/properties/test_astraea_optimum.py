@@ -43,7 +43,7 @@ def enumerate_best(batch: GangBatch) -> float:
     servers = batch.workers.size
 
     def plans(job: GangJob) -> list[tuple[float, np.ndarray, np.ndarray]]:
-        found = [
+        results = [
             (0.0, np.zeros((batch.slots, servers), int), np.zeros((batch.slots, servers), int))
         ]
         for on in product(*(range(int(c) + 1) for c in batch.workers)):
@@ -62,8 +62,8 @@ def enumerate_best(batch: GangBatch) -> float:
                     workers[start : start + length] = on
                     ps[start : start + length, host] = 1
                     worth = float(job.utility(np.array([start + length]))[0])
-                    found.append((worth, workers, ps))
-        return found
+                    results.append((worth, workers, ps))
+        return results
 
     def best(at: int, workers: np.ndarray, ps: np.ndarray) -> float:
         if (workers > batch.workers).any() or (ps > batch.ps).any():

@@ -130,18 +130,18 @@ def test_the_end_of_the_timespan_only_cuts_rounds_off(seed: int, policy: str, ro
     # Algorithm 1, line 7: what a batch leaves unscheduled joins the next one.
     jobs = random_jobs(CLUSTER, 30, seed)
     end = next(turn.end for turn in RoundCalendar(rounds, 16) if turn.end >= 40)
-    found = []
+    results = []
     for until in (None, end):
         notes = DecisionRecorder()
         simulate(CLUSTER, jobs, policy, {"rounds": rounds}, until=until, observers=[notes])
-        found.append(
+        results.append(
             {
                 name: list(commit.schedule.rows())
                 for name, commit in notes.commits.items()
                 if commit.schedule.start < end
             }
         )
-    assert found[0] == found[1]
+    assert results[0] == results[1]
 
 
 def test_batchsche_keeps_every_tenant_on_its_own_share() -> None:
@@ -377,9 +377,9 @@ def test_refused_and_cancelled_jobs_leave_theta_as_it_was(
         engine = Engine(CLUSTER, policy)
         engine.handle(JobsArrived(0, (shared_job(CLUSTER, "first", "b"),)))
         hostile = []
-        for at, (value, fits) in enumerate(values if attacked else ()):
+        for index, (value, fits) in enumerate(values if attacked else ()):
             # No server holds a hundred workers, and no round is long enough for as many epochs.
-            one = shared_job(CLUSTER, f"hostile-{at}", "a", epochs=1 if fits else 10**6)
+            one = shared_job(CLUSTER, f"hostile-{index}", "a", epochs=1 if fits else 10**6)
             hostile.append(replace(one, utility=Constant(float(value)), points=points))
         for one in hostile:
             engine.handle(JobsArrived(0, (one,)))

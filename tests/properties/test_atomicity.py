@@ -278,8 +278,8 @@ def test_events_that_are_wrong_are_refused_and_leave_no_trace(policy: str) -> No
     seed = 1
     on, jobs, events, commands = record_run(policy, seed)
     engine = Engine(on, build_policy(policy, on, jobs, seed))
-    for at, (event, expected) in enumerate(zip(events, commands, strict=True)):
-        if at % 3 == 0:
+    for index, (event, expected) in enumerate(zip(events, commands, strict=True)):
+        if index % 3 == 0:
             before = whole(engine)
             for bad in bad_events(engine):
                 with pytest.raises(EventError):
@@ -294,8 +294,8 @@ def test_events_that_are_wrong_are_refused_and_leave_no_trace(policy: str) -> No
 class Invariants(Observer):
     """Looks at the books in every slot, and now and then restores them from a snapshot."""
 
-    def __init__(self, policy: str, on: Cluster, jobs: list[Any]) -> None:
-        self.policy, self.on, self.jobs = policy, on, jobs
+    def __init__(self, policy: str, cluster: Cluster, jobs: list[Any]) -> None:
+        self.policy, self.on, self.jobs = policy, cluster, jobs
         self.widths: set[int] = set()
 
     def on_slot(self, engine: Engine, slot: int) -> None:
@@ -326,12 +326,12 @@ class Invariants(Observer):
 def test_policies_follow_servers_that_change(policy: str) -> None:
     for seed in (2, 5):
         rng = np.random.default_rng(seed)
-        on, jobs, incidents = build_world(policy, seed)
-        made = build_policy(policy, on, jobs, seed)
-        happened: list[Any] = cluster_changes(policy, on, rng)
-        happened += [one for one in incidents if isinstance(one, JobCancelled)]
-        simulation = Simulation(on, jobs, made, until=200, incidents=happened, seed=seed)
-        watch = Invariants(policy, on, jobs)
+        cluster, jobs, incidents = build_world(policy, seed)
+        made = build_policy(policy, cluster, jobs, seed)
+        happened: list[Any] = cluster_changes(policy, cluster, rng)
+        happened += [incident for incident in incidents if isinstance(incident, JobCancelled)]
+        simulation = Simulation(cluster, jobs, made, until=200, incidents=happened, seed=seed)
+        watch = Invariants(policy, cluster, jobs)
         engine = simulation.run([watch])
         assert len(watch.widths) > 1
         assert engine.jobs.keys() == {job.name for job in jobs}
@@ -358,8 +358,8 @@ def test_policies_follow_jobs_that_are_revised(policy: str) -> None:
     changed = 0
     for seed in (2, 5, 6):
         rng = np.random.default_rng(seed)
-        on, jobs, _ = build_world(policy, seed)
-        engine = Engine(on, build_policy(policy, on, jobs, seed))
+        cluster, jobs, _ = build_world(policy, seed)
+        engine = Engine(cluster, build_policy(policy, cluster, jobs, seed))
         for slot in range(150):
             arriving = tuple(job for job in jobs if job.arrival == slot)
             if arriving:
@@ -397,12 +397,14 @@ class Stubborn:
 
 
 def test_what_a_policy_cannot_follow_is_refused_and_leaves_no_trace() -> None:
-    on, jobs, _ = build_world("fifo", 2)
-    engine = Engine(on, Stubborn(build_policy("fifo", on, jobs, 2)))
+    cluster, jobs, _ = build_world("fifo", 2)
+    engine = Engine(cluster, Stubborn(build_policy("fifo", cluster, jobs, 2)))
     first = replace(jobs[0], arrival=0)
     engine.handle(JobsArrived(0, (first,)))
     before = engine.state_digest()
-    state = ServerState(Role.ANY, dict(zip(on.resources, on.capacity[0].tolist(), strict=True)))
+    state = ServerState(
+        Role.ANY, dict(zip(cluster.resources, cluster.capacity[0].tolist(), strict=True))
+    )
     with pytest.raises(EventError, match="it follows no change"):
         engine.handle(CapacityChanged(0, {"new": state}))
     with pytest.raises(EventError, match="it follows no change"):

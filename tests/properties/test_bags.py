@@ -18,25 +18,25 @@ from tests.support.examples import example_count
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def policy(name: str, on: Cluster, jobs: list[Job]) -> Policy:
-    return make_policy(name, PolicyContext(on, jobs), {})
+def policy(name: str, cluster: Cluster, jobs: list[Job]) -> Policy:
+    return make_policy(name, PolicyContext(cluster, jobs), {})
 
 
 @pytest.mark.parametrize("name", ["oasis", "pdors", "rolling"])
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(seed=SEEDS)
 def test_bags_and_training_jobs(name: str, seed: int) -> None:
-    on, jobs, incidents = random_bag_world(seed)
-    auditor = Auditor(on, jobs)
-    made = policy(name, on, jobs)
-    simulation = Simulation(on, jobs, made, incidents=incidents, seed=seed % 1000)
+    cluster, jobs, incidents = random_bag_world(seed)
+    auditor = Auditor(cluster, jobs)
+    made = policy(name, cluster, jobs)
+    simulation = Simulation(cluster, jobs, made, incidents=incidents, seed=seed % 1000)
     engine = simulation.run([auditor])
     check_end(engine, auditor, jobs)
     assert not engine.open_jobs
-    for one in jobs:
-        record = engine.jobs[one.name]
-        if one.bag is not None and record.status is Status.FINISHED:
+    for job in jobs:
+        record = engine.jobs[job.name]
+        if job.bag is not None and record.status is Status.FINISHED:
             assert record.completion is not None
-            assert record.completion <= one.arrival + one.bag.slots - 1
+            assert record.completion <= job.arrival + job.bag.slots - 1
             assert not any(record.tasks_left)
-    assert replayed(auditor.events, on, policy(name, on, jobs)) == engine.state_digest()
+    assert replayed(auditor.events, cluster, policy(name, cluster, jobs)) == engine.state_digest()

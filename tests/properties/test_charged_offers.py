@@ -46,20 +46,20 @@ def placements(job: Job, slot: int, workers: Side, servers: Side) -> list[tuple[
     """Return every placement that a slot has room for, and what it costs."""
     asked = job.worker.tolist()
     asked_ps = [] if job.ps is None else job.ps.tolist()
-    rooms = [workers.room(slot, at, asked) for at in range(len(workers.servers))]
-    rooms_ps = [servers.room(slot, at, asked_ps) for at in range(len(servers.servers))]
-    found = []
+    rooms = [workers.room(slot, index, asked) for index in range(len(workers.servers))]
+    rooms_ps = [servers.room(slot, index, asked_ps) for index in range(len(servers.servers))]
+    results = []
     for count in job.worker_counts.tolist():
         needed = job.ps_needed(count)
         for here in dealt(count, rooms):
             for there in dealt(needed, rooms_ps) if needed else [()]:
                 rows = [(s, n, 0) for s, n in zip(workers.servers, here, strict=True) if n]
                 rows += [(s, 0, n) for s, n in zip(servers.servers, there) if n]  # noqa: B905
-                cost = sum(n * workers.unit(slot, at, asked) for at, n in enumerate(here)) + sum(
-                    n * servers.unit(slot, at, asked_ps) for at, n in enumerate(there)
-                )
-                found.append((Placement.of(rows), cost))
-    return found
+                cost = sum(
+                    n * workers.unit(slot, index, asked) for index, n in enumerate(here)
+                ) + sum(n * servers.unit(slot, index, asked_ps) for index, n in enumerate(there))
+                results.append((Placement.of(rows), cost))
+    return results
 
 
 def largest_payoff(
@@ -105,7 +105,7 @@ def cases(seeds: range) -> Iterator[tuple[Market, Job, int, list[Any], bool]]:
         rng = np.random.default_rng(seed)
         job = replace(job, restart=Fraction(int(rng.integers(1, 5)), 4))
         workers, servers = market.sides()
-        offered = [placements(job, at, workers, servers) for at in range(4)]
+        offered = [placements(job, index, workers, servers) for index in range(4)]
         if max(map(len, offered)) <= MOST:
             yield market, job, remaining, offered, bool(rng.integers(2))
 

@@ -77,28 +77,28 @@ def test_solutions_are_feasible_proved_and_above_their_bounds(
     epsilon: float,
     constraint: DeadlineConstraint,
 ) -> None:
-    found = solved(tasks, room, deadline, epsilon, constraint)
-    if found is None:
+    result = solved(tasks, room, deadline, epsilon, constraint)
+    if result is None:
         return
-    assert found.violation < 1e-7
-    assert found.proved
-    assert found.copies.min() >= 1
-    assert found.machines <= found.problem.machines
+    assert result.violation < 1e-7
+    assert result.proved
+    assert result.copies.min() >= 1
+    assert result.machines <= result.problem.machines
     if constraint is DeadlineConstraint.EXACT:
-        assert found.miss_probability <= epsilon * (1 + 1e-9)
-        assert found.continuous_miss <= epsilon * (1 + 1e-7)
-    assert found.continuous_cost <= found.expected_cost * (1 + 1e-9)
-    assert found.expected_cost == pytest.approx(expected_cost(found.problem, found.copies))
+        assert result.miss_probability <= epsilon * (1 + 1e-9)
+        assert result.continuous_miss <= epsilon * (1 + 1e-7)
+    assert result.continuous_cost <= result.expected_cost * (1 + 1e-9)
+    assert result.expected_cost == pytest.approx(expected_cost(result.problem, result.copies))
     # No single step up or down is feasible and cheaper.
     if constraint is DeadlineConstraint.EXACT:
-        for task in range(len(found.copies)):
+        for task in range(len(result.copies)):
             for step in (-1, 1):
-                other = found.copies.copy()
+                other = result.copies.copy()
                 other[task] += step
-                if other[task] < 1 or other.sum() > found.problem.machines:
+                if other[task] < 1 or other.sum() > result.problem.machines:
                     continue
-                cheaper = expected_cost(found.problem, other) < found.expected_cost * (1 - 1e-9)
-                assert not cheaper or miss_probability(found.problem, other) > epsilon
+                cheaper = expected_cost(result.problem, other) < result.expected_cost * (1 - 1e-9)
+                assert not cheaper or miss_probability(result.problem, other) > epsilon
 
 
 @FAST
@@ -179,12 +179,12 @@ def test_tasks_of_one_law_match_brute_force_together_and_in_turn(
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(integer, "MAX_COMBINATIONS", ways)
-        found = solved(tasks, room, deadline, epsilon)
-    if found is None:
+        result = solved(tasks, room, deadline, epsilon)
+    if result is None:
         return
-    best, _ = brute_force(found.problem, False, room + 1)
-    assert found.proved
-    assert found.expected_cost == pytest.approx(best, rel=1e-9)
+    best, _ = brute_force(result.problem, False, room + 1)
+    assert result.proved
+    assert result.expected_cost == pytest.approx(best, rel=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -195,11 +195,11 @@ def test_a_cheap_task_that_may_have_two_hundred_copies_is_no_obstacle_to_a_proof
     mean: float, deadline: float, epsilon: float, constraint: DeadlineConstraint
 ) -> None:
     tasks = [TaskGroup(1, Pareto.of_mean(2.0, mean)), TaskGroup(1, LogNormal.of_mean(1.25, 1.0))]
-    found = solved(tasks, 200, deadline, epsilon, constraint)
-    assert found is not None
-    assert found.proved
-    best, _ = brute_force(found.problem, constraint is DeadlineConstraint.RELAXED, 12)
-    assert found.expected_cost == pytest.approx(best, rel=1e-9)
+    result = solved(tasks, 200, deadline, epsilon, constraint)
+    assert result is not None
+    assert result.proved
+    best, _ = brute_force(result.problem, constraint is DeadlineConstraint.RELAXED, 12)
+    assert result.expected_cost == pytest.approx(best, rel=1e-9)
 
 
 @settings(parent=FAST, max_examples=example_count(25))
@@ -212,8 +212,8 @@ def test_a_cheap_task_that_may_have_two_hundred_copies_is_no_obstacle_to_a_proof
 def test_whole_copies_match_brute_force(
     each: list[Distribution], room: int, deadline: float, epsilon: float
 ) -> None:
-    found = solved([TaskGroup(1, distribution) for distribution in each], room, deadline, epsilon)
-    if found is None or room + 1 > 6:
+    result = solved([TaskGroup(1, distribution) for distribution in each], room, deadline, epsilon)
+    if result is None or room + 1 > 6:
         return
-    best, _ = brute_force(found.problem, False, room + 1)
-    assert found.expected_cost == pytest.approx(best, rel=1e-9)
+    best, _ = brute_force(result.problem, False, room + 1)
+    assert result.expected_cost == pytest.approx(best, rel=1e-9)

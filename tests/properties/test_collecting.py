@@ -17,13 +17,13 @@ class Keeping(Recorder):
 
 
 def recorded(kind: type[Recorder], policy: str, seed: int) -> tuple[Recorder, Engine]:
-    on, jobs, incidents = policy_cases.build_world(policy, seed)
+    cluster, jobs, incidents = policy_cases.build_world(policy, seed)
     # Word of the first job comes when it is long over.
     late = [JobCancelled(30, jobs[0].name)]
-    made = policy_cases.build_policy(policy, on, jobs, seed)
-    recorder = kind(on, jobs, made)
+    made = policy_cases.build_policy(policy, cluster, jobs, seed)
+    recorder = kind(cluster, jobs, made)
     until = 40 if made.capabilities.wakes_every_slot else None
-    simulation = Simulation(on, jobs, made, until, incidents=[*incidents, *late], seed=seed)
+    simulation = Simulation(cluster, jobs, made, until, incidents=[*incidents, *late], seed=seed)
     return recorder, simulation.run([recorder])
 
 

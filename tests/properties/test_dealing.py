@@ -47,7 +47,7 @@ class Cluster(NamedTuple):
             known.add_worker(worker, f"node-{host}", f"/rack-{rack}" if rack else "")
         for chunk, blocks in enumerate(self.chunks):
             if blocks is not None:
-                known.add_chunk(chunk, [[self.replica(host) for host in one] for one in blocks])
+                known.add_chunk(chunk, [[self.replica(host) for host in block] for block in blocks])
         return known
 
     def replica(self, host: int) -> Replica:
@@ -63,7 +63,7 @@ class Cluster(NamedTuple):
         host, rack = self.workers[worker]
         if all(host in block for block in blocks):
             return 0
-        if not rack and any(host in block for one in self.chunks for block in one or ()):
+        if not rack and any(host in block for chunk in self.chunks for block in chunk or ()):
             rack = self.racks[host]
         on_rack = [any(self.racks[other] == rack for other in block) for block in blocks]
         return 1 if rack and all(on_rack) else 2
@@ -295,8 +295,8 @@ def test_a_host_is_known_by_its_name_and_by_its_address() -> None:
     names = ["NODE-7", "node-7.other.net", "10.0.0.7", "10.0.0.8", "10", "node-70", ""]
     for worker, host in enumerate(names):
         known.add_worker(worker, host, "")
-    found = [known.distance(worker, 0) == Distance.LOCAL for worker in range(len(names))]
-    assert found == [True, True, True, False, False, False, False]
+    results = [known.distance(worker, 0) == Distance.LOCAL for worker in range(len(names))]
+    assert results == [True, True, True, False, False, False, False]
 
 
 def test_fewer_epochs_than_were_begun_are_done_at_once_and_more_go_on_later() -> None:

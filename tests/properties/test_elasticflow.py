@@ -21,7 +21,7 @@ from tests.oracles.elasticflow import Elastic, run
 from tests.properties.test_queues import pool
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import job
+from tests.support.workloads import make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -38,7 +38,7 @@ def workload(seed: int, places: int) -> tuple[list[Job], list[Elastic], dict[str
         work = int(rng.integers(1, 90))
         by = None if rng.random() < 0.25 else int(rng.integers(0, 14))
         arrival = int(rng.integers(0, 10))
-        one = job(
+        one = make_job(
             on,
             f"job-{number}",
             arrival=arrival,
@@ -58,13 +58,13 @@ def workload(seed: int, places: int) -> tuple[list[Job], list[Elastic], dict[str
             Elastic(one.name, arrival, curve, one.required, None if by is None else arrival + by)
         )
     cancels = {
-        one.name: one.arrival + int(rng.integers(1, 8)) for one in jobs if rng.random() < 0.15
+        job.name: job.arrival + int(rng.integers(1, 8)) for job in jobs if rng.random() < 0.15
     }
     return jobs, asked, cancels
 
 
-def _fields(one: Job) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+def _fields(job: Job) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in job.__dataclass_fields__}
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
@@ -85,15 +85,15 @@ def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
     assert ran == wanted
     assert {n for n, r in engine.jobs.items() if r.status is Status.REFUSED} == refused
     # Who is admitted with a deadline keeps it in all of these (in general nearly always).
-    for one in jobs:
-        record = engine.jobs[one.name]
-        if isinstance(one.utility, Deadline) and record.status is Status.FINISHED:
+    for job in jobs:
+        record = engine.jobs[job.name]
+        if isinstance(job.utility, Deadline) and record.status is Status.FINISHED:
             assert record.completion is not None
-            assert record.completion - one.arrival <= one.utility.by
+            assert record.completion - job.arrival <= job.utility.by
         if record.status is Status.REFUSED:
             assert record.refusal is not None
-            alone = one.arrival + one.shortest_slots - 1
-            late = isinstance(one.utility, Deadline) and alone > one.arrival + one.utility.by
+            alone = job.arrival + job.shortest_slots - 1
+            late = isinstance(job.utility, Deadline) and alone > job.arrival + job.utility.by
             assert record.refusal.reason is (
                 RefusalReason.TOO_LATE if late else RefusalReason.NO_ROOM
             )

@@ -29,33 +29,38 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.straggling_execution import StragglerExecution
-from tests.support.workloads import cluster, random_job
+from tests.support.workloads import make_cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def world(seed: int) -> tuple[Cluster, list[Job], list[Incident], np.random.Generator]:
     rng = np.random.default_rng(seed)
-    on = cluster(int(rng.integers(1, 4)), int(rng.integers(1, 3)), int(rng.integers(0, 3)))
-    jobs = [random_job(on, rng, f"job-{at}", latest=10) for at in range(int(rng.integers(1, 12)))]
+    cluster = make_cluster(
+        int(rng.integers(1, 4)), int(rng.integers(1, 3)), int(rng.integers(0, 3))
+    )
+    jobs = [
+        random_job(cluster, rng, f"job-{index}", latest=10)
+        for index in range(int(rng.integers(1, 12)))
+    ]
     incidents: list[Incident] = []
     for _ in range(int(rng.integers(0, 4))):
-        server, slot = int(rng.integers(on.servers)), int(rng.integers(12))
-        incidents.append(ServerLost(slot, on.names[server]))
-        incidents.append(ServerBack(slot + int(rng.integers(1, 8)), on.names[server]))
+        server, slot = int(rng.integers(cluster.servers)), int(rng.integers(12))
+        incidents.append(ServerLost(slot, cluster.names[server]))
+        incidents.append(ServerBack(slot + int(rng.integers(1, 8)), cluster.names[server]))
     incidents += [
         JobCancelled(job.arrival + int(rng.integers(1, 6)), job.name)
         for job in jobs
         if rng.random() < 0.15
     ]
-    return on, jobs, incidents, rng
+    return cluster, jobs, incidents, rng
 
 
 class Auditor(Observer):
     """Keeps its own books from the commands alone, and compares after every event."""
 
-    def __init__(self, on: Cluster, jobs: list[Job]) -> None:
-        self.on = on
+    def __init__(self, cluster: Cluster, jobs: list[Job]) -> None:
+        self.on = cluster
         self.jobs = {job.name: job for job in jobs}
         self.standing: dict[str, Placement] = {}
         self.lost: set[str] = set()
@@ -117,8 +122,8 @@ def check_end(engine: Engine, auditor: Auditor, jobs: list[Job]) -> None:
         assert not engine.ledger.used.any()
 
 
-def replayed(events: list[DriverEvent], on: Cluster, policy: Policy) -> str:
-    engine = Engine(on, policy)
+def replayed(events: list[DriverEvent], cluster: Cluster, policy: Policy) -> str:
+    engine = Engine(cluster, policy)
     for event in events:
         engine.handle(event)
     return engine.state_digest()
@@ -127,21 +132,21 @@ def replayed(events: list[DriverEvent], on: Cluster, policy: Policy) -> str:
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_a_planner(seed: int) -> None:
-    on, jobs, incidents, _ = world(seed)
-    auditor = Auditor(on, jobs)
-    engine = Simulation(on, jobs, EarliestPlanner(), incidents=incidents).run([auditor])
+    cluster, jobs, incidents, _ = world(seed)
+    auditor = Auditor(cluster, jobs)
+    engine = Simulation(cluster, jobs, EarliestPlanner(), incidents=incidents).run([auditor])
     check_end(engine, auditor, jobs)
     assert not engine.open_jobs
-    assert replayed(auditor.events, on, EarliestPlanner()) == engine.state_digest()
+    assert replayed(auditor.events, cluster, EarliestPlanner()) == engine.state_digest()
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(30))
 @given(SEEDS)
 def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
-    on, jobs, incidents, _ = world(seed)
-    auditor = Auditor(on, jobs)
+    cluster, jobs, incidents, _ = world(seed)
+    auditor = Auditor(cluster, jobs)
     slow = StragglerExecution(0.2, seed)
-    simulation = Simulation(on, jobs, EarliestPlanner(), incidents=incidents, execution=slow)
+    simulation = Simulation(cluster, jobs, EarliestPlanner(), incidents=incidents, execution=slow)
     engine = simulation.run([auditor])
     check_end(engine, auditor, jobs)
 
@@ -149,12 +154,12 @@ def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_a_policy_that_wanders(seed: int) -> None:
-    on, jobs, incidents, _ = world(seed)
-    auditor = Auditor(on, jobs)
-    simulation = Simulation(on, jobs, RandomPolicy(seed), until=60, incidents=incidents)
+    cluster, jobs, incidents, _ = world(seed)
+    auditor = Auditor(cluster, jobs)
+    simulation = Simulation(cluster, jobs, RandomPolicy(seed), until=60, incidents=incidents)
     engine = simulation.run([auditor])
     check_end(engine, auditor, jobs)
-    again = Engine(on, RandomPolicy(seed), until=60)
+    again = Engine(cluster, RandomPolicy(seed), until=60)
     for event in auditor.events:
         again.handle(event)
     assert again.state_digest() == engine.state_digest()
@@ -163,9 +168,9 @@ def test_a_policy_that_wanders(seed: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_nothing_runs_at_the_end_of_the_timespan(seed: int) -> None:
-    on, jobs, _, _ = world(seed)
-    auditor = Auditor(on, jobs)
-    engine = Simulation(on, jobs, EarliestPlanner(), until=8).run([auditor])
+    cluster, jobs, _, _ = world(seed)
+    auditor = Auditor(cluster, jobs)
+    engine = Simulation(cluster, jobs, EarliestPlanner(), until=8).run([auditor])
     began = [event.slot for event in auditor.events if isinstance(event, SlotBegan)]
     ended = [event.slot for event in auditor.events if isinstance(event, SlotEnded)]
     assert began == ended

@@ -255,7 +255,7 @@ def test_a_record_is_the_new_one_or_the_old_one_wherever_a_write_is_torn(
         after = {"after": "torn"}
         record.write(after)
         written = path.read_bytes()
-        start = next((at for at in range(2048) if whole[at] != written[at]), 0)
+        start = next((index for index in range(2048) if whole[index] != written[index]), 0)
         cut = start + torn
         content = written[:cut] + whole[cut:]
         if flipped and start < cut:  # what was being written when the power went may be anything

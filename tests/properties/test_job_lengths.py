@@ -36,15 +36,17 @@ def run(
     seed: int,
     hidden: HiddenLengths | None,
 ) -> tuple[Engine, EventRecorder]:
-    on, jobs, incidents = world
-    built = make_policy(policy, PolicyContext(on, None, None, seed), {})
+    cluster, jobs, incidents = world
+    built = make_policy(policy, PolicyContext(cluster, None, None, seed), {})
     seen = EventRecorder()
-    simulation = Simulation(on, jobs, built, incidents=incidents, seed=seed, hidden_lengths=hidden)
+    simulation = Simulation(
+        cluster, jobs, built, incidents=incidents, seed=seed, hidden_lengths=hidden
+    )
     return simulation.run([seen]), seen
 
 
-def hide(on: Cluster, limits: dict[str, int] | None = None) -> HiddenLengths:
-    return HiddenLengths(on, limits or {}, shows_limits=limits is not None)
+def hide(cluster: Cluster, limits: dict[str, int] | None = None) -> HiddenLengths:
+    return HiddenLengths(cluster, limits or {}, shows_limits=limits is not None)
 
 
 def double_limits(jobs: Sequence[Job]) -> dict[str, int]:
@@ -74,14 +76,16 @@ def test_policies_without_lengths_decide_the_same(policy: str, seed: int) -> Non
 @given(SEEDS, st.booleans())
 @settings(max_examples=example_count(12), deadline=None)
 def test_jobs_end_when_their_true_work_is_done(policy: str, seed: int, limits: bool) -> None:
-    world = on, jobs, _ = build_world(policy, seed)
-    hidden = hide(on, double_limits(jobs) if limits else None)
+    world = cluster, jobs, _ = build_world(policy, seed)
+    hidden = hide(cluster, double_limits(jobs) if limits else None)
     _, seen = run(policy, world, seed, hidden)
     true = {job.name: job for job in jobs if job.bag is None}
     stated = {}
     done: Counter[str] = Counter()
     for event, commands in zip(seen.events, seen.commands, strict=True):
-        completed = {each.job for each in commands if isinstance(each, Completed)} & true.keys()
+        completed = {
+            command.job for command in commands if isinstance(command, Completed)
+        } & true.keys()
         if isinstance(event, JobsArrived):
             stated |= {job.name: job for job in event.jobs if job.bag is None}
         if not isinstance(event, SlotEnded):
@@ -116,7 +120,7 @@ def test_no_decision_depends_on_a_length_before_the_job_ends(
     policy: str, seed: int, factor: int, shorter: bool
 ) -> None:
     """Change one job's work: everything is the same up to the slot in which one version ends."""
-    on, jobs, incidents = build_world(policy, seed)
+    cluster, jobs, incidents = build_world(policy, seed)
     index = seed % len(jobs)
     required = max(1, jobs[index].required // factor) if shorter else jobs[index].required * factor
     other = [*jobs]
@@ -124,7 +128,7 @@ def test_no_decision_depends_on_a_length_before_the_job_ends(
     ends = []
     seen = []
     for version in (jobs, other):
-        _, events = run(policy, (on, version, incidents), seed, hide(on))
+        _, events = run(policy, (cluster, version, incidents), seed, hide(cluster))
         name, left = version[index].name, version[index].required
         end = max(event.slot for event in events.events) + 1
         for event in events.events:

@@ -69,7 +69,7 @@ def test_payoff_never_falls_when_capacity_is_added(seed: int, draw: int) -> None
     on = market.on
     larger = on.capacity.copy()
     # Servers for both are split within each kind of equals: to change one would change the split.
-    single = [at for at, role in enumerate(on.roles) if role.value != "any"]
+    single = [index for index, role in enumerate(on.roles) if role.value != "any"]
     row, column = int(rng.choice(single)), int(rng.integers(len(on.resources)))
     if 0 < larger[row, column] < 2**62:
         larger[row, column] += int(rng.integers(1, larger[row, column] + 1))
@@ -147,11 +147,11 @@ class Auditor(Observer):
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS, st.sampled_from(["offline", "online"]))
 def test_what_the_boards_keep_is_what_the_ledger_says(seed: int, prices: str) -> None:
-    on, jobs, incidents = random_world(seed)
-    policy = make_policy("oasis", PolicyContext(on, jobs), {"prices": prices})
+    cluster, jobs, incidents = random_world(seed)
+    policy = make_policy("oasis", PolicyContext(cluster, jobs), {"prices": prices})
     assert isinstance(policy, OasisPolicy)
     auditor = Auditor(policy)
-    Simulation(on, jobs, policy, incidents=incidents).run([auditor])
+    Simulation(cluster, jobs, policy, incidents=incidents).run([auditor])
     assert auditor.checks or not jobs
 
 
@@ -326,9 +326,9 @@ def test_two_runs_take_the_same_decisions() -> None:
     for seed in sample(range(8)):
         logs = []
         for _ in range(2):
-            on, jobs, incidents = random_world(seed)
-            ear = Ear(make_policy("oasis", PolicyContext(on, jobs), {"prices": "online"}))
-            engine = Simulation(on, jobs, ear, incidents=incidents).run()
+            cluster, jobs, incidents = random_world(seed)
+            ear = Ear(make_policy("oasis", PolicyContext(cluster, jobs), {"prices": "online"}))
+            engine = Simulation(cluster, jobs, ear, incidents=incidents).run()
             without_ids = [re.sub(r" at 0x\w+", "", line) for line in ear.decisions]
             logs.append((without_ids, engine.state_digest()))
         assert logs[0] == logs[1]
@@ -340,17 +340,17 @@ def test_constants_learnt_from_all_jobs_are_the_offline_ones(
     seed: int, count: int, bounded: bool
 ) -> None:
     rng = np.random.default_rng(seed)
-    on = cluster(2, 2)
-    jobs = [random_job(on, rng, f"job-{at}") for at in range(count)]
+    cluster = make_cluster(2, 2)
+    jobs = [random_job(cluster, rng, f"job-{index}") for index in range(count)]
     until = 30 if bounded else None
     carried: tuple[Carries, ...] = ("workers", "ps", "both")
     for members, carries in zip(
-        (on.hosts_workers, on.hosts_ps, ~on.hosts_ps), carried, strict=True
+        (cluster.hosts_workers, cluster.hosts_ps, ~cluster.hosts_ps), carried, strict=True
     ):
-        pool = PricePool.of(on, members)
-        at_once = ConstantsLearner(pool, carries, on.horizon, until)
+        pool = PricePool.of(cluster, members)
+        at_once = ConstantsLearner(pool, carries, cluster.horizon, until)
         at_once.learn(jobs)
-        one_by_one = ConstantsLearner(pool, carries, on.horizon, until)
+        one_by_one = ConstantsLearner(pool, carries, cluster.horizon, until)
         for at in rng.permutation(count):
             before = one_by_one.constants()
             changed = one_by_one.learn([jobs[at]])

@@ -26,7 +26,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from tests.support.examples import example_count
 from tests.support.policies import RandomPolicy
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -38,8 +38,8 @@ class Obedient:
     its job before it are over; everything else it may do at any time.
     """
 
-    def __init__(self, on: Cluster, jobs: Mapping[str, Job], rng: np.random.Generator) -> None:
-        self._on, self._jobs, self._rng = on, jobs, rng
+    def __init__(self, cluster: Cluster, jobs: Mapping[str, Job], rng: np.random.Generator) -> None:
+        self._on, self._jobs, self._rng = cluster, jobs, rng
         self._runs: dict[str, tuple[int, Start | Resize]] = {}
         self._ends: dict[int, Start | Resize | Stop] = {}
         self._starts: dict[int, Start | Resize] = {}
@@ -114,20 +114,20 @@ class Obedient:
 @given(seed=SEEDS)
 def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on = cluster(workers=1, ps=1, both=2, gpus=3)
+    cluster = make_cluster(workers=1, ps=1, both=2, gpus=3)
     made = (
         RandomPolicy(seed)
         if policy == "wanderer"
-        else make_policy(policy, PolicyContext(on, None), {})
+        else make_policy(policy, PolicyContext(cluster, None), {})
     )
-    engine = Engine(on, made, acknowledges=True, keeps_memory=False)
+    engine = Engine(cluster, made, acknowledges=True, keeps_memory=False)
     jobs = {
-        name: job(on, name, arrival=int(rng.integers(12)), epochs=int(rng.integers(1, 6)))
-        for name in (f"job-{at}" for at in range(12))
+        name: make_job(cluster, name, arrival=int(rng.integers(12)), epochs=int(rng.integers(1, 6)))
+        for name in (f"job-{index}" for index in range(12))
     }
-    executor = Obedient(on, jobs, rng)
+    executor = Obedient(cluster, jobs, rng)
     for slot in range(40):
-        arriving = tuple(one for one in jobs.values() if one.arrival == slot)
+        arriving = tuple(record for record in jobs.values() if record.arrival == slot)
         if arriving:
             executor.told(engine.handle(JobsArrived(slot, arriving)))
         executor.told(engine.handle(SlotBegan(slot)))

@@ -44,14 +44,14 @@ def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
     plan: tuple[Schedule, list[float], int],
 ) -> None:
     schedule, costs, price = plan
-    found = split_price_by_slot(price, schedule, costs)
-    assert price_of_unused(found) == price
+    result = split_price_by_slot(price, schedule, costs)
+    assert price_of_unused(result) == price
     if not sum(costs):  # nothing tells its slots apart
         workers, ps, _ = schedule.totals()
-        assert found == ((ANY_SLOT, int(workers.sum() + ps.sum()), price),)
+        assert result == ((ANY_SLOT, int(workers.sum() + ps.sum()), price),)
         return
-    assert [slot for slot, _, _ in found] == schedule.active_slots.tolist()
-    for (_, _, paid), cost in zip(found, costs, strict=True):
+    assert [slot for slot, _, _ in result] == schedule.active_slots.tolist()
+    for (_, _, paid), cost in zip(result, costs, strict=True):
         assert paid >= 0
         assert abs(paid - price * cost / sum(costs)) <= 1 + 1e-9 * price
 

@@ -23,12 +23,12 @@ from tests.support.examples import sample
 from tests.support.policy_cases import EventRecorder, build_policy, build_world, policy_names
 
 
-def bag(on: Cluster, name: str, arrival: int) -> Job:
+def bag(cluster: Cluster, name: str, arrival: int) -> Job:
     """Return a bag of tasks whose copies are at work when others come."""
     spec = {
         "name": name,
         "arrival": f"{arrival} slots",
-        "worker": {on.resources[0]: 1},
+        "worker": {cluster.resources[0]: 1},
         "utility": {"kind": "constant", "value": 50.0},
         "deadline": "9 slots",
         "miss_probability": 0.2,
@@ -36,18 +36,18 @@ def bag(on: Cluster, name: str, arrival: int) -> Job:
             {"count": 6, "duration": {"kind": "pareto", "shape": 2.5, "mean": "2 slots"}},
         ],
     }
-    return JobSpec.model_validate(spec).resolve(on)
+    return JobSpec.model_validate(spec).resolve(cluster)
 
 
 def rushes(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return a world of two rushes, with more than a horizon between them in which little comes."""
-    on, jobs, incidents = build_world(policy, seed)
-    gap = 3 * on.horizon
+    cluster, jobs, incidents = build_world(policy, seed)
+    gap = 3 * cluster.horizon
     late = [replace(job, name=f"{job.name}-late", arrival=job.arrival + gap) for job in jobs[::2]]
     made = [*jobs, *late]
-    if build_policy(policy, on, jobs, seed).capabilities.runs_bags:
-        made += [bag(on, f"bag-{arrival}", arrival) for arrival in (0, 3, gap + 1)]
-    return on, made, incidents
+    if build_policy(policy, cluster, jobs, seed).capabilities.runs_bags:
+        made += [bag(cluster, f"bag-{arrival}", arrival) for arrival in (0, 3, gap + 1)]
+    return cluster, made, incidents
 
 
 class Drawn:
@@ -67,14 +67,14 @@ class Drawn:
 
 def unforeseeing() -> list[str]:
     """Return the policies that know a job from its arrival on."""
-    found = []
+    results = []
     for policy in policy_names():
-        on, jobs, _ = build_world(policy, 1)
-        if not build_policy(policy, on, jobs, 1).capabilities.foresees:
-            found.append(policy)
-    assert "rolling" in found
-    assert "optimum" not in found
-    return found
+        cluster, jobs, _ = build_world(policy, 1)
+        if not build_policy(policy, cluster, jobs, 1).capabilities.foresees:
+            results.append(policy)
+    assert "rolling" in results
+    assert "optimum" not in results
+    return results
 
 
 def from_beginning(simulation: Simulation) -> tuple[Engine, EventRecorder]:
@@ -89,11 +89,11 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
     drawn = Drawn(policy, seed)
     rng = np.random.default_rng(seed)
     cancelled = {event.job for event in drawn.incidents if isinstance(event, JobCancelled)}
-    free = [at for at, job in enumerate(drawn.jobs) if job.name not in cancelled]
+    free = [index for index, job in enumerate(drawn.jobs) if job.name not in cancelled]
     at = int(rng.choice(free[: len(free) // 2]))
     job = drawn.jobs[at]
     others = SimulationCheckpoints(drawn.simulation([one for one in drawn.jobs if one is not job]))
-    last = max(one.arrival for one in drawn.jobs) + 2 * drawn.on.horizon
+    last = max(job.arrival for job in drawn.jobs) + 2 * drawn.on.horizon
     # Pauses within rushes, in the silence between them, and behind all; in any order, some twice.
     slots = [job.arrival, last, *rng.integers(job.arrival, last, 5).tolist(), job.arrival]
     for slot in rng.permutation(slots).tolist():
@@ -105,8 +105,8 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
         assert course.engine.state_digest() == engine.state_digest(), slot
         first = next(k for k, event in enumerate(whole.events) if event.slot >= slot)
         assert seen.events == whole.events[first:], slot
-        assert [told(each) for each in seen.commands] == [
-            told(each) for each in whole.commands[first:]
+        assert [told(command) for command in seen.commands] == [
+            told(command) for command in whole.commands[first:]
         ], slot
 
 
@@ -146,8 +146,8 @@ def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.Mo
     for delay in (0, 2, 0, 7, 3, 4, 5, 3 * drawn.on.horizon):
         for demand in (job.worker, job.worker * 3, job.worker // 2):
             asked = replace(job, arrival=job.arrival + delay, worker=demand)
-            fate = shared.ask(asked)
-            assert fate == alone.ask(asked), (delay, demand)
+            fate = shared.quote(asked)
+            assert fate == alone.quote(asked), (delay, demand)
             assert seed % 2 == 0 or fate is None or delay < 4
             fates.add(fate)
     assert len(fates) > 1

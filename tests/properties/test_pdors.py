@@ -22,7 +22,7 @@ def check_slot(engine: Engine, slot: int) -> None:
     for name, placement in engine.running.items():
         job = engine.jobs[name].job
         workers, ps = placement.total_workers, placement.total_ps
-        assert 0 < workers <= job.most_workers  # (3.2)
+        assert 0 < workers <= job.max_workers  # (3.2)
         if job.ps is None:
             assert ps == 0
         else:
@@ -54,8 +54,8 @@ def test_constraints_hold_whatever_happens(
     rng = np.random.default_rng(seed)
     on = random_pool(rng, roles=roles, horizon=10)
     jobs = [
-        random_two_rate_job(on, rng, f"job-{at}", latest=8)
-        for at in range(int(rng.integers(1, 10)))
+        random_two_rate_job(on, rng, f"job-{index}", latest=8)
+        for index in range(int(rng.integers(1, 10)))
     ]
     if not on.hosts_ps.any():
         jobs = [job for job in jobs if job.ps is None]

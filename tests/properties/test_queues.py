@@ -16,7 +16,7 @@ from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
-from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill
+from shadowprice.kernels.reactive.backfill import QueueArrays, ReleasedCapacity, backfill
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.queues import (
@@ -31,7 +31,7 @@ from tests.oracles.queues import (
 )
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import DIMENSIONS, job
+from tests.support.workloads import DIMENSIONS, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -44,10 +44,10 @@ def pool(places: int) -> Cluster:
     )
 
 
-def gang(on: Cluster, asked: Asked, **changes: Any) -> Job:
+def gang(cluster: Cluster, asked: Asked, **changes: Any) -> Job:
     """Return a job that runs with its whole width or not at all, for so many slots."""
-    made = job(
-        on,
+    made = make_job(
+        cluster,
         asked.name,
         arrival=asked.arrival,
         epochs=asked.slots * asked.faster,
@@ -67,11 +67,11 @@ def gang(on: Cluster, asked: Asked, **changes: Any) -> Job:
 def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
     """Return jobs that come faster than they can run, and which of them are withdrawn when."""
     rng = np.random.default_rng(seed)
-    asked = []
+    requests = []
     for number in range(int(rng.integers(1, 16))):
         slots = int(rng.integers(1, 9))
         stated = rng.random()
-        asked.append(
+        requests.append(
             Asked(
                 f"job-{number}",
                 int(rng.integers(0, 12)),
@@ -82,9 +82,9 @@ def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
             )
         )
     cancels = {
-        one.name: one.arrival + int(rng.integers(1, 8)) for one in asked if rng.random() < 0.15
+        one.name: one.arrival + int(rng.integers(1, 8)) for one in requests if rng.random() < 0.15
     }
-    return asked, cancels
+    return requests, cancels
 
 
 def run(
@@ -151,7 +151,7 @@ def test_backfill_starts_whom_the_plain_rule_starts(
     seed: int, places: int, mode: str, rule: str
 ) -> None:
     asked, cancels = crowd(seed, places)
-    came = {one.name: at for at, one in enumerate(sorted(asked, key=lambda one: one.arrival))}
+    came = {one.name: index for index, one in enumerate(sorted(asked, key=lambda one: one.arrival))}
     small = rule == "small"
     settings_: dict[str, Any] = {"mode": mode, "rule": "multifactor" if small else rule}
     if small:
@@ -197,7 +197,7 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
 
     ends.sort(key=lambda one: one[0])
     back = np.concatenate([np.zeros((0, resources), np.int64), *(back for _, back in ends)])
-    ending = Ending(
+    ending = ReleasedCapacity(
         np.repeat(np.array([end for end, _ in ends], np.int64), servers),
         np.tile(np.arange(servers), len(ends)),
         back,
@@ -205,8 +205,8 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
     starts = np.empty(count, dtype=np.int64)
     moved = cursors.copy()
     flags = np.array(hosts, dtype=np.bool_).T.copy()
-    queued = Queued(worker, ps, workers, needed, lengths, flags[0], flags[1])
-    found = backfill(now, free.copy(), ending, queued, moved, most, starts).tolist()
+    queued = QueueArrays(worker, ps, workers, needed, lengths, flags[0], flags[1])
+    result = backfill(now, free.copy(), ending, queued, moved, most, starts).tolist()
     wanted, placed, cursors_then = reservations(
         now,
         [(end, back.tolist()) for end, back in ends],
@@ -222,7 +222,7 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
     assert starts.tolist() == wanted
     assert moved.tolist() == cursors_then
     for j in range(count):
-        assert [tuple(one[1:]) for one in found if one[0] == j] == placed.get(j, [])
+        assert [tuple(one[1:]) for one in result if one[0] == j] == placed.get(j, [])
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))

@@ -40,7 +40,7 @@ from tests.support.astraea_cases import random_jobs, shared_cluster
 from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner
 from tests.support.policy_runs import random_world
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 SERVERS: Sequence[tuple[str, Mapping[str, Any]]] = (
@@ -95,16 +95,16 @@ class Asker(Observer):
         if engine.ledger.start != event.slot:
             self.skipped = True  # the engine moves on to the slot with the event itself
             return
-        for asked in event.jobs:
+        for job in event.jobs:
             for factor in self.rng.uniform(0.1, 10.0, 2):
-                other = replace(asked, utility=Constant(100.0 * float(factor)), name="another")
+                other = replace(job, utility=Constant(100.0 * float(factor)), name="another")
                 engine.quote(other, explained=bool(self.rng.integers(2)))
             explained = bool(self.rng.integers(2))
-            quote = engine.quote(asked, explained=explained)
+            quote = engine.quote(job, explained=explained)
             # Those behind it are decided at other prices; where the arrivals of a slot are weighed
             # together, so is every one that does not come alone.
-            if asked is event.jobs[0] and not (self.together and len(event.jobs) > 1):
-                self.quotes[asked.name] = quote
+            if job is event.jobs[0] and not (self.together and len(event.jobs) > 1):
+                self.quotes[job.name] = quote
 
 
 class Words(Observer):
@@ -126,7 +126,7 @@ class Words(Observer):
 def compare(
     name: str,
     settings: Mapping[str, Any],
-    on: Cluster,
+    cluster: Cluster,
     jobs: list[Job],
     incidents: Sequence[Incident],
     seed: int,
@@ -134,10 +134,10 @@ def compare(
     """Run with and without questions, and hold every quote against what was decided."""
     outcomes = []
     for asker in (None, Asker(seed, together=name == "rolling")):
-        policy = make_policy(name, PolicyContext(on, jobs, None, seed), settings)
+        policy = make_policy(name, PolicyContext(cluster, jobs, None, seed), settings)
         words = Words()
         observers: list[Observer] = [words] if asker is None else [asker, words]
-        simulation = Simulation(on, jobs, policy, incidents=incidents)
+        simulation = Simulation(cluster, jobs, policy, incidents=incidents)
         engine = simulation.run(observers)
         outcomes.append((repr(words.all), engine.state_digest(), policy.parameters_in_force()))
     assert outcomes[0] == outcomes[1]
@@ -186,34 +186,34 @@ def test_quotes_of_bags(policy: str, parameters: dict[str, str], seed: int) -> N
         bag_cases.build_bag(
             on,
             bag_cases.pareto(int(rng.integers(1, 5)), 2.0, float(rng.uniform(0.3, 1.5))),
-            name=f"bag-{at}",
+            name=f"bag-{index}",
             arrival=int(rng.integers(0, 4)),
             deadline=float(rng.integers(2, 8)),
             utility=Sigmoid(float(rng.uniform(1, 100)), 1.0, 3.0),
         )
-        for at in range(8)
+        for index in range(8)
     ]
     compare(policy, parameters, on, jobs, [], seed)
 
 
 def test_questions_that_have_no_answer() -> None:
-    on = cluster()
-    silent = Engine(on, EarliestPlanner())
+    cluster = make_cluster()
+    silent = Engine(cluster, EarliestPlanner())
     with pytest.raises(ShadowpriceError, match="gives no quotes"):
-        silent.quote(job(on))
-    policy = make_policy("fifo", PolicyContext(on), {})
-    engine = Engine(on, policy)
+        silent.quote(make_job(cluster))
+    policy = make_policy("fifo", PolicyContext(cluster), {})
+    engine = Engine(cluster, policy)
     with pytest.raises(ShadowpriceError, match="arrives in slot 3"):
-        engine.quote(job(on, arrival=3))
-    engine.handle(JobsArrived(0, (job(on),)))
+        engine.quote(make_job(cluster, arrival=3))
+    engine.handle(JobsArrived(0, (make_job(cluster),)))
     with pytest.raises(ShadowpriceError, match="has arrived already"):
-        engine.quote(job(on))
+        engine.quote(make_job(cluster))
 
 
 def test_the_engine_s_own_refusals_are_quoted() -> None:
-    on = cluster()
-    engine = Engine(on, make_policy("fifo", PolicyContext(on), {}))
-    huge = job(on, worker_amounts={"gpu": 99_000})
+    cluster = make_cluster()
+    engine = Engine(cluster, make_policy("fifo", PolicyContext(cluster), {}))
+    huge = make_job(cluster, worker_amounts={"gpu": 99_000})
     quote = engine.quote(huge)
     assert not quote.admitted
     assert quote.refusal is not None

@@ -54,15 +54,25 @@ def inflate(jobs: Sequence[Job], factor: float) -> list[Job]:
 
 
 def decide(
-    policy: str, on: Cluster, jobs: Sequence[Job], incidents: Sequence[Incident], *, relative: bool
+    policy: str,
+    cluster: Cluster,
+    jobs: Sequence[Job],
+    incidents: Sequence[Incident],
+    *,
+    relative: bool,
 ) -> tuple[list[str], dict[str, float]]:
     """Return everything that was commanded, and what jobs earned."""
-    built = make_policy(policy, PolicyContext(on), {})
+    built = make_policy(policy, PolicyContext(cluster), {})
     seen = EventRecorder()
-    Simulation(on, jobs, built, incidents=incidents, relative_values=relative).run([seen])
+    Simulation(cluster, jobs, built, incidents=incidents, relative_values=relative).run([seen])
     commands = [command for answer in seen.commands for command in answer]
-    earned = {one.job: one.utility for one in commands if isinstance(one, Completed)}
-    decided = [replace(one, utility=0.0) if type(one) is Completed else one for one in commands]
+    earned = {
+        command.job: command.utility for command in commands if isinstance(command, Completed)
+    }
+    decided = [
+        replace(command, utility=0.0) if type(command) is Completed else command
+        for command in commands
+    ]
     return list(map(repr, decided)), earned
 
 
@@ -72,10 +82,10 @@ def decide(
 def test_multiplying_all_values_of_a_tenant_changes_no_decision(
     policy: str, seed: int, factor: float
 ) -> None:
-    on, drawn, incidents = build_world(policy, seed)
+    cluster, drawn, incidents = build_world(policy, seed)
     jobs = with_tenants(policy, drawn)
-    honest, earned = decide(policy, on, jobs, incidents, relative=True)
-    inflated, more = decide(policy, on, inflate(jobs, factor), incidents, relative=True)
+    honest, earned = decide(policy, cluster, jobs, incidents, relative=True)
+    inflated, more = decide(policy, cluster, inflate(jobs, factor), incidents, relative=True)
     assert honest == inflated
     liars = {job.name for job in jobs if job.tenant == LIAR}
     assert more == {
@@ -87,10 +97,10 @@ def test_multiplying_all_values_of_a_tenant_changes_no_decision(
 @pytest.mark.parametrize("policy", PRICING)
 def test_without_relative_values_the_same_lie_changes_decisions(policy: str) -> None:
     def is_changed(seed: int) -> bool:
-        on, drawn, incidents = build_world(policy, seed)
+        cluster, drawn, incidents = build_world(policy, seed)
         jobs = with_tenants(policy, drawn)
-        honest, _ = decide(policy, on, jobs, incidents, relative=False)
-        return honest != decide(policy, on, inflate(jobs, 1e3), incidents, relative=False)[0]
+        honest, _ = decide(policy, cluster, jobs, incidents, relative=False)
+        return honest != decide(policy, cluster, inflate(jobs, 1e3), incidents, relative=False)[0]
 
     assert any(is_changed(seed) for seed in range(10))
 
@@ -99,11 +109,11 @@ def test_without_relative_values_the_same_lie_changes_decisions(policy: str) -> 
 @given(seed=SEEDS)
 @settings(max_examples=example_count(6), deadline=None)
 def test_jobs_earn_what_their_tenant_stated(policy: str, seed: int) -> None:
-    on, drawn, incidents = build_world(policy, seed)
+    cluster, drawn, incidents = build_world(policy, seed)
     jobs = with_tenants(policy, drawn)
     seen = EventRecorder()
-    built = make_policy(policy, PolicyContext(on), {})
-    Simulation(on, jobs, built, incidents=incidents, relative_values=True).run([seen])
+    built = make_policy(policy, PolicyContext(cluster), {})
+    Simulation(cluster, jobs, built, incidents=incidents, relative_values=True).run([seen])
     by_name = {job.name: job for job in jobs}
     for answer in seen.commands:
         for command in answer:
@@ -267,14 +277,18 @@ def test_a_weighed_job_survives_its_record() -> None:
 
 
 def weigh_naively(
-    values: RelativeValues, jobs: Sequence[Job], states: Iterable[JobState], on: Cluster, slot: int
+    values: RelativeValues,
+    jobs: Sequence[Job],
+    states: Iterable[JobState],
+    cluster: Cluster,
+    slot: int,
 ) -> tuple[Job, ...]:
     """Weigh jobs by going through all open jobs, in fractions."""
     arriving = {job.name for job in jobs}
     others = [state for state in states if state.job.name not in arriving]
 
     def size(job: Job) -> tuple[Fraction, Fraction]:
-        total = RelativeValues().sum_with(job, on, 0)
+        total = RelativeValues().sum_with(job, cluster, 0)
         return Fraction(total.value), Fraction(total.gpu_hours)
 
     weighed = []
@@ -282,7 +296,7 @@ def weigh_naively(
         if not is_relative(job):
             weighed.append(job)
             continue
-        past = values.finished.get(job.tenant or "", ValueSum()).aged(slot, on.horizon)
+        past = values.finished.get(job.tenant or "", ValueSum()).aged(slot, cluster.horizon)
         own = size(job)
         value, hours = Fraction(past.value) + own[0], Fraction(past.gpu_hours) + own[1]
         waiting = [other for other in jobs if other.name != job.name]
@@ -313,10 +327,14 @@ class Twin:
         weigh = RelativeValues.weigh
 
         def weigh_twice(
-            values: RelativeValues, jobs: Sequence[Job], sums: OpenValues, on: Cluster, slot: int
+            values: RelativeValues,
+            jobs: Sequence[Job],
+            sums: OpenValues,
+            cluster: Cluster,
+            slot: int,
         ) -> tuple[Job, ...]:
-            weighed = weigh(values, jobs, sums, on, slot)
-            naive = weigh_naively(values, jobs, sums._open_jobs.values(), on, slot)
+            weighed = weigh(values, jobs, sums, cluster, slot)
+            naive = weigh_naively(values, jobs, sums._open_jobs.values(), cluster, slot)
             assert counted(weighed) == counted(naive)
             self.compared += len(jobs)
             return weighed
@@ -330,10 +348,10 @@ def test_sums_that_follow_the_engine_equal_those_over_all_open_jobs(
 ) -> None:
     twin = Twin(monkeypatch)
     for seed in range(example_count(12)):
-        on, drawn, incidents = build_world(policy, seed)
+        cluster, drawn, incidents = build_world(policy, seed)
         jobs = with_tenants(policy, drawn)
-        built = make_policy(policy, PolicyContext(on), {})
-        Simulation(on, jobs, built, incidents=incidents, relative_values=True).run()
+        built = make_policy(policy, PolicyContext(cluster), {})
+        Simulation(cluster, jobs, built, incidents=incidents, relative_values=True).run()
     assert twin.compared > 20
 
 

@@ -33,24 +33,24 @@ class Books(Observer):
         del slot
         assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
         assert (engine.ledger.used <= engine.ledger.capacity).all()
-        self.again |= {name for name, one in engine.open_jobs.items() if one.plans > 1}
+        self.again |= {name for name, job in engine.open_jobs.items() if job.plans > 1}
 
 
-def ignoring(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
+def ignoring(policy: str, cluster: Cluster, jobs: list[Job], seed: int) -> Policy:
     """Return a policy as its paper has it."""
     parameters = {"restarts": "ignored"} if policy in CHOOSE else {}
-    return make_policy(policy, PolicyContext(on, jobs, None, seed), parameters)
+    return make_policy(policy, PolicyContext(cluster, jobs, None, seed), parameters)
 
 
 def planners() -> list[str]:
     """Return the policies that plan ahead without charging restarts."""
-    found = []
+    results = []
     for name in policy_names():
-        on, jobs, _ = build_world(name, 1)
-        does = ignoring(name, on, jobs, 1).capabilities
+        cluster, jobs, _ = build_world(name, 1)
+        does = ignoring(name, cluster, jobs, 1).capabilities
         if does.plans_ahead and not does.charges_restarts:
-            found.append(name)
-    return found
+            results.append(name)
+    return results
 
 
 PLANNERS = planners()
@@ -64,22 +64,24 @@ def test_those_are_the_planners_of_the_papers() -> None:
 def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
     again, ended = 0, 0
     for seed in sample(range(1, 9)):
-        on, jobs, incidents = build_world(policy, seed)
+        cluster, jobs, incidents = build_world(policy, seed)
         rng = np.random.default_rng(seed)
         lossy: list[Any] = [
-            replace(one, restart=Fraction(int(rng.integers(1, 4)), 4)) for one in jobs
+            replace(job, restart=Fraction(int(rng.integers(1, 4)), 4)) for job in jobs
         ]
         watch = Books()
-        made = ignoring(policy, on, lossy, seed)
-        engine = Simulation(on, lossy, made, until=400, incidents=incidents, seed=seed).run([watch])
+        made = ignoring(policy, cluster, lossy, seed)
+        engine = Simulation(cluster, lossy, made, until=400, incidents=incidents, seed=seed).run(
+            [watch]
+        )
         assert engine.jobs.keys() == {one.name for one in lossy}
-        for one in engine.jobs.values():
-            assert (one.status is Status.FINISHED) == (one.progress >= one.job.required)
+        for record in engine.jobs.values():
+            assert (record.status is Status.FINISHED) == (record.progress >= record.job.required)
             # Nothing waits for ever: what cannot be kept is dropped, and says why.
-            assert one.status is not Status.ADMITTED
-            if one.status in {Status.REFUSED, Status.DROPPED}:
-                assert one.refusal is not None
-            ended += one.status is Status.FINISHED
+            assert record.status is not Status.ADMITTED
+            if record.status in {Status.REFUSED, Status.DROPPED}:
+                assert record.refusal is not None
+            ended += record.status is Status.FINISHED
         again += len(watch.again)
         if not engine.open_jobs:
             assert not engine.ledger.used.any()
@@ -92,7 +94,7 @@ class Ends(Observer):
     """Holds a run to so many slots."""
 
     def on_slot(self, engine: Engine, slot: int) -> None:
-        assert slot < 2000, {name: one.remaining for name, one in engine.open_jobs.items()}
+        assert slot < 2000, {name: job.remaining for name, job in engine.open_jobs.items()}
 
 
 @pytest.mark.extended
@@ -102,27 +104,27 @@ def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_fir
     """Nothing is planned twice where no server is lost, and all is done by its promised slot."""
     admitted = refused = again = 0
     for seed in sample(range(1, 25)):
-        on, jobs, _ = build_world(policy, seed)
-        on = replace(on, restart_first=restart_first)
+        cluster, jobs, _ = build_world(policy, seed)
+        cluster = replace(cluster, restart_first=restart_first)
         rng = np.random.default_rng(seed)
         lossy: list[Any] = [
-            replace(one, restart=Fraction(int(rng.integers(1, 5)), 4))
-            for one in jobs
-            if one.bag is None
+            replace(job, restart=Fraction(int(rng.integers(1, 5)), 4))
+            for job in jobs
+            if job.bag is None
         ]
         for parameters in ({}, {"restarts": "ignored"}):
             watch = Books()
-            made = make_policy(policy, PolicyContext(on, lossy, None, seed), parameters)
+            made = make_policy(policy, PolicyContext(cluster, lossy, None, seed), parameters)
             assert made.capabilities.charges_restarts is not bool(parameters)
-            engine = Simulation(on, lossy, made, seed=seed).run([watch])
+            engine = Simulation(cluster, lossy, made, seed=seed).run([watch])
             if parameters:
                 again += len(watch.again)
                 continue
             assert not watch.again
-            for one in engine.jobs.values():
-                assert one.status in {Status.FINISHED, Status.REFUSED}
-                admitted += one.status is Status.FINISHED
-                refused += one.status is Status.REFUSED
+            for record in engine.jobs.values():
+                assert record.status in {Status.FINISHED, Status.REFUSED}
+                admitted += record.status is Status.FINISHED
+                refused += record.status is Status.REFUSED
     assert admitted > refused
     assert again  # what is ignored falls short
 
@@ -131,17 +133,17 @@ def test_where_restarts_are_counted_every_plan_holds(policy: str, *, restart_fir
 def test_gangs_are_planned_with_a_first_start_that_costs(policy: str) -> None:
     planned = 0
     for seed in range(1, 13):
-        on, jobs, _ = build_world(policy, seed)
-        on = replace(on, restart_first=True)
+        cluster, jobs, _ = build_world(policy, seed)
+        cluster = replace(cluster, restart_first=True)
         rng = np.random.default_rng(seed)
         lossy: list[Any] = [
-            replace(one, restart=Fraction(int(rng.integers(1, 4)), 4)) for one in jobs
+            replace(job, restart=Fraction(int(rng.integers(1, 4)), 4)) for job in jobs
         ]
         watch = Books()
-        made = ignoring(policy, on, lossy, seed)
-        engine = Simulation(on, lossy, made, seed=seed).run([watch])
+        made = ignoring(policy, cluster, lossy, seed)
+        engine = Simulation(cluster, lossy, made, seed=seed).run([watch])
         assert not watch.again
-        planned += sum(one.status is Status.FINISHED for one in engine.jobs.values())
+        planned += sum(record.status is Status.FINISHED for record in engine.jobs.values())
     assert planned >= 50
 
 
@@ -153,14 +155,16 @@ def test_jobs_that_lose_a_whole_slot_by_every_move_end_all_the_same(
 ) -> None:
     """A plan that is just long enough, and moves in every slot, could be made anew for ever."""
     for seed in sample(range(1, 13)):
-        on, jobs, incidents = build_world(policy, seed)
-        on = replace(on, restart_first=restart_first)
-        lossy: list[Any] = [replace(one, restart=Fraction(1)) for one in jobs]
-        made = [ignoring(policy, on, lossy, seed)]
+        cluster, jobs, incidents = build_world(policy, seed)
+        cluster = replace(cluster, restart_first=restart_first)
+        lossy: list[Any] = [replace(job, restart=Fraction(1)) for job in jobs]
+        made = [ignoring(policy, cluster, lossy, seed)]
         if policy in CHOOSE:
-            made.append(make_policy(policy, PolicyContext(on, lossy, None, seed), {}))
+            made.append(make_policy(policy, PolicyContext(cluster, lossy, None, seed), {}))
         for who in made:
-            engine = Simulation(on, lossy, who, incidents=incidents, seed=seed).run([Ends()])
+            engine = Simulation(cluster, lossy, who, incidents=incidents, seed=seed).run([Ends()])
             assert not engine.open_jobs
-            for one in engine.jobs.values():
-                assert (one.status is Status.FINISHED) == (one.progress >= one.job.required)
+            for record in engine.jobs.values():
+                assert (record.status is Status.FINISHED) == (
+                    record.progress >= record.job.required
+                )

@@ -112,9 +112,11 @@ def drawn(seed: int) -> tuple[Scenario, list[dict[str, Any]]]:
     tight = bool(rng.random() < 0.3)
     on = random_tight_servers(rng) if tight else random_servers(rng)
     if tight:
-        entries = [random_tight_entry(rng, f"job-{at}") for at in range(10)]
+        entries = [random_tight_entry(rng, f"job-{index}") for index in range(10)]
     else:
-        entries = [random_entry(rng, f"job-{at}", 14) for at in range(int(rng.integers(4, 22)))]
+        entries = [
+            random_entry(rng, f"job-{index}", 14) for index in range(int(rng.integers(4, 22)))
+        ]
     until = 14 if rng.random() < 0.4 else None
     return Scenario(on, resolve_jobs(on, entries), until=until), entries
 
@@ -172,8 +174,8 @@ def test_no_schedule_is_cheaper_than_the_factor_between_terms_says(seed: int) ->
         (constants,) = at.constants
         free = np.isneginf(constants.ln_upper)
         ln_upper = np.where(free, 0.0, constants.ln_upper)
-        found = np.exp(constants.ln_lower + loads * (ln_upper - constants.ln_lower))
-        return np.where(free, 0.0, found)
+        result = np.exp(constants.ln_lower + loads * (ln_upper - constants.ln_lower))
+        return np.where(free, 0.0, result)
 
     asked = rng.random((40, resources))
     before, after = (asked * prices(then)).sum(axis=1), (asked * prices(now)).sum(axis=1)
@@ -214,7 +216,7 @@ def test_most_refusals_are_not_decided_again(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(PricedAdmission, "weigh", counted)
     rng = np.random.default_rng(7)
     on = random_servers(rng)
-    entries = [random_entry(rng, f"job-{at}", 10) for at in range(60)]
+    entries = [random_entry(rng, f"job-{index}", 10) for index in range(60)]
     scenario = Scenario(on, resolve_jobs(on, entries), until=14)
     settings: Mapping[str, Any] = {"prices": "offline"}
     decided = by_engine(scenario, "oasis", settings)

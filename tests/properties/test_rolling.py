@@ -40,14 +40,14 @@ from tests.oracles.promises import completions
 from tests.oracles.standing import put_on
 from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, random_world
-from tests.support.workloads import cluster, faster_together, job, mixed, random_job
+from tests.support.workloads import faster_together, make_cluster, make_job, mixed, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 CARRIES = {Role.WORKER: WORKER_ROLE, Role.PS: PS_ROLE, Role.ANY: WORKER_ROLE | PS_ROLE}
 
 
 def run(
-    on: Cluster,
+    cluster: Cluster,
     jobs: Sequence[Job],
     incidents: Sequence[Incident] = (),
     *,
@@ -55,10 +55,15 @@ def run(
     execution: ExecutionModel | None = None,
     **parameters: object,
 ) -> tuple[Engine, Recorder, list[tuple[int, Promise]]]:
-    policy = make_policy("rolling", PolicyContext(on, None, until), parameters)
-    recorder = Recorder(on, jobs, policy)
+    policy = make_policy("rolling", PolicyContext(cluster, None, until), parameters)
+    recorder = Recorder(cluster, jobs, policy)
     simulation = Simulation(
-        on, jobs, policy, until=until, incidents=incidents, execution=execution or ExactExecution()
+        cluster,
+        jobs,
+        policy,
+        until=until,
+        incidents=incidents,
+        execution=execution or ExactExecution(),
     )
     engine = simulation.run([recorder])
     told = [(slot, made) for slot, made in recorder.decisions if isinstance(made, Promise)]
@@ -81,9 +86,9 @@ UTILITIES = st.one_of(
 def test_the_last_useful_slot_is_the_last_that_is_worth_something(
     utility: Utility, arrival: int, until: int | None
 ) -> None:
-    on = cluster()
-    one = replace(job(on), utility=utility, arrival=arrival)
-    jobs = OpenJobs(on, until, build_quotas(on, enabled=False))
+    cluster = make_cluster()
+    one = replace(make_job(cluster), utility=utility, arrival=arrival)
+    jobs = OpenJobs(cluster, until, build_quotas(cluster, enabled=False))
     last = jobs._last_slot(one, jobs.final_slot)
     shortest = one.min_slots_colocated - 1
 
@@ -104,7 +109,7 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
     """Return jobs of which some lose a part of a slot whenever they move."""
     rng = np.random.default_rng(seed)
     shares = [Fraction(0), Fraction(1, 40), Fraction(1, 4), Fraction(3, 4), Fraction(1)]
-    return [replace(one, restart=shares[int(rng.integers(5))]) for one in jobs]
+    return [replace(job, restart=shares[int(rng.integers(5))]) for job in jobs]
 
 
 @pytest.mark.extended
@@ -113,22 +118,27 @@ def moving(jobs: Sequence[Job], seed: int) -> list[Job]:
 def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bool) -> None:
     """However plans were packed: who keeps its place leaves other room than was counted on."""
     rng = np.random.default_rng(seed)
-    on = cluster(*(int(rng.integers(*span)) for span in ((1, 5), (1, 3), (0, 4))))
-    parts = rng.integers(4 - kinds, 4, on.servers) + 1
-    on = replace(on, capacity=on.capacity * parts[:, None] // 4)
+    cluster = make_cluster(*(int(rng.integers(*span)) for span in ((1, 5), (1, 3), (0, 4))))
+    parts = rng.integers(4 - kinds, 4, cluster.servers) + 1
+    cluster = replace(cluster, capacity=cluster.capacity * parts[:, None] // 4)
     if shares:
-        half = int(on.capacity[:, on.resources.index("gpu")].sum()) // 2
-        on = replace(on, tenants=(Tenant("a", {"gpu": half}), Tenant("b", {"gpu": half // 2})))
-    jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(int(rng.integers(4, 20)))]
+        half = int(cluster.capacity[:, cluster.resources.index("gpu")].sum()) // 2
+        cluster = replace(
+            cluster, tenants=(Tenant("a", {"gpu": half}), Tenant("b", {"gpu": half // 2}))
+        )
+    jobs = [
+        random_job(cluster, rng, f"job-{index}", latest=8)
+        for index in range(int(rng.integers(4, 20)))
+    ]
     if shares:
-        names = [tenant.name for tenant in on.tenants]
-        jobs = [replace(one, tenant=names[int(rng.integers(len(names)))]) for one in jobs]
+        names = [tenant.name for tenant in cluster.tenants]
+        jobs = [replace(job, tenant=names[int(rng.integers(len(names)))]) for job in jobs]
     if moves:
         jobs = moving(jobs, seed)
-    policy = make_policy("rolling", PolicyContext(on), {})
+    policy = make_policy("rolling", PolicyContext(cluster), {})
 
     def watch(engine: Engine, slot: int) -> None:
-        room = (engine.ledger.capacity - engine.ledger.used).reshape(on.servers, -1)
+        room = (engine.ledger.capacity - engine.ledger.used).reshape(cluster.servers, -1)
         for name, record in engine.open_jobs.items():
             row = policy._state.jobs.rows[name]
             if name in engine.running or policy._state.jobs.promise[row] >= 0:
@@ -136,15 +146,15 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
             one = record.job
             worker, count = one.worker, int(one.worker_counts[0])
             ps, count_ps = (worker * 0, 0) if one.ps is None else (one.ps, int(one.ps_counts[0]))
-            asked = [(WORKER_ROLE, worker, count), (PS_ROLE, ps, count_ps)]
-            for order in (asked, asked[::-1]):
+            requests = [(WORKER_ROLE, worker, count), (PS_ROLE, ps, count_ps)]
+            for order in (requests, requests[::-1]):
                 free = room.copy()
-                none = np.zeros(on.servers, np.int64)
+                none = np.zeros(cluster.servers, np.int64)
                 fits = all(put_on(free, carries, *each, none.copy()) for each in order)
                 assert not fits, (slot, name)
 
-    carries = np.array([CARRIES[role] for role in on.roles])
-    Simulation(on, jobs, policy).run([SlotObserver(watch)])
+    carries = np.array([CARRIES[role] for role in cluster.roles])
+    Simulation(cluster, jobs, policy).run([SlotObserver(watch)])
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
@@ -159,10 +169,10 @@ def test_nobody_waits_beside_room(seed: int, kinds: int, moves: bool, shares: bo
 def test_without_faults_every_promise_is_kept(
     seed: int, restarts: str, restart_limit: float, revision: bool, steady: bool, together: bool
 ) -> None:
-    on, jobs, _ = random_world(seed, incidents=False)
+    cluster, jobs, _ = random_world(seed, incidents=False)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
-    on = replace(on, restart_first=restarts == "starts")
+    cluster = replace(cluster, restart_first=restarts == "starts")
     if restarts != "none":
         jobs = moving(jobs, seed)
     with pytest.MonkeyPatch.context() as patch:
@@ -182,11 +192,11 @@ def test_without_faults_every_promise_is_kept(
 def test_promises_are_kept_where_servers_of_several_roles_are_alike(
     seed: int, together: bool
 ) -> None:
-    on, jobs, _ = random_world(seed, incidents=False)
-    on = mixed(on, np.random.default_rng(seed))
+    cluster, jobs, _ = random_world(seed, incidents=False)
+    cluster = mixed(cluster, np.random.default_rng(seed))
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
-    _, recorder, told = run(on, jobs)
+    _, recorder, told = run(cluster, jobs)
     assert len({promise.job for _, promise in told}) == len(told)
     assert recorder.completions == completions(jobs, recorder.segments())
     for _, promise in told:
@@ -199,35 +209,37 @@ def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -
     answers = {True: 0, False: 0}
 
     def seen(*told: Any) -> bool:
-        found = bool(exceeds_capacity(*told))
-        answers[found] += 1
-        return found
+        result = bool(exceeds_capacity(*told))
+        answers[result] += 1
+        return result
 
     decided = []
     for ask in (seen, lambda *_: False):
         monkeypatch.setattr(planner, "exceeds_capacity", ask)
         made = []
         for seed in range(80):
-            on, jobs, _ = random_world(seed, incidents=False)
-            _, recorder, _ = run(on, jobs, prices="given", price=1e9)
+            cluster, jobs, _ = random_world(seed, incidents=False)
+            _, recorder, _ = run(cluster, jobs, prices="given", price=1e9)
             made.append((recorder.decisions, recorder.completions))
         decided.append(made)
     assert answers[True] > 10 < answers[False]
     assert decided[0] == decided[1]
 
 
-def live(on: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, float]:
+def live(cluster: Cluster, jobs: Sequence[Job], steady: bool) -> tuple[int, float]:
     """Let jobs arrive while slots run, as they do live; return how many moved, and what is earned.
 
     Jobs progress as declared.
     """
     engine = Engine(
-        on, make_policy("rolling", PolicyContext(on, None), {"steady": steady}), keeps_memory=False
+        cluster,
+        make_policy("rolling", PolicyContext(cluster, None), {"steady": steady}),
+        keeps_memory=False,
     )
     moved, earned = 0, 0.0
     for slot in range(500):
         commands = engine.handle(SlotBegan(slot))
-        arriving = tuple(one for one in jobs if one.arrival == slot + 1)
+        arriving = tuple(job for job in jobs if job.arrival == slot + 1)
         if arriving:
             engine.handle(JobsArrived(slot + 1, arriving))
         gained = {}
@@ -247,22 +259,22 @@ def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
     """What runs stays as it is planned, unless somebody needs the room."""
     moved, earned = {False: 0, True: 0}, {False: 0.0, True: 0.0}
     rng = np.random.default_rng(1)
-    on = cluster(workers=4, ps=0, both=0, gpus=8, horizon=120)
+    cluster = make_cluster(workers=4, ps=0, both=0, gpus=8, horizon=120)
     jobs = [
-        job(
-            on,
-            f"job-{at}",
-            arrival=1 + at,
+        make_job(
+            cluster,
+            f"job-{index}",
+            arrival=1 + index,
             epochs=1,
             chunks=int(rng.choice([2, 4, 8])),
             minibatches=int(rng.choice([200, 600, 1200])),
             ps_amounts=None,
             utility=Sigmoid(float(rng.uniform(5, 50)), 0.1, float(rng.choice([20, 40, 80]))),
         )
-        for at in range(60)
+        for index in range(60)
     ]
     for steady in moved:
-        moves, value = live(on, jobs, steady)
+        moves, value = live(cluster, jobs, steady)
         moved[steady] += moves
         earned[steady] += value
     assert moved[True] < 0.75 * moved[False]
@@ -272,8 +284,8 @@ def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.integers(4, 20))
 def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
-    on, jobs, _ = random_world(seed, incidents=False)
-    _, recorder, told = run(on, jobs, until=until)
+    cluster, jobs, _ = random_world(seed, incidents=False)
+    _, recorder, told = run(cluster, jobs, until=until)
     done = completions(jobs, recorder.segments())
     for _, promise in told:
         assert promise.completion is not None
@@ -283,10 +295,10 @@ def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(SEEDS, st.booleans())
 def test_with_faults_the_last_promise_told_is_kept(seed: int, together: bool) -> None:
-    on, jobs, incidents = random_world(seed)
+    cluster, jobs, incidents = random_world(seed)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
-    _, recorder, told = run(on, jobs, incidents)
+    _, recorder, told = run(cluster, jobs, incidents)
     cancelled = {event.job for event in recorder.incidents if isinstance(event, JobCancelled)}
     last: dict[str, tuple[int, Promise]] = {}
     for slot, promise in told:
@@ -314,10 +326,10 @@ class Slower(ExecutionModel):
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, st.booleans())
 def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: bool) -> None:
-    on, jobs, _ = random_world(seed, incidents=False)
+    cluster, jobs, _ = random_world(seed, incidents=False)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
-    engine, recorder, told = run(on, jobs, execution=Slower())
+    engine, recorder, told = run(cluster, jobs, execution=Slower())
     final: dict[str, int | None] = {promise.job: promise.completion for _, promise in told}
     for name, completion in final.items():
         if completion is not None:
@@ -331,28 +343,28 @@ def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: 
 def test_nothing_that_a_waiting_job_could_use_stays_idle(seed: int) -> None:
     """With workers of one shape, room in a slot is a number, and none is left while a job waits."""
     rng = np.random.default_rng(seed)
-    on = cluster(int(rng.integers(1, 4)), 0, gpus=int(rng.integers(1, 5)))
+    cluster = make_cluster(int(rng.integers(1, 4)), 0, gpus=int(rng.integers(1, 5)))
     jobs = [
-        job(
-            on,
-            f"job-{at}",
+        make_job(
+            cluster,
+            f"job-{index}",
             ps_amounts=None,
             arrival=int(rng.integers(6)),
             epochs=int(rng.integers(1, 30)),
             worker_range=(1, int(rng.integers(1, 5))),
-            utility=random_job(on, rng, "drawn").utility,
+            utility=random_job(cluster, rng, "drawn").utility,
         )
-        for at in range(int(rng.integers(1, 12)))
+        for index in range(int(rng.integers(1, 12)))
     ]
-    places = int((on.capacity[:, on.column["gpu"]] // 1000).sum())
+    places = int((cluster.capacity[:, cluster.column["gpu"]] // 1000).sum())
 
     def watch(engine: Engine, slot: int) -> None:
         used = sum(placement.total_workers for placement in engine.running.values())
         for name, record in engine.open_jobs.items():
             running = engine.running.get(name)
             workers = 0 if running is None else running.total_workers
-            if workers < min(record.job.most_workers, record.remaining):
+            if workers < min(record.job.max_workers, record.remaining):
                 assert used == places, (slot, name)
 
-    policy = make_policy("rolling", PolicyContext(on), {})
-    Simulation(on, jobs, policy).run([SlotObserver(watch)])
+    policy = make_policy("rolling", PolicyContext(cluster), {})
+    Simulation(cluster, jobs, policy).run([SlotObserver(watch)])

@@ -38,24 +38,24 @@ from tests.support.bag_cases import SLOT, build_bag, pareto, place_cluster, rand
 from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver
-from tests.support.workloads import job
+from tests.support.workloads import make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def rolling(on: Cluster, **parameters: object) -> Policy:
-    return make_policy("rolling", PolicyContext(on), parameters)
+def rolling(cluster: Cluster, **parameters: object) -> Policy:
+    return make_policy("rolling", PolicyContext(cluster), parameters)
 
 
-def with_training(on: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
+def with_training(cluster: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
     """Return bags among training jobs of several widths, some of which need whole servers."""
     rng = np.random.default_rng(seed)
-    room = int(on.capacity[:, 0].min()) // 1000
-    made = [one for one in jobs if one.bag is not None]
+    room = int(cluster.capacity[:, 0].min()) // 1000
+    made = [job for job in jobs if job.bag is not None]
     made += [
-        job(
-            on,
-            f"wide-{at}",
+        make_job(
+            cluster,
+            f"wide-{index}",
             arrival=int(rng.integers(0, 8)),
             epochs=1,
             chunks=int(rng.integers(1, 4)),
@@ -64,33 +64,33 @@ def with_training(on: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
             ps_amounts=None,
             utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(1, 9))),
         )
-        for at in range(int(rng.integers(1, 7)))
+        for index in range(int(rng.integers(1, 7)))
     ]
     return sorted(made, key=lambda one: one.arrival)
 
 
 def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return the same with servers that are lost and bags that are cancelled."""
-    on, jobs, incidents = random_bag_world(seed)
-    jobs = with_training(on, jobs, seed)
-    names = {one.name for one in jobs}
+    cluster, jobs, incidents = random_bag_world(seed)
+    jobs = with_training(cluster, jobs, seed)
+    names = {job.name for job in jobs}
     happened = [
         event for event in incidents if not isinstance(event, JobCancelled) or event.job in names
     ]
-    return on, jobs, happened
+    return cluster, jobs, happened
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.booleans())
 def test_promises_to_training_jobs_are_kept_beside_bags(seed: int, revision: bool) -> None:
     """However long tasks last: a bag's places are what its plan says, or fewer."""
-    on, jobs, _ = random_bag_world(seed)
-    jobs = with_training(on, jobs, seed)
-    policy = rolling(on, revision=revision)
-    recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy, seed=seed % 997).run([recorder, Auditor(on, jobs)])
+    cluster, jobs, _ = random_bag_world(seed)
+    jobs = with_training(cluster, jobs, seed)
+    policy = rolling(cluster, revision=revision)
+    recorder = Recorder(cluster, jobs, policy)
+    Simulation(cluster, jobs, policy, seed=seed % 997).run([recorder, Auditor(cluster, jobs)])
     done = recorder.completions
-    names = {one.name for one in jobs if one.bag is None}
+    names = {job.name for job in jobs if job.bag is None}
     first: set[str] = set()
     for _, made in recorder.decisions:
         if isinstance(made, Promise) and made.job in names:
@@ -120,7 +120,7 @@ def test_copies_start_once_stay_where_they_are_and_only_end(seed: int) -> None:
                 for server, count in zip(now.servers, now.workers, strict=True):
                     assert count <= held.get(server, 0)
             else:
-                assert now.total_workers == sum(one.tasks * one.copies for one in record.copies)
+                assert now.total_workers == sum(copy.tasks * copy.copies for copy in record.copies)
             before[name] = plan, now
 
     Simulation(on, jobs, rolling(on), incidents=incidents, seed=seed % 997).run(
@@ -141,12 +141,12 @@ def test_a_bags_promise_is_broken_no_more_often_than_it_may() -> None:
             build_bag(
                 on,
                 pareto(int(rng.integers(2, 5)), float(rng.uniform(1.3, 2.5)), 0.3),
-                name=f"bag-{at}",
-                arrival=3 * (at // 2),
+                name=f"bag-{index}",
+                arrival=3 * (index // 2),
                 deadline=3.0,
                 miss_probability=0.2,
             )
-            for at in range(30)
+            for index in range(30)
         ]
         recorder = Recorder(on, jobs, rolling(on))
         Simulation(on, jobs, rolling(on), seed=seed).run([recorder])
@@ -229,9 +229,9 @@ def test_journals_give_the_same_state_without_the_policy(seed: int) -> None:
         consultations = tuple(
             tuple(
                 decision_from_record(
-                    json.loads(json.dumps(decision_record(one, on.names))), on.index
+                    json.loads(json.dumps(decision_record(decision, on.names))), on.index
                 )
-                for one in decisions
+                for decision in decisions
             )
             for decisions in engine.last.consultations
         )
@@ -290,11 +290,11 @@ def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
 @pytest.mark.parametrize("seed", sample(range(12)))
 def test_bags_survive_servers_that_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on, jobs, _ = random_bag_world(seed)
-    jobs = with_training(on, jobs, seed)
-    engine = Engine(on, rolling(on), keeps_memory=False)
-    each = int(on.capacity[0, 0])
-    name = on.names[int(rng.integers(on.servers))]
+    cluster, jobs, _ = random_bag_world(seed)
+    jobs = with_training(cluster, jobs, seed)
+    engine = Engine(cluster, rolling(cluster), keeps_memory=False)
+    each = int(cluster.capacity[0, 0])
+    name = cluster.names[int(rng.integers(cluster.servers))]
     changes = {
         2: {name: ServerState(Role.ANY, {"gpu": each // 2})},
         3: {"new": ServerState(Role.WORKER, {"gpu": 2 * each})},
@@ -304,7 +304,7 @@ def test_bags_survive_servers_that_change(seed: int) -> None:
     for slot in range(30):
         if slot in changes:
             engine.handle(CapacityChanged(slot, changes[slot]))
-        arriving = tuple(one for one in jobs if one.arrival == slot)
+        arriving = tuple(job for job in jobs if job.arrival == slot)
         if arriving:
             engine.handle(JobsArrived(slot, arriving))
         drive(engine, 1, rng)
@@ -316,16 +316,16 @@ def test_bags_survive_servers_that_change(seed: int) -> None:
 def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
     rng = np.random.default_rng(seed)
     shares = {"a": int(rng.integers(1, 6)), "b": int(rng.integers(1, 6))}
-    on = build_cluster(
+    cluster = build_cluster(
         slot_seconds=place_cluster().slot_seconds,
         horizon=12,
-        servers=[(f"s-{at}", Role.ANY, {"gpu": 4000}) for at in range(3)],
+        servers=[(f"s-{index}", Role.ANY, {"gpu": 4000}) for index in range(3)],
         dimensions={"gpu": Dimension.COUNT},
         tenants=[Tenant(name, {"gpu": 1000 * many}) for name, many in shares.items()],
     )
     jobs = [
-        replace(one, tenant=("a", "b", None)[int(rng.integers(3))], name=f"{one.name}-{at}")
-        for at, one in enumerate(random_bag_world(seed)[1])
+        replace(one, tenant=("a", "b", None)[int(rng.integers(3))], name=f"{one.name}-{index}")
+        for index, one in enumerate(random_bag_world(seed)[1])
         if one.bag is None or one.bag.slot_seconds == SLOT
     ]
 
@@ -341,5 +341,5 @@ def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
             over += max(0, held - shares.get(tenant or "", 0))
         assert over <= 12 - sum(shares.values())
 
-    engine = Simulation(on, jobs, rolling(on), seed=seed % 997).run([SlotObserver(watch)])
+    engine = Simulation(cluster, jobs, rolling(cluster), seed=seed % 997).run([SlotObserver(watch)])
     assert not any(record.job.bag is not None for record in engine.open_jobs.values())

@@ -30,7 +30,7 @@ from tests.oracles.shares import overdrawn, starved
 from tests.support.bag_cases import build_bag, exponential, place_cluster
 from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, random_world
-from tests.support.workloads import DIMENSIONS, job, random_utility
+from tests.support.workloads import DIMENSIONS, make_job, random_utility
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -38,8 +38,8 @@ SEEDS = st.integers(0, 2**32 - 1)
 def shared(shares: Sequence[int], unowned: int, each: int = 1, horizon: int = 20) -> Cluster:
     """Return servers of so many GPUs, divided among tenants a, b, ..."""
     places = sum(shares) + unowned
-    rows = [(f"gpu-{at}", Role.WORKER, {"gpu": each * 1000}) for at in range(places // each)]
-    tenants = [Tenant(chr(97 + at), {"gpu": own * 1000}) for at, own in enumerate(shares)]
+    rows = [(f"gpu-{index}", Role.WORKER, {"gpu": each * 1000}) for index in range(places // each)]
+    tenants = [Tenant(chr(97 + index), {"gpu": own * 1000}) for index, own in enumerate(shares)]
     return build_cluster(
         slot_seconds=Fraction(600),
         horizon=horizon,
@@ -49,10 +49,12 @@ def shared(shares: Sequence[int], unowned: int, each: int = 1, horizon: int = 20
     )
 
 
-def owned(on: Cluster, rng: np.random.Generator, name: str, tenant: str | None, latest: int) -> Job:
+def owned(
+    cluster: Cluster, rng: np.random.Generator, name: str, tenant: str | None, latest: int
+) -> Job:
     """Return a job of one GPU a worker; a worker's slot is a unit of progress."""
-    return job(
-        on,
+    return make_job(
+        cluster,
         name,
         worker_amounts={"gpu": 1000},
         ps_amounts=None,
@@ -73,8 +75,8 @@ def drawn(seed: int, horizon: int = 20) -> tuple[Cluster, list[Job], dict[str, i
     on = shared(shares, unowned, horizon=horizon)
     names = [tenant.name for tenant in on.tenants]
     jobs = [
-        owned(on, rng, f"job-{at}", names[int(rng.integers(len(names)))], 8)
-        for at in range(int(rng.integers(1, 16)))
+        owned(on, rng, f"job-{index}", names[int(rng.integers(len(names)))], 8)
+        for index in range(int(rng.integers(1, 16)))
     ]
     return on, jobs, dict(zip(names, shares, strict=True)), unowned
 
@@ -95,7 +97,7 @@ def test_a_tenant_is_owed_at_most_half_a_horizon_of_its_share(seed: int, horizon
         owner = {name: record.job.tenant or "" for name, record in still.items()}
         running = {name: placed.total_workers for name, placed in engine.running.items()}
         most = {
-            name: min(record.job.most_workers, record.remaining) for name, record in still.items()
+            name: min(record.job.max_workers, record.remaining) for name, record in still.items()
         }
         for name in starved(share, running, owner, most):
             assert owed[owner[name]] <= Fraction(horizon, 2), slot
@@ -129,7 +131,7 @@ def test_a_tenant_without_promises_gets_its_share_back(*, resynced: bool) -> Non
 
     def long(name: str, tenant: str, value: float) -> Job:
         return replace(
-            job(
+            make_job(
                 on,
                 name,
                 worker_amounts={"gpu": 1000},
@@ -163,10 +165,12 @@ def owed_by_policy(policy: Policy) -> list[float]:
     return [float(slots) for slots in policy._state.owed[:-1]]
 
 
-def gpu_job(on: Cluster, name: str, tenant: str, most: int, epochs: int = 60, **more: Any) -> Job:
+def gpu_job(
+    cluster: Cluster, name: str, tenant: str, most: int, epochs: int = 60, **more: Any
+) -> Job:
     """Return a job of ``4 * epochs`` worker-slots, and up to ``most`` workers of one GPU."""
-    return job(
-        on,
+    return make_job(
+        cluster,
         name,
         worker_amounts={"gpu": 1000},
         ps_amounts=None,
@@ -177,9 +181,9 @@ def gpu_job(on: Cluster, name: str, tenant: str, most: int, epochs: int = 60, **
     )
 
 
-def unpromised(one: Job, value: float) -> Job:
+def unpromised(job: Job, value: float) -> Job:
     """Return a job whose restarts take nearly a slot, so that nothing is promised to it."""
-    return replace(one, restart=Fraction(9, 10), utility=Constant(value))
+    return replace(job, restart=Fraction(9, 10), utility=Constant(value))
 
 
 def test_a_tenant_whose_jobs_lack_nothing_is_owed_nothing() -> None:
@@ -310,13 +314,13 @@ def owed_by_counting(
 
 
 def answers(
-    on: Cluster, before: Sequence[Job], last: Sequence[Job]
+    cluster: Cluster, before: Sequence[Job], last: Sequence[Job]
 ) -> dict[str, tuple[object, ...]]:
     """Return what jobs of the last slot are told, after the others have run until then."""
-    policy = make_policy("rolling", PolicyContext(on), {})
+    policy = make_policy("rolling", PolicyContext(cluster), {})
     jobs = [*before, *last]
-    recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy).run([recorder])
+    recorder = Recorder(cluster, jobs, policy)
+    Simulation(cluster, jobs, policy).run([recorder])
     first: dict[str, tuple[object, ...]] = {}
     for _, made in recorder.decisions:
         name = getattr(made, "job", None)
@@ -339,12 +343,14 @@ def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: i
     rng = np.random.default_rng(seed)
     share, others = int(rng.integers(1, 5)), int(rng.integers(1, 5))
     on, alone = shared([share, others], 0), shared([share], 0)
-    flood = [owned(on, rng, f"flood-{at}", "b", 5) for at in range(int(rng.integers(1, 12)))]
+    flood = [owned(on, rng, f"flood-{index}", "b", 5) for index in range(int(rng.integers(1, 12)))]
     state = int(rng.integers(2**32))
 
     def mine(where: Cluster) -> list[Job]:
         same = np.random.default_rng(state)
-        return [replace(owned(where, same, f"mine-{at}", "a", 0), arrival=6) for at in range(4)]
+        return [
+            replace(owned(where, same, f"mine-{index}", "a", 0), arrival=6) for index in range(4)
+        ]
 
     assert answers(on, flood, mine(on)) == answers(alone, [], mine(alone))
 
@@ -352,20 +358,22 @@ def test_a_tenants_first_jobs_are_promised_what_its_share_alone_would_be(seed: i
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
 def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
-    on, jobs, _ = random_world(seed, incidents=False)
+    cluster, jobs, _ = random_world(seed, incidents=False)
     rng = np.random.default_rng(seed)
-    total = on.capacity.sum(axis=0)
+    total = cluster.capacity.sum(axis=0)
     cut = rng.uniform(0, 1, 2)
     shares = [
-        {name: int(part * total[on.column[name]]) for name in ("gpu", "cpu")}
+        {name: int(part * total[cluster.column[name]]) for name in ("gpu", "cpu")}
         for part in (cut.min(), 1 - cut.max())
     ]
-    on = replace(on, tenants=tuple(Tenant(f"t{at}", own) for at, own in enumerate(shares)))
+    cluster = replace(
+        cluster, tenants=tuple(Tenant(f"t{index}", own) for index, own in enumerate(shares))
+    )
     owners = [None, "t0", "t1"]
-    jobs = [replace(one, tenant=owners[int(rng.integers(3))]) for one in jobs]
-    policy = make_policy("rolling", PolicyContext(on), {})
-    recorder = Recorder(on, jobs, policy)
-    engine = Simulation(on, jobs, policy).run([recorder])
+    jobs = [replace(job, tenant=owners[int(rng.integers(3))]) for job in jobs]
+    policy = make_policy("rolling", PolicyContext(cluster), {})
+    recorder = Recorder(cluster, jobs, policy)
+    engine = Simulation(cluster, jobs, policy).run([recorder])
     done = completions(jobs, recorder.segments())
     told = [made for _, made in recorder.decisions if isinstance(made, Promise)]
     for made in told:
@@ -380,7 +388,7 @@ def test_what_a_tenant_does_not_use_goes_to_the_others() -> None:
     engine = Engine(on, make_policy("rolling", PolicyContext(on), {}), keeps_memory=False)
 
     def greedy(tenant: str, arrival: int) -> Job:
-        return job(
+        return make_job(
             on,
             f"of-{tenant}",
             worker_amounts={"gpu": 1000},

@@ -43,7 +43,7 @@ from tests.support.bag_cases import random_bag_world as world_of_bags
 from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver, random_world
-from tests.support.workloads import faster_together, job
+from tests.support.workloads import faster_together, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 SHARES = (
@@ -59,9 +59,9 @@ SHARES = (
 def lasting(seed: int, *, incidents: bool = False) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return a world whose jobs last several slots, most of which lose a part of one by a move."""
     rng = np.random.default_rng(seed)
-    on, jobs, happened = random_world(seed, incidents=incidents)
+    cluster, jobs, happened = random_world(seed, incidents=incidents)
 
-    def utility(one: Job) -> Utility:
+    def utility(job: Job) -> Utility:
         value, slots = float(rng.uniform(1, 100)), float(rng.integers(2, 25))
         if rng.random() < 0.5:
             return Deadline(value, slots)
@@ -69,20 +69,20 @@ def lasting(seed: int, *, incidents: bool = False) -> tuple[Cluster, list[Job], 
 
     jobs = [
         replace(
-            one,
-            epochs=one.epochs * int(rng.integers(1, 12)),
-            utility=utility(one),
+            job,
+            epochs=job.epochs * int(rng.integers(1, 12)),
+            utility=utility(job),
             restart=SHARES[int(rng.integers(len(SHARES)))] if rng.random() < 0.9 else Fraction(0),
         )
-        for one in jobs
+        for job in jobs
     ]
     if rng.random() < 0.4:
         jobs = faster_together(jobs, rng)
-    return replace(on, restart_first=bool(rng.random() < 0.3)), jobs, happened
+    return replace(cluster, restart_first=bool(rng.random() < 0.3)), jobs, happened
 
 
-def rolling(on: Cluster, **parameters: object) -> RollingPolicy:
-    policy = make_policy("rolling", PolicyContext(on), parameters)
+def rolling(cluster: Cluster, **parameters: object) -> RollingPolicy:
+    policy = make_policy("rolling", PolicyContext(cluster), parameters)
     assert isinstance(policy, RollingPolicy)
     return policy
 
@@ -207,7 +207,7 @@ def slots(engine: Engine, jobs: Sequence[Job]) -> list[object]:
     before: dict[str, object] = {}
     for slot in range(400):
         made += engine.handle(SlotBegan(slot))
-        arriving = tuple(one for one in jobs if one.arrival == slot)
+        arriving = tuple(job for job in jobs if job.arrival == slot)
         if arriving:
             made += engine.handle(JobsArrived(slot + 1, arriving))
         gained = {}
@@ -240,7 +240,7 @@ def test_jobs_that_come_while_slots_are_under_way_break_no_promise(seed: int, st
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_promises_are_kept_beside_bags(seed: int) -> None:
-    on, jobs, _ = world_of_bags(seed)
+    cluster, jobs, _ = world_of_bags(seed)
     rng = np.random.default_rng(seed)
     jobs = [
         one
@@ -251,12 +251,12 @@ def test_promises_are_kept_beside_bags(seed: int) -> None:
             utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(3, 25))),
             restart=SHARES[int(rng.integers(len(SHARES)))],
         )
-        for one in with_training(on, jobs, seed)
+        for one in with_training(cluster, jobs, seed)
     ]
-    policy = rolling(on)
-    recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy, seed=seed % 997).run([recorder, Auditor(on, jobs)])
-    names = {one.name for one in jobs if one.bag is None}
+    policy = rolling(cluster)
+    recorder = Recorder(cluster, jobs, policy)
+    Simulation(cluster, jobs, policy, seed=seed % 997).run([recorder, Auditor(cluster, jobs)])
+    names = {job.name for job in jobs if job.bag is None}
     told_of = [
         (slot, made)
         for slot, made in recorder.decisions
@@ -272,18 +272,18 @@ def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
     shares = {"a": int(rng.integers(1, 6)), "b": int(rng.integers(1, 6))}
     common = int(rng.integers(0, 3))
     total = sum(shares.values()) + common
-    on = build_cluster(
+    cluster = build_cluster(
         slot_seconds=Fraction(600),
         horizon=20,
-        servers=[(f"gpu-{at}", Role.WORKER, {"gpu": 1000}) for at in range(total)],
+        servers=[(f"gpu-{index}", Role.WORKER, {"gpu": 1000}) for index in range(total)],
         dimensions={"gpu": Dimension.COUNT},
         tenants=[Tenant(name, {"gpu": 1000 * many}) for name, many in shares.items()],
     )
     jobs = [
         replace(
-            job(
-                on,
-                f"job-{at}",
+            make_job(
+                cluster,
+                f"job-{index}",
                 worker_amounts={"gpu": 1000},
                 ps_amounts=None,
                 arrival=int(rng.integers(8)),
@@ -294,9 +294,9 @@ def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
             ),
             restart=SHARES[int(rng.integers(len(SHARES)))],
         )
-        for at in range(int(rng.integers(2, 14)))
+        for index in range(int(rng.integers(2, 14)))
     ]
-    policy = rolling(on)
+    policy = rolling(cluster)
 
     def watch(engine: Engine, slot: int) -> None:
         over = 0
@@ -309,8 +309,8 @@ def test_what_stays_is_within_the_shares_of_tenants(seed: int) -> None:
             over += max(0, held - shares.get(tenant or "", 0))
         assert over <= common, slot
 
-    recorder = Recorder(on, jobs, policy)
-    Simulation(on, jobs, policy).run([recorder, SlotObserver(watch)])
+    recorder = Recorder(cluster, jobs, policy)
+    Simulation(cluster, jobs, policy).run([recorder, SlotObserver(watch)])
     kept(recorder.decisions, recorder.completions)
 
 

@@ -79,7 +79,7 @@ class Case:
         commands = self.engine.handle(JobsArrived(slot, (job,)))
         assert not commits(commands)
         self.order.append(job.name)
-        counts = [job.most_workers] if self.rigid else job.worker_counts.tolist()
+        counts = [job.max_workers] if self.rigid else job.worker_counts.tolist()
         self.loops.jobs[job.name] = Asked(
             job.name, self.tenants.index(str(job.tenant)), slot, job.required, counts,
             round(job.utility.values(np.array([1]))[0] * MICRO),
@@ -103,9 +103,9 @@ class Case:
         self.seen["passed over"] = sum(job.passed_over for job in self.loops.jobs.values())
 
     def begin(self, slot: int) -> dict[str, Commit]:
-        found = commits(self.engine.handle(SlotBegan(slot)))
+        result = commits(self.engine.handle(SlotBegan(slot)))
         chosen = {}
-        for name, commit in found.items():
+        for name, commit in result.items():
             plan = commit.schedule
             on = [0] * len(self.loops.units)
             for at, server, workers, _ in plan.rows():
@@ -114,11 +114,11 @@ class Case:
             chosen[name] = Planned(plan.start, plan.completion + 1, on, -1)
             assert len(plan) == (plan.completion + 1 - plan.start) * sum(n > 0 for n in on)
         payoffs = self.loops.begin_slot(slot, chosen)
-        assert payoffs.keys() == found.keys()
-        for name, commit in found.items():
+        assert payoffs.keys() == result.keys()
+        for name, commit in result.items():
             assert round(commit.payoff * MICRO) == payoffs[name]
         assert sorted(self.engine.running) == sorted(self.loops.running(slot))
-        return found
+        return result
 
     def end(self, slot: int) -> None:
         progress = {}

@@ -40,7 +40,7 @@ def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
         for done in range(step, step + steps):
             shares = [order.share(done, rank, workers) for rank in range(workers)]
             parts = [part for share in shares for part in share if part.weight]
-            seen[done] = Counter(int(one) for part in parts for one in part.samples)
+            seen[done] = Counter(int(sample) for part in parts for sample in part.samples)
             assert sum(part.weight for part in parts) == pytest.approx(1.0, rel=1e-12)
             assert [part.number for part in parts] == list(range(len(parts)))
             assert all(len(share) >= 1 and len(part.samples) for share in shares for part in share)

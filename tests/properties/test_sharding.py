@@ -23,7 +23,7 @@ def test_servers_have_every_element_once_and_differ_by_one(sizes: list[int], ser
         return
     line = [(name, element) for name, size in layout.sizes for element in range(size)]
     dealt = [
-        [(one.name, element) for one in pieces for element in range(one.start, one.stop)]
+        [(piece.name, element) for piece in pieces for element in range(piece.start, piece.stop)]
         for pieces in (layout.pieces(server, servers) for server in range(servers))
     ]
     assert [one for part in dealt for one in part] == line

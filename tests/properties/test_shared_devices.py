@@ -21,7 +21,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample
 from tests.support.policy_runs import SlotObserver
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 DEVICES = 3
 SHARES = (50, 100, 200, 250, 300, 400, 500, 600, 700, 1000, 1500)
@@ -66,25 +66,28 @@ def test_the_local_executor_starts_processes_whose_parts_add_up_to_its_devices(s
 
 
 def test_three_workers_that_cannot_share_two_devices_never_fit() -> None:
-    on = cluster(0, 0, both=1, gpus=2)
+    cluster = make_cluster(0, 0, both=1, gpus=2)
     workers: dict[str, Any] = {"chunks": 3, "worker_range": (3, 3), "ps": None}
-    gang = job(on, worker_amounts={"gpu": 600, "cpu": 1000}, **workers)
-    refusal = never_fits(gang, on)
+    gang = make_job(cluster, worker_amounts={"gpu": 600, "cpu": 1000}, **workers)
+    refusal = never_fits(gang, cluster)
     assert refusal is not None
     assert refusal.message == "needs room for 3 workers, the empty cluster has room for 2"
-    assert never_fits(job(on, worker_amounts={"gpu": 500, "cpu": 1000}, **workers), on) is None
+    assert (
+        never_fits(make_job(cluster, worker_amounts={"gpu": 500, "cpu": 1000}, **workers), cluster)
+        is None
+    )
 
 
 @pytest.mark.parametrize("policy", ["fifo", "drf", "oasis", "rolling"])
 def test_policies_run_no_more_shares_than_devices_hold(policy: str) -> None:
-    on = cluster(0, 0, both=2, gpus=2, horizon=60)
+    cluster = make_cluster(0, 0, both=2, gpus=2, horizon=60)
     rng = np.random.default_rng(1)
     jobs = []
     for number in range(16):
         amounts = {"gpu": int(rng.choice((300, 500, 600, 700, 1000))), "cpu": 1000}
         jobs.append(
-            job(
-                on,
+            make_job(
+                cluster,
                 f"job-{number}",
                 arrival=int(rng.integers(3)),
                 chunks=1,
@@ -97,11 +100,11 @@ def test_policies_run_no_more_shares_than_devices_hold(policy: str) -> None:
 
     def watch(engine: Engine, slot: int) -> None:
         del slot
-        parts = dict.fromkeys(range(on.servers), 0)
-        larger = dict.fromkeys(range(on.servers), 0)
+        parts = dict.fromkeys(range(cluster.servers), 0)
+        larger = dict.fromkeys(range(cluster.servers), 0)
         for name, placement in engine.running.items():
             ran.add(name)
-            share = int(engine.jobs[name].job.worker[on.column["gpu"]])
+            share = int(engine.jobs[name].job.worker[cluster.column["gpu"]])
             assert share in PARTS
             for server, workers in zip(placement.servers, placement.workers, strict=True):
                 parts[server] += workers * share
@@ -109,7 +112,7 @@ def test_policies_run_no_more_shares_than_devices_hold(policy: str) -> None:
         assert max(parts.values()) <= 2 * MILLI
         assert max(larger.values()) <= 2
 
-    Simulation(on, jobs, make_policy(policy, PolicyContext(on, jobs), {})).run(
+    Simulation(cluster, jobs, make_policy(policy, PolicyContext(cluster, jobs), {})).run(
         [SlotObserver(watch)]
     )
     assert len(ran) == len(jobs)

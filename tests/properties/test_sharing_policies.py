@@ -32,10 +32,10 @@ TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"work
 CLUSTER = shared_cluster(4, TENANTS)
 
 
-def free_running(on: Cluster, name: str, tenant: str, arrival: int = 0, **changes: Any) -> Job:
+def free_running(cluster: Cluster, name: str, tenant: str, arrival: int = 0, **changes: Any) -> Job:
     """Return an all-reduce job, which needs workers alone."""
     none = {"ps": None, "gradient": None, "internal_bandwidth": None}
-    return shared_job(on, name, tenant, arrival, **(none | changes))
+    return shared_job(cluster, name, tenant, arrival, **(none | changes))
 
 
 @settings(max_examples=example_count(20), deadline=None, derandomize=True)
@@ -78,11 +78,11 @@ def test_gandiva_fair_s_long_run_shares_are_the_tickets(
             on,
             f"{name}{number}",
             name,
-            chunks=min(widths[3 * at + number], total),
-            workers={"min": min(widths[3 * at + number], total)},
+            chunks=min(widths[3 * index + number], total),
+            workers={"min": min(widths[3 * index + number], total)},
             epochs=500,
         )
-        for at, name in enumerate("abc")
+        for index, name in enumerate("abc")
         for number in range(3)
     ]
     notes = DecisionRecorder()

@@ -49,13 +49,13 @@ class PriceReader(Observer):
     def _read(self, engine: Engine) -> None:
         before = engine.session.dump_state(), engine.state_digest()
         for slots in self.rng.integers(1, 6, 2).tolist():
-            found = prices(engine, CALENDAR, "policy", slots)
-            self.read += len(found.slots)
+            result = prices(engine, CALENDAR, "policy", slots)
+            self.read += len(result.slots)
             if not engine.open_jobs:  # the engine may skip slots
                 later = engine.slot + int(self.rng.integers(0, 2 * engine.cluster.horizon))
-                found = prices(engine, CALENDAR, "policy", slots, later)
-                assert [row.slot for row in found.slots] == [
-                    *range(later, later + len(found.slots))
+                result = prices(engine, CALENDAR, "policy", slots, later)
+                assert [row.slot for row in result.slots] == [
+                    *range(later, later + len(result.slots))
                 ]
             assert (engine.session.dump_state(), engine.state_digest()) == before
 
@@ -63,8 +63,8 @@ class PriceReader(Observer):
 def test_every_policy_that_posts_prices_is_tested() -> None:
     posting = set()
     for name in policy_names():
-        on, jobs, _ = build_world(name, 0)
-        if as_priced_policy(build_policy(name, on, jobs, 0)) is not None:
+        cluster, jobs, _ = build_world(name, 0)
+        if as_priced_policy(build_policy(name, cluster, jobs, 0)) is not None:
             posting.add(name)
     assert posting == {name for name, _ in CASES}
 
@@ -72,12 +72,12 @@ def test_every_policy_that_posts_prices_is_tested() -> None:
 @pytest.mark.parametrize("seed", sample(range(3)))
 @pytest.mark.parametrize(("name", "settings"), CASES)
 def test_reading_prices_changes_nothing(name: str, settings: Mapping[str, Any], seed: int) -> None:
-    on, jobs, incidents = build_world(name, seed)
+    cluster, jobs, incidents = build_world(name, seed)
 
     def decisions(*observers: Observer) -> str:
         hasher = CommandHasher()
-        policy: Policy = make_policy(name, PolicyContext(on, jobs, None, seed), settings)
-        Simulation(on, jobs, policy, incidents=incidents, seed=seed).run([hasher, *observers])
+        policy: Policy = make_policy(name, PolicyContext(cluster, jobs, None, seed), settings)
+        Simulation(cluster, jobs, policy, incidents=incidents, seed=seed).run([hasher, *observers])
         return hasher.hash.hexdigest()
 
     reader = PriceReader(seed)

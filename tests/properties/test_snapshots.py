@@ -128,10 +128,10 @@ def test_another_process_decides_on_as_this_one_would() -> None:
         orders.append((policy, seed, json.dumps(snapshot(engine))))
         for event in events[half:]:
             engine.handle(event)
-        expected.append(([told(each) for each in commands[half:]], engine.state_digest()))
+        expected.append(([told(command) for command in commands[half:]], engine.state_digest()))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        found = pool.map(_go_on, orders)
-    for (policy, _, _), there, here in zip(orders, found, expected, strict=True):
+        result = pool.map(_go_on, orders)
+    for (policy, _, _), there, here in zip(orders, result, expected, strict=True):
         assert there == here, policy
 
 
@@ -203,11 +203,11 @@ def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) ->
 
 @pytest.mark.parametrize("seed", sample(range(6)))
 def test_planners_with_faults_survive_restarts(seed: int) -> None:
-    on, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = world(seed)
     for made in (EarliestPlanner, lambda: RandomPolicy(seed)):
-        auditor = Auditor(on, jobs)
-        done = Simulation(on, jobs, made(), until=60, incidents=incidents).run([auditor])
-        engine = Engine(on, made(), until=60)
+        auditor = Auditor(cluster, jobs)
+        done = Simulation(cluster, jobs, made(), until=60, incidents=incidents).run([auditor])
+        engine = Engine(cluster, made(), until=60)
         for event in auditor.events:
             engine = restore(json.loads(json.dumps(snapshot(engine))), made())
             engine.handle(event)

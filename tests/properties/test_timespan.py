@@ -25,8 +25,10 @@ POLICIES = [name for name in policy_names() if name != "optimum"]
 SLOTS = 200
 
 
-def engine_of(policy: str, on: Cluster, until: int | None = None) -> Engine:
-    return Engine(on, make_policy(policy, PolicyContext(on, until=until), {}), until=until)
+def engine_of(policy: str, cluster: Cluster, until: int | None = None) -> Engine:
+    return Engine(
+        cluster, make_policy(policy, PolicyContext(cluster, until=until), {}), until=until
+    )
 
 
 def arriving(jobs: Sequence[Job]) -> dict[int, tuple[Job, ...]]:
@@ -75,13 +77,13 @@ def drive(engine: Engine, jobs: Sequence[Job], changes: dict[int, int | None]) -
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", sample(range(3)))
 def test_nothing_runs_past_an_end_that_is_set_moved_and_removed(policy: str, seed: int) -> None:
-    on, jobs, _ = build_world(policy, seed)
-    engine = engine_of(policy, on)
+    cluster, jobs, _ = build_world(policy, seed)
+    engine = engine_of(policy, cluster)
     lines = drive(engine, jobs, {3: 9, 5: 6, 12: None})
     left = list(engine.open_jobs.values())
     # Jobs that waited for the end to be moved have gone on since.
     assert not [record for record in left if record.status is not Status.QUEUED]
-    again = engine_of(policy, on)
+    again = engine_of(policy, cluster)
     for line in lines:
         again.apply(parse_entry(line, again.cluster))
     assert again.state_digest() == engine.state_digest()
@@ -90,8 +92,8 @@ def test_nothing_runs_past_an_end_that_is_set_moved_and_removed(policy: str, see
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_clone_knows_the_end(policy: str) -> None:
-    on, _, _ = build_world(policy, 1)
-    engine = engine_of(policy, on)
+    cluster, _, _ = build_world(policy, 1)
+    engine = engine_of(policy, cluster)
     engine.handle(TimespanChanged(0, 4))
     twin = clone(engine)
     assert twin.until == twin.view.until == 4
@@ -101,13 +103,13 @@ def test_a_clone_knows_the_end(policy: str) -> None:
 @pytest.mark.parametrize("seed", sample(range(3)))
 def test_an_end_that_is_set_at_once_is_one_that_was_known(policy: str, seed: int) -> None:
     """Set before the first job, it changes what an end from the beginning changes."""
-    on, jobs, _ = build_world(policy, seed)
-    known, told = engine_of(policy, on, 8), engine_of(policy, on)
+    cluster, jobs, _ = build_world(policy, seed)
+    known, told = engine_of(policy, cluster, 8), engine_of(policy, cluster)
     first = drive(known, jobs, {})
     later = drive(told, jobs, {0: 8})
 
     def decisions(lines: list[str]) -> list[str]:
-        entries = [parse_entry(line, on) for line in lines]
+        entries = [parse_entry(line, cluster) for line in lines]
         kept = [entry for entry in entries if not isinstance(entry.event, TimespanChanged)]
         return [repr((entry.event, entry.consultations)) for entry in kept]
 

@@ -107,8 +107,8 @@ def is_accepted(engine: Engine, name: str) -> bool:
     return final or record.plans > 0 or record.started is not None
 
 
-def resolve_jobs(on: Cluster, entries: Entries) -> list[Job]:
-    return [JobSpec.model_validate(entry).resolve(on) for entry in entries]
+def resolve_jobs(cluster: Cluster, entries: Entries) -> list[Job]:
+    return [JobSpec.model_validate(entry).resolve(cluster) for entry in entries]
 
 
 def refused_positions(engine: Engine, entries: Entries) -> list[int]:
@@ -119,7 +119,9 @@ def refused_positions(engine: Engine, entries: Entries) -> list[int]:
 def positions_by_status(engine: Engine, entries: Entries, status: Status) -> list[int]:
     """Return the positions of jobs with a final status."""
     return [
-        at for at, entry in enumerate(entries) if engine.jobs[str(entry["name"])].status is status
+        index
+        for index, entry in enumerate(entries)
+        if engine.jobs[str(entry["name"])].status is status
     ]
 
 
@@ -152,14 +154,14 @@ def random_tight_servers(rng: np.random.Generator) -> Cluster:
         "horizon": 10,
         "servers": [
             {
-                "name": f"server-{at}",
+                "name": f"server-{index}",
                 "capacity": {
                     "gpu": int(rng.integers(1, 5)),
                     "cpu": int(rng.integers(2, 9)),
                     "memory": f"{int(rng.integers(8, 33))}GiB",
                 },
             }
-            for at in range(int(rng.integers(2, 4)))
+            for index in range(int(rng.integers(2, 4)))
         ],
     }
     return ClusterSpec.model_validate(document).resolve()

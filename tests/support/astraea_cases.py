@@ -83,7 +83,9 @@ def example_cluster(horizon: int = 16) -> Cluster:
     return shared_cluster(servers, EXAMPLE["cluster"]["tenants"], horizon=horizon)
 
 
-def shared_job(on: Cluster, name: str, tenant: str | None, arrival: int = 0, **changes: Any) -> Job:
+def shared_job(
+    cluster: Cluster, name: str, tenant: str | None, arrival: int = 0, **changes: Any
+) -> Job:
     """Return a job whose mini-batches take one slot co-located, and two slots spread."""
     record = {
         "name": name,
@@ -98,15 +100,15 @@ def shared_job(on: Cluster, name: str, tenant: str | None, arrival: int = 0, **c
         "internal_bandwidth": "unlimited",
         "utility": {"kind": "linear", "value": 100, "slope": -2},
     }
-    return JobSpec.model_validate(record | changes).resolve(on)
+    return JobSpec.model_validate(record | changes).resolve(cluster)
 
 
-def example_jobs(on: Cluster) -> list[Job]:
+def example_jobs(cluster: Cluster) -> list[Job]:
     """Return the four jobs of the example."""
     names = ("name", "tenant", "arrival")
     return [
         shared_job(
-            on,
+            cluster,
             row["name"],
             row["tenant"],
             row["arrival"],
@@ -116,10 +118,10 @@ def example_jobs(on: Cluster) -> list[Job]:
     ]
 
 
-def random_jobs(on: Cluster, count: int, seed: int, latest: int = 6) -> list[Job]:
+def random_jobs(cluster: Cluster, count: int, seed: int, latest: int = 6) -> list[Job]:
     """Return small jobs of all kinds for a cluster's tenants, most for the first tenants."""
     rng = np.random.default_rng(seed)
-    tenants = [tenant.name for tenant in on.tenants]
+    tenants = [tenant.name for tenant in cluster.tenants]
     jobs = []
     for number in range(count):
         changes: dict[str, Any] = {
@@ -136,12 +138,12 @@ def random_jobs(on: Cluster, count: int, seed: int, latest: int = 6) -> list[Job
             changes["ps"] = None
         tenant = tenants[int(len(tenants) * rng.random() ** 2)] if tenants else None
         arrival = int(rng.integers(latest + 1))
-        jobs.append(shared_job(on, f"j{number:03}", tenant, arrival, **changes))
+        jobs.append(shared_job(cluster, f"j{number:03}", tenant, arrival, **changes))
     return jobs
 
 
 def simulate(
-    on: Cluster,
+    cluster: Cluster,
     jobs: Sequence[Job],
     policy: str,
     settings: Mapping[str, Any] | None = None,
@@ -153,11 +155,11 @@ def simulate(
     known: bool = True,
 ) -> Engine:
     """Run jobs under a policy."""
-    context = PolicyContext(on, known_jobs=jobs if known else None, until=until)
+    context = PolicyContext(cluster, known_jobs=jobs if known else None, until=until)
     made = make_policy(policy, context, dict(settings or {}))
     for observer in observers:
         if isinstance(observer, DecisionRecorder):
             observer.policy = made
     execution = execution or ExactExecution()
-    simulation = Simulation(on, jobs, made, until, execution, incidents)
+    simulation = Simulation(cluster, jobs, made, until, execution, incidents)
     return simulation.run(observers)

@@ -23,12 +23,12 @@ def prepare(context: BrowserContext) -> None:
 
 def objections(page: Page, where: str) -> list[str]:
     """Return what axe-core objects to, a line an element."""
-    found = page.evaluate(
+    result = page.evaluate(
         "(tags) => axe.run(document, {runOnly: {type: 'tag', values: tags}})", TAGS
     )
-    assert len(found["passes"]) > 5, "axe-core looked at nothing"
+    assert len(result["passes"]) > 5, "axe-core looked at nothing"
     return [
-        f"{where}: {one['id']} ({one['impact']}) {node['target']}: {node['html'][:200]}"
-        for one in found["violations"]
-        for node in one["nodes"]
+        f"{where}: {violation['id']} ({violation['impact']}) {node['target']}: {node['html'][:200]}"
+        for violation in result["violations"]
+        for node in violation["nodes"]
     ]

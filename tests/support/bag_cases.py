@@ -15,7 +15,7 @@ from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job, build_bag_job
 from shadowprice.core.utility import Constant, Sigmoid, Utility
 from shadowprice.simulator.driver import Incident
-from tests.support.workloads import job
+from tests.support.workloads import make_job
 
 SLOT = 60.0
 
@@ -44,13 +44,13 @@ def place_cluster(
     return build_cluster(
         slot_seconds=Fraction(60),
         horizon=horizon,
-        servers=[(f"gpu-{at}", role, {"gpu": each * 1000}) for at in range(servers)],
+        servers=[(f"gpu-{index}", role, {"gpu": each * 1000}) for index in range(servers)],
         dimensions={"gpu": Dimension.COUNT},
     )
 
 
 def build_bag(
-    on: Cluster,
+    cluster: Cluster,
     *groups: BagTaskGroup,
     name: str = "bag",
     arrival: int = 0,
@@ -63,7 +63,7 @@ def build_bag(
         name=name,
         arrival=arrival,
         bag=Bag(groups or (pareto(4, 2.0, 0.5),), deadline, miss_probability, SLOT),
-        worker=on.demand({"gpu": 1000}),
+        worker=cluster.demand({"gpu": 1000}),
         utility=utility or Constant(1000.0),
     )
 
@@ -107,13 +107,13 @@ def random_bag_world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     on = place_cluster(int(rng.integers(1, 5)), int(rng.integers(1, 5)), horizon=12)
     room = int(on.capacity.sum()) // 1000
     jobs: list[Job] = []
-    for at in range(int(rng.integers(1, 8))):
+    for index in range(int(rng.integers(1, 8))):
         arrival = int(rng.integers(0, 8))
         if rng.random() < 0.3:
             jobs.append(
-                job(
+                make_job(
                     on,
-                    f"train-{at}",
+                    f"train-{index}",
                     arrival=arrival,
                     epochs=1,
                     chunks=min(room, 3),
@@ -130,7 +130,7 @@ def random_bag_world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
         one = build_bag(
             on,
             *groups,
-            name=f"bag-{at}",
+            name=f"bag-{index}",
             arrival=arrival,
             deadline=float(rng.uniform(1.5, 9)),
             miss_probability=float(rng.choice([0.5, 0.2, 0.05])),
@@ -144,14 +144,14 @@ def random_bag_world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
         incidents.append(ServerLost(slot, on.names[server]))
         incidents.append(ServerBack(slot + int(rng.integers(1, 6)), on.names[server]))
     incidents += [
-        JobCancelled(one.arrival + int(rng.integers(0, 4)), one.name)
-        for one in jobs
+        JobCancelled(job.arrival + int(rng.integers(0, 4)), job.name)
+        for job in jobs
         if rng.random() < 0.1
     ]
     incidents = [
         event
         for event in incidents
         if not isinstance(event, JobCancelled)
-        or event.slot > next(one.arrival for one in jobs if one.name == event.job)
+        or event.slot > next(job.arrival for job in jobs if job.name == event.job)
     ]
     return on, jobs, incidents

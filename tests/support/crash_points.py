@@ -144,13 +144,13 @@ class CrashPoints:
         if self.points % self.every:
             return
         where = f"{self.points} ({name})"
-        found = self._read_back()
+        result = self._read_back()
         self.looked += 1
         if self._early is not None and (name == "committed" or self._early):
-            self._early.append((where, found))
+            self._early.append((where, result))
         else:
-            self._compare(where, found)
-        met = _digest(found, self._outside())
+            self._compare(where, result)
+        met = _digest(result, self._outside())
         if met not in self._met:
             self._met.add(met)
             self._go_on_killed(where)
@@ -159,11 +159,13 @@ class CrashPoints:
         """Return the state outside the store that survives a crash: the world and the clients."""
         world, hour = self.hour.world, self.hour
         processes = [
-            (one.key, one.phase.value, one.stop_at, one.command, one.ended)
-            for one in world.processes.values()
+            (process.key, process.phase.value, process.stop_at, process.command, process.ended)
+            for process in world.processes.values()
         ]
         kept = sorted(map(str, world.forgotten)), sorted(world.kept), world.fences, world.done
-        told = {name: (one.view.stored(), one.cancelled) for name, one in hour.answers.items()}
+        told = {
+            name: (answer.view.stored(), answer.cancelled) for name, answer in hour.answers.items()
+        }
         return [hour.clock.at, processes, kept, told, hour.asked]
 
     def _copied(self) -> Path:

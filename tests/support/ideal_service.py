@@ -64,8 +64,8 @@ def run_declared(
             continue
         _, job = waiting.pop(0)
         stated = {key: value for key, value in job.items() if key not in {"run", "arrival"}}
-        found = read_submissions([stated], given, tenant=None, runs=False)
-        truth.commit([SubmitJobs(found, at_once=True)])
+        result = read_submissions([stated], given, tenant=None, runs=False)
+        truth.commit([SubmitJobs(result, at_once=True)])
         name = str(job["name"])
         lived[name] = LiveJobResult(
             {"name": name}, (clock.wall() - truth.calendar.origin) / SECOND, ()

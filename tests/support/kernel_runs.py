@@ -44,14 +44,14 @@ def _policies() -> Iterator[tuple[str, Any]]:
     yield "optimum", run_policy("optimum", 5, {}, incidents=False, until=12).state_digest()
     jobs_of_two_rates = {
         "rolling of two rates": ("rolling", {}),
-        **{f"pdors {one}": ("pdors", {"placement": one}) for one in PLACEMENTS},
+        **{f"pdors {placement}": ("pdors", {"placement": placement}) for placement in PLACEMENTS},
     }
     for said, (name, settings) in jobs_of_two_rates.items():
         runs = []
         for seed in range(6):
             rng = np.random.default_rng(seed)
             on = random_pool(rng, horizon=6)
-            jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=2) for at in range(5)]
+            jobs = [random_two_rate_job(on, rng, f"job-{index}", latest=2) for index in range(5)]
             runs.append(_run(name, on, jobs, settings))
         yield said, runs
 
@@ -64,14 +64,14 @@ def _staying() -> list[str]:
     from shadowprice.core.utility import Deadline
     from tests.support.policy_runs import random_world
 
-    found = []
+    results = []
     for seed in (1, 2):
-        on, jobs, _ = random_world(seed, incidents=False)
+        cluster, jobs, _ = random_world(seed, incidents=False)
         lasting = [
-            replace(one, restart=Fraction(1, 4), utility=Deadline(50.0, 12.0)) for one in jobs
+            replace(job, restart=Fraction(1, 4), utility=Deadline(50.0, 12.0)) for job in jobs
         ]
-        found.append(_run("rolling", on, lasting, {}))
-    return found
+        results.append(_run("rolling", cluster, lasting, {}))
+    return results
 
 
 def _tenants() -> Iterator[tuple[str, Any]]:
@@ -98,7 +98,7 @@ def _bags() -> Iterator[tuple[str, Any]]:
 
     on = place_cluster(2, 4)
     groups = pareto(4, 2.0, 0.5), exponential(2, 1.0)
-    jobs = [build_bag(on, groups[at], name=f"bag-{at}", arrival=at) for at in range(2)]
+    jobs = [build_bag(on, groups[index], name=f"bag-{index}", arrival=index) for index in range(2)]
     yield "bags", _run("oasis", on, jobs, {})
 
 
@@ -128,8 +128,8 @@ def _cloning() -> Iterator[tuple[str, Any]]:
         (problem, SolveMethod.EXACT, DeadlineConstraint.EXACT),
         (relaxed, SolveMethod.SUBGRADIENT, DeadlineConstraint.RELAXED),
     ):
-        found = solve(one, method, constraint)
-        yield f"cloning {method.value}", np.asarray(found.copies).tolist()
+        solution = solve(one, method, constraint)
+        yield f"cloning {method.value}", np.asarray(solution.copies).tolist()
     copies = np.full(6, 2)
     yield "cloning simulate", simulate(problem, copies, trials=50, seed=1).misses
     jobs = poisson_jobs(groups, machines=6, load=0.9, jobs=8, seed=2)
@@ -143,25 +143,25 @@ def _search() -> Iterator[tuple[str, Any]]:
 
     for seed in range(12):
         cost, gain, required, utility = random_instance(np.random.default_rng([2, seed]), 12, 5)
-        found = best_schedule(cost, gain, required, utility)
-        yield f"search {seed}", [found.completion, found.choice.tolist()]
+        result = best_schedule(cost, gain, required, utility)
+        yield f"search {seed}", [result.completion, result.choice.tolist()]
 
 
 def _priced() -> Iterator[tuple[str, Any]]:
     from shadowprice.certificate.relaxation import Relaxation
-    from tests.support.workloads import cluster, random_job
+    from tests.support.workloads import make_cluster, random_job
 
     for seed in range(4):
         rng = np.random.default_rng([5, seed])
-        on = cluster(2, 1, gpus=3, horizon=6)
-        jobs = [random_job(on, rng, f"job-{at}", latest=2) for at in range(5)]
-        relaxation = Relaxation(on, jobs, 8)
+        cluster = make_cluster(2, 1, gpus=3, horizon=6)
+        jobs = [random_job(cluster, rng, f"job-{index}", latest=2) for index in range(5)]
+        relaxation = Relaxation(cluster, jobs, 8)
         priced = relaxation.price_all(np.arange(5), rng.uniform(0, 5, relaxation.shape))
         yield f"priced {seed}", (priced.use > 0).tolist()
 
 
 def _rooms() -> Iterator[tuple[str, Any]]:
-    from shadowprice.kernels.slots.rooms import room_costs, stand_in_slots, take_off
+    from shadowprice.kernels.slots.rooms import choice_costs, choose_servers, subtract_entries
 
     for seed in range(6):
         rng = np.random.default_rng([4, seed])
@@ -169,13 +169,13 @@ def _rooms() -> Iterator[tuple[str, Any]]:
         pools, (worker, ps) = (np.arange(3), np.arange(3, 5)), rng.integers(1, 4, (2, 2))
         workers, servers = np.array([1, 2, 4]), rng.integers(0, 3, 3)
         asked = free, 1, pools[0], worker, np.ones(5), pools[1], ps, np.ones(5), workers, servers
-        cost = room_costs(*asked)
+        cost = choice_costs(*asked)
         # The choice with the most workers that fits in each slot, -1 if none fits.
         choice = np.isfinite(cost).cumsum(axis=1).argmax(axis=1)
         choice[np.isinf(cost).all(axis=1)] = -1
         placed = free, 1, pools[0], worker, pools[1], ps, workers, servers, choice
-        entries = stand_in_slots(*placed)
-        taken = take_off(free, entries, worker, ps, 1)
+        entries = choose_servers(*placed)
+        taken = subtract_entries(free, entries, worker, ps, 1)
         yield f"rooms {seed}", [np.isfinite(cost).tolist(), entries.tolist(), taken, free.tolist()]
 
 
@@ -208,10 +208,10 @@ def main() -> None:
 
     seen: set[str] = set()
     jit.kernel = jit.inlined = jit.allocation_free = _recorded(seen)  # before any kernel is defined
-    found = results()
+    result = results()
     root = Path(jit.__file__).parent
     files = sorted(Path(name).relative_to(root).as_posix() for name in seen)
-    print(json.dumps({"results": found, "files": files}))
+    print(json.dumps({"results": result, "files": files}))
 
 
 if __name__ == "__main__":

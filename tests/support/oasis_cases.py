@@ -16,7 +16,7 @@ from shadowprice.policies.oasis.policy import server_pools
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import PriceConstants, PricePool
 from tests.oracles.oasis import Side
-from tests.support.workloads import cluster, random_job
+from tests.support.workloads import make_cluster, random_job
 
 
 @dataclass(frozen=True)
@@ -69,43 +69,45 @@ class Market:
             ),
         )
 
-    def on_cluster(self, on: Cluster, extra: int = 0) -> Market:
+    def on_cluster(self, cluster: Cluster, extra: int = 0) -> Market:
         """Return the market with the same reservations on a larger cluster.
 
         ``extra`` servers come last in ``on``; the others keep their rows.
         """
-        ledger = Ledger(on, on.horizon, self.ledger.start)
+        ledger = Ledger(cluster, cluster.horizon, self.ledger.start)
         rows = self.on.servers
-        assert on.servers == rows + extra
+        assert cluster.servers == rows + extra
         ledger.used[:, :rows] = self.ledger.used
         ledger.versions[:] += 1
-        return replace(self, on=on, ledger=ledger)
+        return replace(self, on=cluster, ledger=ledger)
 
 
 def random_market(rng: np.random.Generator, horizon: int) -> Market:
     """Return a cluster with random reservations, and sometimes a lost server."""
-    on = cluster(
+    cluster = make_cluster(
         int(rng.integers(1, 4)),
         int(rng.integers(1, 3)),
         int(rng.choice([0, 0, 2, 3])),
         gpus=int(rng.integers(1, 5)),
         horizon=horizon,
     )
-    ledger = Ledger(on, horizon)
+    ledger = Ledger(cluster, horizon)
     ledger.advance(int(rng.integers(0, 3)))
     crowded = rng.random()
     for slot in range(ledger.start, ledger.end):
-        for server in range(on.servers):
+        for server in range(cluster.servers):
             if rng.random() < crowded:
-                share = rng.random(len(on.resources)) * rng.choice([0.3, 1.0])
-                held = np.where(on.capacity[server] < 2**62, on.capacity[server] * share, 0)
+                share = rng.random(len(cluster.resources)) * rng.choice([0.3, 1.0])
+                held = np.where(
+                    cluster.capacity[server] < 2**62, cluster.capacity[server] * share, 0
+                )
                 plan = Schedule.of([(slot, server, 1, 0)])
                 ledger.reserve(f"{slot}/{server}", plan, held.astype(np.int64), None)
     if rng.random() < 0.15:
-        ledger.lose(int(rng.integers(on.servers)))
+        ledger.lose(int(rng.integers(cluster.servers)))
     low = 10.0 ** rng.uniform(-3, 1.3, 2)
-    high = [(one * 10.0 ** rng.uniform(0, 3, len(on.resources))).tolist() for one in low]
-    return Market(on, ledger, (float(low[0]), float(low[1])), (high[0], high[1]))
+    high = [(one * 10.0 ** rng.uniform(0, 3, len(cluster.resources))).tolist() for one in low]
+    return Market(cluster, ledger, (float(low[0]), float(low[1])), (high[0], high[1]))
 
 
 def random_case(seed: int, horizon: int = 5, *, linear: bool = False) -> tuple[Market, Job, int]:

@@ -36,11 +36,11 @@ def build_pool(
     """Return servers with the given GPUs, cores and units of memory."""
     servers = [
         (
-            f"m-{at}",
-            roles[at] if roles else Role.ANY,
+            f"m-{index}",
+            roles[index] if roles else Role.ANY,
             {name: amount * MILLI for name, amount in zip(RESOURCES, row, strict=True)},
         )
-        for at, row in enumerate(rows)
+        for index, row in enumerate(rows)
     ]
     return build_cluster(
         slot_seconds=SLOT,
@@ -51,7 +51,7 @@ def build_pool(
 
 
 def build_two_rate_job(
-    on: Cluster,
+    cluster: Cluster,
     name: str = "job",
     *,
     arrival: int = 0,
@@ -68,7 +68,7 @@ def build_two_rate_job(
 
     `bandwidths` are a worker's between servers and inside one, and a PS's, in Gbps.
     """
-    outside, inside, offered = (at * GBPS for at in bandwidths)
+    outside, inside, offered = (bandwidth * GBPS for bandwidth in bandwidths)
     # Two step times determine gradient and computation: communication takes 16 gradient / b.
     apart = Fraction(speed[0] - speed[1])
     gradient = apart / (Fraction(16, outside) - Fraction(16, inside)) if inside > outside else 0
@@ -77,7 +77,7 @@ def build_two_rate_job(
     amounts = {name: at * MILLI for name, at in zip(RESOURCES, worker, strict=True)}
     served = None
     if ps is not None:
-        served = on.demand({name: at * MILLI for name, at in zip(RESOURCES, ps, strict=True)})
+        served = cluster.demand({name: at * MILLI for name, at in zip(RESOURCES, ps, strict=True)})
     job = build_job(
         name=name,
         arrival=arrival,
@@ -85,10 +85,10 @@ def build_two_rate_job(
         chunks=most,
         minibatches=1,
         speed=StepModel(compute, gradient_bytes=gradient),  # type: ignore[arg-type]  # exact
-        worker=on.demand(amounts),
+        worker=cluster.demand(amounts),
         ps=served,
         utility=utility or Reciprocal(30.0),
-        slot_seconds=on.slot_seconds,
+        slot_seconds=cluster.slot_seconds,
         worker_bandwidth=outside,
         ps_bandwidth=offered if served is not None else 0,
         internal_bandwidth=inside,
@@ -99,7 +99,9 @@ def build_two_rate_job(
     return replace(job, required=required)
 
 
-def random_two_rate_job(on: Cluster, rng: np.random.Generator, name: str, latest: int = 0) -> Job:
+def random_two_rate_job(
+    cluster: Cluster, rng: np.random.Generator, name: str, latest: int = 0
+) -> Job:
     """Draw a job: all-reduce or with PS, of one rate or two."""
     most = int(rng.integers(1, 5))
     speed = SPEEDS[int(rng.integers(len(SPEEDS)))]
@@ -108,7 +110,7 @@ def random_two_rate_job(on: Cluster, rng: np.random.Generator, name: str, latest
     if inside == outside:
         speed = (speed[0], speed[0])
     return build_two_rate_job(
-        on,
+        cluster,
         name,
         arrival=int(rng.integers(0, latest + 1)),
         most=most,
@@ -132,7 +134,10 @@ def random_pool(rng: np.random.Generator, *, roles: bool = False, horizon: int =
     ]
     kinds = None
     if roles:
-        kinds = [Role.ANY, *(list(Role)[int(at)] for at in rng.integers(0, 3, machines - 1))]
+        kinds = [
+            Role.ANY,
+            *(list(Role)[int(integer)] for integer in rng.integers(0, 3, machines - 1)),
+        ]
     return build_pool(rows, roles=kinds, horizon=horizon)
 
 
@@ -144,10 +149,10 @@ class PdorsEngine:
     engine: Engine
 
     @classmethod
-    def of(cls, on: Cluster, *, seed: int = 0, **settings: Any) -> PdorsEngine:
+    def of(cls, cluster: Cluster, *, seed: int = 0, **settings: Any) -> PdorsEngine:
         """Build the engine; `settings` override the given prices."""
-        policy = make_policy("pdors", PolicyContext(on, None, None, seed), PRICES | settings)
-        return cls(on, Engine(on, policy))
+        policy = make_policy("pdors", PolicyContext(cluster, None, None, seed), PRICES | settings)
+        return cls(cluster, Engine(cluster, policy))
 
     def arrive(self, job: Job) -> Decision:
         """Submit a job in the present slot; return the decision."""

@@ -34,7 +34,7 @@ def fit_counts(view: View, slot: int, state: JobState, *, ps: bool) -> list[int]
     free = view.ledger.capacity - view.ledger.used[slot - view.ledger.start]
     asked = demand > 0
     places = (free[:, asked] // demand[asked]).min(axis=1)
-    return [int(place) if hosts[at] else 0 for at, place in enumerate(places)]
+    return [int(place) if hosts[index] else 0 for index, place in enumerate(places)]
 
 
 def place_first_fit(view: View, slot: int, state: JobState, workers: int) -> Placement | None:

@@ -64,9 +64,9 @@ def build_world(policy: str, seed: int) -> tuple[Cluster, list[Job], list[Incide
     return on, jobs, incidents
 
 
-def build_policy(policy: str, on: Cluster, jobs: list[Job], seed: int) -> Policy:
+def build_policy(policy: str, cluster: Cluster, jobs: list[Job], seed: int) -> Policy:
     """Build a policy that has decided nothing."""
-    context = PolicyContext(on, jobs, None, seed)
+    context = PolicyContext(cluster, jobs, None, seed)
     return make_policy(policy, context, dict(SETTINGS.get(policy, {})))
 
 
@@ -84,15 +84,15 @@ class EventRecorder(Observer):
 
 def record_run(policy: str, seed: int) -> tuple[Cluster, list[Job], list[DriverEvent], list[Any]]:
     """Run a policy in its world; return the events, and the commands for each."""
-    on, jobs, incidents = build_world(policy, seed)
+    cluster, jobs, incidents = build_world(policy, seed)
     seen = EventRecorder()
-    Simulation(on, jobs, build_policy(policy, on, jobs, seed), incidents=incidents, seed=seed).run(
-        [seen]
-    )
-    return on, jobs, seen.events, seen.commands
+    Simulation(
+        cluster, jobs, build_policy(policy, cluster, jobs, seed), incidents=incidents, seed=seed
+    ).run([seen])
+    return cluster, jobs, seen.events, seen.commands
 
 
-def cluster_changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[DriverEvent]:
+def cluster_changes(policy: str, cluster: Cluster, rng: np.random.Generator) -> list[DriverEvent]:
     """Return successive changes of servers and of shares."""
     if policy in PLACE_COUNTING_POLICIES:
         amounts = {"worker": 2000, "ps": 1000}
@@ -102,17 +102,17 @@ def cluster_changes(policy: str, on: Cluster, rng: np.random.Generator) -> list[
             Tenant(name, {key: 1000 * n for key, n in share.items()})
             for name, share in more.items()
         )
-        shares = tuple(Tenant(tenant.name, dict(tenant.share)) for tenant in on.tenants)
+        shares = tuple(Tenant(tenant.name, dict(tenant.share)) for tenant in cluster.tenants)
         return [
-            CapacityChanged(2, {on.names[0]: ServerState(Role.ANY, amounts, drained=True)}),
+            CapacityChanged(2, {cluster.names[0]: ServerState(Role.ANY, amounts, drained=True)}),
             CapacityChanged(5, {"new": ServerState(Role.ANY, amounts)}, grown),
-            CapacityChanged(6, {on.names[0]: ServerState(Role.ANY, amounts)}),
+            CapacityChanged(6, {cluster.names[0]: ServerState(Role.ANY, amounts)}),
             CapacityChanged(20, {"new": None}, shares),
         ]
-    row = int(rng.integers(on.servers))
-    state = dict(zip(on.resources, on.capacity[row].tolist(), strict=True))
+    row = int(rng.integers(cluster.servers))
+    state = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
     half = {resource: amount // 2 for resource, amount in state.items()}
-    name, role = on.names[row], on.roles[row]
+    name, role = cluster.names[row], cluster.roles[row]
     return [
         CapacityChanged(2, {name: ServerState(role, half)}),
         CapacityChanged(

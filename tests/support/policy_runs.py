@@ -15,7 +15,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.support.workloads import cluster, random_job
+from tests.support.workloads import make_cluster, random_job
 
 SlotCallback = Callable[[Engine, int], None]
 
@@ -26,20 +26,23 @@ def random_world(
     """Return a cluster, jobs and incidents. Lost servers return, so that every job can finish."""
     rng = np.random.default_rng(seed)
     machines = int(rng.integers(0, 3)) if both else 0
-    on = cluster(int(rng.integers(1, 4)), int(rng.integers(1, 3)), machines)
-    jobs = [random_job(on, rng, f"job-{at}", latest=8) for at in range(int(rng.integers(1, 14)))]
+    cluster = make_cluster(int(rng.integers(1, 4)), int(rng.integers(1, 3)), machines)
+    jobs = [
+        random_job(cluster, rng, f"job-{index}", latest=8)
+        for index in range(int(rng.integers(1, 14)))
+    ]
     happened: list[Incident] = []
     if incidents:
         for _ in range(int(rng.integers(0, 4))):
-            server, slot = int(rng.integers(on.servers)), int(rng.integers(12))
-            happened.append(ServerLost(slot, on.names[server]))
-            happened.append(ServerBack(slot + int(rng.integers(1, 6)), on.names[server]))
+            server, slot = int(rng.integers(cluster.servers)), int(rng.integers(12))
+            happened.append(ServerLost(slot, cluster.names[server]))
+            happened.append(ServerBack(slot + int(rng.integers(1, 6)), cluster.names[server]))
         happened += [
             JobCancelled(job.arrival + int(rng.integers(1, 6)), job.name)
             for job in jobs
             if rng.random() < 0.12
         ]
-    return on, jobs, happened
+    return cluster, jobs, happened
 
 
 class SlotObserver(Observer):
@@ -65,9 +68,9 @@ def run_policy(
     until: int | None = None,
 ) -> Engine:
     """Run a policy on a random world to the end; check that no job is lost."""
-    on, jobs, happened = random_world(seed, both=both, incidents=incidents)
-    policy = make_policy(name, PolicyContext(on, jobs, until, seed), settings)
-    engine = Simulation(on, jobs, policy, until=until, incidents=happened).run(
+    cluster, jobs, happened = random_world(seed, both=both, incidents=incidents)
+    policy = make_policy(name, PolicyContext(cluster, jobs, until, seed), settings)
+    engine = Simulation(cluster, jobs, policy, until=until, incidents=happened).run(
         [SlotObserver(watch)]
     )
     assert engine.jobs.keys() == {job.name for job in jobs}

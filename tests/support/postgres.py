@@ -20,9 +20,9 @@ USER = "shadowprice"
 
 def binaries() -> Path | None:
     """Return the folder of PostgreSQL's programs, or None if it is not installed."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    if found:
-        return found[-1].parent
+    result = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if result:
+        return result[-1].parent
     which = shutil.which("initdb")
     return None if which is None else Path(which).parent
 

@@ -30,7 +30,7 @@ from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support import bag_cases, policy_cases
 from tests.support.astraea_cases import random_jobs, shared_cluster
-from tests.support.workloads import cluster, faster_together, random_job
+from tests.support.workloads import faster_together, make_cluster, random_job
 
 GOLDEN: Final = Path(__file__).parents[1] / "golden" / "digests.json"
 
@@ -120,9 +120,9 @@ def policy_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
     if policy in SLOW:
         return
     for seed in (2, 5):
-        on, jobs, _ = policy_cases.build_world(policy, seed)
-        happened: Any = policy_cases.cluster_changes(policy, on, np.random.default_rng(seed))
-        yield f"changing {seed}", RecordedWorld(on, jobs, happened, 200)
+        cluster, jobs, _ = policy_cases.build_world(policy, seed)
+        happened: Any = policy_cases.cluster_changes(policy, cluster, np.random.default_rng(seed))
+        yield f"changing {seed}", RecordedWorld(cluster, jobs, happened, 200)
     for seed in (1, 2):
         yield f"crowded {seed}", _crowded_places(seed) if shared else _crowded(seed)
     if policy in COLOCATING:
@@ -132,17 +132,17 @@ def policy_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
 
 def _crowded(seed: int) -> RecordedWorld:
     rng = np.random.default_rng([seed, 7])
-    on = cluster(4, 2, 1, horizon=40)
-    jobs = [random_job(on, rng, f"job-{at}", latest=25) for at in range(60)]
-    return RecordedWorld(on, jobs, _faults(on, jobs, rng), 60)
+    cluster = make_cluster(4, 2, 1, horizon=40)
+    jobs = [random_job(cluster, rng, f"job-{index}", latest=25) for index in range(60)]
+    return RecordedWorld(cluster, jobs, _faults(cluster, jobs, rng), 60)
 
 
 def _together(seed: int) -> RecordedWorld:
     rng = np.random.default_rng([seed, 9])
-    on = cluster(1, 1, 4, horizon=40)
-    jobs = [random_job(on, rng, f"job-{at}", latest=25) for at in range(40)]
+    cluster = make_cluster(1, 1, 4, horizon=40)
+    jobs = [random_job(cluster, rng, f"job-{index}", latest=25) for index in range(40)]
     jobs = faster_together(jobs, rng)
-    return RecordedWorld(on, jobs, _faults(on, jobs, rng), 60)
+    return RecordedWorld(cluster, jobs, _faults(cluster, jobs, rng), 60)
 
 
 def _crowded_places(seed: int) -> RecordedWorld:
@@ -151,14 +151,14 @@ def _crowded_places(seed: int) -> RecordedWorld:
     return RecordedWorld(on, jobs, _faults(on, jobs, np.random.default_rng([seed, 8])), 60)
 
 
-def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[Incident]:
+def _faults(cluster: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[Incident]:
     happened: list[Incident] = []
     for _ in range(4):
-        name, slot = on.names[int(rng.integers(on.servers))], int(rng.integers(30))
+        name, slot = cluster.names[int(rng.integers(cluster.servers))], int(rng.integers(30))
         happened += [ServerLost(slot, name), ServerBack(slot + int(rng.integers(1, 5)), name)]
     happened += [
-        JobCancelled(one.arrival + int(rng.integers(1, 5)), one.name)
-        for one in jobs
+        JobCancelled(job.arrival + int(rng.integers(1, 5)), job.name)
+        for job in jobs
         if rng.random() < 0.1
     ]
     return happened
@@ -166,8 +166,8 @@ def _faults(on: Cluster, jobs: Sequence[Job], rng: np.random.Generator) -> list[
 
 def bag_worlds(policy: str) -> Iterator[tuple[str, RecordedWorld]]:
     """Yield worlds of bags of tasks and training jobs, if a policy runs bags."""
-    on, jobs, _ = policy_cases.build_world(policy, 1)
-    if not policy_cases.build_policy(policy, on, jobs, 1).capabilities.runs_bags:
+    cluster, jobs, _ = policy_cases.build_world(policy, 1)
+    if not policy_cases.build_policy(policy, cluster, jobs, 1).capabilities.runs_bags:
         return
     for seed in range(1, 9):
         yield f"bags {seed}", RecordedWorld(*bag_cases.random_bag_world(seed))
@@ -178,13 +178,13 @@ def trace_pieces(folder: Path) -> list[tuple[str, RecordedWorld]]:
     """Return the beginnings of traces, on clusters sized to them."""
     from shadowprice.simulator.source import ScenarioSource
 
-    found = []
+    results = []
     for name, place in TRACES.items():
         scenario, _ = ScenarioSource(trace=f"{name}:{folder}/{place}", load=1.5).scenario(3)
-        found.append(
+        results.append(
             (name, RecordedWorld(scenario.cluster, list(scenario.jobs), [], scenario.until))
         )
-    return found
+    return results
 
 
 def run_digest(policy: str, settings: Mapping[str, Any], world: RecordedWorld) -> str:
@@ -197,14 +197,20 @@ def run_digest(policy: str, settings: Mapping[str, Any], world: RecordedWorld) -
         world.cluster, world.jobs, built, until=world.until, incidents=world.incidents, seed=seed
     ).run([listener])
     # The digest of the state would differ if one number differs in its last digit.
-    for one in engine.jobs.values():
-        state = (one.job.name, one.status.value, one.progress, one.started, one.completion)
-        listener.hash.update(json.dumps([*state, one.plans, one.promise]).encode())
+    for record in engine.jobs.values():
+        state = (
+            record.job.name,
+            record.status.value,
+            record.progress,
+            record.started,
+            record.completion,
+        )
+        listener.hash.update(json.dumps([*state, record.plans, record.promise]).encode())
     return f"{listener.hash.hexdigest()[:20]} {_figures(engine)}"
 
 
 def _figures(engine: Engine) -> str:
-    done = [one for one in engine.jobs.values() if one.status is Status.FINISHED]
+    done = [record for record in engine.jobs.values() if record.status is Status.FINISHED]
     earned = sum(
         utility_value(one.job.utility, (one.completion or 0) - one.job.arrival) for one in done
     )

@@ -149,8 +149,8 @@ class SimulatedHour:
     def _script(self) -> list[tuple[float, str, Any]]:
         draw = self._random
         script: list[tuple[float, str, Any]] = []
-        for at in range(self.jobs):
-            name, when = f"job-{at}", draw.uniform(0, 0.6 * HOUR)
+        for index in range(self.jobs):
+            name, when = f"job-{index}", draw.uniform(0, 0.6 * HOUR)
             record = self._job(name)
             script.append((when, "submit", [record]))
             kind = draw.random()
@@ -162,7 +162,7 @@ class SimulatedHour:
         for tenant, points in (("vision", 0.02), ("speech", 50.0)) if self.budgets else ():
             budget = Budget(round(points * POINT), HOUR // 4, carry=POINT // 100)
             script.append((0.0, "budget", (tenant, budget)))
-        many = [self._job(f"many-{at}") for at in range(8)]
+        many = [self._job(f"many-{index}") for index in range(8)]
         script.append((0.2 * HOUR, "submit many", many))
         script.append((0.3 * HOUR, "drain", "g-1"))
         script.append((0.5 * HOUR, "restore", "g-1"))
@@ -286,11 +286,11 @@ class SimulatedHour:
         _, kind, what = action
         if kind.startswith("submit"):
             # A retry gets the same jobs, because names are random.
-            found = [
-                replace(one, request=request_hash(one.tenant, one.name))
-                for one in read_submissions(what, CLUSTER, tenant=None, runs=True)
+            results = [
+                replace(submission, request=request_hash(submission.tenant, submission.name))
+                for submission in read_submissions(what, CLUSTER, tenant=None, runs=True)
             ]
-            submission = SubmitJobs(found, at_once=kind == "submit")
+            submission = SubmitJobs(results, at_once=kind == "submit")
             for key, problem in await self.driver.do(submission):
                 assert problem is None, problem
                 self.answers.setdefault(key, ClientRecord(self._look(key)))
@@ -330,7 +330,7 @@ class SimulatedHour:
             newest[name] = generation
         with self.store.reading() as connection:
             views = {view.key: view for view in list_jobs(connection, limit=1_000)}
-            events = [one.record for one in list_events(connection, after=0, limit=100_000)]
+            events = [event.record for event in list_events(connection, after=0, limit=100_000)]
         assert [event["id"] for event in events] == sorted({event["id"] for event in events})
         for name, answered in self.answers.items():
             view = views[name]  # no acknowledged job is lost

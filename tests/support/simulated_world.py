@@ -184,7 +184,9 @@ class FakeExecutor:
             return Receipt.DUPLICATE
         if spec.generation < fence:
             return Receipt.STALE
-        if any(one.alive and one.spec.job == spec.job for one in world.processes.values()):
+        if any(
+            process.alive and process.spec.job == spec.job for process in world.processes.values()
+        ):
             return Receipt.BUSY
         world.fences[spec.job] = spec.generation
         world.processes[key] = Process(spec, world.now)
@@ -213,27 +215,29 @@ class FakeExecutor:
     async def list(self) -> tuple[GenerationStatus, ...]:
         return tuple(
             GenerationStatus(
-                *one.key,
-                one.phase,
-                one.spec.placement,
+                *process.key,
+                process.phase,
+                process.spec.placement,
                 (),
-                one.began,
-                one.end,
-                one.spec.identity,
+                process.began,
+                process.end,
+                process.spec.identity,
             )
-            for one in self.world.processes.values()
-            if one.key not in self.world.forgotten
+            for process in self.world.processes.values()
+            if process.key not in self.world.forgotten
         )
 
     def reports(self) -> Sequence[Report]:
         """Return the reports of every generation that is not forgotten, again in each call."""
-        found = []
-        for one in self.world.processes.values():
-            if one.key not in self.world.forgotten:
-                found.append(Started(one.spec.command, *one.key, self.world.told(one.began)))
-                if one.end is not None:
-                    found.append(one.end)
-        return found
+        results = []
+        for process in self.world.processes.values():
+            if process.key not in self.world.forgotten:
+                results.append(
+                    Started(process.spec.command, *process.key, self.world.told(process.began))
+                )
+                if process.end is not None:
+                    results.append(process.end)
+        return results
 
     async def watch(self) -> AsyncIterator[Report]:
         for report in self.reports():

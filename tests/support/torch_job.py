@@ -19,7 +19,7 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 256), torch.nn.Tanh(), torch.nn.
 optimiser = torch.optim.SGD(model.parameters(), lr=0.05)
 points = torch.randn(4096, 64)
 labels = (points @ torch.randn(64, 8)).argmax(dim=1)
-size = sum(one.numel() * one.element_size() for one in model.parameters())
+size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
 step, computing, stopping = 0, 0.0, torch.zeros(1)
 while not stopping.item():
     chosen = torch.randint(0, len(points), (BATCH,), generator=torch.Generator().manual_seed(step))

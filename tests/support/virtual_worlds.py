@@ -207,7 +207,7 @@ class LiveWorld:
         """
         slowest = min(self.speeds)
         alone = sum(
-            self._max_run(one) / slowest + one.launch + one.start + 2.0 for one in self.jobs
+            self._max_run(job) / slowest + job.launch + job.start + 2.0 for job in self.jobs
         )
         return 2.0 * (2 + MAX_UNSAVED_STOPS) * alone + HORIZON
 
@@ -224,8 +224,11 @@ class LiveWorld:
     @property
     def last_slots(self) -> float:
         """Slots until nothing happens from outside any more."""
-        submitted = [one.submitted for one in self.jobs]
-        return max([*submitted, *(one.at + one.slots for one in self.incidents)], default=0.0)
+        submitted = [job.submitted for job in self.jobs]
+        return max(
+            [*submitted, *(incident.at + incident.slots for incident in self.incidents)],
+            default=0.0,
+        )
 
 
 @dataclass
@@ -279,7 +282,7 @@ async def _play(
     loop = asyncio.get_running_loop()
     _prepare(folder)
     speeds = {f"s{row}": speed for row, speed in enumerate(world.speeds)}
-    jobs = {world.key(policy, at): world.virtual_job(at) for at in range(len(world.jobs))}
+    jobs = {world.key(policy, index): world.virtual_job(index) for index in range(len(world.jobs))}
     executor = VirtualExecutor(clock, jobs, speeds)
     service = VirtualService(
         folder,
@@ -293,8 +296,8 @@ async def _play(
     began, slot = loop.time(), world.slot
     excused: list[tuple[float, float, str]] = []
     script: list[tuple[float, int, Any]] = []
-    for number, one in enumerate(world.jobs):
-        script.append((one.submitted, number, one))
+    for number, job in enumerate(world.jobs):
+        script.append((job.submitted, number, job))
     for number, incident in enumerate(world.incidents):
         script.append((incident.at, len(world.jobs) + number, incident))
         if incident.kind in {"lost", "drained"}:
@@ -332,9 +335,9 @@ async def _play(
     if over:
         service.check()
     overbooked = [
-        f"{one.spec.job} generation {one.spec.generation}: {one.end.reason}"
-        for one in executor.generations
-        if isinstance(one.end, StartRefused) and "in use" in one.end.reason
+        f"{generation.spec.job} generation {generation.spec.generation}: {generation.end.reason}"
+        for generation in executor.generations
+        if isinstance(generation.end, StartRefused) and "in use" in generation.end.reason
     ]
     await service.stop()
     return Played(
@@ -346,24 +349,24 @@ async def _play(
 def unsaved_stops(played: Played) -> dict[str, list[VirtualGeneration]]:
     """Return by job the generations that were stopped before they saved, with no cause outside."""
     found: dict[str, list[VirtualGeneration]] = {}
-    for one in played.generations:
-        if one.ending is not Ending.STOPPED or one.saved > one.base:
+    for generation in played.generations:
+        if generation.ending is not Ending.STOPPED or generation.saved > generation.base:
             continue
-        assert one.stop_ordered is not None
-        subjects = {"", one.spec.job, *(share.server for share in one.spec.placement)}
+        assert generation.stop_ordered is not None
+        subjects = {"", generation.spec.job, *(share.server for share in generation.spec.placement)}
         if any(
-            start <= one.stop_ordered <= end and name in subjects
+            start <= generation.stop_ordered <= end and name in subjects
             for start, end, name in played.excused
         ):
             continue
-        found.setdefault(one.spec.job, []).append(one)
+        found.setdefault(generation.spec.job, []).append(generation)
     return found
 
 
 def swaps(played: Played) -> int:
     """Return how often two jobs took a place from each other and back again."""
     stopped_for: Counter[tuple[str, str]] = Counter()
-    ordered = [one for one in played.generations if one.started is not None]
+    ordered = [generation for generation in played.generations if generation.started is not None]
     for one in ordered:
         if one.ending is not Ending.STOPPED or one.ended is None:
             continue
@@ -381,34 +384,34 @@ def swaps(played: Played) -> int:
 
 def violations(played: Played) -> list[str]:
     """Return what went wrong in a world."""
-    found = [f"overbooked: {one}" for one in played.overbooked]
+    results = [f"overbooked: {one}" for one in played.overbooked]
     if not played.over:
         names = sorted(name for name, view in played.views.items() if view.state.open)
-        found.append(f"not over after {played.seconds / played.world.slot:.0f} slots: {names}")
+        results.append(f"not over after {played.seconds / played.world.slot:.0f} slots: {names}")
     for name, view in played.views.items():
         if view.state is State.FAILED and view.reason is None:
-            found.append(f"{name} failed without a reason")
+            results.append(f"{name} failed without a reason")
         if view.state is State.FINISHED:
             if played.world.jobs[int(name_of_key(name).removeprefix("job-"))].hangs is not None:
-                found.append(f"{name} is finished, although it hangs")
-            mine = [one for one in played.generations if one.spec.job == name]
+                results.append(f"{name} is finished, although it hangs")
+            mine = [generation for generation in played.generations if generation.spec.job == name]
             if not any(one.ending is Ending.DONE for one in mine):
-                found.append(f"{name} is finished, and no generation of it exited 0")
+                results.append(f"{name} is finished, and no generation of it exited 0")
     for name, stops in unsaved_stops(played).items():
         job = played.world.jobs[int(name.rpartition("-")[2])]
         allowed = MAX_UNSAVED_STOPS if job.save_every is not None else 0
         reason = played.views[name].reason or {}
         allowed += reason.get("code") == "time-limit"  # its last generation is stopped
         if len(stops) > allowed:
-            found.append(f"{name} was stopped {len(stops)} times before it had saved anything")
+            results.append(f"{name} was stopped {len(stops)} times before it had saved anything")
     live: dict[str, float] = {}
-    for one in sorted(played.generations, key=lambda entry: entry.accepted):
-        if isinstance(one.end, StartRefused):
+    for generation in sorted(played.generations, key=lambda entry: entry.accepted):
+        if isinstance(generation.end, StartRefused):
             continue
-        if one.accepted < live.get(one.spec.job, 0.0):
-            found.append(f"{one.spec.job} runs twice")
-        live[one.spec.job] = float("inf") if one.ended is None else one.ended
-    return found
+        if generation.accepted < live.get(generation.spec.job, 0.0):
+            results.append(f"{generation.spec.job} runs twice")
+        live[generation.spec.job] = float("inf") if generation.ended is None else generation.ended
+    return results
 
 
 def smallest(world: LiveWorld, policy: str) -> LiveWorld:
@@ -417,12 +420,12 @@ def smallest(world: LiveWorld, policy: str) -> LiveWorld:
     while shrinks:
         shrinks = False
         fewer_incidents = (
-            replace(world, incidents=_without(world.incidents, at))
-            for at in range(len(world.incidents))
+            replace(world, incidents=_without(world.incidents, index))
+            for index in range(len(world.incidents))
         )
         fewer_jobs = (
-            replace(world, jobs=_without(world.jobs, at))
-            for at in range(len(world.jobs))
+            replace(world, jobs=_without(world.jobs, index))
+            for index in range(len(world.jobs))
             if len(world.jobs) > 1
         )
         for smaller in (*fewer_incidents, *fewer_jobs):

@@ -26,7 +26,7 @@ GIB = 2**30
 GBPS = 10**9
 
 
-def cluster(
+def make_cluster(
     workers: int = 3,
     ps: int = 2,
     both: int = 0,
@@ -38,9 +38,9 @@ def cluster(
     """Return a cluster of worker servers, parameter-server servers and servers for both."""
     big = {"gpu": gpus * 1000, "cpu": 16_000, "memory": 64 * GIB, "bandwidth": 25 * GBPS}
     small = {"cpu": 16_000, "memory": 64 * GIB, "bandwidth": 50 * GBPS}
-    servers = [(f"gpu-{at}", Role.WORKER, big) for at in range(workers)]
-    servers += [(f"net-{at}", Role.PS, small) for at in range(ps)]
-    servers += [(f"any-{at}", Role.ANY, big) for at in range(both)]
+    servers = [(f"gpu-{index}", Role.WORKER, big) for index in range(workers)]
+    servers += [(f"net-{index}", Role.PS, small) for index in range(ps)]
+    servers += [(f"any-{index}", Role.ANY, big) for index in range(both)]
     return build_cluster(
         slot_seconds=Fraction(600),
         horizon=horizon,
@@ -50,20 +50,20 @@ def cluster(
     )
 
 
-def mixed(on: Cluster, rng: np.random.Generator) -> Cluster:
+def mixed(cluster: Cluster, rng: np.random.Generator) -> Cluster:
     """Return a cluster of small, equal servers with random roles.
 
     At least one server takes workers and PS. `cluster` orders servers by role, with a capacity for
     each role. Here all roles have one capacity and any order.
     """
     drawn = [Role.WORKER, Role.ANY, Role.WORKER, Role.ANY, Role.PS]
-    roles = [drawn[int(rng.integers(len(drawn)))] for _ in range(on.servers)]
-    roles[int(rng.integers(on.servers))] = Role.ANY
-    each = on.capacity.max(axis=0) // 2
-    return replace(on, roles=tuple(roles), capacity=np.tile(each, (on.servers, 1)))
+    roles = [drawn[int(rng.integers(len(drawn)))] for _ in range(cluster.servers)]
+    roles[int(rng.integers(cluster.servers))] = Role.ANY
+    each = cluster.capacity.max(axis=0) // 2
+    return replace(cluster, roles=tuple(roles), capacity=np.tile(each, (cluster.servers, 1)))
 
 
-def job(on: Cluster, name: str = "job", **changes: Any) -> Job:
+def make_job(cluster: Cluster, name: str = "job", **changes: Any) -> Job:
     """Return a job, of 8 worker-slots unless `changes` differ."""
     worker = {"gpu": 1000, "cpu": 2000, "memory": 8 * GIB, "bandwidth": GBPS}
     ps = {"cpu": 2000, "memory": 8 * GIB, "bandwidth": 4 * GBPS}
@@ -77,13 +77,13 @@ def job(on: Cluster, name: str = "job", **changes: Any) -> Job:
         "worker": changes.pop("worker_amounts", worker),
         "ps": changes.pop("ps_amounts", ps),
         "utility": Constant(10.0),
-        "slot_seconds": on.slot_seconds,
+        "slot_seconds": cluster.slot_seconds,
     }
     values |= changes
     for part in ("worker", "ps"):
         if isinstance(values[part], dict):
             values.setdefault(f"{part}_bandwidth", values[part].get("bandwidth", 0))
-            values[part] = on.demand(values[part])
+            values[part] = cluster.demand(values[part])
     return build_job(**values)
 
 
@@ -102,12 +102,12 @@ def faster_together(jobs: Sequence[Job], rng: np.random.Generator) -> list[Job]:
     """Return the jobs, most of them faster if co-located."""
     times = [int(rng.choice([1, 2, 3, 10])) for _ in jobs]
     return [
-        replace(one, internal_gains=one.gains * often)
-        for one, often in zip(jobs, times, strict=True)
+        replace(job, internal_gains=job.gains * often)
+        for job, often in zip(jobs, times, strict=True)
     ]
 
 
-def random_job(on: Cluster, rng: np.random.Generator, name: str, latest: int = 5) -> Job:
+def random_job(cluster: Cluster, rng: np.random.Generator, name: str, latest: int = 5) -> Job:
     """Return a small random job: linear or measured speed, with or without PS."""
     chunks = int(rng.integers(1, 6))
     speed: Any = StepModel(Fraction(int(rng.integers(20, 300))))
@@ -128,8 +128,8 @@ def random_job(on: Cluster, rng: np.random.Generator, name: str, latest: int = 5
         "memory": int(rng.integers(1, 17)) * GIB,
         "bandwidth": int(rng.integers(5, 21)) * GBPS,
     }
-    return job(
-        on,
+    return make_job(
+        cluster,
         name,
         arrival=int(rng.integers(0, latest + 1)),
         epochs=int(rng.integers(1, 4)),

@@ -94,7 +94,10 @@ class Generation:
                 os.kill(process.pid, signal.SIGABRT)  # it tells where it is
                 process.join(10.0)
                 raise AssertionError(f"worker {rank} hangs:\n{self.log(rank)}")
-        return [one.exitcode if one.exitcode >= 0 else 128 - one.exitcode for one in self.processes]
+        return [
+            process.exitcode if process.exitcode >= 0 else 128 - process.exitcode
+            for process in self.processes
+        ]
 
 
 @dataclass
@@ -146,7 +149,9 @@ class Job:
         until = time.monotonic() + PATIENCE
         generation = self.began[-1]
         while not condition():
-            over = [one.exitcode for one in generation.processes if one.exitcode is not None]
+            over = [
+                process.exitcode for process in generation.processes if process.exitcode is not None
+            ]
             assert not over or condition(), (over, generation.logs())
             assert time.monotonic() < until, generation.logs()
             time.sleep(0.01)

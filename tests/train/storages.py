@@ -56,9 +56,9 @@ class ObjectStore:
     def _address(self) -> str:
         until = time.monotonic() + PATIENCE
         while time.monotonic() < until and self._process.poll() is None:
-            found = re.search(r"Running on (http://\S+)", self.said())
-            if found:
-                return found[1]
+            result = re.search(r"Running on (http://\S+)", self.said())
+            if result:
+                return result[1]
             time.sleep(0.05)
         raise AssertionError(self.said())
 

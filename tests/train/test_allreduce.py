@@ -109,20 +109,20 @@ def twin(epochs: int) -> tuple[list[float], list[float]]:
     curve = []
     for step in range(total):
         parts, whole = order.divided(step), 0.0
-        slopes = [torch.zeros_like(one) for one in model.parameters()]
+        slopes = [torch.zeros_like(parameter) for parameter in model.parameters()]
         statistics = {name: torch.zeros_like(one) for name, one in model.named_buffers()}
         samples = sum(len(part.samples) for part in parts)
         for part in parts:
             weight = len(part.samples) / samples
             seed_all(order.key(step, part.number, 1))
-            inputs, labels = zip(*(data[int(one)] for one in part.samples), strict=True)
+            inputs, labels = zip(*(data[int(sample)] for sample in part.samples), strict=True)
             seed_all(order.key(step, part.number, 0))
             copied = copy.deepcopy(model)
             scores = copied(torch.stack(inputs).to(device))
             wanted = torch.stack(labels).to(device)
             loss = torch.nn.functional.cross_entropy(scores, wanted)
-            found = torch.autograd.grad(loss, list(copied.parameters()))
-            slopes = [a + weight * b for a, b in zip(slopes, found, strict=True)]
+            result = torch.autograd.grad(loss, list(copied.parameters()))
+            slopes = [a + weight * b for a, b in zip(slopes, result, strict=True)]
             for name, one in copied.named_buffers():
                 statistics[name] = (
                     one if one.dtype == torch.int64 else statistics[name] + weight * one

@@ -57,14 +57,14 @@ def test_a_training_alone_goes_through_and_is_whole() -> None:
     run, model, optimizer = begun()
     assert not run.register(model=model, optimizer=optimizer)
     train(run, model, optimizer)
-    found = checkpoints.load()
-    assert found is not None
-    assert (found.step, run.done) == (8, 8)
+    result = checkpoints.load()
+    assert result is not None
+    assert (result.step, run.done) == (8, 8)
     training.leave_group()
     again, model, optimizer = begun()
     assert again.register(model=model, optimizer=optimizer)
     assert list(again.steps(DATA)) == []
-    assert torch.equal(model.module.weight.cpu(), found.state["kept"]["model"]["weight"])
+    assert torch.equal(model.module.weight.cpu(), result.state["kept"]["model"]["weight"])
 
 
 def test_a_mask_of_infinity_stays_what_it_is() -> None:
@@ -99,10 +99,10 @@ def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
     run.register(model=model, optimizer=optimizer)
     saved = []
     for step in run.steps(DATA):
-        found = checkpoints.load()
-        if found is not None and found.step == step.number:
-            saved.append(found.step)
-            assert torch.equal(found.state["kept"]["model"]["weight"], model.module.weight.cpu())
+        result = checkpoints.load()
+        if result is not None and result.step == step.number:
+            saved.append(result.step)
+            assert torch.equal(result.state["kept"]["model"]["weight"], model.module.weight.cpu())
         if step.number == 1:
             run.save()
         for inputs, targets in step:
@@ -163,10 +163,10 @@ def test_a_loop_left_before_a_step_can_be_saved() -> None:
         optimizer.step()
         optimizer.zero_grad()
     run.save()
-    found = checkpoints.load()
-    assert found is not None
-    assert found.step == 3
-    assert torch.equal(found.state["kept"]["model"]["weight"], model.module.weight.cpu())
+    result = checkpoints.load()
+    assert result is not None
+    assert result.step == 3
+    assert torch.equal(result.state["kept"]["model"]["weight"], model.module.weight.cpu())
 
 
 def test_parts_left_out_are_found() -> None:
@@ -234,7 +234,7 @@ def test_a_loss_computed_beside_the_wrapper_is_found() -> None:
 
 
 def test_several_losses_added_up_and_several_forward_passes_are_as_one_loss() -> None:
-    found = []
+    results = []
     for way in ("one", "added", "passes"):
         run, model, optimizer = begun()
         run.register(model=model, optimizer=optimizer)
@@ -248,10 +248,10 @@ def test_several_losses_added_up_and_several_forward_passes_are_as_one_loss() ->
             else:
                 step.weigh(near).backward()
                 step.weigh(model(inputs).square().mean()).backward()
-        found.append(model.module.weight.grad.clone())
+        results.append(model.module.weight.grad.clone())
         training.leave_group()
-    torch.testing.assert_close(found[1], found[0])
-    torch.testing.assert_close(found[2], found[0])
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])
 
 
 def test_batch_normalisation_of_one_sample_names_the_part_and_what_to_do() -> None:

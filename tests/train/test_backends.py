@@ -70,24 +70,24 @@ def test_it_is_nccl_where_every_process_has_a_gpu_of_its_own(
     why: str,
 ) -> None:
     store = dist.HashStore()
-    found = []
+    results = []
     for rank in (0, 1):  # the first would wait for the other
         dist.PrefixStore("gpus", store).set(str(1 - rank), gpus[str(1 - rank)])
         monkeypatch.setattr(generation, "_own_gpu", lambda own=gpus[str(rank)]: own)
-        found.append(generation._choose_backend(rank, 2, store))
-    assert found == [backend, backend]
+        results.append(generation._choose_backend(rank, 2, store))
+    assert results == [backend, backend]
     said = capfd.readouterr().err  # by one of them
     assert said.count("not every process has its own GPU") == bool(why)
     assert why in said
-    asked: list[Any] = []
+    requests: list[Any] = []
     monkeypatch.setattr(generation, "_rendezvous_store", lambda *_: store)
     monkeypatch.setattr(
-        dist, "init_process_group", lambda name, **more: asked.append((name, more["rank"]))
+        dist, "init_process_group", lambda name, **more: requests.append((name, more["rank"]))
     )
     monkeypatch.setattr(generation, "hold", lambda _: None)
     generation.join_group(told)
     generation.join_group(told, backend="gloo")
-    assert asked == [(backend, 1), ("gloo", 1)]
+    assert requests == [(backend, 1), ("gloo", 1)]
 
 
 def test_gpus_are_told_apart_by_machine_and_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,13 +26,13 @@ def test_a_state_comes_back_as_it_was(tmp_path: Path) -> None:
     adam.step()
     state = {"model": model.state_dict(), "optimizer": adam.state_dict(), "told": {"batch": 3}}
     size = checkpoints.save(7, state, tmp_path)
-    found = checkpoints.load(tmp_path)
-    assert found is not None
-    assert (found.step, found.size, found.pieces) == (7, size, 0)
-    assert found.state["told"] == {"batch": 3}
-    assert torch.equal(found.state["model"]["weight"], model.weight)
+    result = checkpoints.load(tmp_path)
+    assert result is not None
+    assert (result.step, result.size, result.pieces) == (7, size, 0)
+    assert result.state["told"] == {"batch": 3}
+    assert torch.equal(result.state["model"]["weight"], model.weight)
     other = torch.optim.Adam(torch.nn.Linear(3, 2).parameters())
-    other.load_state_dict(found.state["optimizer"])
+    other.load_state_dict(result.state["optimizer"])
     assert other.state_dict()["param_groups"][0]["lr"] == 0.1
 
 
@@ -50,9 +50,9 @@ def test_nothing_in_a_checkpoint_is_run(
     made = io.BytesIO()
     torch.save({"a": Trap()}, made)
     jobs.save(2, made.getvalue() if trap else b"something else", tmp_path / "c")
-    found = checkpoints.load(tmp_path / "c")
-    assert found is not None
-    assert (found.step, found.state) == (1, {"a": 1})
+    result = checkpoints.load(tmp_path / "c")
+    assert result is not None
+    assert (result.step, result.state) == (1, {"a": 1})
     assert not (tmp_path / "ran").exists()
     assert "ignoring the checkpoint of step 2, saved by other code" in capsys.readouterr().err
 
@@ -75,18 +75,18 @@ def save_in_pieces(folder: Path, step: int, values: list[float]) -> None:
 def test_pieces_make_one_checkpoint_and_one_damaged_piece_undoes_it(tmp_path: Path) -> None:
     save_in_pieces(tmp_path, 1, [0.5, 1.5, 2.5])
     save_in_pieces(tmp_path, 2, [3.5, 4.5])  # fewer servers
-    found = checkpoints.load(tmp_path)
-    assert found is not None
-    assert (found.step, found.pieces, found.state) == (2, 2, {"servers": 2})
-    assert [found.piece(one)["part"].item() for one in range(2)] == [3.5, 4.5]
+    result = checkpoints.load(tmp_path)
+    assert result is not None
+    assert (result.step, result.pieces, result.state) == (2, 2, {"servers": 2})
+    assert [result.piece(index)["part"].item() for index in range(2)] == [3.5, 4.5]
 
     piece = tmp_path / "piece-1" / f"checkpoint-{2:015d}"
     piece.write_bytes(piece.read_bytes()[:-1] + b"?")
     with pytest.raises(OSError, match="piece 1 of the checkpoint of step 2 is damaged"):
-        found.piece(1)
-    found = checkpoints.load(tmp_path)
-    assert found is not None
-    assert [found.piece(one)["part"].item() for one in range(3)] == [0.5, 1.5, 2.5]
+        result.piece(1)
+    result = checkpoints.load(tmp_path)
+    assert result is not None
+    assert [result.piece(index)["part"].item() for index in range(3)] == [0.5, 1.5, 2.5]
 
 
 def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> None:
@@ -95,10 +95,10 @@ def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> No
     # The next one is cut off after its pieces, and another goes on from step 2: the same number,
     # other content.
     checkpoints.save_shard(3, 0, {"part": torch.tensor([9.0])}, tmp_path)
-    found = checkpoints.load(tmp_path)
-    assert found is not None
-    assert found.step == 2
-    assert found.piece(0)["part"].item() == 2.5
+    result = checkpoints.load(tmp_path)
+    assert result is not None
+    assert result.step == 2
+    assert result.piece(0)["part"].item() == 2.5
 
 
 def test_a_mapping_is_asked_for() -> None:

@@ -33,8 +33,8 @@ ARRAYS = {"x": np.arange(14.0).reshape(7, 2), "y": np.arange(7)}
 @pytest.fixture(params=["path", "file", "memory", "s3"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "s3":
-        found: str = request.getfixturevalue("store").folder()
-        return found
+        result: str = request.getfixturevalue("store").folder()
+        return result
     where = {"path": f"{tmp_path}/set", "file": f"file://{tmp_path}/set"}
     return where.get(request.param, f"memory://{uuid.uuid4().hex}")
 
@@ -43,7 +43,7 @@ def test_chunks_come_back_as_they_were(url: str) -> None:
     written = chunks.write(url, ARRAYS, 3)
     data = chunks.read(url)
     assert data == written
-    assert [one.samples for one in data.chunks] == [3, 3, 1]
+    assert [chunk.samples for chunk in data.chunks] == [3, 3, 1]
     assert data.samples == 7
     parts = [data.fetch(number) for number in range(3)]
     for name, array in ARRAYS.items():
@@ -110,17 +110,17 @@ def test_what_stays_torn_or_away_is_refused_by_name(
 
 def test_an_object_store_that_stands_still_is_waited_for(store: ObjectStore) -> None:
     data = chunks.write(store.folder(), ARRAYS, 3)
-    found: list[chunks.Arrays] = []
+    results: list[chunks.Arrays] = []
     store.signal(signal.SIGSTOP)
-    fetching = threading.Thread(target=lambda: found.append(data.fetch(1)), daemon=True)
+    fetching = threading.Thread(target=lambda: results.append(data.fetch(1)), daemon=True)
     try:
         fetching.start()
         fetching.join(1.5)
-        assert not found
+        assert not results
     finally:
         store.signal(signal.SIGCONT)
     fetching.join(60)
-    assert np.array_equal(found[0]["y"], [3, 4, 5])
+    assert np.array_equal(results[0]["y"], [3, 4, 5])
 
 
 def test_what_others_put_into_an_object_store_is_not_trained_on(
@@ -268,10 +268,10 @@ def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
 
 
 def test_who_keeps_one_chunk_fetches_each_once() -> None:
-    asked = []
+    requests = []
 
     def fetch(number: int) -> chunks.Arrays:
-        asked.append(number)
+        requests.append(number)
         return {}
 
     fetcher = ChunkPrefetcher(fetch, keep=1)
@@ -279,7 +279,7 @@ def test_who_keeps_one_chunk_fetches_each_once() -> None:
         fetcher.want(number)
         fetcher.prefetch_if_room(number + 1)
         fetcher.take(number)
-    assert asked == [0, 1, 2]
+    assert requests == [0, 1, 2]
 
 
 def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:

@@ -42,9 +42,9 @@ def test_workers_learn_on_what_they_are_dealt(
         ended = await told.one(Ended, "digits")
         assert ended.ending is Ending.DONE, ended
         said = (await executor.logs("digits")).text
-        found = re.search(r"done: loss [\d.]+, ([\d.]+)% right", said)
-        assert found, said
-        assert float(found[1]) > 90.0
+        result = re.search(r"done: loss [\d.]+, ([\d.]+)% right", said)
+        assert result, said
+        assert float(result[1]) > 90.0
         assert says in said
 
     LocalHarness(tmp_path / "executor", {"cgroup": "off"}).run(scenario)

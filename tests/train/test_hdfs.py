@@ -234,14 +234,14 @@ def test_a_storage_that_stands_still_is_waited_for(own: hdfs.Hdfs, kind: str) ->
     if importlib.util.find_spec(SPEAKS[kind]) is None:
         pytest.skip(f"{SPEAKS[kind]} is not installed")
     data = chunks.write(f"{own.addresses[kind]}/{uuid.uuid4().hex}", ARRAYS, 3)
-    found: list[Any] = []
+    results: list[Any] = []
     own.signal(signal.SIGSTOP)
     try:
-        asking = threading.Thread(target=lambda: found.append(data.fetch(1)), daemon=True)
+        asking = threading.Thread(target=lambda: results.append(data.fetch(1)), daemon=True)
         asking.start()
         time.sleep(3.0)
-        assert not found
+        assert not results
     finally:
         own.signal(signal.SIGCONT)
     asking.join(120.0)
-    assert np.array_equal(found[0]["y"], [3, 4, 5])
+    assert np.array_equal(results[0]["y"], [3, 4, 5])

@@ -25,12 +25,12 @@ def test_a_torch_job_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[s
         "--", sys.executable, str(ROOT / "tests" / "support" / "torch_job.py"),
     ]  # fmt: skip
     assert main(words) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert [point["workers"] for point in found["points"]] == [1, 2]
-    assert found["metrics"]["gradient_bytes"] == 4 * (64 * 256 + 256 + 256 * 8 + 8)
+    result = json.loads(capsys.readouterr().out)
+    assert [point["workers"] for point in result["points"]] == [1, 2]
+    assert result["metrics"]["gradient_bytes"] == 4 * (64 * 256 + 256 + 256 * 8 + 8)
     # It computes for no longer than a step takes.
-    alone = found["points"][0]
-    assert found["metrics"]["minibatch_time"] > 0.0
+    alone = result["points"][0]
+    assert result["metrics"]["minibatch_time"] > 0.0
     assert alone["metrics"]["minibatch_time"] < 1.2 * alone["step_time"]
-    assert all(point["memory"]["worker"] > 50 << 20 for point in found["points"])
+    assert all(point["memory"]["worker"] > 50 << 20 for point in result["points"])
     assert "throughput: {1: " in out.read_text()

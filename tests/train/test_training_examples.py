@@ -34,9 +34,9 @@ def test_digits_are_learnt_over_a_move(tmp_path: Path) -> None:
         said = job.began[-1].log()
     finally:
         job.end()
-    found = re.search(r"done: loss ([\d.]+), ([\d.]+)% right", said)
-    assert found, said
-    assert float(found[2]) > 90.0
+    result = re.search(r"done: loss ([\d.]+), ([\d.]+)% right", said)
+    assert result, said
+    assert float(result[2]) > 90.0
 
 
 def test_a_gpt_learns_to_write(tmp_path: Path) -> None:
@@ -50,9 +50,9 @@ def test_a_gpt_learns_to_write(tmp_path: Path) -> None:
         said = job.began[-1].log()
     finally:
         job.end()
-    found = re.search(r"done: loss ([\d.]+); guessing is ([\d.]+)", said)
-    assert found, said
-    assert float(found[1]) < 0.95 * float(found[2])
+    result = re.search(r"done: loss ([\d.]+); guessing is ([\d.]+)", said)
+    assert result, said
+    assert float(result[1]) < 0.95 * float(result[2])
 
 
 def test_a_loop_in_ray_trains_form_goes_on_with_another_number_of_workers(tmp_path: Path) -> None:
@@ -74,10 +74,10 @@ def test_a_loop_in_ray_trains_form_goes_on_with_another_number_of_workers(tmp_pa
     assert json.loads((moved.folder / "progress.json").read_bytes())["minibatches"] == 60
     learnt = []
     for one in (moved, alone):
-        found = jobs.load(one.checkpoints)
-        assert found is not None
-        assert found.step == 60
-        learnt.append(torch.load(io.BytesIO(found.data), weights_only=True)["model"])
+        result = jobs.load(one.checkpoints)
+        assert result is not None
+        assert result.step == 60
+        learnt.append(torch.load(io.BytesIO(result.data), weights_only=True)["model"])
     # 32 samples are not shared evenly by 3, whose means weigh alike: the last steps set that right.
     for name, value in learnt[1].items():
         torch.testing.assert_close(learnt[0][name], value, rtol=0.01, atol=0.02)

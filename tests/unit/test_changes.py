@@ -172,7 +172,7 @@ def test_a_plain_script_tells_what_moving_it_cost(tmp_path: Path, script: str) -
     second = generation(tmp_path, script, 2)
     told = reports(tmp_path, lambda one: bool(PARTS & one["metrics"].keys()))
     assert told["metrics"].keys() >= PARTS
-    assert all(0.0 <= told["metrics"][one] < 240.0 for one in PARTS)
+    assert all(0.0 <= told["metrics"][part] < 240.0 for part in PARTS)
     assert told["metrics"]["change_start"] > 0.0
     # It goes on telling, since of reports the newest is taken.
     later = reports(tmp_path, lambda one: one["minibatches"] > told["minibatches"] + 10)

@@ -42,23 +42,23 @@ def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]
 
 def differences(source: str) -> list[str]:
     """Return the listed parameters that a function doesn't take."""
-    found = []
+    results = []
     for function in functions(ast.parse(source)):
         names = listed(ast.get_docstring(function) or "")
         unknown = (names or set()) - taken(function)
         if unknown:
-            found.append(f"{function.lineno} {function.name}: {sorted(unknown)}")
-    return found
+            results.append(f"{function.lineno} {function.name}: {sorted(unknown)}")
+    return results
 
 
 def test_listed_parameters_exist() -> None:
-    found = [
+    results = [
         f"{path.relative_to(ROOT)}:{line}"
         for folder in (ROOT, ROOT / "jobs", ROOT / "training")  # rglob follows no links
         for path in sorted(folder.rglob("*.py"))
         for line in differences(path.read_text("utf-8"))
     ]
-    assert not found, "\n".join(found)
+    assert not results, "\n".join(results)
 
 
 def test_a_removed_parameter_is_found() -> None:

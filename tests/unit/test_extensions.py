@@ -63,8 +63,8 @@ def test_a_reference_round_trips_whatever_its_path_holds(tmp_path: Path) -> None
     file = PolicyChoice.named(f"{tmp_path}/a%2Cb%3Fc%25d e/policy.py:FirstFit").file
     assert file is not None
     assert FileExtension.read(file.reference, "") == file
-    words = PolicyChoice.parse(f"{file.reference}?workers=most").words()
-    assert words == ["--policy", file.reference, "--set", "workers=most"]
+    argv = PolicyChoice.parse(f"{file.reference}?workers=most").argv()
+    assert argv == ["--policy", file.reference, "--set", "workers=most"]
 
 
 @pytest.mark.parametrize(
@@ -368,9 +368,11 @@ def test_entry_points_are_registered(
         assert "broken" not in registry.policies()
         assert registry.policy_info("rolling").extension is None
         assert main(["policies"]) == 0
-        told = capsys.readouterr()
-        assert "first_fit" in told.out
-        assert told.err.startswith("note: shadowprice.policies: broken: can't be loaded from lab_")
+        captured = capsys.readouterr()
+        assert "first_fit" in captured.out
+        assert captured.err.startswith(
+            "note: shadowprice.policies: broken: can't be loaded from lab_"
+        )
         out = tmp_path / "run"
         assert (
             main(

@@ -24,15 +24,15 @@ PAGES = sorted(
 def anchors(page: Path) -> set[str]:
     """Return the anchors that both GitHub and MkDocs give the headings of a page."""
     text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-    found = set()
+    result = set()
     for heading in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`*]", r"\1", heading)
         github = re.sub(r"[^\w\- ]", "", plain.strip().lower()).replace(" ", "-")
         ascii_only = unicodedata.normalize("NFKD", plain).encode("ascii", "ignore").decode()
         site = re.sub(r"[-\s]+", "-", re.sub(r"[^\w\s-]", "", ascii_only).strip().lower())
         if github == site:
-            found.add(site)
-    return found
+            result.add(site)
+    return result
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -78,11 +78,11 @@ def test_the_html_has_the_cells_as_text_and_no_other_elements(
 
 
 def test_text_is_aligned_and_says_what_is_left_out() -> None:
-    rows = [[f"job-{at}", f"{at * 10}"] for at in range(MAX_ROWS)]
+    rows = [[f"job-{index}", f"{index * 10}"] for index in range(MAX_ROWS)]
     table = ShortTable("Jobs", ("job", "slots"), rows, 1_234, {1})
     assert table.text().splitlines()[:3] == ["Jobs", "job     slots", "job-0       0"]
     assert table.text().endswith("job-19    190\nand 1,214 more rows")
-    wide = ShortTable("", [f"c{at}" for at in range(13)], [["x"] * 13], 1)
+    wide = ShortTable("", [f"c{index}" for index in range(13)], [["x"] * 13], 1)
     assert len(wide.text().splitlines()[1].split()) == MAX_COLUMNS
     assert wide.html().endswith("<p>and 3 more columns</p></div>")
     assert ShortTable("No jobs", ("job",), [], 0).text() == "No jobs"
@@ -105,13 +105,13 @@ CLUSTER = {"slot": "20min", "horizon": 50, "servers": [{"name": "gpu", "capacity
 def _jobs(count: int) -> list[dict[str, Any]]:
     return [
         {
-            "name": f"<script>{at}",
+            "name": f"<script>{index}",
             "chunks": 2,
             "minibatches": 40,
             "minibatch_time": "30s",
             "worker": {"gpu": 1},
         }
-        for at in range(count)
+        for index in range(count)
     ]
 
 
@@ -183,7 +183,7 @@ def test_any_number_is_a_cell(value: object) -> None:
 
 @pytest.mark.parametrize("count", [MAX_ROWS + 1, MAX_FIELDS, MAX_FIELDS + 1, MAX_FIELDS + 5])
 def test_a_record_shows_more_fields_than_a_table_has_rows(count: int) -> None:
-    html = ApiRecord(**{f"field_{at}": at for at in range(count)})._repr_html_()
+    html = ApiRecord(**{f"field_{index}": index for index in range(count)})._repr_html_()
     page = _Cells(html)
     assert len(page.rows) == 1 + min(count, MAX_FIELDS)
     omitted = count - MAX_FIELDS

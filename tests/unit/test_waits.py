@@ -17,11 +17,11 @@ def waits(tree: ast.AST, limited: bool = False) -> Iterator[int]:
     for node in ast.iter_child_nodes(tree):
         under = limited
         if isinstance(node, ast.AsyncWith):
-            under |= any("asyncio.timeout(" in ast.unparse(one) for one in node.items)
+            under |= any("asyncio.timeout(" in ast.unparse(item) for item in node.items)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             under = False  # who calls it, and when, is not known
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not under:
-            told = {one.arg for one in node.keywords}  # of **more, None
+            told = {keyword.arg for keyword in node.keywords}  # of **more, None
             method, silent = node.func.attr, not node.args and not told
             if (silent and method in ENDLESS) or (
                 ast.unparse(node.func).startswith("subprocess.")
@@ -42,9 +42,9 @@ def test_endless_waits_are_found() -> None:
 
 
 def test_no_test_waits_without_a_limit() -> None:
-    found = [
+    results = [
         f"{path.relative_to(TESTS)}:{line}"
         for path in sorted(TESTS.rglob("*.py"))
         for line in waits(ast.parse(path.read_text()))
     ]
-    assert found == []
+    assert results == []

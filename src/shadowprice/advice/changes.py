@@ -33,18 +33,18 @@ StepFn = Callable[[int], AdmissionOutcome | None]
 
 
 def search_changes(
-    variants: JobVariants, ways: Sequence[JobChange], ask: QuoteFn
+    variants: JobVariants, ways: Sequence[JobChange], quote: QuoteFn
 ) -> Iterator[tuple[JobChange, SearchResult, StepFn]]:
     """Yield each change with the result of its search, and the function that was searched."""
-    smaller_fails = is_smallest_refused(variants, ways, ask)
+    smaller_fails = is_smallest_refused(variants, ways, quote)
     work = 0.0  # share of the work with which it was admitted
     for way in ways:
-        answer = partial(_answer, variants, ask, way)
+        answer = partial(_answer, variants, quote, way)
         result: SearchResult = NoStepFound(1)
         if not (smaller_fails and is_size(way)):
             # Levels of a priority aren't numbers.
             is_utility = way.name == "value" and way.key[0] == "utility"
-            guess = partial(_worth_its_price, way) if is_utility else None
+            guess = partial(_break_even_utility_step, way) if is_utility else None
             start = step_of_work(way, work)
             result = find_smallest_step(answer, len(way.values), start, guess=guess)
         yield way, result, answer
@@ -53,16 +53,16 @@ def search_changes(
 
 
 def _answer(
-    variants: JobVariants, ask: QuoteFn, way: JobChange, step: int
+    variants: JobVariants, quote: QuoteFn, way: JobChange, step: int
 ) -> AdmissionOutcome | None:
     job = variants.job(way, step)
-    return None if job is None else ask(job)
+    return None if job is None else quote(job)
 
 
-def is_smallest_refused(variants: JobVariants, ways: Sequence[JobChange], ask: QuoteFn) -> bool:
+def is_smallest_refused(variants: JobVariants, ways: Sequence[JobChange], quote: QuoteFn) -> bool:
     """Return whether the job is refused even with the smallest request of every resource."""
     smallest_job = variants.with_last_values([way for way in ways if is_size(way)])
-    return smallest_job is None or ask(smallest_job) is None
+    return smallest_job is None or quote(smallest_job) is None
 
 
 def is_size(way: JobChange) -> bool:
@@ -80,7 +80,7 @@ def step_of_work(way: JobChange, work: float) -> int:
     return 1 + sum(bool(value > work * int(way.before)) for value in way.values)
 
 
-def _worth_its_price(way: JobChange, step: int, found: AdmissionOutcome) -> int:
+def _break_even_utility_step(way: JobChange, step: int, found: AdmissionOutcome) -> int:
     """Return the step at which the job's utility slightly exceeds the price of an admitted step.
 
     Dinkelbach's step: a job with this utility would still be admitted with the same schedule.

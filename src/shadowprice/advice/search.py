@@ -36,7 +36,7 @@ class NoStepFound:
 
 
 def find_smallest_step(
-    ask: Callable[[int], Answer | None],
+    evaluate: Callable[[int], Answer | None],
     steps: int,
     start: int = 0,
     evenly: int = PROBES_WHEN_MAX_REFUSED,
@@ -48,7 +48,7 @@ def find_smallest_step(
     If a larger step is never worse, this is the smallest admitted step. Otherwise the previous step
     and every smaller queried step are refused, but a smaller step may be admitted.
 
-    ``ask`` returns the answer to a step, None if it is refused; step 0, no change, is refused.
+    ``evaluate`` returns the answer to a step, None if it is refused; step 0, no change, is refused.
     ``steps`` is the largest step, and ``start`` a step near which the result may be, or 0.
     ``evenly`` steps are queried if the largest one is refused. ``guess`` returns, for an admitted
     step and its answer, a smaller step that may be admitted; a bad guess costs a few queries.
@@ -59,7 +59,7 @@ def find_smallest_step(
 
     def answer(step: int) -> Answer | None:
         if step not in answers:
-            answers[step] = ask(step)
+            answers[step] = evaluate(step)
         return answers[step]
 
     step = min(max(start, 0), steps)

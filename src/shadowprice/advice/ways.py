@@ -329,7 +329,7 @@ def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
 
 
 def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:
-    min_workers, max_workers = int(job.worker_counts[0]), job.most_workers
+    min_workers, max_workers = int(job.worker_counts[0]), job.max_workers
     declared = entry.get("workers") or {}
     for bound, now, values in (
         ("min", min_workers, _decreasing_integers(min_workers, 1)),
@@ -361,7 +361,7 @@ def _max_possible_workers(entry: JobFileRecord, job: Job, cluster: Cluster) -> i
     capacity = cluster.capacity[cluster.hosts_workers]
     fit_counts = (capacity[:, needed] // job.worker[needed]).min(axis=1)
     # A step isn't divided between workers.
-    return min(int(fit_counts.sum()), int(bounds.WORKER_COUNTS.most), int(entry["steps"]))
+    return min(int(fit_counts.sum()), int(bounds.WORKER_COUNTS.maximum), int(entry["steps"]))
 
 
 def _miss_probability_changes(entry: JobFileRecord) -> Iterator[JobChange]:

@@ -32,29 +32,31 @@ from shadowprice.certificate.relaxation import Column, PricedJobs, PricingOracle
 
 Floats = NDArray[np.float64]
 
-_SMOOTH: Final = 0.5  # weight of the best prices so far in the next prices
-_COLUMNS: Final = 3000  # number of jobs up to which column generation finds the prices, to the end
-_SAMPLE: Final = 600  # number of jobs of the smallest sample
-_GROWTH: Final = 5  # ratio of the numbers of jobs of successive samples
-_GROUPS: Final = 2000  # largest number of groups of jobs in the master program
+_SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next prices
+_MAX_COLUMN_GENERATION_JOBS: Final = (
+    3000  # number of jobs up to which column generation finds the prices, to the end
+)
+_MIN_SAMPLE_JOBS: Final = 600  # number of jobs of the smallest sample
+_SAMPLE_GROWTH: Final = 5  # ratio of the numbers of jobs of successive samples
+_MAX_GROUPS: Final = 2000  # largest number of groups of jobs in the master program
 _PAYOFF_GAP: Final = 1e-3
 """Relative gap of the schedules of trials; their payoffs are upper bounds in any case."""
-_FIRST_STEP: Final = 0.1
-_LONGER: Final = 1.1
-_SHORTER: Final = 0.66
-_LONGEST_STEP: Final = 2.0
-_FAILURES: Final = 8
+_INITIAL_STEP: Final = 0.1
+_STEP_GROWTH: Final = 1.1
+_STEP_SHRINKAGE: Final = 0.66
+_MAX_STEP: Final = 2.0
+_MAX_FAILURES: Final = 8
 """The step, as a share of the distance to the target, grows with successes and shrinks after this
 many failures in a row."""
-_NEARER: Final = 0.95
-_CLOSE: Final = 0.02
+_TARGET_SHARE: Final = 0.95
+_TARGET_MARGIN: Final = 0.02
 """The target is this share of the best bound, and falls if the bound comes this close to it."""
-_MIXED: Final = 0.02
-_MIXED_FIRST: Final = 0.2
-_MIXED_TRIALS: Final = 40
+_FINAL_USE_WEIGHT: Final = 0.02
+_INITIAL_USE_WEIGHT: Final = 0.2
+_WEIGHT_HALVING_TRIALS: Final = 40
 """Weight of a trial's use in the mean use: final, initial, and the trials in which it halves."""
-_STALLED: Final = 60  # trials after which the search ends if they improved too little together
-_NOTHING: Final = 1e-9
+_STALL_TRIALS: Final = 60  # trials after which the search ends if they improved too little together
+_NEGLIGIBLE: Final = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +101,12 @@ def upper_bound(
     emit = report or _emit_nothing
     members = np.arange(oracle.jobs)
     prices = np.zeros(oracle.shape)
-    if oracle.jobs <= _COLUMNS:
+    if oracle.jobs <= _MAX_COLUMN_GENERATION_JOBS:
         for bound in _Columns(oracle, prices).search(tolerance, deadline, now, stop):
             emit(bound)
         return bound
     steps, started = _steps(oracle.jobs), now()
-    rounds, length = 0, _FIRST_STEP
+    rounds, length = 0, _INITIAL_STEP
     for index, step in enumerate(steps):
         # Half of the time is for trials over all jobs, the rest for the samples.
         until = started + (deadline - started) * (index + 1) / (2 * len(steps))
@@ -134,8 +136,8 @@ def _bound_at(prices: Floats, value: float, priced: PricedJobs, rounds: int) -> 
 def _steps(jobs: int) -> list[int]:
     """Return the sampling interval of each level, down to 1."""
     steps = [1]
-    while jobs / steps[-1] > _SAMPLE * _GROWTH:
-        steps.append(steps[-1] * _GROWTH)
+    while jobs / steps[-1] > _MIN_SAMPLE_JOBS * _SAMPLE_GROWTH:
+        steps.append(steps[-1] * _SAMPLE_GROWTH)
     return steps[::-1]
 
 
@@ -152,7 +154,7 @@ class VolumeSearch:
         members: NDArray[np.int64],
         prices: Floats,
         scale: float,
-        step: float = _FIRST_STEP,
+        step: float = _INITIAL_STEP,
     ) -> None:
         self._oracle, self._members = oracle, members
         self._capacity = oracle.capacity * scale
@@ -162,14 +164,14 @@ class VolumeSearch:
         self._use = self.priced.use
         self.step = step
         self._failures, self._trials = 0, 0
-        self._target = _NEARER * self.best
+        self._target = _TARGET_SHARE * self.best
         self._recent = [self.best]
 
     def settled(self, tolerance: float) -> bool:
         """Return whether many trials improved the bound by less than a relative tolerance."""
-        if len(self._recent) <= _STALLED:
-            return self.best <= _NOTHING
-        return self._recent[-_STALLED] - self.best <= tolerance * max(self.best, _NOTHING)
+        if len(self._recent) <= _STALL_TRIALS:
+            return self.best <= _NEGLIGIBLE
+        return self._recent[-_STALL_TRIALS] - self.best <= tolerance * max(self.best, _NEGLIGIBLE)
 
     def improve(self) -> bool:
         """Try other prices; return whether they prove a smaller bound."""
@@ -177,27 +179,29 @@ class VolumeSearch:
         excess = self._use - self._capacity
         excess[(self.prices <= 0) & (excess < 0)] = 0.0
         norm = float((excess**2).sum())
-        if norm <= _NOTHING**2:
-            self._recent += [self.best] * _STALLED
+        if norm <= _NEGLIGIBLE**2:
+            self._recent += [self.best] * _STALL_TRIALS
             return False
         length = self.step * max(0.0, self.best - self._target) / norm
         prices = np.maximum(0.0, self.prices + length * excess) * self._counted
         priced, value = self._try(prices)
-        weight = max(_MIXED, _MIXED_FIRST / (1.0 + self._trials / _MIXED_TRIALS))
+        weight = max(
+            _FINAL_USE_WEIGHT, _INITIAL_USE_WEIGHT / (1.0 + self._trials / _WEIGHT_HALVING_TRIALS)
+        )
         self._use = weight * priced.use + (1.0 - weight) * self._use
         better = value < self.best
         if better:
             if float((excess * (priced.use - self._capacity)).sum()) > 0:
-                self.step = min(_LONGEST_STEP, self.step * _LONGER)
+                self.step = min(_MAX_STEP, self.step * _STEP_GROWTH)
             self.prices, self.priced, self.best = prices, priced, value
             self._failures = 0
         else:
             self._failures += 1
             # A trial that is worse by the whole distance to the target went much too far.
-            if self._failures >= _FAILURES or value - self.best > self.best - self._target:
-                self.step, self._failures = self.step * _SHORTER, 0
-        if self.best - self._target < _CLOSE * self.best:
-            self._target = _NEARER * self.best
+            if self._failures >= _MAX_FAILURES or value - self.best > self.best - self._target:
+                self.step, self._failures = self.step * _STEP_SHRINKAGE, 0
+        if self.best - self._target < _TARGET_MARGIN * self.best:
+            self._target = _TARGET_SHARE * self.best
         self._recent.append(self.best)
         return better
 
@@ -213,7 +217,7 @@ class _Columns:
     def __init__(self, oracle: PricingOracle, prices: Floats) -> None:
         self._oracle, self._prices = oracle, prices
         self._capacity = oracle.capacity
-        size = max(1, -(-oracle.jobs // _GROUPS))
+        size = max(1, -(-oracle.jobs // _MAX_GROUPS))
         self._group = [job // size for job in range(oracle.jobs)]
         self._groups = (self._group[-1] + 1) if self._group else 0
         self._rounds = 0
@@ -223,7 +227,7 @@ class _Columns:
     ) -> Iterator[Bound]:
         """Improve the prices; yield every bound that is better than the previous ones."""
         found_columns, bound = self._try(self._prices, 0.0)
-        if bound.value <= _NOTHING:
+        if bound.value <= _NEGLIGIBLE:
             yield replace(bound, settled=True)
             return
         yield bound
@@ -235,11 +239,14 @@ class _Columns:
                 return
             proposed = proposed.reshape(self._oracle.shape)
             master = program.value
-            if bound.value - master <= tolerance * max(abs(bound.value), _NOTHING):
+            if bound.value - master <= tolerance * max(abs(bound.value), _NEGLIGIBLE):
                 yield replace(bound, master=master, settled=True)
                 return
             added = 0
-            for trial in (_SMOOTH * bound.prices + (1 - _SMOOTH) * proposed, proposed):
+            for trial in (
+                _SMOOTHING_WEIGHT * bound.prices + (1 - _SMOOTHING_WEIGHT) * proposed,
+                proposed,
+            ):
                 found_columns, found = self._try(trial, master)
                 added = program.add(found_columns)
                 if found.value < bound.value:

@@ -59,7 +59,7 @@ def completion_bound(relaxation: Relaxation) -> CompletionBound | None:
     ]
     ends = np.sort(arrivals + np.array(alone))
     for pool, limit in np.argwhere(relaxation.counted).tolist():
-        volumes = [_least_volume(relaxation, index, pool, limit) for index in rows]
+        volumes = [_min_volume(relaxation, index, pool, limit) for index in rows]
         fluid = shortest_remaining_first(arrivals.tolist(), volumes)
         whole = np.ceil(np.array(fluid) * (1 - _ROUNDING) - _ROUNDING).astype(np.int64)
         ends = np.maximum(ends, np.sort(whole))
@@ -68,7 +68,7 @@ def completion_bound(relaxation: Relaxation) -> CompletionBound | None:
     return CompletionBound(tuple(job.name for job in jobs), mean)
 
 
-def _least_volume(relaxation: Relaxation, index: int, pool: int, limit: int) -> float:
+def _min_volume(relaxation: Relaxation, index: int, pool: int, limit: int) -> float:
     """Return the least share of a limit, times slots, that completes a job."""
     _, gains, use = relaxation.choices(index)
     required, share = relaxation.members[index].required, use[:, pool, limit]

@@ -50,7 +50,7 @@ class JobTable:
                 rows[key] = len(rows)
                 self.representatives.append(index)
             self._kinds[index] = rows[key]
-        self._choice_starts = _starts([len(counts) for counts, _ in choices])
+        self._choice_starts = _offsets([len(counts) for counts, _ in choices])
         self._workers = _concatenate([counts for counts, _ in choices])
         self._gains = _concatenate([gains for _, gains in choices])
         self._servers = _concatenate(
@@ -61,7 +61,7 @@ class JobTable:
                 for job, (counts, _) in zip(jobs, choices, strict=True)
             ]
         )
-        self._worth_starts = _starts(spans.tolist())
+        self._worth_starts = _offsets(spans.tolist())
         self._worth = np.concatenate(
             [
                 np.zeros(0),
@@ -104,7 +104,7 @@ class JobTable:
         return BatchPrices(total, *result)
 
 
-def _starts(lengths: Sequence[int]) -> Integers:
+def _offsets(lengths: Sequence[int]) -> Integers:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(np.array(lengths, np.int64))))
 
 

@@ -310,12 +310,12 @@ class Relaxation:
         member = self.members[job]
         first, slots = window.first - self.start, window.end - window.first
         if slots <= 0 or not len(gains) or int(gains.max()) * slots < member.required:
-            return self._late(window)
+            return self._late_payoff(window)
         cost = self.costs(job, prices[first : first + slots])
         utility = member.utility.values(np.arange(slots))
         result = best_schedule(np.maximum(cost, 0.0), gains, member.required, utility)
         if not result.feasible or result.payoff < window.tail:
-            return self._late(window)
+            return self._late_payoff(window)
         length = result.completion + 1
         choice = result.choice[:length]
         active = choice >= 0
@@ -340,7 +340,7 @@ class Relaxation:
         total = priced.total + _ROUNDING * self._table.largest_utilities(members)
         return PricedJobs(ProvenPayoff(total), priced.payoffs, priced.utilities, use)
 
-    def _late(self, window: Window) -> tuple[ProvenPayoff, Column | None]:
+    def _late_payoff(self, window: Window) -> tuple[ProvenPayoff, Column | None]:
         """Return the payoff of completing after the window at no cost."""
         if window.tail <= 0:
             return ProvenPayoff(0.0), None

@@ -24,7 +24,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
-from shadowprice.kernels.slots.rooms import room_costs, stand_in_slots, take_off
+from shadowprice.kernels.slots.rooms import choice_costs, choose_servers, subtract_entries
 from shadowprice.policies.oasis.policy import server_pools
 
 Floats = NDArray[np.float64]
@@ -36,7 +36,9 @@ _PAYOFF_GAP: Final = 1e-3
 """Relative gap of a job's schedule; a smaller one doesn't help a heuristic."""
 _EXACT: Final = 1e-8
 """Relative gap that no search can close, because payoffs include a rounding error."""
-_NOTHING: Final = 1e-9  # share of the largest utility below which an improvement isn't searched for
+_NEGLIGIBLE: Final = (
+    1e-9  # share of the largest utility below which an improvement isn't searched for
+)
 _TRIES: Final = 3
 """Number of times that a schedule is planned again with more work, to cover restart costs."""
 _NEIGHBOURS: Final = 8  # largest number of jobs that are removed at once
@@ -50,8 +52,8 @@ The others are for any job that could earn more.
 """
 _HEAT: Final = 0.3  # initial temperature, as a share of a job's mean utility
 _COOLED: Final = 0.02  # final temperature, as a share of the initial one
-_ENOUGH: Final = 1000
-_ENOUGH_A_JOB: Final = 100
+_MAX_TRIALS: Final = 1000
+_MAX_TRIALS_PER_JOB: Final = 100
 """Moves without an improvement after which the search ends, and further ones per job.
 
 Few jobs would otherwise take minutes with nothing left to find; with hundreds, time ends first.
@@ -152,7 +154,7 @@ class Rounding:
             slots = int(np.searchsorted(gathered, job.required)) + 1
             if slots <= len(gathered):
                 choice = np.where(gains.max(axis=1) > 0, best, -1)[:slots]
-                entries = self._stand(member, begin, choice)
+                entries = self._choose_servers(member, begin, choice)
                 completion = self._relaxation.start + begin + slots - 1
                 utility = float(job.utility.values(np.array([completion - job.arrival]))[0])
                 late = PlacedSchedule(entries, utility)
@@ -166,7 +168,7 @@ class Rounding:
         """Remove the schedule of a job, and return it."""
         placed = self.placed.pop(at)
         member = self._member(at)
-        take_off(self._free, placed.entries, member.worker, member.ps, -1)
+        subtract_entries(self._free, placed.entries, member.worker, member.ps, -1)
         self.utility -= placed.utility
         self.end[at], self.earned[at] = -1, 0.0
         self.regret[at] = self._proved.payoffs[at]
@@ -175,7 +177,7 @@ class Rounding:
     def put_back(self, at: int, placed: PlacedSchedule) -> bool:
         """Restore a schedule of a job; return whether there is capacity for it."""
         member, entries = self._member(at), placed.entries
-        if not take_off(self._free, entries, member.worker, member.ps, 1):
+        if not subtract_entries(self._free, entries, member.worker, member.ps, 1):
             return False
         self.placed[at] = placed
         self.utility += placed.utility
@@ -200,10 +202,10 @@ class Rounding:
 
     def _member(self, at: int) -> _Member:
         if at not in self._members:
-            self._members[at] = self._look_at(at)
+            self._members[at] = self._improve_job(at)
         return self._members[at]
 
-    def _look_at(self, at: int) -> _Member:
+    def _improve_job(self, at: int) -> _Member:
         relaxation, job = self._relaxation, self._jobs[at]
         window = relaxation.windows[at]
         counts = relaxation.choices(at)[0]
@@ -241,14 +243,14 @@ class Rounding:
 
     def _costs(self, member: _Member, first: int, worker: Floats, ps: Floats) -> Floats:
         """Return the cost of a job's choices in slots from ``first`` on, ``inf`` if too large."""
-        return room_costs(
+        return choice_costs(
             self._free, first, self._pools[0], member.worker, worker, self._pools[1], member.ps,
             ps, member.workers, member.servers,
         )  # fmt: skip
 
-    def _stand(self, member: _Member, first: int, choice: Integers) -> Integers:
+    def _choose_servers(self, member: _Member, first: int, choice: Integers) -> Integers:
         """Return the entries of choices in slots from ``first`` on."""
-        return stand_in_slots(
+        return choose_servers(
             self._free, first, self._pools[0], member.worker, self._pools[1], member.ps,
             member.workers, member.servers, choice,
         )  # fmt: skip
@@ -264,7 +266,7 @@ class Rounding:
         result = best_schedule(cost, member.gains, required, member.worth, gap=_PAYOFF_GAP)
         if not result.feasible or result.payoff <= 0:
             return None, 0
-        entries = self._stand(member, member.first, result.choice)
+        entries = self._choose_servers(member, member.first, result.choice)
         placed = PlacedSchedule(entries, float(member.worth[result.completion]))
         return placed, self._progress(at, entries) if member.restarts else required
 
@@ -320,7 +322,7 @@ def best_schedules(
         relaxation,
         enough,
         stop,
-        lambda: (spent() - before) / max(1.0 - before, _NOTHING),
+        lambda: (spent() - before) / max(1.0 - before, _NEGLIGIBLE),
         report,
         np.random.default_rng(seed),
     )
@@ -334,7 +336,7 @@ def _trials(
     stop: Stop,
 ) -> Iterator[Rounding]:
     """Yield sets of schedules: the initial ones, then jobs placed one after another."""
-    utility = np.array([_most(job) for job in relaxation.members])
+    utility = np.array([_max_utility(job) for job in relaxation.members])
     for schedules in starts:
         # A run may be longer than every best schedule; its late completions count too.
         ends = (plan.completion + 1 for plan in schedules.values() if len(plan))
@@ -346,7 +348,7 @@ def _trials(
         yield trial
     orders: list[list[int]] = []
     for part in _PARTS:
-        orders = orders or _orders(relaxation, proved)
+        orders = orders or _job_orders(relaxation, proved)
         for order in orders:
             if stop():
                 return
@@ -376,7 +378,7 @@ def _fill_late(trial: Rounding, relaxation: Relaxation, stop: Stop) -> None:
             trial.place_late(index)
 
 
-def _orders(relaxation: Relaxation, proved: Bound) -> list[list[int]]:
+def _job_orders(relaxation: Relaxation, proved: Bound) -> list[list[int]]:
     """Return orders of the jobs: by payoff per cost, and by utility per cost at the prices."""
     mean = proved.prices.mean(axis=0).reshape(-1) + 1e-12
     density = np.zeros(relaxation.jobs)
@@ -410,18 +412,18 @@ def _improve(
     best = state.utility
     heat = _HEAT * best / max(1, len(state.placed))
     changed: dict[int, PlacedSchedule | None] = {}  # since the best, with their schedule in it
-    utility = np.array([_most(job) for job in relaxation.members])
+    utility = np.array([_max_utility(job) for job in relaxation.members])
     first = np.array([window.first for window in relaxation.windows])
     end = np.array([window.end for window in relaxation.windows])
     idle = 0
-    max_idle = _ENOUGH + _ENOUGH_A_JOB * relaxation.jobs
+    max_idle = _MAX_TRIALS + _MAX_TRIALS_PER_JOB * relaxation.jobs
     while not stop() and state.utility < enough and idle < max_idle:
         idle += 1
         # Jobs are drawn in proportion to what they could gain, at the prices or at all.
         missing = np.maximum(utility - state.earned, 0.0)
-        if missing.max(initial=0.0) <= _NOTHING * utility.max():
+        if missing.max(initial=0.0) <= _NEGLIGIBLE * utility.max():
             break
-        regretted = rng.random() < _REGRETTED and state.regret.max() > _NOTHING * utility.max()
+        regretted = rng.random() < _REGRETTED and state.regret.max() > _NEGLIGIBLE * utility.max()
         new = _draw(state.regret if regretted else missing, rng)
         until = end[new] if state.end[new] < 0 else state.end[new] + 1
         slot = int(rng.integers(first[new], max(first[new] + 1, until)))
@@ -473,7 +475,7 @@ def _improve(
     return _snapshot(state, relaxation)
 
 
-def _most(job: Job) -> float:
+def _max_utility(job: Job) -> float:
     """Return the largest utility of a job."""
     return max(0.0, float(job.utility.values(np.array([job.min_slots_colocated - 1]))[0]))
 

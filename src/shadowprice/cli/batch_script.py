@@ -103,10 +103,10 @@ def read_script(path: Path) -> BatchScript:
     """
     try:
         with path.open("rb") as file:
-            content = file.read(int(bounds.SCRIPT.most) + 1)
+            content = file.read(int(bounds.SCRIPT.maximum) + 1)
     except OSError as error:
         raise InputError(Fault(str(path), f"can't be read: {error.strerror}")) from error
-    if len(content) > bounds.SCRIPT.most:
+    if len(content) > bounds.SCRIPT.maximum:
         hint = "move its code into files that the script runs"
         raise InputError(Fault(str(path), bounds.SCRIPT.broken, hint))
     try:
@@ -304,7 +304,7 @@ def _check_one(option: str, entry: HeaderOption) -> None:
 
 def _memory_of_cpus(entry: HeaderOption, cpus: str) -> tuple[str, str] | None:
     """Return the memory of all cores of ``--cpus-per-task``."""
-    if not cpus.isdecimal() or len(cpus) > bounds.QUANTITY.most:
+    if not cpus.isdecimal() or len(cpus) > bounds.QUANTITY.maximum:
         location = f"{entry.location}: --mem-per-cpu"
         hint = "give --cpus-per-task, or write --mem"
         raise InputError(Fault(location, "needs the number of cores", hint))
@@ -313,7 +313,7 @@ def _memory_of_cpus(entry: HeaderOption, cpus: str) -> tuple[str, str] | None:
 
 
 def _memory(option: str, value: str, location: str) -> tuple[int, str]:
-    match = _MEMORY.fullmatch(value) if len(value) <= bounds.QUANTITY.most else None
+    match = _MEMORY.fullmatch(value) if len(value) <= bounds.QUANTITY.maximum else None
     if match is None:
         raise _invalid(option, value, location, "16G")
     return int(match[1]), (match[2] or "M").upper()
@@ -332,7 +332,7 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
         if value.lower() in _NO_LIMIT:
             return None
         # The length first, because Python refuses to convert thousands of digits.
-        match = _TIME.fullmatch(value) if len(value) <= bounds.QUANTITY.most else None
+        match = _TIME.fullmatch(value) if len(value) <= bounds.QUANTITY.maximum else None
         if match is None:
             raise _invalid(option, value, location, "3:00:00, or minutes")
         days, h, m, s, hours, minutes, seconds, only = (int(part or 0) for part in match.groups())

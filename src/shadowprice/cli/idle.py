@@ -22,7 +22,7 @@ class Rule:
     hint: str
 
 
-def _without(name: str, flag: str) -> tuple[Callable[[OptionValues], bool], str, str]:
+def _requires_option(name: str, flag: str) -> tuple[Callable[[OptionValues], bool], str, str]:
     """Return condition, message and hint for an option that depends on another option."""
     return (lambda given: not given[name]), f"has no effect without {flag}", f"add {flag}"
 
@@ -37,12 +37,12 @@ _SIZED = Rule(
     "applies only to the cluster that is sized to --trace, not to a cluster file",
     "remove it, or change the cluster file",
 )
-_ADVICE = Rule(("advice_time",), *_without("advice", "--advice"))
+_ADVICE = Rule(("advice_time",), *_requires_option("advice", "--advice"))
 _GRANT = "applies only to issuing a token"
 
 RULES: Final[Mapping[str, Sequence[Rule]]] = {
     "simulate": (_SIZED, _ADVICE),
-    "compare": (_SIZED, _ADVICE, Rule(("bound_time",), *_without("bound", "--bound"))),
+    "compare": (_SIZED, _ADVICE, Rule(("bound_time",), *_requires_option("bound", "--bound"))),
     "bound": (_SIZED,),
     "whatif": (_SIZED,),
     "audit truthfulness": (_SIZED,),
@@ -61,7 +61,7 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
             "remove it; --workers sets the number of servers",
         ),
     ),
-    "trace convert": (Rule(("load", "horizon"), *_without("cluster", "--cluster")),),
+    "trace convert": (Rule(("load", "horizon"), *_requires_option("cluster", "--cluster")),),
     "explain": (
         Rule(
             ("server",),
@@ -111,7 +111,7 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
             "write shadowprice login NAME --remove",
         ),
     ),
-    "profile": (Rule(("families",), *_without("family", "--family")),),
+    "profile": (Rule(("families",), *_requires_option("family", "--family")),),
 }
 """Rules by the full name of the command, such as ``trace convert``."""
 

@@ -98,7 +98,7 @@ def limit_numeric_options(command: Any) -> None:
         descriptor = getattr(parameter, "type_descriptor", None)
         if descriptor is not None and descriptor.annotation in {int, float}:
             info = descriptor.parameter_info
-            limit = descriptor.annotation(bounds.NUMBER.most)
+            limit = descriptor.annotation(bounds.NUMBER.maximum)
             info.max = limit if info.max is None else info.max
             info.min = -limit if info.min is None else info.min
     for part in getattr(command, "commands", {}).values():

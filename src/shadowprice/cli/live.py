@@ -218,10 +218,10 @@ def amounts(record: Any) -> str:
     return " ".join(f"{name}={value}" for name, value in dict(record).items())
 
 
-def confirmed(question: str, yes: bool, ask: Callable[[str], bool] | None = None) -> bool:
+def confirm(question: str, yes: bool, prompt: Callable[[str], bool] | None = None) -> bool:
     """Ask the user for confirmation on a terminal; return True without one or with --yes."""
     import sys
 
     if yes or not sys.stdin.isatty():
         return True
-    return (ask or typer.confirm)(question)
+    return (prompt or typer.confirm)(question)

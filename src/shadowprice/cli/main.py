@@ -287,7 +287,7 @@ def _report_notes(error: Exception) -> None:
 def _report(error: Exception, stdout: int | None) -> int:
     if isinstance(error, InputError) and len(error.faults) > 1:
         _say(f"error: found {len(error.faults)} problems in the input; nothing was run")
-        limit = int(bounds.FAULTS.most)
+        limit = int(bounds.FAULTS.maximum)
         for fault in error.faults[:limit]:
             _say(f"  {fault}")
         if len(error.faults) > limit:
@@ -349,12 +349,12 @@ def _describe_os_error(error: OSError) -> str:
     return f"{location}{reason}" + (f"; {hint}" if hint else "")
 
 
-_LONGEST: Final = 2_000  # maximum length of a line on stderr, in characters
+_MAX_LINE_CHARS: Final = 2_000  # maximum length of a line on stderr, in characters
 
 
 def _say(text: str) -> None:
     line = escape_controls(text)
-    if len(line) > _LONGEST:
-        line = f"{line[: _LONGEST // 2]} ... {line[-_LONGEST // 4 :]}"
+    if len(line) > _MAX_LINE_CHARS:
+        line = f"{line[: _MAX_LINE_CHARS // 2]} ... {line[-_MAX_LINE_CHARS // 4 :]}"
     with suppress(OSError):  # stderr may be closed; the exit status still reports the error
         print(line, file=sys.stderr, flush=True)

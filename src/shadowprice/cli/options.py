@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from shadowprice.policies.choice import PolicyChoice
     from shadowprice.policies.registry import PolicyInfo
 
-LEAST_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
+MIN_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
 
 WHAT, HOW, OUTPUT = "Workload", "Execution", "Output"
 
@@ -84,8 +84,8 @@ LoadOption = Annotated[
     float,
     typer.Option(
         "--load",
-        min=LEAST_LOAD,
-        max=bounds.OFFERED_LOAD.most,
+        min=MIN_LOAD,
+        max=bounds.OFFERED_LOAD.maximum,
         help="Load of the cluster that is sized to --trace: requested over available "
         "GPU-time (core-time if no job uses GPUs).",
         rich_help_panel=WHAT,
@@ -166,7 +166,7 @@ SeedOption = Annotated[
     typer.Option(
         "--seed",
         min=0,
-        max=bounds.SEED.most,
+        max=bounds.SEED.maximum,
         help="Random seed.",
         rich_help_panel=HOW,
     ),
@@ -194,7 +194,7 @@ PlainOutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
 ]
 """``--output`` of commands whose help has no headings."""
-PlainSeedOption = Annotated[int, typer.Option(min=0, max=bounds.SEED.most, help="Random seed.")]
+PlainSeedOption = Annotated[int, typer.Option(min=0, max=bounds.SEED.maximum, help="Random seed.")]
 """``--seed`` of commands whose help has no headings."""
 ListingOption = Annotated[Listing, typer.Option("--output", "-o", help="Output format.")]
 RunArgument = Annotated[Path, typer.Argument(help="Run directory.", metavar="RUN")]
@@ -299,4 +299,4 @@ def policy_choices(
     choices = read_choices(texts)
     by_name = {choice.name: choice.info for choice in choices}
     shared = policy_settings(params, settings, [by_name[name] for name in sorted(by_name)])
-    return [choice.over(shared[choice.name]) for choice in choices]
+    return [choice.merged_over(shared[choice.name]) for choice in choices]

@@ -339,7 +339,7 @@ def generate_repeated_name(name: str) -> str:
     """Return a name for the repetition of a job: its own, with other random characters."""
     # Six letters without a digit are rather a word, such as resnet.
     stem = re.sub(rf"-(?=[a-z]*[2-9])[{_SUFFIX_CHARACTERS}]{{{_SUFFIX_LENGTH}}}$", "", name)
-    return f"{stem[: int(bounds.NAME.most) - _SUFFIX_LENGTH - 1]}-{_suffix()}"
+    return f"{stem[: int(bounds.NAME.maximum) - _SUFFIX_LENGTH - 1]}-{_suffix()}"
 
 
 def _suffix() -> str:

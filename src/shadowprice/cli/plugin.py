@@ -146,7 +146,7 @@ class Kubectl:
         self.words = [program, *call.kubectl]
         self._namespace = [f"--namespace={call.namespace}"] if call.namespace else []
 
-    def ask(self, *words: str, given: str | None = None, here: bool = True) -> str:
+    def run(self, *words: str, given: str | None = None, here: bool = True) -> str:
         """Run `kubectl` and return its stdout.
 
         ``given`` is its stdin. The namespace option is added if ``here``. A failure is raised with
@@ -167,7 +167,7 @@ class Kubectl:
     def job(self, name: str) -> str:
         """Return the service's name for the job of a TrainingJob."""
         resource = json.loads(
-            self.ask("get", "trainingjobs.shadowprice.io", "-o", "json", "--", name)
+            self.run("get", "trainingjobs.shadowprice.io", "-o", "json", "--", name)
         )
         job = resource.get("status", {}).get("job")
         if not job:
@@ -178,7 +178,7 @@ class Kubectl:
         """Return the jobs of manifests, parsed by `kubectl` without applying them."""
         jobs = []
         for file in files:
-            output = self.ask("create", "--dry-run=client", "-o", "json", "-f", file)
+            output = self.run("create", "--dry-run=client", "-o", "json", "-f", file)
             for item in _documents(output):
                 if item.get("kind") != "TrainingJob":
                     kind = item.get("kind")
@@ -191,7 +191,7 @@ class Kubectl:
         namespace, _, name = service.partition("/")
         secret = f"{name}-token"
         try:
-            output = self.ask(
+            output = self.run(
                 f"--namespace={namespace}", "get", "secret", secret, "-o", "json", here=False
             )
             data: Mapping[str, str] = json.loads(output)["data"]
@@ -249,7 +249,7 @@ def definition_for(kubectl: Kubectl) -> str:
     """Return the TrainingJob definition in the form that the API server supports."""
     from shadowprice.kubernetes.definition import build_crd, supports_cel_rules, to_yaml
 
-    published = json.loads(kubectl.ask("get", "--raw", "/openapi/v2", here=False))
+    published = json.loads(kubectl.run("get", "--raw", "/openapi/v2", here=False))
     return to_yaml(build_crd(rules=supports_cel_rules(published)))
 
 

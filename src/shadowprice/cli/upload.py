@@ -63,7 +63,7 @@ def _print_left_out(selection: Selection) -> None:
     if names:
         more = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
         listed = f"{', '.join(names[:_MAX_NAMED])}{more}"
-        text = f"left out what isn't in the directory: {listed}"
+        text = f"left out links to outside and special files: {listed}"
         print_note(text)
 
 

@@ -221,13 +221,13 @@ class AsyncClient:
         process: str | None = None,
         generation: int | None = None,
         start: int | None = None,
-        most: int | None = None,
+        max_bytes: int | None = None,
     ) -> LogChunk:
         """Return a part of one process's output; by default the end of worker-0's.
 
-        ``start`` is the first byte, and ``most`` the maximum number of bytes.
+        ``start`` is the first byte, and ``max_bytes`` the maximum number of bytes.
         """
-        return await self.send(calls.logs(name, process, generation, start, most))
+        return await self.send(calls.logs(name, process, generation, start, max_bytes))
 
     async def follow_logs(
         self, name: str, *, process: str = "worker-0", start: int | None = None
@@ -404,7 +404,7 @@ class AsyncClient:
             if (cursor := page.next) is None:
                 return
 
-    async def ask_whatif(
+    async def start_whatif(
         self,
         days: float | None = None,
         servers: Mapping[str, int] | None = None,

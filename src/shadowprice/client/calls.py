@@ -303,10 +303,10 @@ def logs(
     process: str | None = None,
     generation: int | None = None,
     start: int | None = None,
-    most: int | None = None,
+    max_bytes: int | None = None,
 ) -> ApiCall[LogChunk]:
     """Get a part of a process's output."""
-    query = {"process": process, "generation": generation, "start": start, "most": most}
+    query = {"process": process, "generation": generation, "start": start, "max_bytes": max_bytes}
     return ApiCall("GET", _path("jobs", name, "logs"), _read(LogChunk), query)
 
 
@@ -439,7 +439,7 @@ def decisions(
     return ApiCall("GET", _path("decisions"), read, query)
 
 
-def ask_whatif(
+def start_whatif(
     days: float | None = None,
     servers: Mapping[str, int] | None = None,
     policy: str | None = None,

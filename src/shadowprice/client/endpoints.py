@@ -20,7 +20,7 @@ from shadowprice.core.errors import Fault, InputError
 SERVER_VARIABLE, TOKEN_VARIABLE = "SHADOWPRICE_SERVER", "SHADOWPRICE_TOKEN"  # environment variables
 DEFAULT_URL: Final = "http://127.0.0.1:8642"  # default URL of a service
 
-_LARGEST: Final = 1 << 20
+_MAX_FILE_BYTES: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Endpoint:
     token: str | None = field(default=None, repr=False)
 
 
-def normalize_url(text: str, place: str = "the server") -> str:
+def normalize_url(text: str, location: str = "the server") -> str:
     """Validate and normalize a URL; ``host:port`` becomes ``http://host:port``."""
     text = text.strip()
     url = text if "://" in text else f"http://{text}"
@@ -47,15 +47,15 @@ def normalize_url(text: str, place: str = "the server") -> str:
         raise InputError(Fault(place, f"{text!r} is not a valid address of a service", hint))
     if parts.username or parts.password or parts.query or parts.fragment:
         message = "holds more than an address"
-        raise InputError(Fault(place, message, "leave out users, queries and fragments"))
+        raise InputError(Fault(location, message, "leave out users, queries and fragments"))
     return url.rstrip("/")
 
 
-def normalize_token(text: str, place: str) -> str:
+def normalize_token(text: str, location: str) -> str:
     """Validate a token, and strip white space around it."""
     token = text.strip()
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InputError(Fault(place, "holds no token", "it is one word, such as sp_..."))
+        raise InputError(Fault(location, "contains no token", "it is one word, such as sp_..."))
     return token
 
 
@@ -88,7 +88,7 @@ class SavedEndpoints:
         try:
             with path.open("rb") as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-                data = file.read(_LARGEST + 1)
+                data = file.read(_MAX_FILE_BYTES + 1)
         except FileNotFoundError:
             return cls()
         except OSError as error:
@@ -97,7 +97,7 @@ class SavedEndpoints:
             raise InputError(Fault(str(path), "others can read it", f"chmod 600 {path}"))
         hint = "remove it, and login again"
         try:
-            document: Any = json.loads(data[:_LARGEST])
+            document: Any = json.loads(data[:_MAX_FILE_BYTES])
             servers = {
                 str(name): Endpoint(normalize_url(entry["url"], str(path)), entry.get("token"))
                 for name, entry in document["servers"].items()
@@ -158,16 +158,18 @@ def resolve_endpoint(
             return Endpoint(DEFAULT_URL, token)
         address = stored.known[stored.chosen]
         return Endpoint(address.url, token or address.token)
-    target, place = (named, "--server") if named is not None else (str(env_server), SERVER_VARIABLE)
+    target, location = (
+        (named, "--server") if named is not None else (str(env_server), SERVER_VARIABLE)
+    )
     if target in stored.known:
         address = stored.known[target]
     elif not any(character in target for character in ":./") and target != "localhost":
         hint = "write its address, or save it with shadowprice login"
         if stored.known:
             hint += f"; saved: {', '.join(stored.known)}"
-        raise InputError(Fault(place, f"unknown server {target!r}", hint))
+        raise InputError(Fault(location, f"unknown server {target!r}", hint))
     else:
-        url = normalize_url(target, place)
+        url = normalize_url(target, location)
         tokens = (entry.token for entry in stored.known.values() if entry.url == url)
         address = Endpoint(url, next(tokens, None))
     # The environment's token belongs to the environment's server; don't send it to another one.

@@ -216,13 +216,13 @@ class Client:
         process: str | None = None,
         generation: int | None = None,
         start: int | None = None,
-        most: int | None = None,
+        max_bytes: int | None = None,
     ) -> LogChunk:
         """Return a part of one process's output; by default the end of worker-0's.
 
-        ``start`` is the first byte, and ``most`` the maximum number of bytes.
+        ``start`` is the first byte, and ``max_bytes`` the maximum number of bytes.
         """
-        return self.send(calls.logs(name, process, generation, start, most))
+        return self.send(calls.logs(name, process, generation, start, max_bytes))
 
     def follow_logs(
         self, name: str, *, process: str = "worker-0", start: int | None = None
@@ -397,7 +397,7 @@ class Client:
             if (cursor := page.next) is None:
                 return
 
-    def ask_whatif(
+    def start_whatif(
         self,
         days: float | None = None,
         servers: Mapping[str, int] | None = None,

@@ -70,14 +70,14 @@ def httpx_options(address: Endpoint) -> dict[str, Any]:
     }
 
 
-def request(call: ApiCall[Any], most: float | None = None) -> dict[str, Any]:
-    """Return the arguments of an `httpx` request; ``most`` replaces the timeout in seconds."""
+def request(call: ApiCall[Any], maximum: float | None = None) -> dict[str, Any]:
+    """Return the arguments of an `httpx` request; ``maximum`` replaces the timeout in seconds."""
     arguments: dict[str, Any] = {
         "method": call.method,
         "url": call.path,
         "params": call.parameters,
         "headers": dict(call.headers),
-        "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if most is None else most,
+        "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if maximum is None else maximum,
     }
     return arguments if call.body is None else {**arguments, "json": call.body}
 

@@ -31,10 +31,10 @@ class Convexity:
     """Result of the check."""
 
     condition: ConvexityCondition
-    most: Integers
+    max_copies: Integers
     """Largest number of copies of a task of each merged group for which the condition holds."""
     convex: Flags  # merged groups whose g is convex in r (Lemma 1's conclusion)
-    doubtful: Integers  # merged groups for which the condition fails beyond ``most``
+    doubtful: Integers  # merged groups for which the condition fails beyond ``max_copies``
 
     def certify(
         self,
@@ -55,7 +55,7 @@ class Convexity:
             self._refuse(problem, int(self.doubtful[0]))
         insides = _lagrangian(problem, relaxed, prices, self.doubtful, ratios[self.doubtful])
         for group, inside in zip(self.doubtful.tolist(), insides.tolist(), strict=True):
-            beyond = self._beyond(problem, relaxed, prices, group)
+            beyond = self._nonconvex_minimum(problem, relaxed, prices, group)
             if np.any(beyond < inside - 1e-9 * abs(inside)):
                 self._refuse(problem, group)
 
@@ -83,18 +83,18 @@ class Convexity:
         curves(arrays, whole.groups, whole.copies.astype(np.float64), out)
         excess = float(whole.tasks @ out[:, 0]) - bound
         for group in self.doubtful.tolist():
-            beyond = self._beyond(problem, relaxed, prices, group)
+            beyond = self._nonconvex_minimum(problem, relaxed, prices, group)
             if np.any(beyond - inside[group] < excess):
                 return replace(whole, bound=min(bound, whole.bound), proved=False)
         return whole
 
-    def _beyond(
+    def _nonconvex_minimum(
         self, problem: CloningProblem, relaxed: bool, prices: tuple[float, float], group: int
     ) -> Floats:
         """Return the Lagrangian of a doubtful group at copies beyond its convex range."""
-        most, last = float(self.most[group]), float(problem.most_copies)
-        near = np.arange(most, min(most + 1000.0, last)) + 1.0
-        far = np.arange(np.log(most), np.log(last) + KNOT_STEP, KNOT_STEP)
+        max_copies, last = float(self.max_copies[group]), float(problem.max_copies_per_task)
+        near = np.arange(max_copies, min(max_copies + 1000.0, last)) + 1.0
+        far = np.arange(np.log(max_copies), np.log(last) + KNOT_STEP, KNOT_STEP)
         copies = np.concatenate([near, np.minimum(np.exp(far), last)])
         groups = np.full(len(copies), group, dtype=np.int64)
         return _lagrangian(problem, relaxed, prices, groups, copies)
@@ -107,7 +107,7 @@ class Convexity:
             Fault(
                 f"tasks[{position}].duration",
                 f"this {distribution.label} distribution breaks Lemma 1's condition beyond "
-                f"{self.most[group]} copies "
+                f"{self.max_copies[group]} copies "
                 "(its cost curve is not convex there), and more copies may be better: a solution "
                 "may not be the optimum",
                 "allow a longer deadline or fewer machines, or describe the tasks by a "
@@ -123,7 +123,7 @@ def check_convexity(problem: CloningProblem) -> Convexity:
     Pareto, Weibull of shape <= 1 and hyper-exponential distributions satisfy Lemma 1 by their form.
     The others are checked at every knot of their tables up to M - N + 1 copies.
     """
-    last = problem.most_copies
+    last = problem.max_copies_per_task
     max_copies = np.full(len(problem.arrays.tasks), last, dtype=np.int64)
     convex = np.ones(len(problem.arrays.tasks), dtype=np.bool_)
     for member, group in zip(problem.member, problem.groups, strict=True):

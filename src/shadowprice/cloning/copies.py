@@ -178,7 +178,7 @@ def _savings(distributions: Sequence[Distribution], processes: int) -> CopySavin
 def _name_processes(fault: Fault) -> Fault:
     """Replace "machines" by "processes" in a diagnostic of the solver."""
     return Fault(
-        "processes" if fault.place == "machines" else fault.place,
+        "processes" if fault.location == "machines" else fault.location,
         fault.message.replace("machines", "processes"),
         fault.hint.replace("machines:", "processes:").replace("machines", "processes"),
     )

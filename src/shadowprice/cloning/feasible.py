@@ -10,7 +10,7 @@ from shadowprice.cloning.problem import CloningProblem, DeadlineConstraint
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning.continuous import fewest_copies
+from shadowprice.kernels.cloning.continuous import min_copies
 
 ROUNDING_MARGIN = 1.0 + 1e-12
 """Relative tolerance of the budget of (6), for the rounding of a sum of logarithms."""
@@ -42,7 +42,7 @@ def fewest_machines(
         counts = np.array([group.count for group in problem.groups], dtype=np.int64)
     copies = np.ones(len(counts), dtype=np.int64)
     relaxed = constraint is DeadlineConstraint.RELAXED
-    total, used, _ = fewest_copies(counts, decays, machines, relaxed, problem.budget, copies)
+    total, used, _ = min_copies(counts, decays, machines, relaxed, problem.budget, copies)
     return float(total), int(used)
 
 

@@ -12,14 +12,14 @@ from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.kernels.cloning.bound import integer_bound
 from shadowprice.kernels.cloning.columns import Columns
-from shadowprice.kernels.cloning.continuous import fewest_copies
+from shadowprice.kernels.cloning.continuous import min_copies
 from shadowprice.kernels.cloning.integer import (
     Limits,
     Sums,
     balanced_options,
     extend,
-    least_penalties,
     list_undominated,
+    min_penalties,
     multisets,
 )
 
@@ -90,7 +90,7 @@ class _Core:
         relaxed: bool,
         budget: float,
         machines: int,
-        most: Integers,
+        max_copies: Integers,
         convex: Flags,
         prices: tuple[float, float],
         base: Integers,
@@ -98,14 +98,14 @@ class _Core:
         self.arrays = arrays
         self.convex = convex
         self.relaxed = relaxed
-        self.most = most
+        self.max_copies = max_copies
         self.k, self.l = prices
         self.base = base
         late = float(arrays.tasks @ miss_terms(arrays.decay, base, relaxed))
-        self.room_late = budget * ROUNDING_MARGIN - late
-        self.room_machines = int(machines - arrays.tasks @ base)
+        self.slack_late = budget * ROUNDING_MARGIN - late
+        self.slack_machines = int(machines - arrays.tasks @ base)
         self.least = np.empty(len(base))
-        least_penalties(arrays, most, relaxed, self.k, self.l, base, self.least)
+        min_penalties(arrays, max_copies, relaxed, self.k, self.l, base, self.least)
         # The bound is valid only if every task's choice is optimal at these prices.
         if np.any(self.least < -1e-9 * np.abs(arrays.minimum * base + arrays.scale)):
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
@@ -136,7 +136,7 @@ class _Core:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
             count = balanced_options(
-                group, tasks, self.arrays, self.most,
+                group, tasks, self.arrays, self.max_copies,
                 self.relaxed, self.k, self.l, int(self.base[group]), gap, penalty, late, change,
             )  # fmt: skip
             if count <= size:
@@ -157,7 +157,7 @@ class _Core:
             penalty, late = np.empty(size), np.empty(size)
             change = np.empty(size, dtype=np.int64)
             options = balanced_options(
-                group, 1, self.arrays, self.most, self.relaxed, self.k, self.l,
+                group, 1, self.arrays, self.max_copies, self.relaxed, self.k, self.l,
                 int(self.base[group]), gap, penalty, late, change,
             )  # fmt: skip
             if options <= size:
@@ -187,7 +187,7 @@ class _Core:
     def search(self, gap: float) -> tuple[float, list[tuple[int, int, int]]] | None:
         """Find the best choice within the gap of the bound; None if there is none.
 
-        Returns the cost above the bound, and (group, change of copies, tasks) of every change.
+        Returns the cost exceeds the limit, and (group, change of copies, tasks) of every change.
         """
         self.whole = True
         self.widest = 1
@@ -201,7 +201,7 @@ class _Core:
         for i in range(len(steps) - 1, -1, -1):
             late, machines = steps[i][1].late, steps[i][1].machines
             bounds[i] = bounds[i + 1] + (late.min(), late.max(), machines.min(), machines.max())
-        by_machines = self.l > 0.0 or bounds[0, 3] > self.room_machines
+        by_machines = self.l > 0.0 or bounds[0, 3] > self.slack_machines
         states = Sums(np.zeros(1), np.zeros(1), np.zeros(1, dtype=np.int64))
         layers: list[_Layer] = []
         for i, (group, option) in enumerate(steps):
@@ -210,12 +210,12 @@ class _Core:
             if not len(states.penalty):
                 return None
         penalty, late, machines = states
-        if (self.room_late < late.max() or self.room_machines < machines.max()) and not layers:
+        if (self.slack_late < late.max() or self.slack_machines < machines.max()) and not layers:
             return None
         excess = (
             penalty
-            + self.k * np.maximum(self.room_late - late, 0.0)
-            + self.l * (self.room_machines - machines)
+            + self.k * np.maximum(self.slack_late - late, 0.0)
+            + self.l * (self.slack_machines - machines)
         )
         best = int(np.argmin(excess))
         moves: Counter[tuple[int, int]] = Counter()
@@ -236,7 +236,7 @@ class _Core:
         by_machines: bool,
     ) -> tuple[Sums, _Layer]:
         limits = Limits(
-            gap, self.k, self.l, self.room_late, self.room_machines, bounds[0], bounds[1],
+            gap, self.k, self.l, self.slack_late, self.slack_machines, bounds[0], bounds[1],
             int(bounds[2]), int(bounds[3]),
         )  # fmt: skip
         choices = Sums(options.penalty, options.late, options.machines)
@@ -273,7 +273,7 @@ def integer_optimum(
     relaxed: bool,
     budget: float,
     machines: int,
-    most: Integers,
+    max_copies: Integers,
     convex: Flags,
     prices: tuple[float, float],
     ratios: Floats,
@@ -281,7 +281,7 @@ def integer_optimum(
     """Find the integer numbers of copies with the smallest expected machine time.
 
     A feasible choice must exist. ``arrays`` are the merged groups; ``relaxed`` takes constraint (7)
-    instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``most`` limits the
+    instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``max_copies`` limits the
     copies of a task by group, and ``convex`` marks groups whose g is convex in r (Lemma 1).
     ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
     which the search starts. Beyond `MAX_STATES` states the result is feasible with a certified gap.
@@ -293,9 +293,9 @@ def integer_optimum(
         near = float(arrays.tasks @ (1.0 / arrays.decay)) / budget
         near *= float(arrays.tasks @ (arrays.minimum + arrays.scale)) / total
     k, l, bound = integer_bound(  # noqa: E741
-        arrays, most, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
+        arrays, max_copies, relaxed, budget, machines, near, prices[1], ratios.copy(), base,
     )  # fmt: skip
-    core = _Core(arrays, relaxed, budget, machines, most, convex, (k, l), base)
+    core = _Core(arrays, relaxed, budget, machines, max_copies, convex, (k, l), base)
     floor = 1e-13 * abs(bound)
     gap = max(core.first_gap(), 1e-6 * abs(bound) / total, floor)
     proved_above = 0.0
@@ -336,7 +336,7 @@ def _fallback(
 ) -> IntegerCopies:
     """Return the choice with the fewest machines, which is feasible but not optimal."""
     copies = np.ones(len(arrays.tasks), dtype=np.int64)
-    _, used, last = fewest_copies(arrays.tasks, arrays.decay, machines, relaxed, budget, copies)
+    _, used, last = min_copies(arrays.tasks, arrays.decay, machines, relaxed, budget, copies)
     extra = int(used - arrays.tasks @ copies)
     moves = [(int(last), 1, extra)] if last >= 0 and extra else []
     groups, copies, tasks = _rows(arrays, copies, moves)

@@ -15,7 +15,7 @@ from shadowprice.cloning.solver import expected_cost, miss_probability
 from shadowprice.core import bounds
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.kernels.cloning.draws import least_of_copies
+from shadowprice.kernels.cloning.draws import min_over_copies
 
 _NUMBERS_PER_BLOCK = 250_000  # uniform numbers drawn at a time: 2 MB, which fits in the cache
 
@@ -125,7 +125,7 @@ def _first_to_finish(
     for begin, end, distribution in sampler.phases(drawn):
         numbers[:, begin:end] = distribution.from_uniform(numbers[:, begin:end])
     minimum = np.empty((len(numbers), len(drawn)))
-    least_of_copies(numbers, drawn, minimum)
+    min_over_copies(numbers, drawn, minimum)
     # For other tasks the smallest number gives the shortest time, so only that is mapped.
     return sampler.times(minimum, exponents)
 

@@ -118,7 +118,7 @@ class CloningProblem:
         return -math.log1p(-self.miss_probability)
 
     @property
-    def most_copies(self) -> int:
+    def max_copies_per_task(self) -> int:
         """Largest number of copies of one task if every other task has one."""
         return self.machines - self.tasks + 1
 
@@ -149,7 +149,7 @@ class CloningProblem:
                 cached = tables.get(distribution.table_key)
                 if cached is None:
                     cached = tables[distribution.table_key] = len(rows)
-                    rows.append(distribution.table(float(self.most_copies)))
+                    rows.append(distribution.table(float(self.max_copies_per_task)))
                 table = cached
             minimum, scale = distribution.shortest, distribution.scale
             if (

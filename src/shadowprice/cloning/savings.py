@@ -14,13 +14,17 @@ from shadowprice.kernels.cloning.saving import Gains, Tasks, assess
 class CopySavings:
     """Savings of copies of running tasks while no task waits.
 
-    ``distributions`` are those of the tasks; ``most`` limits the copies of a task that run at
+    ``distributions`` are those of the tasks; ``max_copies`` limits the copies of a task that run at
     once; ``machine_price`` is the flowtime in seconds that a machine second costs, so that idle
     machines don't copy for nearly nothing.
     """
 
     def __init__(
-        self, distributions: Sequence[Distribution], *, most: int = 3, machine_price: float = 0.1
+        self,
+        distributions: Sequence[Distribution],
+        *,
+        max_copies: int = 3,
+        machine_price: float = 0.1,
     ) -> None:
         distinct = {id(distribution): distribution for distribution in distributions}
         positions = {key: position for position, key in enumerate(distinct)}
@@ -29,10 +33,10 @@ class CopySavings:
         )
         unique = tuple(distinct.values())
         self._distributions = tabulate_distributions(unique)
-        self._most = most
+        self._max_copies = max_copies
         self._price = machine_price
         # Seconds between checks while no task ends.
-        self.look = 0.25 * float(self._distributions.means[self._distribution].mean())
+        self.check_period = 0.25 * float(self._distributions.means[self._distribution].mean())
 
     def best(
         self, now: float, running: Sequence[int], begun: Sequence[Sequence[float]]
@@ -44,11 +48,11 @@ class CopySavings:
         """
         count = len(running)
         copies = np.array(
-            [min(len(starts_of_task), self._most) for starts_of_task in begun], dtype=np.int64
+            [min(len(starts_of_task), self._max_copies) for starts_of_task in begun], dtype=np.int64
         )
-        starts = np.full((count, self._most), now)
+        starts = np.full((count, self._max_copies), now)
         for row, starts_of_task in enumerate(begun):
-            newest = sorted(starts_of_task)[-self._most :]
+            newest = sorted(starts_of_task)[-self._max_copies :]
             starts[row, : len(newest)] = newest
         gains = Gains(np.zeros(count), np.zeros(count))
         tasks = Tasks(
@@ -59,6 +63,6 @@ class CopySavings:
             starts,
         )
         assess(0, count, True, float(now), tasks, self._distributions, GRID, gains)
-        gain = np.where(copies < self._most, gains.saving - self._price * gains.extra, 0.0)
+        gain = np.where(copies < self._max_copies, gains.saving - self._price * gains.extra, 0.0)
         index = int(np.argmax(gain)) if count else 0
         return running[index] if count and gain[index] > 0.0 else None

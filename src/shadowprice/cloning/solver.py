@@ -110,14 +110,14 @@ def solve(
     prices = (0.0, 0.0)
     violation = 0.0
     if method is SolveMethod.EXACT:
-        ratios, prices, passes, violation = _continuous(problem, relaxed, convexity.most)
+        ratios, prices, passes, violation = _continuous(problem, relaxed, convexity.max_copies)
         convexity.certify(problem, relaxed, prices, ratios, violation)
         whole = integer_optimum(
             arrays,
             relaxed=relaxed,
             budget=problem.budget,
             machines=problem.machines,
-            most=convexity.most,
+            max_copies=convexity.max_copies,
             convex=convexity.convex,
             prices=prices,
             ratios=ratios,
@@ -130,7 +130,7 @@ def solve(
         whole = _equal_copies(arrays, copies)
     else:
         ratios, prices, passes, violation = _algorithm_1(
-            problem, relaxed, convexity.most, iterations, tolerance
+            problem, relaxed, convexity.max_copies, iterations, tolerance
         )
         copies = _round_up(problem, ratios, relaxed, 10.0 * tolerance)
         if arrays.tasks @ copies <= problem.machines and _holds_deadline(problem, copies, relaxed):
@@ -153,12 +153,12 @@ def _theorem_1(arrays: Columns, budget: float) -> Floats:
 
 
 def _continuous(
-    problem: CloningProblem, relaxed: bool, most: Integers
+    problem: CloningProblem, relaxed: bool, max_copies: Integers
 ) -> tuple[Floats, tuple[float, float], int, float]:
     arrays = problem.arrays
     ratios = np.ones(len(arrays.tasks))
     k, l, passes = optimum(  # noqa: E741
-        arrays, most, relaxed, problem.budget, float(problem.machines), ratios
+        arrays, max_copies, relaxed, problem.budget, float(problem.machines), ratios
     )
     return ratios, (k, l), passes, _violation(problem, relaxed, ratios, k, l)
 
@@ -180,7 +180,7 @@ def _violation(
 
 
 def _algorithm_1(
-    problem: CloningProblem, relaxed: bool, most: Integers, iterations: int, tolerance: float
+    problem: CloningProblem, relaxed: bool, max_copies: Integers, iterations: int, tolerance: float
 ) -> tuple[Floats, tuple[float, float], int, float]:
     """Run Algorithm 1 from Theorem 1's multiplier; multipliers are scaled by its curvature."""
     arrays = problem.arrays
@@ -195,12 +195,12 @@ def _algorithm_1(
     k = 0.5 * slope * inverse / problem.budget
     l = 1e-3 * mean  # noqa: E741
     sums = np.zeros(6)
-    sweep(arrays, most, relaxed, k, l, ratios, sums)
+    sweep(arrays, max_copies, relaxed, k, l, ratios, sums)
     # The curvature is 2 x 2: steps below 1 / (2 x diagonal) can't diverge.
     k_scale = 0.5 / sums[2] if sums[2] > 0.0 else 0.5 * k / problem.budget
     l_scale = 0.5 / sums[4] if sums[4] > 0.0 else 0.5 * mean / problem.machines
     k, l, used, violation = subgradient(  # noqa: E741
-        arrays, most, relaxed, problem.budget, float(problem.machines), k, l,
+        arrays, max_copies, relaxed, problem.budget, float(problem.machines), k, l,
         k_scale, l_scale, 1000.0, tolerance, iterations, ratios, np.zeros((0, 3)),
     )  # fmt: skip
     return ratios, (k, l), used, violation

@@ -12,7 +12,7 @@ from shadowprice.cloning.workload import WaveJobs
 from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.distributions.parametric import Distribution
-from shadowprice.kernels.cloning.saving import LEAST_LOG, DistributionTables, Tasks
+from shadowprice.kernels.cloning.saving import MIN_LOG_SURVIVAL, DistributionTables, Tasks
 from shadowprice.kernels.cloning.waves import (
     BY_SAVING,
     EVERY_TASK,
@@ -68,7 +68,7 @@ class WaveRule:
     machine_price: float = 0.1
     """SAVING: flowtime seconds that a machine second costs, in addition to the delay that it
     causes; it limits copies while no job waits."""
-    look: float | None = None
+    check_period: float | None = None
     """DETECT, SAVING: seconds between checks of running tasks while machines are idle.
 
     None is a quarter of the mean task duration.
@@ -133,7 +133,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
                 "copies",
                 f"durations of {jobs.durations.shape[1]} copies a task were drawn, the rule may "
                 f"start {max_copies}",
-                f"draw the jobs with most={max_copies}",
+                f"draw the jobs with max_copies={max_copies}",
             )
         )
     distributions = tabulate_distributions(jobs.distributions)
@@ -154,7 +154,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
     )
     owner = np.repeat(np.arange(count), np.diff(jobs.first))
     durations = jobs.durations[:, :max_copies].copy()
-    look = 0.25 * typical if rule.look is None else rule.look
+    check_period = 0.25 * typical if rule.check_period is None else rule.check_period
     wasted = run_waves(
         machines,
         KernelRule(
@@ -162,7 +162,7 @@ def simulate_waves(jobs: WaveJobs, machines: int, rule: WaveRule) -> WaveResult:
             float(rule.late_factor),
             float(rule.late_share),
             float(rule.machine_price),
-            float(look),
+            float(check_period),
         ),
         ArrivingJobs(jobs.arrival, order, jobs.first, owner, durations),
         tasks,
@@ -198,7 +198,7 @@ def log_survival_tables(distributions: Sequence[Distribution]) -> tuple[Floats, 
         low = float(distribution.inverse_survival(1.0 - 1e-6))
         high = max(float(distribution.inverse_survival(1e-9)), 2.0 * low)
         knots = np.linspace(np.log(low), np.log(high), KNOTS)
-        tables[row] = np.maximum(distribution.log_survival(np.exp(knots)), LEAST_LOG)
+        tables[row] = np.maximum(distribution.log_survival(np.exp(knots)), MIN_LOG_SURVIVAL)
         tables[row, 0] = 0.0
         begins[row], steps[row] = knots[0], knots[1] - knots[0]
     return tables, begins, steps

@@ -45,21 +45,23 @@ def poisson_jobs(
     jobs: int,
     seed: int = 0,
     spread: float = 1.0,
-    most: int = 4,
+    max_copies: int = 4,
 ) -> WaveJobs:
     """Draw jobs with the same tasks and Poisson arrivals, all of one priority.
 
     ``load`` is the arrival rate times a job's expected work with one copy per task, divided by the
     machines. A job's durations are multiplied by a factor drawn log-uniformly from [1/spread,
-    spread], which the rules know. Durations are drawn for ``most`` copies of each task.
+    spread], which the rules know. Durations are drawn for ``max_copies`` copies of each task.
     """
-    _check_positive(machines=machines, load=load, jobs=jobs, most=most)
+    _check_positive(machines=machines, load=load, jobs=jobs, max_copies=max_copies)
     if spread < 1.0:
         raise InputError(Fault("spread", f"{spread:g} is below 1", "write 1 for equal jobs"))
     rng = np.random.default_rng(seed)
     counts = np.array([group.count for group in groups])
     total = int(counts.sum())
-    bounds.WAVE_TASKS.check(jobs * total * most, "jobs", "simulate fewer jobs, tasks or copies")
+    bounds.WAVE_TASKS.check(
+        jobs * total * max_copies, "jobs", "simulate fewer jobs, tasks or copies"
+    )
     distributions = tuple(group.duration for group in groups)
     distribution_of_task = np.repeat(np.arange(len(groups), dtype=np.int64), counts)
     factor = np.exp(rng.uniform(-np.log(spread), np.log(spread), jobs)) if spread > 1 else None
@@ -68,7 +70,7 @@ def poisson_jobs(
     work = float(counts @ [distribution.mean for distribution in distributions]) * mean_factor
     arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
     index = np.tile(distribution_of_task, jobs)
-    survival = 1.0 - rng.random((jobs * total, most))
+    survival = 1.0 - rng.random((jobs * total, max_copies))
     durations = np.empty_like(survival)
     for number, distribution in enumerate(distributions):
         rows = index == number
@@ -92,7 +94,7 @@ def jobs_from_records(
     load: float,
     jobs: int,
     seed: int = 0,
-    most: int = 4,
+    max_copies: int = 4,
 ) -> WaveJobs:
     """Make jobs of recorded times: a job is an iteration, a task is one worker's part of it.
 
@@ -100,14 +102,14 @@ def jobs_from_records(
     end. The rules know the distribution of ``known``, which was measured earlier. Other parameters
     are those of `poisson_jobs`. Copies after the first are drawn from all recorded times.
     """
-    _check_positive(machines=machines, load=load, jobs=jobs, most=most)
+    _check_positive(machines=machines, load=load, jobs=jobs, max_copies=max_copies)
     rng = np.random.default_rng(seed)
     workers = recorded.shape[1]
     distribution = Empirical(np.asarray(known, dtype=np.float64).ravel(), None)
     work = workers * float(recorded.mean())
     arrival = np.cumsum(rng.exponential(work / (load * machines), jobs))
     tasks = jobs * workers
-    durations = rng.choice(recorded.ravel(), size=(tasks, most))
+    durations = rng.choice(recorded.ravel(), size=(tasks, max_copies))
     durations[:, 0] = recorded[np.arange(jobs) % len(recorded)].ravel()
     return WaveJobs(
         arrival=arrival - arrival[0],

@@ -28,7 +28,7 @@ MAX_AMOUNT: Final = 2**52
 """Maximum amount accepted from a file, so that sums over a cluster fit into int64."""
 
 
-SHORTEST: Final = Fraction(1, 10**9)
+MIN_DURATION_SECONDS: Final = Fraction(1, 10**9)
 """Shortest positive duration, in seconds or slots; shorter ones underflow in floating point."""
 
 
@@ -131,7 +131,7 @@ _AMOUNT_HELP = "write a plain number for a count, bytes as 16GiB or 241MB, a rat
 
 def _split(text: str, help_: str = _AMOUNT_HELP) -> tuple[Fraction, str]:
     # The length first, because parsing a million digits takes too long.
-    match = _QUANTITY.fullmatch(text) if len(text) <= bounds.QUANTITY.most else None
+    match = _QUANTITY.fullmatch(text) if len(text) <= bounds.QUANTITY.maximum else None
     if match is None:
         raise InputError(f"{quote_for_display(text)} is not a quantity; {help_}")
     return Fraction(match[1]), match[2]
@@ -147,34 +147,34 @@ def parse_duration(value: object) -> Duration:
         raise InputError(
             f"{quote_for_display(value)} is a duration without a unit; {_DURATION_HELP}"
         )
-    match = _QUANTITY.fullmatch(value) if len(value) <= bounds.QUANTITY.most else None
+    match = _QUANTITY.fullmatch(value) if len(value) <= bounds.QUANTITY.maximum else None
     if match is None:
         raise InputError(f"{quote_for_display(value)} is not a duration; {_DURATION_HELP}")
     number, unit = Fraction(match[1]), match[2]
     if number < 0:
         raise InputError(f"{value!r} is negative; durations start at 0")
     if unit in ("slot", "slots"):
-        if 0 < number < SHORTEST:
+        if 0 < number < MIN_DURATION_SECONDS:
             raise InputError(f"{value!r} is shorter than a billionth of a slot; write 0 slots")
-        if number > bounds.SLOT.most:
+        if number > bounds.SLOT.maximum:
             raise InputError(f"{value!r}: {bounds.SLOT.message(int(number))}")
         return Duration(slots=number)
     if unit not in _TIME_UNITS:
         problem = f"has the unknown unit {unit!r}" if unit else "is a duration without a unit"
         raise InputError(f"{value!r} {problem}; {_DURATION_HELP}")
     seconds = number * _TIME_UNITS[unit]
-    if 0 < seconds < SHORTEST:
+    if 0 < seconds < MIN_DURATION_SECONDS:
         raise InputError(f"{value!r} is shorter than a nanosecond; write 0s, or at least 1e-9s")
-    if seconds > bounds.SECONDS.most:
+    if seconds > bounds.SECONDS.maximum:
         raise InputError(f"{value!r}: {bounds.SECONDS.message(int(seconds))}")
     return Duration(seconds=seconds, on_clock=True)
 
 
-def parse_positive_duration(value: object, place: str, example: str) -> Fraction:
+def parse_positive_duration(value: object, location: str, example: str) -> Fraction:
     """Parse a positive duration in units of time; return seconds.
 
-    ``place`` is the location for error messages, such as ``--keep``, and ``example`` a valid value
-    for the hint. Raises InputError if the value isn't a duration, is in slots, or is 0.
+    ``location`` is the location for error messages, such as ``--keep``, and ``example`` a valid
+    value for the hint. Raises InputError if the value isn't a duration, is in slots, or is 0.
     """
     try:
         duration = parse_duration(value)
@@ -198,11 +198,11 @@ def parse_rate(value: object) -> Rate:
         raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
     text = value if isinstance(value, str) else _format_integer(value)
     written, slash, unit = (part.strip() for part in text.partition("/"))
-    match = _QUANTITY.fullmatch(written) if len(text) <= bounds.QUANTITY.most else None
+    match = _QUANTITY.fullmatch(written) if len(text) <= bounds.QUANTITY.maximum else None
     if match is None or match[2]:
         raise InputError(f"{quote_for_display(value)} is not a rate; {_RATE_HELP}")
     number = Fraction(match[1])
-    if abs(number) > bounds.NUMBER.most:
+    if abs(number) > bounds.NUMBER.maximum:
         raise InputError(bounds.NUMBER.message(int(abs(number))))
     if not slash or unit in ("slot", "slots"):
         return Rate(number)
@@ -244,7 +244,7 @@ def parse_amount(value: object) -> Amount:
             Dimension.BYTES: f"{MAX_AMOUNT >> 40:,}TiB",
             Dimension.RATE: f"{MAX_AMOUNT // 10**12:,}Tbps",
         }[dimension]
-        raise InputError(f"{quote_for_display(value)} is above the bound of {maximum} for a server")
+        raise InputError(f"{quote_for_display(value)} exceeds the limit of {maximum} for a server")
     return Amount(int(scaled), dimension)
 
 

@@ -22,22 +22,22 @@ class InputLimit:
     """The maximum of one quantity; ``what`` names the counted thing and its unit in messages."""
 
     name: str
-    most: int | float
+    maximum: int | float
     what: str
 
     def checked(self, value: Number) -> Number:
         """Return the value; raise InputError with the limit's name if it exceeds the maximum."""
-        if not value <= self.most:  # NaN fails every comparison
+        if not value <= self.maximum:  # NaN fails every comparison
             raise InputError(self.message(value))
         return value
 
-    def check(self, value: float, place: str, hint: str = "") -> None:
-        """Raise InputError at location ``place`` if the value exceeds the maximum.
+    def check(self, value: float, location: str, hint: str = "") -> None:
+        """Raise InputError at location ``location`` if the value exceeds the maximum.
 
         A ``hint`` names a remedy other than a smaller value.
         """
-        if not value <= self.most:
-            raise InputError(Fault(place, self.message(value), hint))
+        if not value <= self.maximum:
+            raise InputError(Fault(location, self.message(value), hint))
 
     def message(self, value: float) -> str:
         """Return the error message for a value above the maximum."""
@@ -48,11 +48,11 @@ class InputLimit:
     @property
     def broken(self) -> str:
         """Part of the error message that doesn't depend on the value."""
-        return f"is above the bound of {_format_value(self.most)} {self.what}"
+        return f"exceeds the limit of {_format_value(self.maximum)} {self.what}"
 
 
-def _bound(name: str, most: float, what: str) -> InputLimit:
-    bound = InputLimit(name, most, what)
+def _bound(name: str, maximum: float, what: str) -> InputLimit:
+    bound = InputLimit(name, maximum, what)
     LIMITS_BY_NAME[name] = bound
     return bound
 

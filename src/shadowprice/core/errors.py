@@ -21,12 +21,12 @@ class ShadowpriceError(Exception):
 class Fault:
     """A diagnostic of an input, at a location such as ``jobs.yaml: jobs[3].worker.gpu``."""
 
-    place: str
+    location: str
     message: str
     hint: str = ""
 
     def __str__(self) -> str:
-        text = f"{self.place}: {self.message}" if self.place else self.message
+        text = f"{self.location}: {self.message}" if self.location else self.message
         return f"{text}; {self.hint}" if self.hint else text
 
 

@@ -159,7 +159,7 @@ class Job:
         return self.epochs * self.chunks * self.minibatches
 
     @property
-    def most_workers(self) -> int:
+    def max_workers(self) -> int:
         """Maximum worker count."""
         return int(self.worker_counts[-1])
 
@@ -395,9 +395,9 @@ def build_job(
             count for count in speed if min_workers <= count <= max_workers and speed[count] > 0
         )
         slowest = min((speed[count] / count for count in measured_counts), default=Fraction(1))
-        if 1 / slowest > bounds.SECONDS.most:
+        if 1 / slowest > bounds.SECONDS.maximum:
             raise InputError(
-                f"a worker takes more than {bounds.SECONDS.most:,} seconds for a mini-batch; "
+                f"a worker takes more than {bounds.SECONDS.maximum:,} seconds for a mini-batch; "
                 "raise `throughput`, or write 0 for counts that can't run"
             )
         counts = np.array(measured_counts, dtype=np.int64)
@@ -519,9 +519,9 @@ def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.in
 
 
 @lru_cache(maxsize=256)
-def _every_count(fewest: int, most: int) -> NDArray[np.int64]:
+def _every_count(fewest: int, maximum: int) -> NDArray[np.int64]:
     """Return all worker counts in a range; cached, because many jobs share a range."""
-    return _frozen(np.arange(fewest, most + 1, dtype=np.int64))
+    return _frozen(np.arange(fewest, maximum + 1, dtype=np.int64))
 
 
 def _frozen(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:

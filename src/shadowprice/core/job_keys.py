@@ -13,7 +13,7 @@ from typing import Final
 
 from shadowprice.core import bounds
 
-MAX_KEY_CHARACTERS: Final = 6 * int(bounds.NAME.most) + 32
+MAX_KEY_CHARACTERS: Final = 6 * int(bounds.NAME.maximum) + 32
 """Length of a key whose tenant and name have the most characters, all escaped, and of its id."""
 
 ID_PREFIX: Final = "id:"

@@ -31,7 +31,7 @@ def build_script_command(
     name: str, text: str, interpreter: Sequence[str], arguments: Sequence[str]
 ) -> list[str]:
     """Return the words that run a script, and pass it arguments; ``name`` is its file name."""
-    size = int(bounds.TEXT.most)
+    size = int(bounds.TEXT.maximum)
     pieces = [text[start : start + size] for start in range(0, len(text), size)]
     program = _RUN_SCRIPT.format(interpreter=shlex.join(interpreter))
     return ["/bin/sh", "-c", program, name, str(len(pieces)), *pieces, *arguments]

@@ -19,7 +19,7 @@ _UNSAFE_IN_LINES: Final = re.compile(f"(?!\n)[{_RANGES}]")
 
 _PART: Final = 4  # minimum length of a text that matches as a part of a known name
 
-_LONGEST_MATCH: Final = 200
+_MAX_MATCHED_CHARS: Final = 200
 """Maximum length of a known name in a hint, because a header of a file may be of any length."""
 
 MAX_DISPLAY_CHARS: Final = 60  # maximum number of characters of a value in a message
@@ -59,7 +59,9 @@ def closest_match(name: str, known: Iterable[str], cutoff: float = 0.6) -> str |
     """
     if len(name) > 100:
         return None
-    names = [candidate for candidate in islice(known, 2_000) if len(candidate) <= _LONGEST_MATCH]
+    names = [
+        candidate for candidate in islice(known, 2_000) if len(candidate) <= _MAX_MATCHED_CHARS
+    ]
     containing = [candidate for candidate in names if name.lower() in candidate.lower()]
     if len(containing) == 1 and len(name) >= _PART:
         return containing[0]

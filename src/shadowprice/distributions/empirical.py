@@ -115,11 +115,11 @@ class Empirical(Distribution):
         times, survival = self._steps
         return np.log(survival[:-1]), np.diff(times)
 
-    def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
+    def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:  # noqa: ARG002
         return self._body
 
-    def table(self, most: float) -> Floats:
-        rows = super().table(most)
+    def table(self, max_copies: float) -> Floats:
+        rows = super().table(max_copies)
         if self.tail is None:
             return rows
         # integral over the tail: r * p^r u / (order * r - 1), with p = S(u)

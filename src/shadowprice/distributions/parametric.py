@@ -83,16 +83,18 @@ class Distribution(ABC):
         """Return ln S of many distributions of this kind at one time, shape (distributions,)."""
         return np.array([float(distribution.log_survival(time)) for distribution in distributions])
 
-    def quadrature(self, most: float) -> tuple[Floats, Floats]:
-        """Return ln S at quadrature nodes, and weights in units of ``scale``, for r <= ``most``."""
-        raise TypeError(f"{self.label} has a closed curve: no quadrature up to {most:g} copies")
+    def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:
+        """Return ln S at quadrature nodes, and weights (by ``scale``), for r <= ``max_copies``."""
+        raise TypeError(
+            f"{self.label} has a closed curve: no quadrature up to {max_copies:g} copies"
+        )
 
-    def table(self, most: float) -> Floats:
-        """Return K, dK/dx and d2K/dx2 at knots of x = ln r up to ln ``most``, shape (knots, 3).
+    def table(self, max_copies: float) -> Floats:
+        """Return K, dK/dx and d2K/dx2 at knots of x = ln r <= ln ``max_copies``, shape (knots, 3).
 
         Kernels interpolate between the rows.
         """
-        knots = max(int(math.log(most) / KNOT_STEP) + 2, 2)
+        knots = max(int(math.log(max_copies) / KNOT_STEP) + 2, 2)
         ratio = np.exp(KNOT_STEP * np.arange(knots))
         log_survival, weight = self.quadrature(float(ratio[-1]))
         # Zeroth, first and second moments of ln S under S^r.
@@ -291,9 +293,9 @@ class HyperExponential(Distribution):
         rest = np.minimum(rest, 1.0 - 2.0**-53)
         return np.asarray(self.minimum - np.asarray(self.means)[phase] * np.log1p(-rest))
 
-    def quadrature(self, most: float) -> tuple[Floats, Floats]:
+    def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:
         rates = self.scale / np.asarray(self.means)
-        first = 0.25 / (most * rates.max())
+        first = 0.25 / (max_copies * rates.max())
         last = 45.0 / rates.min()
         edges = first * 2.0 ** np.arange(math.ceil(math.log2(last / first)) + 1)
         time, weight = _panels(np.concatenate([[0.0], edges]))
@@ -355,7 +357,7 @@ class LogNormal(Distribution):
         normal = -_special().ndtri(np.asarray(probability, float))
         return np.asarray(self.minimum + self.median * np.exp(self.sigma * normal))
 
-    def quadrature(self, most: float) -> tuple[Floats, Floats]:  # noqa: ARG002
+    def quadrature(self, max_copies: float) -> tuple[Floats, Floats]:  # noqa: ARG002
         # Below z = -9 every S^r equals 1 in double precision; the tail contributes e^(sigma z) S.
         top = 9.5 + self.sigma
         edges = np.linspace(-9.0, top, math.ceil(top + 9.0) + 1)

@@ -32,7 +32,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.wording import hint_for_unknown
 from shadowprice.engine.state import EngineState
 
-_LARGEST: Final = int(bounds.PROGRESS.most)
+_MAX_PROGRESS: Final = int(bounds.PROGRESS.maximum)
 
 
 def check_event(state: EngineState, event: DriverEvent) -> None:
@@ -66,9 +66,9 @@ def _check_time(state: EngineState, event: DriverEvent) -> None:
         state.check_skip(slot)
 
 
-def _whole(what: str, value: object, most: int = _LARGEST) -> None:
-    if type(value) is not int or not 0 <= value <= most:
-        raise EventError(f"{what} is {value!r}, not a whole number from 0 to {most}")
+def _check_integer(what: str, value: object, maximum: int = _MAX_PROGRESS) -> None:
+    if type(value) is not int or not 0 <= value <= maximum:
+        raise EventError(f"{what} is {value!r}, not a whole number from 0 to {maximum}")
 
 
 def _text(what: str, value: object) -> None:
@@ -76,11 +76,11 @@ def _text(what: str, value: object) -> None:
         raise EventError(f"{what} is {value!r}, not a name")
 
 
-def _known(what: str, name: object, known: Collection[str]) -> None:
+def _check_known(what: str, name: object, known: Collection[str]) -> None:
     _text(what, name)
     if str(name) not in known:
         hint = hint_for_unknown(name, known, "")
-        raise EventError(f"there is no {what} {name!r}{hint and f'; {hint}'}")
+        raise EventError(f"unknown {what} {name!r}{hint and f'; {hint}'}")
 
 
 # ---------------------------------------------------------------- jobs
@@ -111,7 +111,7 @@ def check_job(cluster: Cluster, job: Job, slot: int) -> None:
     if job.required < 1 or not len(job.worker_counts):
         raise EventError(f"job {job.name!r} has nothing to do, or nothing to do it with")
     if job.tenant is not None and cluster.tenants:
-        _known("tenant", job.tenant, cluster.tenant_index)
+        _check_known("tenant", job.tenant, cluster.tenant_index)
 
 
 def _check_cancellation(state: EngineState, event: JobCancelled) -> None:
@@ -123,7 +123,7 @@ def _check_cancellation(state: EngineState, event: JobCancelled) -> None:
 def _check_revision(state: EngineState, event: JobRevised) -> None:
     job = event.job
     check_job(state.cluster, job, event.slot)
-    _known("open job", job.name, state.open_jobs)
+    _check_known("open job", job.name, state.open_jobs)
     current = state.open_jobs[job.name].job
     if (job.arrival, job.tenant) != (current.arrival, current.tenant):
         raise EventError(f"job {job.name!r}: neither arrival nor tenant can be revised")
@@ -134,25 +134,25 @@ def _check_revision(state: EngineState, event: JobRevised) -> None:
 def _check_generation(state: EngineState, event: GenerationEvent) -> None:
     if event.job in state.departed and event.job not in state.jobs:
         return
-    _known("job", event.job, state.jobs)
-    _whole(f"the generation of job {event.job!r}", event.generation)
+    _check_known("job", event.job, state.jobs)
+    _check_integer(f"the generation of job {event.job!r}", event.generation)
     if event.generation > state.jobs[event.job].generation:
         raise EventError(f"job {event.job!r} has no generation {event.generation} yet")
     if isinstance(event, JobFailed):
-        _whole(f"the retries of job {event.job!r}", event.retries)
+        _check_integer(f"the retries of job {event.job!r}", event.retries)
     if isinstance(event, JobStarted):
-        _whole(f"the first slot of job {event.job!r}", event.since, event.slot)
+        _check_integer(f"the first slot of job {event.job!r}", event.since, event.slot)
 
 
 def _check_measurements(state: EngineState, event: ProgressMeasured) -> None:
     for name, report in event.progress.items():
         if name in state.departed and name not in state.jobs:
             continue
-        _known("job", name, state.jobs)
+        _check_known("job", name, state.jobs)
         if not isinstance(report, tuple) or len(report) != 2:
             raise EventError(f"job {name!r} reports {report!r}, not a generation and its progress")
-        _whole(f"the generation of job {name!r}", report[0])
-        _whole(f"the progress of job {name!r}", report[1])
+        _check_integer(f"the generation of job {name!r}", report[0])
+        _check_integer(f"the progress of job {name!r}", report[1])
         if state.jobs[name].job.bag is not None:
             raise EventError(f"job {name!r} is a bag: its tasks are counted when the slot ends")
 
@@ -163,11 +163,11 @@ def _check_measurements(state: EngineState, event: ProgressMeasured) -> None:
 def _check_slot_end(state: EngineState, event: SlotEnded) -> None:
     running = state.running
     for name, gained in event.progress.items():
-        if type(gained) is int and 0 <= gained <= _LARGEST and name in running:
+        if type(gained) is int and 0 <= gained <= _MAX_PROGRESS and name in running:
             continue
         if name not in running and name not in state.ran:
             raise EventError(f"job {name!r} made progress in slot {event.slot} without running")
-        _whole(f"the progress of job {name!r} in slot {event.slot}", gained)
+        _check_integer(f"the progress of job {name!r} in slot {event.slot}", gained)
     for name in event.finished:
         if name not in event.progress:
             raise EventError(f"bag {name!r} finished tasks in slot {event.slot} without progress")
@@ -202,7 +202,7 @@ def _check_length(state: EngineState, name: str, job: Job, event: SlotEnded) -> 
 
 
 def _check_server(state: EngineState, event: ServerLost | ServerBack) -> None:
-    _known("server", event.server, state.cluster.index)
+    _check_known("server", event.server, state.cluster.index)
 
 
 def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
@@ -210,13 +210,13 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
     for name, server in event.servers.items():
         _text("a server's name", name)
         if server is None:
-            _known("server", name, cluster.index)
+            _check_known("server", name, cluster.index)
             continue
         if not isinstance(server, ServerState) or not isinstance(server.role, Role):
             raise EventError(f"unknown state {server!r} of server {name!r}")
         for resource, amount in server.capacity.items():
-            _known("resource", resource, cluster.column)
-            _whole(f"the {resource} of server {name!r}", amount, 2**62)
+            _check_known("resource", resource, cluster.column)
+            _check_integer(f"the {resource} of server {name!r}", amount, 2**62)
     removed = {name for name, server in event.servers.items() if server is None}
     if len(removed) == cluster.servers and not event.servers.keys() - removed:
         raise EventError("the last server cannot be removed; drain it, or add others with it")
@@ -230,8 +230,8 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
             raise EventError(f"tenants with open jobs cannot leave: {remaining}")
         for tenant in event.tenants:
             for resource, amount in tenant.share.items():
-                _known("resource", resource, cluster.column)
-                _whole(f"the {resource} share of tenant {tenant.name!r}", amount, 2**62)
+                _check_known("resource", resource, cluster.column)
+                _check_integer(f"the {resource} share of tenant {tenant.name!r}", amount, 2**62)
     restart = event.restart_seconds
     if restart is not None and not 0 <= restart <= cluster.slot_seconds:
         raise EventError(f"a restart of {float(restart):g} s is negative, or longer than a slot")
@@ -239,7 +239,7 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
 
 def _check_acknowledgements(state: EngineState, event: Acknowledged) -> None:
     for number in event.commands:
-        _whole("a command's number", number)
+        _check_integer("a command's number", number)
         if number > state.commands:
             raise EventError(f"command {number} was never given; {state.commands} was the last")
 
@@ -247,7 +247,7 @@ def _check_acknowledgements(state: EngineState, event: Acknowledged) -> None:
 def _check_timespan(state: EngineState, event: TimespanChanged) -> None:
     del state
     if event.until is not None:
-        _whole("the end of the timespan", event.until, int(bounds.SLOT.most))
+        _check_integer("the end of the timespan", event.until, int(bounds.SLOT.maximum))
 
 
 _CHECKS: Final[Mapping[type[DriverEvent], Callable[[EngineState, Any], None]]] = {

@@ -86,7 +86,7 @@ class JobRecord:
         if self.placement is None and not len(self.plan):
             return 0
         pairs = zip(self.left, self.copies, strict=True)
-        return sum(left * entry.copies for left, entry in pairs)
+        return sum(remaining * entry.copies for remaining, entry in pairs)
 
     @property
     def remaining(self) -> int:

@@ -57,7 +57,7 @@ _WRONG: Final = (
 )
 """Errors that invalid values can cause wherever they are first used."""
 
-_MOST_ASKED: Final = 1000
+_MAX_CONSULTATIONS: Final = 1000
 """Maximum consultations of one event without decisions; an engine makes one or two."""
 
 
@@ -110,8 +110,8 @@ class Header:
         )
 
     @classmethod
-    def read(cls, line: str, place: str) -> Header:
-        """Parse a header; ``place`` is the location for error messages.
+    def read(cls, line: str, location: str) -> Header:
+        """Parse a header; ``location`` is the location for error messages.
 
         Raises InputError if the line isn't a header, or has another version.
         """
@@ -123,7 +123,7 @@ class Header:
         if version != FORMAT:
             raise InputError(
                 Fault(
-                    place,
+                    location,
                     f"unknown journal format {version!r}; expected {FORMAT}",
                     "use the version of shadowprice that wrote it",
                 )
@@ -299,7 +299,7 @@ class JournalReader:
 
     def _line(self, file: IO[bytes], number: int) -> bytes:
         """Read the next line, empty at the end; raise InputError if it exceeds the limit."""
-        line = file.readline(int(bounds.JOURNAL_LINE.most) + 1)
+        line = file.readline(int(bounds.JOURNAL_LINE.maximum) + 1)
         bounds.JOURNAL_LINE.check(len(line), self._place(number))
         return line
 
@@ -348,28 +348,28 @@ def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
         )
 
 
-def parse_entry(line: str, cluster: Cluster, place: str = "journal") -> Entry:
+def parse_entry(line: str, cluster: Cluster, location: str = "journal") -> Entry:
     """Parse a line that `entry_line` wrote; raise InputError if it isn't an entry.
 
-    ``cluster`` is the cluster before the event, ``place`` the location for error messages.
+    ``cluster`` is the cluster before the event, ``location`` the location for error messages.
     """
-    item = _item(line, cluster, place)
+    item = _item(line, cluster, location)
     if not isinstance(item, Entry):
         raise _damage_error(place, "is not an event of a journal")
     return item
 
 
-def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
+def _item(line: str, cluster: Cluster, location: str) -> Entry | Mark:
     try:
         record = json.loads(line)
         if "digest" in record:
             return Mark(record["n"], record["digest"])
         sequence, consultation_count = record.pop("n"), record.pop("consulted", 0)
-        if not 0 <= consultation_count <= _MOST_ASKED:
+        if not 0 <= consultation_count <= _MAX_CONSULTATIONS:
             raise ValueError("more consultations than recorded")
         decided = record.pop("decided", [[]] * consultation_count)
         event = event_from_record(record)
-        if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.most:
+        if type(event.slot) is not int or not 0 <= event.slot <= bounds.SLOT.maximum:
             raise ValueError("is in no slot")
         if isinstance(event, CapacityChanged):
             cluster = changed_cluster(cluster, event).cluster
@@ -382,7 +382,7 @@ def _item(line: str, cluster: Cluster, place: str) -> Entry | Mark:
     return Entry(sequence, event, consultations)
 
 
-def _text(line: bytes, place: str) -> str:
+def _text(line: bytes, location: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
@@ -393,6 +393,6 @@ def _is_last(file: IO[bytes]) -> bool:
     return not file.peek(1) if hasattr(file, "peek") else not file.read(1)
 
 
-def _damage_error(place: str, message: str) -> InputError:
+def _damage_error(location: str, message: str) -> InputError:
     hint = "the journal is damaged: restore it from a copy, or begin from a snapshot"
-    return InputError(Fault(place, message, hint))
+    return InputError(Fault(location, message, hint))

@@ -95,7 +95,7 @@ def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> li
     short_of_plan = [
         name
         for name in state.planned
-        if _plan_fell_short(state, name, slot, behind) or _must_stay(state, name, slot + 1)
+        if _plan_fell_short(state, name, slot, behind) or _would_move_pinned(state, name, slot + 1)
     ]
     if short_of_plan:
         commands += extend(state, session, short_of_plan)
@@ -136,7 +136,7 @@ def _record_progress(
             record.progress = progress_made = previous + gained
             if progress_made >= job.required:
                 finished.append(name)
-            if planned and name in planned and _yielded_less(state, record, gained):
+            if planned and name in planned and _is_below_expectation(state, record, gained):
                 behind.add(name)
         elif _record_bag_progress(state, slot, record, gained, done.get(name)):
             finished.append(name)
@@ -189,7 +189,7 @@ def _release_unused(state: EngineState, record: JobRecord) -> None:
     state.touch(record).plan = smaller
 
 
-def _yielded_less(state: EngineState, record: JobRecord, gained: int) -> bool:
+def _is_below_expectation(state: EngineState, record: JobRecord, gained: int) -> bool:
     """Return whether a slot yielded less progress than a job's placement should."""
     placement = state.running.get(record.job.name)
     if placement is None:
@@ -197,7 +197,7 @@ def _yielded_less(state: EngineState, record: JobRecord, gained: int) -> bool:
     return gained < record.job.gain(placement.total_workers, colocated=placement.colocated)
 
 
-def _must_stay(state: EngineState, name: str, slot: int) -> bool:
+def _would_move_pinned(state: EngineState, name: str, slot: int) -> bool:
     """Return whether a plan would move a pinned job in a slot."""
     if name not in state.open_jobs or not is_pinned(state, name):
         return False

@@ -60,7 +60,7 @@ class Undo:
         """Save a copy of a small mapping, once per event; afterwards it can change freely."""
         if id(mapping) not in self._kept:
             self._kept.add(id(mapping))
-            self._steps.append((_refill, (mapping, dict(mapping))))
+            self._steps.append((_replace_entries, (mapping, dict(mapping))))
 
     def rollback(self) -> None:
         """Undo all changes, the last change first."""
@@ -68,10 +68,10 @@ class Undo:
             opposite(*arguments)
         for mapping, order in self._orders.values():
             entries = sorted(mapping.items(), key=lambda entry: order(entry[0]))
-            _refill(mapping, dict(entries))
+            _replace_entries(mapping, dict(entries))
         self.clear()
 
 
-def _refill(mapping: dict[Any, Any], entries: dict[Any, Any]) -> None:
+def _replace_entries(mapping: dict[Any, Any], entries: dict[Any, Any]) -> None:
     mapping.clear()
     mapping.update(entries)

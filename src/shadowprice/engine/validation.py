@@ -108,7 +108,10 @@ def never_fits(job: Job, cluster: Cluster, *, local_free: bool = False) -> Refus
     for kind, demand, count, has_role in requirements:
         # The first server alone fits most jobs, and counting over all servers takes ten times as
         # long.
-        if _holds(cluster.capacity[has_role.argmax()], demand, count) and has_role.any():
+        if (
+            _fits_empty_server(cluster.capacity[has_role.argmax()], demand, count)
+            and has_role.any()
+        ):
             continue
         fit_counts = _places(cluster.capacity[has_role], demand)
         if fit_counts.sum() < count:
@@ -139,7 +142,7 @@ class EmptyClusterCheck:
         return self._known[key]
 
 
-def _holds(capacity: Amounts, demand: Amounts, count: int) -> bool:
+def _fits_empty_server(capacity: Amounts, demand: Amounts, count: int) -> bool:
     """Return whether an empty server fits ``count`` units of a demand."""
     pairs = zip(capacity.tolist(), demand.tolist(), strict=True)
     return all(amount * count <= available for available, amount in pairs)
@@ -234,7 +237,7 @@ def _wrong_count(record: JobRecord, workers: int) -> str:
     job = record.job
     return (
         f"{record.story()}: {workers} workers, but it runs with "
-        f"{job.worker_counts[0]}..{job.most_workers} of {len(job.worker_counts)} counts (3)"
+        f"{job.worker_counts[0]}..{job.max_workers} of {len(job.worker_counts)} counts (3)"
     )
 
 

@@ -65,30 +65,30 @@ class BackgroundTasks:
         """The current failure, for people; None if healthy."""
         return next((failure.text for failure in self._failures.values() if failure.vital), None)
 
-    # ------------------------------------------------------------------ beginning
+    # ------------------------------------------------------------------ starting
 
     def spawn(
-        self, what: str, work: Coroutine[Any, Any, None], said: str, *, vital: bool = True
+        self, kind: str, work: Coroutine[Any, Any, None], description: str, *, vital: bool = True
     ) -> asyncio.Task[None]:
         """Start a task that runs once; a failure remains a health error.
 
-        ``what`` is the task's kind, in one word, and ``said`` its description for people: ``marking
-        the pod``. If ``vital`` is false, a failure is only logged and counted.
+        ``kind`` is one word for metrics; ``description`` is a phrase for messages, such as
+        ``marking the pod``. If ``vital`` is false, a failure is only logged and counted.
         """
-        task = self._start(self._run_guarded(what, work, said, vital=vital))
+        task = self._start(self._run_guarded(kind, work, description, vital=vital))
         # A task that is cancelled before its first step never awaits the work.
         task.add_done_callback(lambda _: work.close())
         return task
 
-    def again(
+    def spawn_repeating(
         self,
-        what: str,
+        kind: str,
         step: Callable[[], Awaitable[bool | None]],
-        said: str,
+        description: str,
         pause: float = 0.0,
     ) -> asyncio.Task[None]:
         """Start a task that repeats a step; see `repeat`."""
-        return self._start(self.repeat(what, step, said, pause))
+        return self._start(self.repeat(kind, step, description, pause))
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -96,92 +96,92 @@ class BackgroundTasks:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    # ------------------------------------------------------------------ going on
+    # ------------------------------------------------------------------ repeating
 
     async def repeat(
         self,
-        what: str,
+        kind: str,
         step: Callable[[], Awaitable[bool | None]],
-        said: str,
+        description: str,
         pause: float = 0.0,
     ) -> None:
         """Repeat a step until it returns True; a failed step is retried.
 
-        ``what`` and ``said`` are as in `spawn`. ``pause`` is in seconds, before every step; after a
-        failure it is at least `RETRY_SECONDS`.
+        ``kind`` and ``description`` are as in `spawn`. ``pause`` is in seconds, before every step;
+        after a failure it is at least `RETRY_SECONDS`.
         """
         wait = pause
         try:
             while True:
                 await asyncio.sleep(wait)
-                over = await self.attempt(what, step, said)
-                if over:
+                is_last = await self.attempt(kind, step, description)
+                if is_last:
                     return
-                wait = pause if over is not None else max(pause, RETRY_SECONDS)
+                wait = pause if is_last is not None else max(pause, RETRY_SECONDS)
         finally:
-            self._failures.pop(said, None)
+            self._failures.pop(description, None)
 
     async def attempt(
-        self, what: str, step: Callable[[], Awaitable[bool | None]], said: str
+        self, kind: str, step: Callable[[], Awaitable[bool | None]], description: str
     ) -> bool | None:
         """Run a step once; return whether it was the last, or None if it failed.
 
         A failure is recorded until a later success.
         """
         lasting = None
-        if said in self._failures:
+        if description in self._failures:
             lasting = asyncio.get_running_loop().call_later(
-                RECOVERED_AFTER_SECONDS, self._on_success, said
+                RECOVERED_AFTER_SECONDS, self._on_success, description
             )
         try:
-            over = bool(await step())
+            is_last = bool(await step())
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             # Only the task that the step awaited was cancelled, not this one.
-            self._record_failure(what, error, f"{said} failed", said)
+            self._record_failure(kind, error, f"{description} failed", description)
         except Exception as error:
-            self._record_failure(what, error, f"{said} failed", said)
+            self._record_failure(kind, error, f"{description} failed", description)
         else:
-            self._on_success(said)
-            return over
+            self._on_success(description)
+            return is_last
         finally:
             if lasting is not None:
                 lasting.cancel()
         return None
 
     async def _run_guarded(
-        self, what: str, work: Coroutine[Any, Any, None], said: str, *, vital: bool
+        self, kind: str, work: Coroutine[Any, Any, None], description: str, *, vital: bool
     ) -> None:
         try:
             await work
         except Exception as error:
-            self._record_failure(what, error, f"{said} ended", said, vital=vital)
+            self._record_failure(kind, error, f"{description} ended", description, vital=vital)
         else:
-            self._on_success(said)
+            self._on_success(description)
 
-    # ------------------------------------------------------------------ what failed
+    # ------------------------------------------------------------------ failures
 
     def _record_failure(
-        self, what: str, error: BaseException, how: str, said: str, *, vital: bool = True
+        self, kind: str, error: BaseException, outcome: str, description: str, *, vital: bool = True
     ) -> None:
         message = escape_controls(f"{type(error).__name__}: {error}")[:MAX_ERROR_CHARS]
-        text, now = f"{how}: {message}", monotonic()
-        previous = self._failures.get(said)
+        text, now = f"{outcome}: {message}", monotonic()
+        previous = self._failures.get(description)
         logged = now if previous is None else previous.logged
         if previous is None or previous.text != text or now - logged > RELOG_SECONDS:
             logged = now  # not at every retry
             self._log.error("%s", text, exc_info=error)
-        self._failures[said] = _Failure(text, logged, vital)
+        self._failures[description] = _Failure(text, logged, vital)
         try:
-            self._failed(what)
+            self._failed(kind)
         except Exception:  # a failing counter must not end the task
             self._log.exception("failed to count an error")
 
-    def _on_success(self, said: str) -> None:
-        if self._failures.pop(said, None) is not None:
-            self._log.warning("%s goes on", said)
+    def _on_success(self, description: str) -> None:
+        if self._failures.pop(description, None) is not None:
+            self._log.warning("%s succeeds again", description)
 
     # ------------------------------------------------------------------ ending
 

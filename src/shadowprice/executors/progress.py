@@ -52,7 +52,7 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
         hint = "write the value of SHADOWPRICE_GENERATION"
         faults.append(Fault("progress.generation", "it is not an integer of at least 1", hint))
     done = _number(body.get("minibatches"))
-    if done is None or not 0 <= done * _MICRO <= bounds.PROGRESS.most:
+    if done is None or not 0 <= done * _MICRO <= bounds.PROGRESS.maximum:
         hint = "write the number of mini-batches since the job's beginning"
         faults.append(Fault("progress.minibatches", "it is not a count", hint))
     metrics, invalid_metrics = _read_metrics(body.get("metrics", {}))
@@ -73,13 +73,17 @@ def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[
 def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
     """Return the valid metrics of a report, and the problems of the others."""
     faults: list[Fault] = []
-    if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.most:
-        hint = f"write at most {bounds.LABELS.most} names with numbers"
+    if not isinstance(metrics, Mapping) or len(metrics) > bounds.LABELS.maximum:
+        hint = f"write at most {bounds.LABELS.maximum} names with numbers"
         return {}, [Fault("progress.metrics", "it is not a mapping from names to numbers", hint)]
     valid_metrics: dict[str, float] = {}
     for name, value in metrics.items():
         number = _number(value)
-        if not isinstance(name, str) or not 0 < len(name) <= bounds.NAME.most or text_problem(name):
+        if (
+            not isinstance(name, str)
+            or not 0 < len(name) <= bounds.NAME.maximum
+            or text_problem(name)
+        ):
             faults.append(
                 Fault("progress.metrics", f"{quote_for_display(name)} is not a valid metric name")
             )

@@ -43,7 +43,7 @@ Tables = Mapping[str, "pl.DataFrame"]
 Progress = Callable[[int, int, str], None]
 
 
-def _silent(done: int, total: int, label: str) -> None:
+def _ignore_progress(done: int, total: int, label: str) -> None:
     del done, total, label
 
 
@@ -63,7 +63,7 @@ class ExperimentSettings:
     quick: bool = False
     """A smaller version that finishes within about a minute and shows the same shape."""
     seed: int = 0
-    progress: Progress = field(default=_silent)
+    progress: Progress = field(default=_ignore_progress)
     """Called with (steps done, all steps, current activity)."""
     spread: RunBackend = field(default_factory=SequentialBackend)
     """Executes the runs: locally one by one, or distributed."""

@@ -107,7 +107,7 @@ class _Api:
         self._address, self._token = address, token
         self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
-    def ask(self, method: str, path: str, body: object = None) -> Any:
+    def request(self, method: str, path: str, body: object = None) -> Any:
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": "application/json"}
         content = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self._address + path, content, headers, method=method)
@@ -126,7 +126,7 @@ def _service(
     """Start a service, and at the end stop it and all its jobs."""
     (folder / "cluster.yaml").write_text(yaml.safe_dump(dict(cluster)))
     data = folder / "data"
-    argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *choice.words(), *target.argv()]
+    argv = [sys.executable, "-c", _RUN, "serve", "-o", "json", *choice.argv(), *target.argv()]
     argv += ["--cluster", str(folder / "cluster.yaml"), "--data", str(data)]
     argv += ["--values", "stated"]  # as in the simulations that the runs are compared with
     with (
@@ -153,11 +153,11 @@ def _cancel_all(api: _Api) -> None:
     """Cancel all jobs that aren't over, and wait for their end."""
     waiting = [
         job["name"]
-        for job in api.ask("GET", "/v1/jobs")["jobs"]
+        for job in api.request("GET", "/v1/jobs")["jobs"]
         if job["state"] not in CLOSED_STATES
     ]
     for name in waiting:
-        api.ask("DELETE", f"/v1/jobs/{name}")
+        api.request("DELETE", f"/v1/jobs/{name}")
     deadline = time.monotonic() + _CANCELLATION_TIMEOUT_SECONDS
     while waiting:
         time.sleep(1.0)  # a stopped service ends no jobs, and leaves their pods behind
@@ -169,7 +169,7 @@ def _cancel_all(api: _Api) -> None:
 
 def _has_open_generation(api: _Api, name: str) -> bool:
     # Also one that was ordered and hasn't started: some of its processes may exist.
-    generations = api.ask("GET", f"/v1/jobs/{name}/generations")["generations"]
+    generations = api.request("GET", f"/v1/jobs/{name}/generations")["generations"]
     return any(generation["ended"] is None for generation in generations)
 
 
@@ -193,7 +193,7 @@ def run_live(
     """
     slot = float(str(cluster["slot"]).removesuffix("s"))
     with _service(folder, cluster, choice, target) as api:
-        origin = _moment(api.ask("GET", "/v1/timeline")["origin"])
+        origin = _moment(api.request("GET", "/v1/timeline")["origin"])
         began = time.time()
         if ahead is not None:
             # The first slot that leaves enough time to submit before it.
@@ -201,22 +201,22 @@ def run_live(
         waiting = [(began + after - (ahead or 0.0), job) for after, job in jobs]
         while waiting or time.time() - began < limit:
             while waiting and waiting[0][0] <= time.time():
-                api.ask("POST", "/v1/jobs", dict(waiting.pop(0)[1]))
-            states = {entry["state"] for entry in api.ask("GET", "/v1/jobs")["jobs"]}
+                api.request("POST", "/v1/jobs", dict(waiting.pop(0)[1]))
+            states = {entry["state"] for entry in api.request("GET", "/v1/jobs")["jobs"]}
             if not waiting and states <= CLOSED_STATES:
                 break
             time.sleep(0.5)
         results = {}
         for _, job in jobs:
             path = f"/v1/jobs/{job['name']}"
-            points = api.ask("GET", f"{path}/progress?limit=5000")["points"]
-            record = api.ask("GET", path)
+            points = api.request("GET", f"{path}/progress?limit=5000")["points"]
+            record = api.request("GET", path)
             curve = [
                 (_moment(entry["at"]) - origin, float(entry["minibatches"])) for entry in points
             ]
-            ran = api.ask("GET", f"{path}/generations")["generations"]
+            ran = api.request("GET", f"{path}/generations")["generations"]
             first = min(ran, key=lambda entry: int(entry["generation"]), default=None)
-            events = api.ask("GET", f"{path}/explain")["events"]
+            events = api.request("GET", f"{path}/explain")["events"]
             results[str(job["name"])] = LiveJobResult(
                 record,
                 _moment(record["submitted"]) - origin,

@@ -52,7 +52,7 @@ class CloningSpec(Spec):
     @classmethod
     def _plain_deadline(cls, value: Duration) -> Duration:
         if value.slots:
-            raise ValueError("there are no slots here; write seconds, minutes or hours")
+            raise ValueError("slots aren't valid here; write seconds, minutes or hours")
         return check_positive(value)
 
 
@@ -76,7 +76,7 @@ class CloningFile:
         except InputError as error:
             raise InputError(
                 [
-                    Fault(f"{self.place}: {fault.place}", fault.message, fault.hint)
+                    Fault(f"{self.place}: {fault.location}", fault.message, fault.hint)
                     for fault in error.faults
                 ]
             ) from error
@@ -107,7 +107,9 @@ def parse_cloning(document: object, place: str, folder: Path) -> CloningFile:
         except InputError as error:
             location = f"{place}: tasks[{position}].duration"
             faults += [
-                Fault(location, ": ".join(filter(None, (fault.place, fault.message))), fault.hint)
+                Fault(
+                    location, ": ".join(filter(None, (fault.location, fault.message))), fault.hint
+                )
                 for fault in error.faults
             ]
             continue

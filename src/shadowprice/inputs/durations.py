@@ -62,7 +62,7 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
             continue
         text = cells[index] if index < len(cells) else ""
         value = _number(text)
-        if 1e-9 <= value <= bounds.SECONDS.most:
+        if 1e-9 <= value <= bounds.SECONDS.maximum:
             values.append(value)
             bounds.MEASURED.check(len(values), str(path))
         elif len(faults) < 20:
@@ -77,7 +77,7 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
     if faults:
         raise InputError(faults)
     if not values:
-        raise InputError(Fault(str(path), "holds no durations"))
+        raise InputError(Fault(str(path), "contains no durations"))
     return np.array(values)
 
 

@@ -19,7 +19,7 @@ from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
 from shadowprice.inputs.text import load_yaml, read_json_lines, read_text
 
-MAX_FAULTS: Final = int(bounds.FAULTS.most)
+MAX_FAULTS: Final = int(bounds.FAULTS.maximum)
 """Problems that are listed before reading stops."""
 
 
@@ -34,17 +34,17 @@ def read_cluster(path: Path, *, starts_cost: bool = False) -> Cluster:
 
 
 def resolve_cluster(
-    document: object, place: str = "cluster", *, starts_cost: bool = False
+    document: object, location: str = "cluster", *, starts_cost: bool = False
 ) -> Cluster:
     """Return the cluster that the content of a cluster file describes.
 
-    Errors begin with ``place``; ``starts_cost`` as in `read_cluster`. An `InputError` lists every
-    problem.
+    Errors begin with ``location``; ``starts_cost`` as in `read_cluster`. An `InputError` lists
+    every problem.
     """
-    spec, faults = validate(ClusterSpec, document, place)
+    spec, faults = validate(ClusterSpec, document, location)
     if spec is None:
         raise InputError(faults)
-    return spec.resolve(place, starts_cost=starts_cost)
+    return spec.resolve(location, starts_cost=starts_cost)
 
 
 def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> list[Job]:
@@ -104,13 +104,13 @@ def resolve_records(
     if faults and not skip_invalid:
         raise InputError(_first_problems(faults, place))
     if not jobs:
-        raise InputError(Fault(place, "holds no valid job" if faults else "holds no job"))
+        raise InputError(Fault(place, "contains no valid job" if faults else "contains no job"))
     return list(jobs.values())
 
 
-def _first_problems(faults: Sequence[Fault], place: str) -> list[Fault]:
+def _first_problems(faults: Sequence[Fault], location: str) -> list[Fault]:
     """Return the problems that are listed, followed by a remark if there are more."""
-    more = [Fault(place, "and more; these come first")] if len(faults) > MAX_FAULTS else []
+    more = [Fault(location, "and more; these come first")] if len(faults) > MAX_FAULTS else []
     return [*faults[:MAX_FAULTS], *more]
 
 
@@ -166,18 +166,18 @@ def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]
     document = load_yaml(path)
     jobs = document.get("jobs") if isinstance(document, Mapping) else None
     if not isinstance(jobs, list) or not jobs:
-        raise InputError(Fault(str(path), "holds no job list", "begin it with `jobs:`"))
+        raise InputError(Fault(str(path), "contains no job list", "begin it with `jobs:`"))
     for key in document.keys() - {"jobs", "families"}:
         hint = "a job file holds only `jobs:`, and where curves are, `families:`"
         raise InputError(Fault(f"{path}: {key}", "unknown key", hint))
     families = _families(document.get("families"), path)
     for index, entry in enumerate(jobs):
-        place, record = f"{path}: jobs[{index}]", keep_written_words(entry)
+        location, record = f"{path}: jobs[{index}]", keep_written_words(entry)
         try:
             resolve = families or complete
-            yield place, with_family(record, families, place) if resolve else record
+            yield location, with_family(record, families, location) if resolve else record
         except InputError as error:
-            yield place, error
+            yield location, error
 
 
 def _families(named: object, path: Path) -> Families:

@@ -35,13 +35,13 @@ def list_entries(given: Iterable[Any], kind: str) -> list[Any]:
     return [to_python_values(entry) for entry in given]
 
 
-def to_int(value: Any, place: str, bound: InputLimit, least: int, what: str) -> int:
-    """Return an integer, possibly numpy's, from ``least`` to a bound."""
+def to_int(value: Any, location: str, bound: InputLimit, minimum: int, what: str) -> int:
+    """Return an integer, possibly numpy's, from ``minimum`` to a bound."""
     try:
         number = -1 if isinstance(value, bool | np.bool_) else operator.index(value)
     except TypeError:
         number = -1
-    if number < least:
-        raise InputError(Fault(place, f"{value!r} is not a {what}", f"write {max(least, 10)}"))
-    bound.check(number, place)
+    if number < minimum:
+        raise InputError(Fault(location, f"{value!r} is not a {what}", f"write {max(minimum, 10)}"))
+    bound.check(number, location)
     return number

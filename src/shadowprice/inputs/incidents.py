@@ -38,7 +38,7 @@ class IncidentSpec(Spec):
     cancel: Name | None = None
 
     @model_validator(mode="after")
-    def _one_thing(self) -> IncidentSpec:
+    def _has_one_kind(self) -> IncidentSpec:
         given = [name for name in (self.server_lost, self.server_back, self.cancel) if name]
         if len(given) != 1:
             raise ValueError("give one of server_lost, server_back or cancel")
@@ -65,18 +65,18 @@ def resolve_incidents(
     faults: list[Fault] = []
     incidents: list[tuple[str, Incident]] = []
     arrivals = {job.name: job.arrival for job in jobs}
-    for place, record in records:
+    for location, record in records:
         if isinstance(record, InputError):
             faults += record.faults
             continue
-        spec, problems = validate(IncidentSpec, record, place)
+        spec, problems = validate(IncidentSpec, record, location)
         faults += problems
-        if len(faults) > bounds.FAULTS.most:
+        if len(faults) > bounds.FAULTS.maximum:
             break
         bounds.INCIDENTS.check(len(incidents), given)
         if spec is not None:
             try:
-                incidents.append((place, _resolve(spec, place, cluster, arrivals)))
+                incidents.append((location, _resolve(spec, location, cluster, arrivals)))
             except InputError as error:
                 faults += error.faults
     incidents.sort(key=lambda entry: entry[1].slot)
@@ -87,39 +87,39 @@ def resolve_incidents(
 
 
 def _resolve(
-    spec: IncidentSpec, place: str, cluster: Cluster, arrivals: Mapping[str, int]
+    spec: IncidentSpec, location: str, cluster: Cluster, arrivals: Mapping[str, int]
 ) -> Incident:
     if spec.cancel is not None:
         if spec.cancel not in arrivals:
-            raise InputError(_unknown(f"{place}.cancel", "job", spec.cancel, arrivals))
+            raise InputError(_unknown(f"{location}.cancel", "job", spec.cancel, arrivals))
         if spec.slot <= arrivals[spec.cancel]:
             message = f"{spec.cancel!r} arrives in slot {arrivals[spec.cancel]}"
-            raise InputError(Fault(f"{place}.slot", message, "cancel it in a later slot"))
+            raise InputError(Fault(f"{location}.slot", message, "cancel it in a later slot"))
         return JobCancelled(spec.slot, spec.cancel)
     key = "server_lost" if spec.server_lost is not None else "server_back"
     name = spec.server_lost or spec.server_back or ""
     if name not in cluster.index:
-        raise InputError(_unknown(f"{place}.{key}", "server", name, cluster.index))
+        raise InputError(_unknown(f"{location}.{key}", "server", name, cluster.index))
     kind = ServerLost if spec.server_lost is not None else ServerBack
     return kind(spec.slot, name)
 
 
-def _unknown(place: str, what: str, name: str, known: Collection[str]) -> Fault:
-    return Fault(place, f"unknown {what} {name!r}", hint_for_unknown(name, known, ""))
+def _unknown(location: str, what: str, name: str, known: Collection[str]) -> Fault:
+    return Fault(location, f"unknown {what} {name!r}", hint_for_unknown(name, known, ""))
 
 
 def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:
     """Return a problem for each loss of a lost server, and each return of one that isn't lost."""
     faults = []
     out: set[str] = set()
-    for place, incident in found:
+    for location, incident in found:
         if isinstance(incident, JobCancelled):
             continue
         name = incident.server
         lost = isinstance(incident, ServerLost)
         if lost == (incident.server in out):
             state = "is out already" if lost else "is not out"
-            faults.append(Fault(place, f"server {name!r} {state} in slot {incident.slot}"))
+            faults.append(Fault(location, f"server {name!r} {state} in slot {incident.slot}"))
         out ^= {incident.server}
     return faults
 
@@ -128,7 +128,9 @@ def _yaml(path: Path) -> Iterator[tuple[str, Any]]:
     document = load_yaml(path)
     incidents = document.get("incidents") if isinstance(document, Mapping) else None
     if not isinstance(incidents, list) or not incidents:
-        raise InputError(Fault(str(path), "holds no incident list", "begin it with `incidents:`"))
+        raise InputError(
+            Fault(str(path), "contains no incident list", "begin it with `incidents:`")
+        )
     for key in document.keys() - {"incidents"}:
         hint = "an incident file holds only `incidents:`"
         raise InputError(Fault(f"{path}: {key}", "unknown key", hint))

@@ -22,7 +22,7 @@ def check_yaml_size(path: Path, text: str) -> None:
     raises `yaml.YAMLError`.
     """
     values = depth = 0
-    max_values, max_length = bounds.VALUES.most, bounds.PATH.most
+    max_values, max_length = bounds.VALUES.maximum, bounds.PATH.maximum
     sizes: dict[str, int] = {}
     opened: list[tuple[str | None, int]] = []
     event: Any
@@ -37,7 +37,7 @@ def check_yaml_size(path: Path, text: str) -> None:
                 sizes[event.anchor] = 1
         elif kind in _OPENING:
             depth += 1
-            if depth > bounds.NESTING.most:
+            if depth > bounds.NESTING.maximum:
                 bounds.NESTING.check(depth, _place(path, event))
             opened.append((event.anchor, values))
             values += 1

@@ -354,7 +354,7 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
                 Fault(str(path), "is not a regular file", "write the data to a file first")
             )
         packed = explanation.packed = detect_compression(path)
-        max_bytes = largest.most
+        max_bytes = largest.maximum
         if packed:
             max_bytes = min(
                 max_bytes,
@@ -367,9 +367,9 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
             while block := file.read(size):
                 total += len(block)
                 if total > max_bytes:
-                    limit = largest if max_bytes == largest.most else bounds.EXPANSION
+                    limit = largest if max_bytes == largest.maximum else bounds.EXPANSION
                     raise InputError(
-                        Fault(str(path), f"unpacks to more than {limit.most:,} {limit.what}")
+                        Fault(str(path), f"unpacks to more than {limit.maximum:,} {limit.what}")
                     )
                 new_lines = block.count(b"\n")
                 # Check before yielding, because millions of blank lines fit into a small packed
@@ -404,8 +404,10 @@ def _explained(path: Path, lines: Callable[[], int]) -> Iterator[_Explanation]:
     except IsADirectoryError as error:
         raise InputError(Fault(str(path), "is a directory, not a file")) from error
     except EOFError as error:
-        place = f"{path}: line {lines() + 1}"
-        raise InputError(Fault(place, f"truncated {explanation.packed} stream", _HINT)) from error
+        location = f"{path}: line {lines() + 1}"
+        raise InputError(
+            Fault(location, f"truncated {explanation.packed} stream", _HINT)
+        ) from error
     except OSError as error:
         if explanation.packed and error.errno is None:  # of a damaged gzip, bzip2 or zstd stream
             raise _damage_error(path, explanation.packed, lines(), error) from error

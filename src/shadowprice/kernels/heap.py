@@ -8,7 +8,7 @@ TOP = constant(0)
 
 
 @inlined
-def _above(key: Floats, a: int, b: int) -> bool:
+def _is_above(key: Floats, a: int, b: int) -> bool:
     """Return whether ``a`` belongs above ``b``: the larger key, the higher number on ties."""
     return bool(key[a] > key[b] or (key[a] == key[b] and a > b))
 
@@ -18,7 +18,7 @@ def lift(heap: Integers, place: int, key: Floats) -> None:
     """Restore a heap after its last entry, at ``place``, was added; see `sink`."""
     while place > 0:
         parent = (place - 1) // 2
-        if not _above(key, heap[place], heap[parent]):
+        if not _is_above(key, heap[place], heap[parent]):
             break
         heap[place], heap[parent] = heap[parent], heap[place]
         place = parent
@@ -37,9 +37,9 @@ def sink(heap: Integers, size: int, key: Floats) -> None:
         child = 2 * place + 1
         if child >= size:
             break
-        if child + 1 < size and _above(key, heap[child + 1], heap[child]):
+        if child + 1 < size and _is_above(key, heap[child + 1], heap[child]):
             child += 1
-        if not _above(key, heap[child], entry):
+        if not _is_above(key, heap[child], entry):
             break
         heap[place] = heap[child]
         place = child

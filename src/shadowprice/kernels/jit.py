@@ -73,7 +73,7 @@ def _compile(function: Function, inline: str, **more_options: bool) -> Function:
     # Fast-math stays off: a comparison of prices must not depend on how a sum is reordered.
     options: dict[str, Any] = {"error_model": "numpy", "inline": inline, "nogil": True}
     options |= more_options
-    _name_by_callees(function)
+    _name_by_sources(function)
     try:
         compiled = numba.njit(cache=True, **options)(function)
     except RuntimeError:  # numba found no writable cache folder
@@ -121,14 +121,17 @@ def sources_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def _name_by_callees(function: Callable[..., object]) -> None:
-    """Append a digest of the kernel files that a function's file imports to its qualified name.
+def _name_by_sources(function: Callable[..., object]) -> None:
+    """Append a digest of a function's file and of the kernel files that it imports to its name.
 
-    Numba checks only the function's own file when it loads machine code, which contains the callees
-    too. Its cache distinguishes the functions of a file by their qualified names.
+    Numba's cache distinguishes the functions of a file by their qualified names. It discards
+    machine code only if the function's own file changed, although the code contains the callees
+    too. It also unpickles the record types of the arguments before it checks that, which fails if a
+    new version has renamed them.
     """
+    own = Path(function.__code__.co_filename)
     digest = hashlib.sha256()
-    for file in sorted(_imported_files(Path(function.__code__.co_filename))):
+    for file in sorted({own, *_imported_files(own)}):
         digest.update(_content_digest(file))
     function.__qualname__ += f"_{digest.hexdigest()[:16]}"
 

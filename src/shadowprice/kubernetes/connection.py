@@ -123,7 +123,7 @@ class ApiClient:
             ]
             location = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
             hint = "write the path of a kubeconfig, or in-cluster"
-            path = escape_controls(location[: int(bounds.PATH.most)])  # in full, to be corrected
+            path = escape_controls(location[: int(bounds.PATH.maximum)])  # in full, to be corrected
             fault = Fault("--address", f"'{path}' doesn't name a cluster: {text}", hint)
             raise ConfigError(str(fault)) from error
 

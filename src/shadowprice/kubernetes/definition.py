@@ -80,7 +80,7 @@ CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
             if key in REQUIRED
             else f"has(self.{key}) == has(oldSelf.{key}) "
             f"&& (!has(self.{key}) || self.{key} == oldSelf.{key})",
-            "message": f"{key} cannot be changed once the job is there; delete it, apply it anew",
+            "message": f"{key} cannot be changed once the job exists; delete it and apply it again",
         }
         for key in IMMUTABLE_KEYS
     ),
@@ -96,7 +96,7 @@ def build_crd(*, rules: bool) -> Document:
     spec = to_structural_schema(JobSpec.model_json_schema(), FIELDS, "", EXCLUDED_KEYS)
     spec["required"] = list(REQUIRED)
     for key in ("worker", "ps"):
-        spec["properties"][key]["maxProperties"] = bounds.RESOURCES.most
+        spec["properties"][key]["maxProperties"] = bounds.RESOURCES.maximum
     if rules:
         spec["x-kubernetes-validations"] = [dict(rule) for rule in CEL_RULES]
     schema: Document = {

@@ -128,12 +128,12 @@ class Informer(Generic[CachedT]):
             except ApiError as error:
                 if error.gone:
                     self._version = ""
-                    log.info("%s is listed anew: %s", self._path, error)
+                    log.info("listing %s again: %s", self._path, error)
                 else:
                     self.healthy = False
-                    log.info("%s is not followed: %s", self._path, error)
+                    log.info("failed to watch %s: %s", self._path, error)
             except Exception:  # an object of unexpected form
-                log.exception("%s is listed anew", self._path)
+                log.exception("listing %s again", self._path)
                 self._version = ""
             await asyncio.sleep(pauses.record_failure())
 

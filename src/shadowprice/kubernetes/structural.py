@@ -62,7 +62,7 @@ class _Translation:
 
     def value(self, schema: Mapping[str, Any], path: str) -> Document:
         """Return the structural schema of one value, with its description."""
-        document = self._bare(self._resolve(schema), path)
+        document = self._untyped_schema(self._resolve(schema), path)
         document.pop("description", None)
         description = self._descriptions.get(path)
         return document if description is None else {"description": description, **document}
@@ -80,7 +80,7 @@ class _Translation:
             else:
                 return schema
 
-    def _bare(self, schema: Mapping[str, Any], path: str) -> Document:
+    def _untyped_schema(self, schema: Mapping[str, Any], path: str) -> Document:
         if "discriminator" in schema:
             return self._kinds(schema, path)
         if "anyOf" in schema:
@@ -126,7 +126,7 @@ class _Translation:
         """Return a discriminated union of models as one object with a rule for each kind."""
         tag = schema["discriminator"]["propertyName"]
         kinds = {
-            kind: self._bare(self._models[reference.rpartition("/")[2]], path)
+            kind: self._untyped_schema(self._models[reference.rpartition("/")[2]], path)
             for kind, reference in schema["discriminator"]["mapping"].items()
         }
         properties: Document = {}

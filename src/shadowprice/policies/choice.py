@@ -105,7 +105,7 @@ class PolicyChoice:
         extension = self.info.extension
         return None if extension is None else extension.record()
 
-    def over(self, settings: Mapping[str, Any]) -> PolicyChoice:
+    def merged_over(self, settings: Mapping[str, Any]) -> PolicyChoice:
         """Return this choice with its parameters merged over ``settings``, and the same label."""
         merged = dict(deepcopy(settings))
         deep_merge(merged, self.settings)
@@ -115,13 +115,13 @@ class PolicyChoice:
         """Return this choice with its file, if any, copied into a folder."""
         return self if self.file is None else replace(self, file=self.file.written_to(folder))
 
-    def words(self) -> list[str]:
+    def argv(self) -> list[str]:
         """Return the command-line options that select this policy and its parameters."""
-        argv = ["--policy", self.name if self.file is None else self.file.reference]
-        for key, value in _leaves(self.settings):
+        options = ["--policy", self.name if self.file is None else self.file.reference]
+        for key, value in _flatten_settings(self.settings):
             text = json.dumps(value) if isinstance(value, list | bool) else value
-            argv += ["--set", f"{key}={text}"]
-        return argv
+            options += ["--set", f"{key}={text}"]
+        return options
 
     def parameters(self) -> Parameters:
         """Return the validated parameters.
@@ -135,28 +135,28 @@ class PolicyChoice:
         return make_policy(self.info, context, self.settings)
 
 
-def check_choices(choices: Sequence[PolicyChoice], place: str, hint: str) -> None:
+def check_choices(choices: Sequence[PolicyChoice], location: str, hint: str) -> None:
     """Check that there are policies to compare and that their labels differ.
 
-    Raises `InputError` at ``place`` otherwise, with the hint if there are no policies.
+    Raises `InputError` at ``location`` otherwise, with the hint if there are no policies.
     """
     if not choices:
-        raise InputError(Fault(place, "names no policy", hint))
+        raise InputError(Fault(location, "names no policy", hint))
     labels = [choice.label for choice in choices]
     for label in labels:
         if labels.count(label) > 1:
-            raise InputError(Fault(place, f"{label!r} is repeated"))
+            raise InputError(Fault(location, f"{label!r} is repeated"))
 
 
 # ------------------------------------------------------------------ parameters as text
 
 
-def parse_setting(text: str, place: str = "--set") -> dict[str, Any]:
+def parse_setting(text: str, location: str = "--set") -> dict[str, Any]:
     """Parse one ``KEY=VALUE`` pair into nested mappings; raise `InputError` if it has no value."""
-    return nest_dotted_keys([_pair(text, place)])
+    return nest_dotted_keys([_pair(text, location)])
 
 
-def _pair(text: str, place: str) -> tuple[str, Any]:
+def _pair(text: str, location: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
         raise InputError(
@@ -168,11 +168,11 @@ def _pair(text: str, place: str) -> tuple[str, Any]:
             return key.strip(), tomllib.loads(f"value = {value}")["value"]
         except RecursionError as error:
             raise InputError(
-                Fault(f"{place} {quote_for_display(key)}", "is nested too deeply")
+                Fault(f"{location} {quote_for_display(key)}", "is nested too deeply")
             ) from error
         except ValueError as error:
             message = f"{quote_for_display(value)} is not TOML: {error}"
-            raise InputError(Fault(f"{place} {quote_for_display(key)}", message)) from error
+            raise InputError(Fault(f"{location} {quote_for_display(key)}", message)) from error
     return key.strip(), value
 
 
@@ -189,10 +189,10 @@ def deep_merge(target: dict[str, Any], addition: Mapping[str, Any]) -> None:
             target[key] = value
 
 
-def _leaves(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_settings(settings: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of nested settings with their dotted names."""
     for key, value in settings.items():
         if isinstance(value, Mapping):
-            yield from _leaves(value, f"{before}{key}.")
+            yield from _flatten_settings(value, f"{before}{key}.")
         else:
             yield f"{before}{key}", value

@@ -57,7 +57,7 @@ class Parameters(ParameterModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _of_the_preset(cls, value: Any) -> Any:
+    def _apply_preset(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and value.get("preset") == "paper":
             return {**cls.paper_settings, **value}
         return value
@@ -224,14 +224,14 @@ def policy_parameters(policy: str | PolicyInfo, settings: Mapping[str, Any]) -> 
     """
     info = policy_info(policy) if isinstance(policy, str) else policy
     location = f"policy {info.name}"
-    bounds.SETTINGS.check(_leaves(settings), location)
+    bounds.SETTINGS.check(_count_values(settings), location)
     parameters, faults = validate(info.parameters, dict(settings), location)
     if parameters is None:
         raise InputError(faults)
     return parameters
 
 
-def _leaves(settings: Mapping[str, Any]) -> int:
+def _count_values(settings: Mapping[str, Any]) -> int:
     """Return the number of values in nested settings."""
     pending: list[Any] = [settings]
     count = 0

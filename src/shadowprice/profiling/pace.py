@@ -86,8 +86,8 @@ class Pace:
     def step_time(self) -> StepTime | None:
         """Return the current estimate of the step time, None while there are too few reports."""
         seconds, steps = np.diff(self._at), np.diff(self._done)
-        left_out = _warm_up(seconds / steps) if len(steps) else 0
-        seconds, steps = seconds[left_out:], steps[left_out:]
+        excluded = _warm_up(seconds / steps) if len(steps) else 0
+        seconds, steps = seconds[excluded:], steps[excluded:]
         if len(steps) < MIN_INTERVALS:
             return None
         mean = float(seconds.sum() / steps.sum())
@@ -100,7 +100,7 @@ class Pace:
         error = math.sqrt(count / (count - 1) * float(residuals @ residuals)) / float(steps.sum())
         factor = float(stdtrit(count - 1, 0.5 + 0.5 * LEVEL))
         return StepTime(
-            mean, factor * error, float(steps.sum()), self._done[left_out] - self._done[0]
+            mean, factor * error, float(steps.sum()), self._done[excluded] - self._done[0]
         )
 
 

@@ -73,7 +73,7 @@ class Limits:
 
     seconds: float = 60.0  # maximum time since its start
     precision: float = 0.02  # sufficient: half the confidence interval's width, as a share
-    least_seconds: float = 3.0  # minimum time since the first report
+    min_seconds: float = 3.0  # minimum time since the first report
     steps: float | None = None  # sufficient number of mini-batches, whatever the precision
 
 
@@ -260,7 +260,7 @@ class Bench:
             return False
         if limits.steps is not None and step.minibatches >= limits.steps:
             return True
-        return step.error <= limits.precision and now - first[0] >= limits.least_seconds
+        return step.error <= limits.precision and now - first[0] >= limits.min_seconds
 
     async def _stop(self, spec: GenerationSpec, grace: float) -> float:
         """Stop a generation, wait for its end, and return how long that took."""

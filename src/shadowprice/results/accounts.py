@@ -132,7 +132,7 @@ def compute_tenant_accounts(run: RunData) -> TenantAccounts:
             Fault("", "no job of this run belongs to a tenant", "give the cluster and jobs tenants")
         )
     payments, borrowing = _payments(run)
-    loans = _loans(run, shares, borrowing)
+    loans = _borrowed_places(run, shares, borrowing)
     own = run.jobs.filter(~pl.col("job").is_in(borrowing["job"].unique().to_list()))
     revenue = float(run.jobs["utility"].sum())
     accounts = {}
@@ -217,7 +217,7 @@ def _payments(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
     return table, table.select("job", "slot").unique()
 
 
-def _loans(
+def _borrowed_places(
     run: RunData, shares: Mapping[str, Mapping[str, int]], borrowing: pl.DataFrame
 ) -> pl.DataFrame:
     """Return borrowed places by lender and borrower, divided in proportion to Eq. (2)."""

@@ -138,7 +138,7 @@ def advice_lines(
     yield "assuming", job_advice.held
 
 
-def _gentlest(advice: Sequence[Advice]) -> Iterator[Advice]:
+def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
     """Yield all advice, but of changes to the amount of work only the smallest."""
     work = [item for item in advice if item.way == "work"]
     smallest = min(work, key=lambda item: 1 - int(item.after) / int(item.before), default=None)

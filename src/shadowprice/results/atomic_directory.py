@@ -67,7 +67,7 @@ class AtomicDirectory:
         try:
             self._check()
         except InputError as error:
-            alternative = self._beside()
+            alternative = self._unused_sibling()
             self.path.rename(alternative)
             raise ShadowpriceError(f"{error}; the results are in {alternative}") from error
         if not self.out.exists():
@@ -98,7 +98,7 @@ class AtomicDirectory:
             message = "holds files that no earlier run of this kind wrote"
             raise InputError(Fault(str(self._given_path), message, _NEW))
 
-    def _beside(self) -> Path:
+    def _unused_sibling(self) -> Path:
         number = 2
         while (candidate := self.out.with_name(f"{self.out.name}-{number}")).exists():
             number += 1

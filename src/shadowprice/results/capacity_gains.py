@@ -58,7 +58,9 @@ class CapacityGain:
         """Compare the run with more servers with the run before, of the same jobs and policy."""
         slot_seconds = float(before.info["cluster"]["slot_seconds"])
         _, means = common_completion([before.jobs, after.jobs])
-        waits = _waits(before.jobs).join(_waits(after.jobs), on="job", suffix="_after")
+        waits = _waiting_slots(before.jobs).join(
+            _waiting_slots(after.jobs), on="job", suffix="_after"
+        )
         shorter = waits["wait"] - waits["wait_after"]
         saved = float(shorter.sum())
         utility = after.summary["total_utility"]
@@ -134,7 +136,7 @@ class CapacityGain:
         return f"{sign}{format_seconds(abs(seconds))}" if seconds else "0"
 
 
-def _waits(jobs: pl.DataFrame) -> pl.DataFrame:
+def _waiting_slots(jobs: pl.DataFrame) -> pl.DataFrame:
     """Return the slots from submission to first start, of the jobs that ran."""
     ran = jobs.filter(pl.col("start").is_not_null())
     return ran.select("job", wait=pl.col("start") - pl.col("submitted"))

@@ -115,7 +115,7 @@ def merge_spans(rows: Sequence[tuple[Any, ...]]) -> list[PlacementSpan]:
 
 def _unknown(folder: Path, name: str, known: list[str]) -> Fault:
     # Only compare the first names, because fuzzy matching is slow and a run may be large.
-    near = known[:2_000] if len(name) <= bounds.NAME.most else []
+    near = known[:2_000] if len(name) <= bounds.NAME.maximum else []
     close = difflib.get_close_matches(name, near, 3, cutoff=0.5)
     close += [other for other in known if name.lower() in other.lower() and other not in close]
     quoted = " or ".join(repr(other) for other in close[:3])

@@ -12,21 +12,21 @@ from shadowprice.results.run_directory import display_outcome, server_names
 from shadowprice.results.server_names import compress_name_list, group_equal_placements
 
 
-def history_lines(history: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
+def history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:
     """Yield a job's history as (label, text): request, decisions and placements.
 
-    ``most`` limits the placements of a plan or a run: None for all, 0 if the caller draws them. An
-    empty label continues the previous line. An empty label and text separate two sections.
+    ``maximum`` limits the placements of a plan or a run: None for all, 0 if the caller draws them.
+    An empty label continues the previous line. An empty label and text separate two sections.
     """
     yield from _request_lines(history)
     promise, admitted = None, False
     for decision in history.decisions:
         yield "", ""
-        yield from _decision_lines(history, decision, admitted, promise, most)
+        yield from _decision_lines(history, decision, admitted, promise, maximum)
         promise = decision.get("promise", promise)
         admitted |= decision["outcome"] == "admitted"
     yield "", ""
-    yield from _history_lines(history, most)
+    yield from _history_lines(history, maximum)
 
 
 def guarantee_text(info: Mapping[str, Any]) -> str:
@@ -38,7 +38,7 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
     if not data:
         return ""
     if "sigma" in data:
-        return _of_rounds(data)
+        return _rounds_guarantee_text(data)
     if data["ratio"] is None:
         return "none: no ratio is proved for these prices"
     answer = {True: "it does", False: "it does not", None: "which is not known"}
@@ -55,7 +55,7 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
     return text
 
 
-def _of_rounds(guarantee: Mapping[str, Any]) -> str:
+def _rounds_guarantee_text(guarantee: Mapping[str, Any]) -> str:
     text = f"a round's ideal revenue is at least 1/{guarantee['sigma']:.3g} of its best (Lemma 3)"
     if guarantee["loss_at_most"] is not None:
         text += f"; at most {guarantee['loss_at_most']:,.4g} below the offline optimum (Theorem 1)"
@@ -141,7 +141,7 @@ def _decision_lines(
     decision: dict[str, Any],
     admitted: bool,
     before: int | None,
-    most: int | None,
+    maximum: int | None,
 ) -> Iterator[tuple[str, str]]:
     """Yield the lines of one decision.
 
@@ -170,7 +170,7 @@ def _decision_lines(
         yield "numbers", text + when
         bound = decision.get("payoff_bound")
         if bound is not None:
-            yield "proved", f"no plan pays more {_than(bound, payoff)} at these prices"
+            yield "proved", f"no plan pays more {_compare_bound(bound, payoff)} at these prices"
     # A planner's promise is the end of its plan, so don't print it again.
     planned = decision.get("plan") and decision["promise"] == decision["completion"]
     if decision.get("promise") is not None and not planned:
@@ -183,11 +183,11 @@ def _decision_lines(
     for row, (group, tasks, copies) in enumerate(decision.get("copies", ())):
         each = f"{copies} copies each of " if copies > 1 else "one copy each of "
         yield "copies" if row == 0 else "", f"{each}{pluralize(tasks, 'task')} of group {group}"
-    if decision.get("plan") and most != 0:
-        yield from _placement_lines(history, "plan", history.planned(decision), most)
+    if decision.get("plan") and maximum != 0:
+        yield from _placement_lines(history, "plan", history.planned(decision), maximum)
 
 
-def _than(bound: float, payoff: float) -> str:
+def _compare_bound(bound: float, payoff: float) -> str:
     """Compare the bound on payoffs with the payoff; a relative difference of 1e-9 is rounding."""
     if bound <= payoff + 1e-9 * abs(payoff):
         return "than this one"
@@ -201,14 +201,14 @@ def _relation(payoff: float) -> str:
     return "exceeds" if payoff > 0 else "is below"
 
 
-def _history_lines(history: JobHistory, most: int | None) -> Iterator[tuple[str, str]]:
+def _history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:
     job = history.job
     if history.ran:
-        yield from _placement_lines(history, "ran", history.ran, most)
+        yield from _placement_lines(history, "ran", history.ran, maximum)
         text = f"{pluralize(job['worker_slots'], 'worker-slot')} in all"
         if job.get("cost") is not None:
             text += f", {job['cost']:,.4g} of the servers' cost"
-        yield "" if most != 0 else "ran", text
+        yield "" if maximum != 0 else "ran", text
     else:
         yield "ran", "never"
     outcome = job["outcome"]
@@ -242,16 +242,16 @@ def _outcome(job: dict[str, Any]) -> str:
 
 
 def _placement_lines(
-    history: JobHistory, name: str, spans: Sequence[PlacementSpan], most: int | None
+    history: JobHistory, name: str, spans: Sequence[PlacementSpan], maximum: int | None
 ) -> Iterator[tuple[str, str]]:
-    if most == 0:
+    if maximum == 0:
         return
     names = server_names(history.info)
-    for span in spans[:most]:
-        yield name, f"{_slots(span)}: {_where(span, names)}"
+    for span in spans[:maximum]:
+        yield name, f"{_slots(span)}: {_placement_text(span, names)}"
         name = ""
-    if most is not None and len(spans) > most:
-        yield "", f"and {len(spans) - most} more placements (--full shows them)"
+    if maximum is not None and len(spans) > maximum:
+        yield "", f"and {len(spans) - maximum} more placements (--full shows them)"
 
 
 def _slots(span: PlacementSpan) -> str:
@@ -260,7 +260,7 @@ def _slots(span: PlacementSpan) -> str:
     return f"slots {span.first}-{span.last}"
 
 
-def _where(span: PlacementSpan, names: Sequence[str]) -> str:
+def _placement_text(span: PlacementSpan, names: Sequence[str]) -> str:
     workers = _counts_by_server((names[server], number) for server, number, _ in span.entries)
     text = f"{pluralize(span.workers, 'worker')} ({workers})" if span.workers else ""
     if span.ps:

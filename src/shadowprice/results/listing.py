@@ -41,10 +41,10 @@ class SlotRange:
     last: int | None = None
 
     @classmethod
-    def parse(cls, text: str, slot_seconds: float, place: str) -> SlotRange:
+    def parse(cls, text: str, slot_seconds: float, location: str) -> SlotRange:
         """Parse ``10..50``, ``10..``, ``..2h`` or a single slot; durations count from the start.
 
-        ``place`` is the location of the text in error messages.
+        ``location`` is the location of the text in error messages.
         """
         first, dots, last = text.partition("..")
         if not dots:
@@ -57,7 +57,7 @@ class SlotRange:
                 Fault(place, f"{quote_for_display(text)} is not a range of slots", hint)
             ) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
-            raise InputError(Fault(place, f"{text!r} ends before it begins"))
+            raise InputError(Fault(location, f"{text!r} ends before it begins"))
         return cls(*ends)
 
     def holds(self, column: str) -> pl.Expr:
@@ -70,10 +70,10 @@ class SlotRange:
         return inside
 
 
-def parse_slot(text: str, slot_seconds: float, place: str) -> int:
+def parse_slot(text: str, slot_seconds: float, location: str) -> int:
     """Parse a slot, given as a number or as a duration from the start.
 
-    ``place`` is the location of the text in error messages.
+    ``location`` is the location of the text in error messages.
     """
     try:
         slot = _slot(text, slot_seconds)
@@ -161,10 +161,12 @@ OUTCOMES: Final = (
 )
 
 
-def select_columns(jobs: pl.DataFrame, names: Sequence[str], place: str = "--columns") -> list[str]:
+def select_columns(
+    jobs: pl.DataFrame, names: Sequence[str], location: str = "--columns"
+) -> list[str]:
     """Return the requested columns; ``all`` stands for every column.
 
-    ``place`` is the location of the request in error messages.
+    ``location`` is the location of the request in error messages.
     """
     if list(names) == ["all"]:
         return jobs.columns

@@ -58,7 +58,7 @@ def _four_digits(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:,.4g}"
 
 
-def _at(*path: str) -> Read:
+def _read_path(*path: str) -> Read:
     """Return a reader of the value at a path of ``run.json``."""
 
     def read(info: Mapping[str, Any]) -> float | None:
@@ -71,16 +71,16 @@ def _at(*path: str) -> Read:
 
 
 def _summary(*path: str) -> Read:
-    return _at("summary", *path)
+    return _read_path("summary", *path)
 
 
 def _latency(percentile: str) -> Read:
-    return _at("timing", "decision_latency", percentile)
+    return _read_path("timing", "decision_latency", percentile)
 
 
 def _utility_reader(*path: str) -> Read:
     """Return a reader of the total utility as a fraction of the value at a path."""
-    whole = _at(*path)
+    whole = _read_path(*path)
 
     def read(info: Mapping[str, Any]) -> float | None:
         total = whole(info)
@@ -94,8 +94,10 @@ def _completion_ratio(info: Mapping[str, Any]) -> float | None:
 
     None unless a bound was requested and the run finished all of these jobs.
     """
-    least, mean = (_at("bound", "completion", key)(info) for key in ("mean_slots", "mean_jct"))
-    return None if not least or mean is None else mean / least
+    minimum, mean = (
+        _read_path("bound", "completion", key)(info) for key in ("mean_slots", "mean_jct")
+    )
+    return None if not minimum or mean is None else mean / minimum
 
 
 RESTRICTED: Final = "restricted_mean_jct"
@@ -205,7 +207,9 @@ _MONEY: Final = (
 _COMPUTING: Final = (
     MetricDefinition("decision_p50", "decision, median", _latency("p50"), -1, _SECONDS),
     MetricDefinition("decision_p99", "decision, p99", _latency("p99"), -1, _SECONDS, True),
-    MetricDefinition("wall_seconds", "wall time", _at("timing", "wall_seconds"), -1, _SECONDS),
+    MetricDefinition(
+        "wall_seconds", "wall time", _read_path("timing", "wall_seconds"), -1, _SECONDS
+    ),
 )
 
 TIMING_METRICS: Final = frozenset(metric.key for metric in _COMPUTING)

@@ -58,7 +58,7 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
         "lost_gpu_hours": _sum(jobs["lost_gpu_hours"]),
         "abandoned_work": _abandoned_work(jobs),
         "utilisation": _utilisation(arrived, slots, end),
-        "late": _late(arrived),
+        "late": _late_metrics(arrived),
         "refusals": _refusals(jobs),
     }
 
@@ -205,7 +205,7 @@ def _utilisation(jobs: pl.DataFrame, slots: pl.DataFrame, end: int) -> dict[str,
     return shares
 
 
-def _late(arrived: pl.DataFrame) -> dict[str, Mapping[str, float | int]]:
+def _late_metrics(arrived: pl.DataFrame) -> dict[str, Mapping[str, float | int]]:
     late = pl.col("late")
     table = (
         arrived.filter(pl.col("target").is_not_null())

@@ -46,18 +46,18 @@ def check_output_file(path: Path, ours: Callable[[str], bool]) -> None:
     folder = path.parent
     if not folder.is_dir():
         message = f"the folder {folder} does not exist"
-        raise InputError(Fault(str(path), message, "make it first"))
+        raise InputError(Fault(str(path), message, "create it first"))
     _check_writable(folder, str(path))
 
 
-def _check_writable(folder: Path, place: str) -> None:
+def _check_writable(folder: Path, location: str) -> None:
     """Check that a folder can be written, by creating an unnamed file."""
     try:
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
         message = f"the folder {folder} cannot be written to: {error.strerror}"
-        raise InputError(Fault(place, message)) from error
+        raise InputError(Fault(location, message)) from error
 
 
 @contextmanager
@@ -124,7 +124,7 @@ def always_replaceable(head: str) -> bool:
 def json_with(path: Path, keys: Iterable[str]) -> bool:
     """Return whether a file is a JSON object that has the given keys."""
     try:
-        if path.stat().st_size > bounds.RUN_FILE.most:
+        if path.stat().st_size > bounds.RUN_FILE.maximum:
             return False
         record = json.loads(path.read_bytes())
     except (ValueError, OSError, RecursionError):

@@ -40,7 +40,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.results.observer import Observer
 
-_FEWER_ROWS: Final = "give --until, or make slots longer"
+_FEWER_ROWS_HINT: Final = "give --until, or make slots longer"
 
 HEAT_BINS: Final = 2000
 """Maximum number of columns of a heat map; longer runs average neighbouring slots."""
@@ -56,10 +56,10 @@ class HeatBins:
     A row has ``width`` numbers. If a slot lies beyond ``most`` bins, the slots per bin double.
     """
 
-    def __init__(self, width: int, most: int = HEAT_BINS) -> None:
+    def __init__(self, width: int, maximum: int = HEAT_BINS) -> None:
         self.slots_per_bin = 1
         self.origin: int | None = None
-        self.most = most
+        self.most = maximum
         self._sums = np.zeros((0, width))
         self._counts = np.zeros(0, dtype=np.int64)
 
@@ -249,8 +249,8 @@ class Recorder(Observer):
                     self.attempts[name].end_slot(finished)
                 # Tables have a row for each allocation, so refuse too many during the run.
                 self._rows += self._standing
-                if self._rows > bounds.ROWS.most:
-                    bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS)
+                if self._rows > bounds.ROWS.maximum:
+                    bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS_HINT)
             case JobsArrived():
                 self.arrived.update(job.name for job in event.jobs)
             case ServerLost() | ServerBack() | JobCancelled():

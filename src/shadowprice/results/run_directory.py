@@ -207,7 +207,7 @@ def read_info(folder: Path) -> Fields:
         if not isinstance(version, int) or isinstance(version, bool):
             raise TypeError("the format is a number")
     except (ValueError, KeyError, TypeError, OSError) as error:
-        raise InputError(Fault(str(path), "is damaged", _AGAIN)) from error
+        raise InputError(Fault(str(path), "is damaged", _RERUN_HINT)) from error
     if version != FORMAT:
         raise InputError(
             Fault(
@@ -220,7 +220,7 @@ def read_info(folder: Path) -> Fields:
     return info
 
 
-_AGAIN: Final = "run the simulation again"
+_RERUN_HINT: Final = "run the simulation again"
 
 
 def _load_info(path: Path) -> Fields:
@@ -228,7 +228,7 @@ def _load_info(path: Path) -> Fields:
 
     Raises `ValueError` or `OSError` if it is unreadable, too large or not a JSON object.
     """
-    if path.stat().st_size > bounds.RUN_FILE.most:
+    if path.stat().st_size > bounds.RUN_FILE.maximum:
         raise ValueError(bounds.RUN_FILE.message(path.stat().st_size))
     try:
         info = json.loads(path.read_text(encoding="utf-8"))
@@ -248,7 +248,7 @@ def _verify(folder: Path, info: Fields) -> None:
     files = info.get("files")
     if info.get("digest") != _record_digest(record) or not isinstance(files, dict):
         message = "is damaged: it is not as it was written"
-        raise InputError(Fault(str(folder / RUN), message, _AGAIN))
+        raise InputError(Fault(str(folder / RUN), message, _RERUN_HINT))
     # Files with a known name that were added after the run was written.
     added = sorted(
         name for name in FILES - {RUN, REPORT} - files.keys() if (folder / name).exists()
@@ -258,7 +258,7 @@ def _verify(folder: Path, info: Fields) -> None:
     for name, digest in files.items():
         path = folder / name
         if path.is_symlink() or not path.is_file():
-            raise InputError(Fault(str(path), "is missing or damaged", _AGAIN))
+            raise InputError(Fault(str(path), "is missing or damaged", _RERUN_HINT))
         try:
             actual = _digest(path)
         except OSError as error:
@@ -266,7 +266,7 @@ def _verify(folder: Path, info: Fields) -> None:
             raise InputError(Fault(str(path), message)) from error
         if actual != digest:
             message = "is damaged: it is not as it was written"
-            raise InputError(Fault(str(path), message, _AGAIN))
+            raise InputError(Fault(str(path), message, _RERUN_HINT))
 
 
 def _digest(path: Path) -> str:
@@ -290,7 +290,7 @@ def read_lines(path: Path, containing: str = "") -> Iterator[Fields]:
                     except (ValueError, RecursionError) as error:
                         raise InputError(Fault(f"{path}: line {number}", "is damaged")) from error
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(Fault(str(path), "cannot be read", _AGAIN)) from error
+        raise InputError(Fault(str(path), "cannot be read", _RERUN_HINT)) from error
 
 
 def read_table(folder: Path, name: str) -> pl.DataFrame:

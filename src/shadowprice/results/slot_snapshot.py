@@ -123,11 +123,11 @@ def _moment(
     slots: pl.DataFrame,
     allocations: pl.DataFrame,
     decisions: Iterable[Fields],
-    place: str,
+    location: str,
 ) -> SlotSnapshot:
     if not len(slots) or slot < slots["slot"][0] or slot > slots["slot"][-1]:
         span = f"slots {slots['slot'][0]} to {slots['slot'][-1]}" if len(slots) else "no slot"
-        raise InputError(Fault(place, f"slot {slot} is not in this run", f"it has {span}"))
+        raise InputError(Fault(location, f"slot {slot} is not in this run", f"it has {span}"))
     names = server_names(info)
     current = allocations.filter(pl.col("slot") == slot)
     demands = dict(
@@ -204,10 +204,10 @@ def _jobs(
                 len(earlier),
                 sum(workers for _, workers, _ in entries),
                 sum(ps for _, _, ps in entries),
-                _stand(names, entries),
+                _placements_text(names, entries),
                 None if entries else following,
                 row["completion"],
-                None if entries else _waits(last.get(name), slot),
+                None if entries else _waiting_reason(last.get(name), slot),
             )
         )
     # Running jobs first; ties keep the order of the job table.
@@ -225,7 +225,7 @@ def _since(before: list[int], slot: int) -> int:
     return first
 
 
-def _stand(names: list[str], entries: list[tuple[int, int, int]]) -> str:
+def _placements_text(names: list[str], entries: list[tuple[int, int, int]]) -> str:
     placed = ((names[server], (workers, ps)) for server, workers, ps in entries)
     parts = []
     for servers, (workers, ps) in group_equal_placements(placed):
@@ -235,7 +235,7 @@ def _stand(names: list[str], entries: list[tuple[int, int, int]]) -> str:
     return " ".join(parts)
 
 
-def _waits(decision: Fields | None, slot: int) -> str:
+def _waiting_reason(decision: Fields | None, slot: int) -> str:
     if decision is None:
         return "no decision yet"
     if decision["outcome"] == "admitted" and "plan" in decision:

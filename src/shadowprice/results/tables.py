@@ -272,7 +272,7 @@ class _Descriptions:
             "chunks": job.chunks,
             "minibatches": job.minibatches,
             "step_seconds": job.step_seconds,
-            "workers": [int(job.worker_counts[0]), job.most_workers],
+            "workers": [int(job.worker_counts[0]), job.max_workers],
             "choices": len(job.worker_counts),
             "shortest_slots": job.min_slots_colocated,
         }

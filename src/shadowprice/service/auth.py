@@ -214,7 +214,7 @@ def read_token_file(path: Path) -> str | None:
             )
         token = file.read(1_000).strip()
     if not token:
-        raise InputError(Fault(str(path), "holds no token", "remove it, and restart"))
+        raise InputError(Fault(str(path), "contains no token", "remove it, and restart"))
     return token
 
 

@@ -166,7 +166,7 @@ class Driver(Writer):
 
     async def run(self) -> None:
         """Run the loop until `stop`."""
-        self._background.again("events", self.hub.step, "delivering events")
+        self._background.spawn_repeating("events", self.hub.step, "delivering events")
         try:
             while not (self._stopping and not self._queue):
                 await self._pause()

@@ -121,8 +121,8 @@ class EventBroadcaster:
         Raise `ProblemError` if too many streams are open.
         """
         # Half of what is left to operators goes to first streams of tenants that come late.
-        most = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS // 2)
-        if self.viewers >= most:
+        maximum = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS // 2)
+        if self.viewers >= maximum:
             raise ProblemError("overloaded", f"the stream has {self.viewers} subscribers")
         if tenant is None:
             return

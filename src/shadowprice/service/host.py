@@ -35,7 +35,7 @@ class ServiceHost(Protocol):
     def writing(self) -> Driver:
         """The driver; raises `ProblemError` if this instance doesn't write."""
 
-    async def read(self, question: Callable[[Connection], Result]) -> Result:
+    async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query of the store in a reader thread."""
 
     def reserve(self, tenant: str | None, jobs: int, memory: int) -> AbstractContextManager[None]:

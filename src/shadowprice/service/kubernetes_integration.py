@@ -81,7 +81,7 @@ class KubernetesIntegration:
             return None
         self._lease = lease
         self._connection.may_write = lease.holds
-        self._background.spawn("election", self._until_lost(lease), "looking at the lease")
+        self._background.spawn("election", self._until_lost(lease), "watching the lease")
         log.info("this instance is the leader, epoch %d", lease.epoch)
         return lease.epoch
 
@@ -106,7 +106,7 @@ class KubernetesIntegration:
         """
         settings, lease = self._service.settings, self._lease
         if lease is not None:
-            self._background.again("mark", self._mark_pod, "marking the pod that writes")
+            self._background.spawn_repeating("mark", self._mark_pod, "marking the pod that writes")
         if settings.trainingjobs is None:
             return
         connection = await ApiClient.open(settings.trainingjobs)

@@ -70,7 +70,7 @@ class ProblemError(ShadowpriceError):
             detail=str(self),
             code=self.code,
             errors=[
-                Diagnostic(location=fault.place, message=fault.message, hint=fault.hint)
+                Diagnostic(location=fault.location, message=fault.message, hint=fault.hint)
                 for fault in self.faults
             ],
         )

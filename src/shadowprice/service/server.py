@@ -26,7 +26,7 @@ log = logging.getLogger("shadowprice.service")
 
 def bind(settings: ServiceSettings) -> socket.socket:
     """Return a socket that listens on the settings' address; raise `InputError` if it can't."""
-    place = f"--listen {settings.host}:{settings.port}"
+    location = f"--listen {settings.host}:{settings.port}"
     listener: socket.socket | None = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -118,7 +118,7 @@ def serve(
             server.should_exit = True
 
         service.end = end
-        with _few_collections():
+        with _disable_full_collections():
             server.run(sockets=[listener])
     finally:
         listener.close()
@@ -132,7 +132,7 @@ FULL_GC_INTERVAL_SECONDS: Final = 600.0  # seconds between two full garbage coll
 
 
 @contextmanager
-def _few_collections() -> Iterator[None]:
+def _disable_full_collections() -> Iterator[None]:
     """Disable automatic collections of the oldest generation, which would block requests.
 
     A full collection takes long with many open jobs. `_collect` runs it every

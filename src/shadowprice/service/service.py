@@ -221,7 +221,7 @@ class Service:
                 self.runner.mark_all_lost(
                     "the executor's records of it are gone, and so is what ran"
                 )
-        self._tasks.append(asyncio.create_task(self._own(self.driver)))
+        self._tasks.append(asyncio.create_task(self._run_driver(self.driver)))
         if self.runner is not None:
             # Before the first request: a job is refused if the executor can never start it.
             try:
@@ -235,7 +235,7 @@ class Service:
         if self._resident is not None:
             await self._resident.begin()
 
-    async def _own(self, driver: Driver) -> None:
+    async def _run_driver(self, driver: Driver) -> None:
         try:
             await driver.run()
         except Exception:
@@ -291,7 +291,7 @@ class Service:
                 self._finish,
                 lambda: self._readers.shutdown(wait=True),
                 self.store.close,
-                self._leave,
+                self._release_leadership,
             )
         except Exception:
             log.exception("the service failed during shutdown")
@@ -322,7 +322,7 @@ class Service:
         if self.driver is not None:
             await self.driver.finish()
 
-    async def _leave(self) -> None:
+    async def _release_leadership(self) -> None:
         if self._resident is not None:
             await self._resident.leave()
 
@@ -355,13 +355,13 @@ class Service:
         now = clock.now()
         if durable.last_at - now > SECOND:
             moved = now - durable.last_at
-            _only(
+            _commit_one(
                 durable,
                 ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),
             )
-        _only(durable, _FollowFile(self.cluster))
-        _only(durable, SyncBudgets(self.budgets))
-        _only(durable, FollowOption(self.settings.until))
+        _commit_one(durable, _FollowFile(self.cluster))
+        _commit_one(durable, SyncBudgets(self.budgets))
+        _commit_one(durable, FollowOption(self.settings.until))
         self.key = self._secret()
         self._operator_token(durable)
         return durable
@@ -406,7 +406,7 @@ class Service:
             ).first()
         if row is None:
             note = f"first start, {escape_controls(str(self.token_file))}"
-            _only(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
+            _commit_one(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
     def _open_uploads(self, driver: Driver) -> UploadStore:
         uploads = UploadStore(
@@ -449,22 +449,22 @@ class Service:
             raise ProblemError(code, detail, headers={"Retry-After": "5"})
         return self.driver
 
-    async def read(self, question: Callable[[Connection], Result]) -> Result:
+    async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query of the store in a reader thread, on its own connection.
 
         Tenants take turns.
         """
 
-        def ask() -> Result:
+        def run_query() -> Result:
             try:
                 with self.store.reading() as connection:
-                    return question(connection)
+                    return query(connection)
             except StoreError as error:
                 log.error("the store cannot be read: %s", error)
                 raise
 
         async with self._read_turns.turn(requester.get()):
-            return await asyncio.get_running_loop().run_in_executor(self._readers, ask)
+            return await asyncio.get_running_loop().run_in_executor(self._readers, run_query)
 
     def ready(self) -> str | None:
         """Return why the service isn't ready; None if it is."""
@@ -527,7 +527,7 @@ class _FollowFile:
             batch.emit("server", server=name, what="the cluster file was edited")
 
 
-def _only(durable: DurableEngine, operation: Any) -> Any:
+def _commit_one(durable: DurableEngine, operation: Any) -> Any:
     """Commit one operation, and return its result or raise its error."""
     [result] = durable.commit([operation]).answers
     if isinstance(result, BaseException):

@@ -46,7 +46,7 @@ class Writer:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._queue = OperationQueue()
         self._wake = asyncio.Event()
-        self._asking = asyncio.Lock()
+        self._query_lock = asyncio.Lock()
         self._standing: dict[Callable[[DurableEngine, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
@@ -89,16 +89,16 @@ class Writer:
         self._wake.set()
         return await result
 
-    async def ask(self, question: Callable[[DurableEngine], Result]) -> Result:
+    async def query(self, query: Callable[[DurableEngine], Result]) -> Result:
         """Run a read-only query in the writer's thread, between two batches.
 
         Queries run one at a time, so that a batch waits for one query at most.
         """
         loop = asyncio.get_running_loop()
-        async with self._asking:
-            return await loop.run_in_executor(self._thread, question, self._durable)
+        async with self._query_lock:
+            return await loop.run_in_executor(self._thread, query, self._durable)
 
-    async def ask_standing(
+    async def query_standing(
         self, compute: Callable[[DurableEngine, int], Result], slots: int
     ) -> Result:
         """Return the answer of a query about a number of coming slots; see `StandingQuery`.
@@ -113,7 +113,7 @@ class Writer:
         while not query.is_current(slots, self.published.sequence, next_slot):
             # Again: after a long wait, readers of fewer slots count alone.
             query.note_read(slots, next_slot)
-            task = query.task or query.begin(asyncio.ensure_future(self.ask(query.compute)))
+            task = query.task or query.begin(asyncio.ensure_future(self.query(query.compute)))
             previous = query.answer
             if previous is None or previous.slots < slots:
                 await query.wait(task, None)
@@ -132,12 +132,12 @@ class Writer:
         if not generations:
             return {}
 
-        def look(durable: DurableEngine) -> Mapping[tuple[str, int], int]:
+        def read_times(durable: DurableEngine) -> Mapping[tuple[str, int], int]:
             with durable.store.reading() as connection:
                 return command_times(connection, generations)
 
         try:
-            return await self.ask(look)
+            return await self.query(read_times)
         except StoreError as error:
             raise ProblemError("storage", f"the store cannot be read: {error}") from error
 

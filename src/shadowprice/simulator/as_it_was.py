@@ -20,7 +20,7 @@ from shadowprice.traces.records import Trace
 
 LABEL: Final = "as it was"  # name of the log among the policies of a comparison
 
-MOST_SLOTS: Final = 10**6  # longest log, in slots, for which the table of slots is built
+MAX_SLOTS: Final = 10**6  # longest log, in slots, for which the table of slots is built
 
 GPU: Final = "gpu"  # the resource whose use the log shows
 
@@ -59,7 +59,7 @@ def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData)
     last = np.ceil(end / slot_seconds - 1e-9).astype(np.int64) - 1
     arrivals = np.array([job.arrival for job in jobs], dtype=np.int64)
     completion = np.maximum(last, arrivals)
-    if completion.max(initial=0) - arrivals.min(initial=0) > MOST_SLOTS:
+    if completion.max(initial=0) - arrivals.min(initial=0) > MAX_SLOTS:
         return None
     utility = [
         utility_value(job.utility, int(slot) - job.arrival)
@@ -133,9 +133,9 @@ def _slots(
     first = int(jobs["arrival"].min())  # type: ignore[arg-type]  # integers
     last = int(jobs["completion"].max())  # type: ignore[arg-type]  # integers
     edges = np.arange(first, last + 2, dtype=np.float64)
-    used = np.diff(_until(edges, end, gpus) - _until(edges, start, gpus)) * -1.0
+    used = np.diff(_weighted_ages(edges, end, gpus) - _weighted_ages(edges, start, gpus)) * -1.0
     ones = np.ones(len(start))
-    running = np.diff(_until(edges, end, ones) - _until(edges, start, ones)) * -1.0
+    running = np.diff(_weighted_ages(edges, end, ones) - _weighted_ages(edges, start, ones)) * -1.0
     ends = edges[1:]
     arrived = np.searchsorted(np.sort(jobs["submitted"].to_numpy()), ends, side="right")
     begun = np.searchsorted(np.sort(start), ends, side="right")
@@ -161,7 +161,7 @@ def _slots(
     return pl.DataFrame(columns)
 
 
-def _until(edges: Floats, moments: Floats, weights: Floats) -> Floats:
+def _weighted_ages(edges: Floats, moments: Floats, weights: Floats) -> Floats:
     """Return, for each edge, the weighted time from each earlier moment to the edge, summed."""
     order = np.argsort(moments)
     sums = np.concatenate(([0.0], np.cumsum(weights[order])))

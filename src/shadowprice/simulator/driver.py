@@ -175,7 +175,7 @@ class SimulationRun:
         """
         engine, machines, observers = self.engine, self._machines, self._observers
         collectors = [observer for observer in observers if observer.collects]
-        while self._go_to_next(to):
+        while self._skip_idle_slots(to):
             slot, upcoming = self.slot, self._upcoming
             while upcoming is not None and upcoming[0] <= slot:
                 self._idle_slots = 0
@@ -196,7 +196,7 @@ class SimulationRun:
             machines.execute(commands)
             if self._values is not None:
                 _record_finished(self._values, commands, engine)
-            _hand_over(engine, self._awaited, collectors)
+            _collect_closed_jobs(engine, self._awaited, collectors)
             self.slot += 1
             self._simulated += 1
             if self._simulated % _SLOTS_PER_REPORT == 0:
@@ -241,7 +241,7 @@ class SimulationRun:
                 later.append(event)
         self._upcoming = slot + 1, later
 
-    def _go_to_next(self, to: int | None) -> bool:
+    def _skip_idle_slots(self, to: int | None) -> bool:
         """Skip slots without events; return whether another slot must run."""
         machines, upcoming = self._machines, self._upcoming
         event_slot = (
@@ -281,7 +281,7 @@ def _record_finished(values: RelativeValues, commands: Sequence[Command], engine
             values.finished[job.tenant or ""] = values.sum_with(job, engine.cluster, command.slot)
 
 
-def _hand_over(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:
+def _collect_closed_jobs(engine: Engine, awaited: set[str], collectors: Sequence[Observer]) -> None:
     """Remove closed jobs from the engine."""
     closed = engine.state.collect(awaited) if collectors else ()
     for observer in collectors if closed else ():

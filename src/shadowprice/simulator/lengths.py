@@ -131,7 +131,7 @@ class LengthHistory:
     def _keys(self, job: Job) -> Sequence[tuple[object, ...]]:
         """Return the groups of similar jobs that a job belongs to, the closest first."""
         gpus = gpus_of_worker(job, self.cluster)
-        resources = (job.tenant, gpus, int(job.worker_counts[0]), job.most_workers)
+        resources = (job.tenant, gpus, int(job.worker_counts[0]), job.max_workers)
         return ((*resources, name_stem(job.name)), resources, (job.tenant,))
 
 
@@ -167,7 +167,7 @@ class HiddenLengths:
         if required is None:
             required = _units(job, self._history.predict(job))
         else:
-            required = min(required, _units(job, bounds.JOB_SLOTS.most))
+            required = min(required, _units(job, bounds.JOB_SLOTS.maximum))
         stated = self._with_work(job, required)
         self._open[job.name] = _OpenJob(job, stated)
         return stated
@@ -221,8 +221,8 @@ class HiddenLengths:
             job,
             required=required,
             epochs=1,
-            chunks=job.most_workers,
-            minibatches=max(1, math.ceil(minibatches / job.most_workers)),
+            chunks=job.max_workers,
+            minibatches=max(1, math.ceil(minibatches / job.max_workers)),
             utility=utility,
             walltime=job.walltime if self._shows_limits else None,
             predicted=True,
@@ -242,8 +242,8 @@ def name_stem(name: str) -> str:
 def _units(job: Job, slots: float) -> int:
     """Return the progress units of a length in slots, within limits."""
     gain = int(job.gains.max())
-    slots = min(slots, bounds.JOB_SLOTS.most)
-    return max(1, min(math.ceil(slots * gain), int(bounds.PROGRESS.most)))
+    slots = min(slots, bounds.JOB_SLOTS.maximum)
+    return max(1, min(math.ceil(slots * gain), int(bounds.PROGRESS.maximum)))
 
 
 def with_lengths_in_label(choice: PolicyChoice, lengths: str) -> PolicyChoice:

@@ -51,7 +51,7 @@ class ReportedJob:
 
     jobs: tuple[Job, ...]  # the misstated job, or the parts that it is split into
     need: int  # total progress, in units of the misreport, at which the true job is done
-    most: int | None = None
+    max_slot_progress: int | None = None
     """Largest progress that counts per slot: parallel parts aren't faster than the job could be."""
     pace: Fraction = Fraction(1)
     """True progress of a slot divided by the declared one; below 1 if work was understated, above 1
@@ -138,7 +138,9 @@ class TrueRevenue(Observer):
             for name, progress in gained.items():
                 report = self._reports[name]
                 self._progress[name] += (
-                    progress if report.most is None else min(progress, report.most)
+                    progress
+                    if report.max_slot_progress is None
+                    else min(progress, report.max_slot_progress)
                 )
                 if self._progress[name] >= report.need and name not in self.done:
                     self.done[name] = event.slot
@@ -176,7 +178,7 @@ def misreports(
     rng = np.random.default_rng(seed)
     own = [index for index, job in enumerate(jobs) if job.tenant == tenant]
     misstatements = list(_misstatements(latest))
-    everything = list(_about_all(jobs, own, misstatements))
+    everything = list(_misreport_all(jobs, own, misstatements))
     singles = list(_singles(jobs, own, misstatements))
     singles = [singles[index] for index in rng.permutation(len(singles))]
     # A third of each, if there are enough.
@@ -200,7 +202,7 @@ def _singles(
         yield Misreport("sham", story, (*jobs, sham))
 
 
-def _about_all(
+def _misreport_all(
     jobs: Sequence[Job], mine: Sequence[int], misstatements: Sequence[tuple[str, str, MisreportFn]]
 ) -> Iterator[Misreport]:
     for kind, story, misstate in misstatements:
@@ -321,7 +323,7 @@ def _restrict_worker_counts(keeps: Callable[[Any], Any]) -> MisreportFn:
 def _overstate_work(factor: float) -> MisreportFn:
     def misstate(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
-        if required >= bounds.PROGRESS.most:
+        if required >= bounds.PROGRESS.maximum:
             return None
         return ReportedJob.of(replace(job, required=required), job)
 
@@ -349,7 +351,7 @@ def misstate_rate(factor: Fraction) -> MisreportFn:
 
     def misstate(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required / factor)
-        if job.bag is not None or not 0 < required < bounds.PROGRESS.most:
+        if job.bag is not None or not 0 < required < bounds.PROGRESS.maximum:
             return None
         return ReportedJob(
             (replace(job, required=required),), required, pace=Fraction(required, job.required)

@@ -81,7 +81,7 @@ class ScenarioSource:
         entry: Callable[[int], Document]
         document: Document | None = None
         if self.cluster is not None:
-            document, place = self._document()
+            document, location = self._document()
             inputs.append(_input("cluster", self.cluster))
         if self.jobs is None:
             servers, columns, remarks = self._read_trace(document, seed, added)
@@ -96,7 +96,9 @@ class ScenarioSource:
                 inputs.append(RunInput("trace format", extension.path, extension.sha256))
         else:
             assert document is not None
-            servers = resolve_cluster(with_servers_changed(document, added or {}, place), place)
+            servers = resolve_cluster(
+                with_servers_changed(document, added or {}, location), location
+            )
             workload, remarks = self._read_jobs(servers), []
             entry = partial(_entry, self.jobs, workload)
             bags = sum(job.bag is not None for job in workload)
@@ -142,10 +144,10 @@ class ScenarioSource:
 
     def _document(self) -> tuple[Document, str]:
         if isinstance(self.cluster, Path):
-            document, place = load_yaml(self.cluster), str(self.cluster)
+            document, location = load_yaml(self.cluster), str(self.cluster)
             if document is None:  # elsewhere None means that there is no file
-                resolve_cluster(document, place)
-            return document, place
+                resolve_cluster(document, location)
+            return document, location
         assert self.cluster is not None
         return self.cluster, "cluster"
 
@@ -184,10 +186,10 @@ class ScenarioSource:
         self, document: Document | None, seed: int, added: Mapping[str, int] | None
     ) -> tuple[Cluster, Workload, list[str]]:
         traced = self._trace_workload()
-        place = SIZED_CLUSTER_LABEL if self.cluster is None else self._document()[1]
+        location = SIZED_CLUSTER_LABEL if self.cluster is None else self._document()[1]
         length = parse_positive_duration(self.slot, "--slot", "20min")
         if document is not None:
-            length = resolve_cluster(document, place).slot_seconds
+            length = resolve_cluster(document, location).slot_seconds
         workload = traced.workload(length, seed)
         remarks = list(traced.remarks)
         if document is None:
@@ -196,7 +198,7 @@ class ScenarioSource:
                 f"{entry['count']} x {entry['name']}" for entry in document["servers"]
             )
             remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
-        cluster = resolve_cluster(with_servers_changed(document, added or {}, place), place)
+        cluster = resolve_cluster(with_servers_changed(document, added or {}, location), location)
         workload = workload.fitted_to(cluster)
         return cluster, workload, [*remarks, *workload.notes]
 
@@ -209,12 +211,12 @@ def _entry(jobs: Path | Sequence[Document], workload: Sequence[Job], at: int) ->
     return next(record for record in jobs if record["name"] == name)
 
 
-def with_servers_changed(document: Document, added: Mapping[str, int], place: str) -> Document:
+def with_servers_changed(document: Document, added: Mapping[str, int], location: str) -> Document:
     """Return the content of a cluster file with servers added or removed.
 
     Added servers continue the numbers of the entry (``gpu-50`` after ``gpu-49``); those of an entry
     without a count are called ``NAME-more-0`` and so on. The last servers are removed first. Errors
-    begin with ``place``.
+    begin with ``location``.
     """
     entries = document.get("servers") if isinstance(document, Mapping) else None
     if not added or not isinstance(entries, list):
@@ -223,7 +225,7 @@ def with_servers_changed(document: Document, added: Mapping[str, int], place: st
     for name in added:
         if name not in names:
             hint = hint_for_unknown(name, [str(candidate) for candidate in names])
-            raise InputError(Fault(place, f"unknown servers {name!r}", hint))
+            raise InputError(Fault(location, f"unknown servers {name!r}", hint))
     changed: list[Any] = []
     for entry in entries:
         more = added.get(str(entry.get("name")), 0) if isinstance(entry, Mapping) else 0
@@ -233,7 +235,7 @@ def with_servers_changed(document: Document, added: Mapping[str, int], place: st
             continue
         if count + more < 0:
             message = f"{-more} servers {entry['name']!r} taken away, but there are {count}"
-            raise InputError(Fault(place, message))
+            raise InputError(Fault(location, message))
         copied = deepcopy(dict(entry))
         if "count" in copied and count + more:
             changed.append(copied | {"count": count + more})

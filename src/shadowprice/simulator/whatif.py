@@ -44,14 +44,14 @@ class ClusterChange:
     """Label, if it was requested as an amount of a resource."""
 
     @classmethod
-    def parse(cls, text: str, sign: int = 1, place: str = "--add") -> ClusterChange:
+    def parse(cls, text: str, sign: int = 1, location: str = "--add") -> ClusterChange:
         """Parse ``gpu:2`` or ``gpu:2,net:1``."""
         added: dict[str, int] = {}
         for part in text.split(","):
             match = re.fullmatch(r"\s*(.+?)\s*:\s*(\d{1,1000})\s*", part)
             if match is None or not int(match[2]):
-                raise InputError(Fault(place, f"{text!r} names no servers", "write gpu:2"))
-            bounds.SERVERS.check(int(match[2]), place)
+                raise InputError(Fault(location, f"{text!r} names no servers", "write gpu:2"))
+            bounds.SERVERS.check(int(match[2]), location)
             added[match[1]] = added.get(match[1], 0) + sign * int(match[2])
         return cls(tuple(added.items()))
 

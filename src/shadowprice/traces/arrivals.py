@@ -88,7 +88,7 @@ def _bursty(count: int, span: float, rng: np.random.Generator, shape: Burstiness
     level = _autoregressive(hours, shape.persistence, rng)
     cycle = 1 + shape.daily * np.cos(2 * np.pi * (np.arange(hours) - 7) / 24)
     # Silent hours keep a tiny intensity, so that a fully silent span still has arrivals.
-    silence_factor = np.where(_silent(hours, shape, rng), 1e-9, 1.0)
+    silence_factor = np.where(_draw_silent_hours(hours, shape, rng), 1e-9, 1.0)
     intensity = np.exp(sigma * level) * cycle * silence_factor
     # The span may end within the last hour.
     length = np.full(hours, HOUR)
@@ -124,7 +124,9 @@ def _autoregressive(count: int, persistence: float, rng: np.random.Generator) ->
     return np.fromiter(series, dtype=np.float64, count=count)
 
 
-def _silent(hours: int, shape: Burstiness, rng: np.random.Generator) -> NDArray[np.bool_]:
+def _draw_silent_hours(
+    hours: int, shape: Burstiness, rng: np.random.Generator
+) -> NDArray[np.bool_]:
     """Draw the silent hours from a stationary two-state Markov chain."""
     if not shape.quiet:
         return np.zeros(hours, dtype=np.bool_)

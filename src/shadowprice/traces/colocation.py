@@ -94,8 +94,8 @@ def generate_colocated(
         chunks=chunks,
         minibatches=minibatches,
         minibatch_time=np.rint(milliseconds * 1e6).astype(np.int64),
-        fewest=np.ones(jobs, dtype=np.int64),
-        most=chunks.copy(),
+        min_workers=np.ones(jobs, dtype=np.int64),
+        max_workers=chunks.copy(),
         profiles=[
             JobProfile(
                 worker=demand(0, at, int(outside[at])),

@@ -161,8 +161,8 @@ def generate(options: GeneratorOptions, *, seed: int = 0) -> Workload:
         chunks=chunks,
         minibatches=minibatches,
         minibatch_time=np.maximum(1, np.rint(tau * float(slot_nanoseconds))).astype(np.int64),
-        fewest=np.ones(count, dtype=np.int64),
-        most=chunks.copy(),
+        min_workers=np.ones(count, dtype=np.int64),
+        max_workers=chunks.copy(),
         profiles=profiles,
         kind=["sigmoid"] * count,
         value=value,
@@ -268,7 +268,7 @@ def cluster_for(
     seconds = worker_seconds(workload)
     span = max(float(np.ptp(workload.arrival)) / NANO, float(workload.slot_seconds))
     needed_units = float((requested * seconds).sum()) / (span * load)
-    widest = float((requested * workload.fewest).max())
+    widest = float((requested * workload.min_workers).max())
     maximum = {
         name: max(profile.worker.get(name, 0) for profile in workload.profiles)
         for name in ("gpu", "cpu", "memory", BANDWIDTH)
@@ -329,8 +329,10 @@ def worker_seconds(workload: Workload) -> NDArray[np.float64]:
             comm = 16 * profile.gradient / bandwidth if bandwidth else 0.0
             seconds[index] = work[index] * (workload.minibatch_time[index] / NANO + comm)
         else:
-            fewest = min(workers for workers in profile.curve if workers >= workload.fewest[index])
-            seconds[index] = work[index] / profile.curve[fewest] * fewest
+            workers_needed = min(
+                workers for workers in profile.curve if workers >= workload.min_workers[index]
+            )
+            seconds[index] = work[index] / profile.curve[workers_needed] * workers_needed
     return seconds
 
 

@@ -81,14 +81,14 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     _check_names(text, pairs, trace_format, synthesis_options)
     return TraceSpec(
         format=trace_format,
-        path=resolve(_at_home(unquote(location))),
+        path=resolve(_expand_home(unquote(location))),
         selection=TraceSelection(
             tenants=tuple(filter(None, pairs.get("vc", "").split(","))),
             begin=_span(pairs, "from"),
             end=_span(pairs, "to"),
             limit=_limit(pairs),
         ),
-        skip_invalid=_yes(pairs, "skip_invalid"),
+        skip_invalid=_is_yes(pairs, "skip_invalid"),
         options={key: value for key, value in pairs.items() if key in trace_format.options},
         synthesis={key: pairs[key] for key in synthesis_options if key in pairs},
     )
@@ -140,7 +140,7 @@ def _split(text: str) -> tuple[str, str]:
     return name, rest
 
 
-def _at_home(location: str) -> Path:
+def _expand_home(location: str) -> Path:
     """Return a path with a leading ``~`` or ``~user`` expanded, if there is such a user."""
     try:
         return Path(location).expanduser()
@@ -191,7 +191,7 @@ def _limit(pairs: Mapping[str, str]) -> int | None:
     return int(text)
 
 
-def _yes(pairs: Mapping[str, str], key: str) -> bool:
+def _is_yes(pairs: Mapping[str, str], key: str) -> bool:
     text = pairs.get(key, "no")
     if text not in {"yes", "no", "true", "false"}:
         raise InputError(f"{key}={text}: write yes or no")

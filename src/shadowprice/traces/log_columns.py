@@ -149,13 +149,13 @@ def _preamble(path: Path, head: str, mapped: AbstractSet[str]) -> tuple[int, str
         return sum(name in mapped or _is_known(name) for name in names)
 
     header = column_names(head, separator, count) if has_rows else []
-    best, least = count, max(1, likeness(header))
+    best, minimum = count, max(1, likeness(header))
     # The header is the first of these lines if all rows begin with #, else the last one.
     for index in [*comments[:_MAX_COMMENTS], *comments[-_MAX_COMMENTS:]]:
         names = column_names(lines[index], separator)
         fits = len(names) == len(header) or not has_rows
-        if fits and len(names) > 1 and likeness(names) >= least:
-            best, least = index, likeness(names) + (not has_rows)
+        if fits and len(names) > 1 and likeness(names) >= minimum:
+            best, minimum = index, likeness(names) + (not has_rows)
     if best == len(lines):
         raise InputError(Fault(str(path), "has comments only", "give a file with rows"))
     return best, separator
@@ -298,7 +298,7 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(quote_for_display(name) for name in names[:30]) + more
 
 
-def _words(name: str) -> list[str]:
+def _split_name(name: str) -> list[str]:
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", name).lower()
     return re.findall(r"[a-z0-9]+", parted)
 
@@ -315,7 +315,7 @@ def _key(name: str, meaning: str) -> str:
         endings = UNIT_SECONDS.keys() | _SPAN_WORDS
     elif meaning == "memory":
         endings = _UNIT_BYTES.keys()
-    words = _words(name.removeprefix(_OWN))
+    words = _split_name(name.removeprefix(_OWN))
     while len(words) > 1 and words[-1] in endings:
         words = words[:-1]
     return "".join(words)
@@ -328,7 +328,7 @@ def seconds_unit(name: str) -> float:
 
 def states_seconds_unit(name: str) -> bool:
     """Return whether a header ends with a unit of time."""
-    words = _words(name)
+    words = _split_name(name)
     return len(words) > 1 and words[-1] in UNIT_SECONDS
 
 
@@ -338,15 +338,15 @@ def bytes_unit(name: str) -> float:
 
 
 def _unit(name: str, units: Mapping[str, float]) -> float:
-    words = _words(name)
+    words = _split_name(name)
     return units.get(words[-1], 1.0) if len(words) > 1 else 1.0
 
 
 def is_hours_and_minutes(name: str) -> bool:
     """Return whether a header says that 1:30 is an hour and a half, as ``Run time (h:mm)`` does."""
-    return _words(name)[-2:] in (["h", "mm"], ["hh", "mm"], ["h", "m"])
+    return _split_name(name)[-2:] in (["h", "mm"], ["hh", "mm"], ["h", "m"])
 
 
 def is_utc(name: str) -> bool:
     """Return whether a header says that its times are UTC."""
-    return bool(_UTC.intersection(_words(name)[-1:]))
+    return bool(_UTC.intersection(_split_name(name)[-1:]))

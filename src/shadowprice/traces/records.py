@@ -154,7 +154,7 @@ def build_trace(
     if frame.is_empty():
         dropped = "; ".join(f"{n.reason}: {n.count}" for n in tally.notes())
         detail = f" (left out: {dropped})" if dropped else ""
-        raise InputError(Fault(str(source), f"holds no job{detail}", "give a trace with jobs"))
+        raise InputError(Fault(str(source), f"contains no job{detail}", "give a trace with jobs"))
     bounds.JOBS.check(frame.height, str(source), "select some of them by limit, from and to")
     columns = [
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(kind).alias(name)

@@ -27,8 +27,9 @@ class JobSpeeds:
 
     The attributes are arrays by job. ``duration``: seconds with the traced workers, from the trace
     or implied by the iterations. ``epochs``, ``chunks`` and ``minibatches``: the work.
-    ``minibatch_time``: nanoseconds on one worker without communication; 0 with a curve. ``fewest``
-    and ``most``: limits of the number of workers. ``curves``: measured speeds, or None.
+    ``minibatch_time``: nanoseconds on one worker without communication; 0 with a curve.
+    ``min_workers`` and ``max_workers``: limits of the number of workers. ``curves``: measured
+    speeds, or None.
     """
 
     def __init__(
@@ -45,8 +46,8 @@ class JobSpeeds:
         steps = np.array([family.step_seconds for family in families])
         factor = options.elasticity or 2.0
         widest = np.clip(np.floor(traced * factor), traced, np.maximum(MAX_WORKERS, traced))
-        self.most = widest.astype(np.int64)
-        self.fewest = traced.copy() if options.elasticity == 1 else np.ones_like(traced)
+        self.max_workers = widest.astype(np.int64)
+        self.min_workers = traced.copy() if options.elasticity == 1 else np.ones_like(traced)
         self.curves: list[Curve | None] = [None] * frame.height
         rates = np.zeros(frame.height)
         wanted = described if options.speed == "auto" else np.full_like(described, True)
@@ -73,7 +74,7 @@ class JobSpeeds:
         )
         batches = np.maximum(1, batches).astype(np.int64)
         exact = measured & described
-        self.chunks, rest = _split_into_chunks(batches, self.most, exact)
+        self.chunks, rest = _split_into_chunks(batches, self.max_workers, exact)
         self.epochs, self.minibatches, rest = _epochs(rest, measured)
         work = self.chunks * rest
         share = traced * self.duration / work - comm
@@ -82,8 +83,8 @@ class JobSpeeds:
             notes.append(f"{int(short.sum())} jobs are shorter than one mini-batch: one is made")
         step = np.where(short, 1e-9, share)
         self.minibatch_time = np.where(measured, 0, np.rint(step * NANO)).astype(np.int64)
-        self.most = np.minimum(self.most, self.chunks)
-        self.fewest = np.minimum(self.fewest, self.most)
+        self.max_workers = np.minimum(self.max_workers, self.chunks)
+        self.min_workers = np.minimum(self.min_workers, self.max_workers)
 
     def _measure(
         self,
@@ -109,7 +110,7 @@ class JobSpeeds:
             self.curves[index], rates[index] = cache[key]
             curve = self.curves[index]
             if curve is not None and described[index] and options.elasticity == 0:
-                self.most[index] = max(curve)
+                self.max_workers[index] = max(curve)
 
     @staticmethod
     def _communication(families: list[Family], options: SynthesisOptions) -> Floats:
@@ -119,14 +120,14 @@ class JobSpeeds:
         return 16.0 * gradients / bandwidth
 
 
-def _split_into_chunks(batches: Ints, most: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """Split mini-batches into at least ``most`` chunks, without rounding if ``exact``.
+def _split_into_chunks(batches: Ints, wanted: Ints, exact: NDArray[np.bool_]) -> tuple[Ints, Ints]:
+    """Split mini-batches into at least ``wanted`` chunks, without rounding if ``exact``.
 
-    If rounded, there are ``most`` chunks with equal numbers of mini-batches, rounded to the
-    nearest. If exact, the number of chunks is the smallest divisor in [most, 4 most). Without a
-    divisor, every chunk has one mini-batch.
+    If rounded, there are ``wanted`` chunks with equal numbers of mini-batches, rounded to the
+    nearest. If exact, the number of chunks is the smallest divisor in [wanted, 4 wanted). Without
+    a divisor, every chunk has one mini-batch.
     """
-    chunks = np.minimum(most, batches)
+    chunks = np.minimum(wanted, batches)
     rest = np.maximum(1, np.rint(batches / chunks)).astype(np.int64)
     uneven = exact & (batches % chunks != 0)
     for index in np.flatnonzero(uneven):

@@ -27,7 +27,7 @@ class TraceStatistics:
     span: float  # seconds from the first submission to the last
     gpu_shares: Mapping[str, float]
     """Share of jobs by GPUs: ``0``, ``below 1``, 1, 2, 4, 8, more than 8, and other numbers."""
-    most_gpus: float  # maximum number of GPUs of a job
+    max_gpus: float  # maximum number of GPUs of a job
     run_time: Mapping[int, float]
     """Percentiles of run time in seconds, over the jobs with a known duration."""
     timed: int  # number of jobs with a known duration
@@ -77,7 +77,7 @@ def describe(trace: Trace) -> TraceStatistics:
         start=trace.start,
         span=span,
         gpu_shares=_gpu_shares(jobs["gpus"].to_numpy()),
-        most_gpus=float(jobs.select(pl.col("gpus").max()).item()),
+        max_gpus=float(jobs.select(pl.col("gpus").max()).item()),
         run_time=dict(zip(PERCENTILES, percentiles, strict=False)),
         timed=timed.height,
         gpu_hours=total / HOUR if timed.height else None,

@@ -168,12 +168,12 @@ class CheckedTable:
     """
 
     def __init__(
-        self, path: Path, frame: pl.DataFrame, reading: ImportContext, place: str = "line {}"
+        self, path: Path, frame: pl.DataFrame, reading: ImportContext, location: str = "line {}"
     ) -> None:
         self.path = path
         self.frame = frame
         self._reading = reading
-        self._place = place
+        self._place = location
         self._faults: list[tuple[int, Fault]] = []
         self._wrong = 0
         self._is_partial = False
@@ -275,7 +275,7 @@ class CheckedTable:
         self.check(parsed.is_not_null(), column, "is not a time", f"write it as {pattern}")
         # Check now: times later restart at the first job, which must not be an invalid row.
         seconds = parsed.dt.epoch("us") / 1e6
-        self.check(seconds.is_between(0, bounds.SECONDS.most), column, OUT_OF_RANGE_DATE)
+        self.check(seconds.is_between(0, bounds.SECONDS.maximum), column, OUT_OF_RANGE_DATE)
         self.frame = self.frame.with_columns(seconds.alias(column))
 
     def jobs(self, **columns: pl.Expr | str) -> pl.DataFrame:
@@ -298,7 +298,7 @@ class CheckedTable:
             bound = MAX_VALUES[name]
             value = pl.col(name)
             limited = value - pl.col("submit").min() if name in ABSOLUTE_TIME_COLUMNS else value
-            self.check(value.is_null() | (limited <= bound.most), name, bound.broken)
+            self.check(value.is_null() | (limited <= bound.maximum), name, bound.broken)
         return self.done().drop("line")
 
     def done(self) -> pl.DataFrame:
@@ -642,27 +642,27 @@ def _cells(row: str, separator: str) -> list[str]:
 
 
 def _row_fault(
-    place: str,
+    location: str,
     row: _Row,
     fields: Sequence[str],
     schema: Mapping[str, pl.DataType],
     surplus_hint: str,
 ) -> Fault | None:
     if not row.closed:
-        return Fault(place, "a quote isn't closed", "close it, or copy the file again")
+        return Fault(location, "a quote isn't closed", "close it, or copy the file again")
     if len(fields) != len(schema):
         is_short = len(fields) < len(schema)
         hint = "copy the file again if it was cut off" if is_short else surplus_hint
-        return Fault(place, f"has {len(fields)} fields, not {len(schema)}", hint)
+        return Fault(location, f"has {len(fields)} fields, not {len(schema)}", hint)
     for (name, kind), text in zip(schema.items(), fields, strict=True):
         try:
             _value(text, kind)
         except OverflowError:
             message = f"{name} {text!r} is out of all range"
-            return Fault(place, message, f"write at most {MAX_INTEGER:g}")
+            return Fault(location, message, f"write at most {MAX_INTEGER:g}")
         except ValueError:
             expected = _NUMBER_WORDS.get(kind, "a value")
-            return Fault(place, f"{name} {text!r} is not {expected}", f"write {expected}")
+            return Fault(location, f"{name} {text!r} is not {expected}", f"write {expected}")
     return None
 
 

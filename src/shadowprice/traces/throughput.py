@@ -174,7 +174,7 @@ def read_gavel(
             match = _JOB_TYPE.fullmatch(job_type)
         except (ValueError, SyntaxError, KeyError, TypeError) as error:
             raise InputError(
-                Fault(f"{path}: {kind}: {key}", "is no (job type, GPUs) with a rate alone")
+                Fault(f"{path}: {kind}: {key}", "expected (job type, GPUs) with the rate alone")
             ) from error
         if match is not None and rate > 0:
             model = (match[1], int(match[2]) if match[2] else None)
@@ -247,7 +247,7 @@ def read_chronus(folder: Path, name: str) -> Curve:
         steady = samples[int(len(samples) * WARM_UP_SHARE) :]
         middle = float(np.median(steady)) if len(steady) else 0.0
         if not middle > 0:
-            raise InputError(Fault(str(path), "holds no positive seconds"))
+            raise InputError(Fault(str(path), "contains no positive seconds"))
         curve[int(path.stem.rsplit("_", 1)[1])] = 1.0 / middle
     if not curve:
         raise InputError(Fault(str(folder), f"has no {name}_gpu_*.npy"))

@@ -82,8 +82,8 @@ class Workload:
     minibatches: NDArray[np.int64]  # mini-batches per chunk
     minibatch_time: NDArray[np.int64]
     """Nanoseconds of a mini-batch on one worker; 0 if the profile has a curve."""
-    fewest: NDArray[np.int64]  # minimum number of workers in a slot
-    most: NDArray[np.int64]  # maximum number of workers in a slot
+    min_workers: NDArray[np.int64]  # minimum number of workers in a slot
+    max_workers: NDArray[np.int64]  # maximum number of workers in a slot
     profiles: Sequence[JobProfile]  # demands and speed of each job
     kind: Sequence[UtilityKind]  # kind of the utility; ``default`` for jobs that state none
     value: NDArray[np.float64]  # value of the utility, if its kind has one
@@ -214,12 +214,12 @@ class Workload:
             record["throughput"] = {
                 count: rate
                 for count, rate in profile.curve.items()
-                if self.fewest[at] <= count <= self.most[at]
+                if self.min_workers[at] <= count <= self.max_workers[at]
             }
         record["worker"] = {k: _amount(k, v) for k, v in profile.worker.items()}
         if profile.ps is not None:
             record["ps"] = {k: _amount(k, v) for k, v in profile.ps.items()}
-        record["workers"] = {"min": int(self.fewest[at]), "max": int(self.most[at])}
+        record["workers"] = {"min": int(self.min_workers[at]), "max": int(self.max_workers[at])}
         if profile.internal:
             record["internal_bandwidth"] = _amount(BANDWIDTH, profile.internal)
         if self.kind[at] != "default":
@@ -303,8 +303,8 @@ class _Resolver:
     def job(self, workload: Workload, at: int) -> Job:
         """Build one job; `build_job` computes its shape once for each profile and worker range."""
         profile = workload.profiles[at]
-        min_workers = int(workload.fewest[at])
-        max_workers = min(int(workload.most[at]), int(workload.chunks[at]))
+        min_workers = int(workload.min_workers[at])
+        max_workers = min(int(workload.max_workers[at]), int(workload.chunks[at]))
         shape = self._shapes.get((profile, min_workers, max_workers))
         if shape is None:
             shape = self._shape(profile, min_workers, max_workers, int(workload.minibatch_time[at]))
@@ -365,7 +365,9 @@ class _Resolver:
         whole, rest = divmod(due, self._slot.numerator * NANO)
         return float(whole - arrival - 1) + rest / (self._slot.numerator * NANO)
 
-    def _shape(self, profile: JobProfile, fewest: int, most: int, minibatch_time: int) -> Job:
+    def _shape(
+        self, profile: JobProfile, min_workers: int, max_workers: int, minibatch_time: int
+    ) -> Job:
         """Return a template job with everything that doesn't depend on the amount of work.
 
         The mini-batch time only matters to jobs with an internal rate or a restart cost.
@@ -386,7 +388,7 @@ class _Resolver:
             name="shape",
             arrival=0,
             epochs=1,
-            chunks=most,
+            chunks=max_workers,
             minibatches=1,
             speed=speed,
             worker=worker,
@@ -396,7 +398,7 @@ class _Resolver:
             worker_bandwidth=profile.worker.get(BANDWIDTH, 0),
             ps_bandwidth=(profile.ps or {}).get(BANDWIDTH, 0),
             internal_bandwidth=profile.internal,
-            worker_range=(fewest, most),
+            worker_range=(min_workers, max_workers),
             restart_seconds=self._restart,
         )
 

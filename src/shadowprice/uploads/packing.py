@@ -27,7 +27,7 @@ from shadowprice.uploads.archive import (
 from shadowprice.uploads.ignore import IgnoreRules
 
 _COPY_BYTES: Final = 1 << 20
-_LARGEST: Final = 5
+_MAX_LISTED_FILES: Final = 5
 _EXCLUDE_HINT: Final = "exclude what the job doesn't need in .gitignore or .shadowpriceignore"
 _END: Final = bytes(2 * BLOCK)
 
@@ -56,11 +56,11 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
     Raises InputError if the archive would exceed a limit, or a part of the directory can't be read.
     """
     files: list[SelectedFile] = []
-    left_out: list[str] = []
+    excluded: list[str] = []
     size = len(_END)
     try:
         top = Path(os.path.realpath(root, strict=True))
-        for item in _walk(top, "", IgnoreRules.above(top), left_out):
+        for item in _walk(top, "", IgnoreRules.above(top), excluded):
             files.append(item)
             size += len(_header(item.entry)) + _padded_size(item.entry.size)
             if len(files) > max_entries:
@@ -74,11 +74,11 @@ def select_files(root: Path, *, max_bytes: int, max_entries: int = MAX_ENTRIES) 
         if item.entry.size > MAX_FILE_BYTES:
             message = f"takes {shown_bytes(item.entry.size)}, but a file must be below 8 GiB"
             raise InputError(Fault(str(root / item.entry.path), message, _EXCLUDE_HINT))
-    return Selection(root, files, left_out, size)
+    return Selection(root, files, excluded, size)
 
 
 def _walk(
-    top: Path, folder: str, above: IgnoreRules, left_out: list[str]
+    top: Path, folder: str, above: IgnoreRules, excluded: list[str]
 ) -> Iterator[SelectedFile]:
     """Yield the entries beneath a folder, sorted by name, each directory before its content."""
     rules = above.within(top / folder, folder)
@@ -96,7 +96,7 @@ def _walk(
         mode, mtime = stat.S_IMODE(status.st_mode) & 0o777, max(0, int(status.st_mtime))
         if is_directory:
             yield SelectedFile(ArchiveEntry(path, EntryKind.DIRECTORY, mode, mtime))
-            yield from _walk(top, path, rules, left_out)
+            yield from _walk(top, path, rules, excluded)
         elif stat.S_ISREG(status.st_mode):
             entry = ArchiveEntry(path, EntryKind.FILE, mode, mtime, status.st_size)
             yield SelectedFile(entry, status.st_mtime_ns)
@@ -104,12 +104,12 @@ def _walk(
             target = _target(top, path)
             if target is None:
                 text = str((top / path).readlink())
-                left_out.append(f"{quote_for_display(path)} -> {quote_for_display(text)}")
+                excluded.append(f"{quote_for_display(path)} -> {quote_for_display(text)}")
             else:
                 # The mode of a link has no meaning, and differs between systems.
                 yield SelectedFile(ArchiveEntry(path, EntryKind.LINK, 0o777, mtime, target=target))
         else:
-            left_out.append(f"{quote_for_display(path)} (not a file)")
+            excluded.append(f"{quote_for_display(path)} (not a file)")
 
 
 def _target(top: Path, path: str) -> str | None:
@@ -218,7 +218,7 @@ def shown_bytes(size: int) -> str:
 
 
 def _too_large(root: Path, files: Iterable[SelectedFile], size: int, limit: int) -> Fault:
-    largest = sorted(files, key=lambda item: -item.entry.size)[:_LARGEST]
+    largest = sorted(files, key=lambda item: -item.entry.size)[:_MAX_LISTED_FILES]
     named = ", ".join(
         f"{quote_for_display(item.entry.path)} {shown_bytes(item.entry.size)}" for item in largest
     )
@@ -234,7 +234,7 @@ def _too_many(root: Path, files: Sequence[SelectedFile], limit: int) -> Fault:
     for item in files:
         top = item.entry.path.partition("/")[0]
         counts[top] = counts.get(top, 0) + 1
-    most = sorted(counts.items(), key=lambda pair: -pair[1])[:_LARGEST]
-    named = ", ".join(f"{quote_for_display(name)} {count:,}" for name, count in most)
+    maximum = sorted(counts.items(), key=lambda pair: -pair[1])[:_MAX_LISTED_FILES]
+    named = ", ".join(f"{quote_for_display(name)} {count:,}" for name, count in maximum)
     message = f"it has more than {limit:,} files and directories; the first: {named}"
     return Fault(str(root), message, _EXCLUDE_HINT)

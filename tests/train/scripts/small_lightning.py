@@ -96,7 +96,7 @@ def main() -> None:
     held = DataLoader(data, batch_size=len(data))
     trainer.fit(model, loader(data, order), held, ckpt_path=newest())
     if trainer.is_global_zero:
-        values = torch.cat([one.detach().flatten() for one in model.parameters()])
+        values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
         final = {"final": values.tolist(), "steps": trainer.global_step}
         (folder / "final").write_text(json.dumps(final))
 

@@ -83,7 +83,7 @@ def main() -> None:
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=newest())
     if trainer.is_world_process_zero():
-        values = torch.cat([one.flatten() for one in model.parameters()])
+        values = torch.cat([parameter.flatten() for parameter in model.parameters()])
         curve = [line["loss"] for line in trainer.state.log_history if "loss" in line]
         (folder / "final").write_text(json.dumps({"final": values.tolist(), "losses": curve}))
 

@@ -81,7 +81,9 @@ def run(
             break
         until = epochs * STEPS * number / len(plans)
         begun.until(lambda until=until: _counted(losses) >= until)
-        begun.until(lambda begun=begun: all(_listens(one) for one in begun.processes.values()))
+        begun.until(
+            lambda begun=begun: all(_listens(process) for process in begun.processes.values())
+        )
         ended = set(begun.stop().values())
         assert ended == {STOPPED}, f"not resized: it was over, or failed: {ended} {begun.said()}"
     curve = dict(json.loads(line) for line in losses.read_text().splitlines())
@@ -141,5 +143,5 @@ def _counted(losses: Path) -> int:
 
 def _listens(process: generations.Process) -> bool:
     """Whether a process takes SIGTERM itself: one that only begins would end by it, and unsaved."""
-    found = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())
-    return bool(found and int(found[1], 16) >> (signal.SIGTERM - 1) & 1)
+    result = re.search(r"SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text())
+    return bool(result and int(result[1], 16) >> (signal.SIGTERM - 1) & 1)

@@ -149,10 +149,10 @@ class Generation:
         until = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < until, self.said()
-            assert any(one.is_alive() for one in self.processes.values()), self.said()
+            assert any(process.is_alive() for process in self.processes.values()), self.said()
             time.sleep(0.01)
 
     def said(self) -> str:
         """Return the ends of all logs."""
         logs = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"{one.name}: {one.read_text()[-1500:]}" for one in logs)
+        return "\n".join(f"{log.name}: {log.read_text()[-1500:]}" for log in logs)

@@ -101,9 +101,9 @@ def counted(data: str, epochs: int, pace: float = 0.0) -> Recipe:
         return (model.weight[0] * rows).sum()
 
     def model() -> Any:
-        found = torch.nn.Linear(made.samples, 1, bias=False).double()
-        torch.nn.init.zeros_(found.weight)
-        return found
+        result = torch.nn.Linear(made.samples, 1, bias=False).double()
+        torch.nn.init.zeros_(result.weight)
+        return result
 
     return Recipe(
         model=model,

@@ -53,9 +53,9 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
         )
         await executor.start(order)
         await eventually(lambda: any(one.progress > 50e6 for one in told.of(Progressed, job)))
-        found = worker(job, 1)
-        assert found is not None
-        os.kill(found, signal.SIGKILL)
+        result = worker(job, 1)
+        assert result is not None
+        os.kill(result, signal.SIGKILL)
         ended = await told.one(Ended, job)
         assert (ended.ending, ended.code) == (Ending.DONE, 0), ended
         assert "worker-1 ended by SIGKILL" in ended.reason

@@ -229,12 +229,12 @@ def test_in_step_a_run_that_is_resized_and_killed_has_the_curve_of_one_that_is_n
     monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "fixed"))
     curve, model = left_alone(data, IN_STEP, **told)
     folder = tmp_path / "resized"
-    found = moved_in_step(folder, data, {**IN_STEP, "backend": backend}, **told)
+    result = moved_in_step(folder, data, {**IN_STEP, "backend": backend}, **told)
     metrics = json.loads((folder / "progress.json").read_text())["metrics"]
     # What the change from the first to the second cost.
     assert metrics["change_checkpoint"] > 0
     assert {"change_away", "change_start", "change_first_step"} <= metrics.keys()
-    assert np.allclose([found[step] for step in range(len(curve))], curve, rtol=1e-6)
+    assert np.allclose([result[step] for step in range(len(curve))], curve, rtol=1e-6)
     state = torch.load(folder / "result.pt", weights_only=True, map_location=own_device())
     assert state.pop("minibatches") == len(curve)
     for name, value in model.state_dict().items():
@@ -252,6 +252,6 @@ def test_in_step_in_float32_a_run_that_is_resized_and_killed_differs_less_than_s
         monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"fixed-{seed}"))
         curves.append(np.array(left_alone(data, IN_STEP, seed=seed, **told)[0]))
     noise = min(np.abs(curves[a] - curves[b]).mean() for a, b in ((0, 1), (0, 2), (1, 2)))
-    found = moved_in_step(tmp_path / "resized", data, IN_STEP, **told)
-    moved = np.array([found[step] for step in range(len(curves[0]))])
+    result = moved_in_step(tmp_path / "resized", data, IN_STEP, **told)
+    moved = np.array([result[step] for step in range(len(curves[0]))])
     assert np.abs(moved - curves[0]).mean() < 0.1 * noise

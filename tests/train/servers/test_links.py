@@ -71,21 +71,21 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
         torch.randn(2000).bfloat16(),
         torch.arange(8000, dtype=torch.uint8),
     ]
-    payloads = [None if one is None else one.to(link.device) for one in payloads]
+    payloads = [None if payload is None else payload.to(link.device) for payload in payloads]
     for number, payload in enumerate(payloads):
         said = Message(MessageKind.PUSH, 2**50 + number, number, 7, (0.1, float(number)), payload)
         link.send(said)
         into = torch.empty_like(payload) if payload is not None and number % 2 else None
-        found = link.receive(into)
-        assert (found.kind, found.token, found.index) == (said.kind, said.token, said.index)
-        assert (found.version, found.numbers) == (said.version, said.numbers)
+        result = link.receive(into)
+        assert (result.kind, result.token, result.index) == (said.kind, said.token, said.index)
+        assert (result.version, result.numbers) == (said.version, said.numbers)
         if payload is None or not payload.numel():
-            assert found.payload is None
+            assert result.payload is None
         else:
-            assert found.payload.dtype == payload.dtype
-            assert torch.equal(found.payload, payload)
+            assert result.payload.dtype == payload.dtype
+            assert torch.equal(result.payload, payload)
     assert link.traffic.bytes == 2 * sum(
-        one.nbytes for one in payloads if one is not None and one.numel()
+        payload.nbytes for payload in payloads if payload is not None and payload.numel()
     )
     # It is killed while we wait: nothing but its end tells us.
     threading.Timer(0.3, process.kill).start()

@@ -54,8 +54,8 @@ def test_divided_and_divided_anew_it_learns_as_one_optimiser_does(
             plain.step()
             step += 1
         wanted = torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(model)])
-        found = torch.cat([shard.values for shard in shards])
-        assert torch.allclose(found, wanted, rtol=1e-13, atol=1e-15)
+        result = torch.cat([shard.values for shard in shards])
+        assert torch.allclose(result, wanted, rtol=1e-13, atol=1e-15)
         state = {**merge_shards([shard.state() for shard in shards]), "buffers": shards[0].buffers}
 
 
@@ -63,8 +63,8 @@ def test_parameters_are_grouped_by_name_though_a_server_has_none_of_a_group(
     tmp_path: Path,
 ) -> None:
     def grouped(parameters: Any) -> Any:
-        bias = [one for one in parameters if one[0].endswith("bias")]
-        rest = [one for one in parameters if not one[0].endswith("bias")]
+        bias = [parameter for parameter in parameters if parameter[0].endswith("bias")]
+        rest = [parameter for parameter in parameters if not parameter[0].endswith("bias")]
         groups = [{"params": bias, "weight_decay": 0.0}, {"params": rest, "weight_decay": 0.5}]
         return torch.optim.AdamW(groups, lr=0.1)
 
@@ -85,14 +85,14 @@ class Plain(torch.optim.Optimizer):
 
     def __init__(self, parameters: object) -> None:
         super().__init__(parameters, {"lr": 0.1})  # type: ignore[arg-type]
-        for one in (one for group in self.param_groups for one in group["params"]):
+        for one in (param for group in self.param_groups for param in group["params"]):
             self.state[one]["sum"] = torch.zeros_like(one)
 
     def step(self) -> None:  # type: ignore[override]
         with torch.no_grad():
             for group in self.param_groups:
-                for one, _ in zip(group["params"], group["param_names"], strict=True):
-                    one.sub_(self.state[one]["sum"].add_(one.grad), alpha=group["lr"])
+                for param, _ in zip(group["params"], group["param_names"], strict=True):
+                    param.sub_(self.state[param]["sum"].add_(param.grad), alpha=group["lr"])
 
 
 def test_an_optimiser_steps_over_what_has_a_gradient_alone(tmp_path: Path) -> None:
@@ -114,8 +114,8 @@ class Spread(torch.optim.Optimizer):
 
     def step(self) -> None:  # type: ignore[override]
         for group in self.param_groups:
-            for one in group["params"]:
-                self.state[one]["row"] = torch.zeros(one.numel() + 1)
+            for param in group["params"]:
+                self.state[param]["row"] = torch.zeros(param.numel() + 1)
 
 
 def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) -> None:
@@ -131,8 +131,8 @@ class Odd(torch.optim.SGD):
     def step(self, closure: Any = None) -> None:
         super().step(closure)
         for group in self.param_groups:
-            for one in group["params"]:
-                self.state[one]["norm"] = np.float64(1.0)
+            for param in group["params"]:
+                self.state[param]["norm"] = np.float64(1.0)
 
 
 def test_an_optimiser_whose_state_no_checkpoint_can_hold_is_refused_at_once(tmp_path: Path) -> None:

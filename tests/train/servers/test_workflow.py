@@ -52,7 +52,7 @@ def minibatches_in_step(recipe: Recipe) -> Iterator[dict[str, Any]]:
             for name in parts[0]
         }
         for first in range(0, recipe.data.samples, recipe.minibatch):
-            taken = {name: one[first : first + recipe.minibatch] for name, one in rows.items()}
+            taken = {name: row[first : first + recipe.minibatch] for name, row in rows.items()}
             yield {name: torch.from_numpy(one).to(own_device()) for name, one in taken.items()}
 
 
@@ -64,7 +64,7 @@ def minibatches_by_chunk(recipe: Recipe) -> Iterator[dict[str, Any]]:
             arrays = recipe.data.fetch(chunk)
             for index in range(order.minibatches(recipe.minibatch)[chunk]):
                 places = order.minibatch(epoch, chunk, index, recipe.minibatch)
-                batch = {name: torch.from_numpy(one[places]) for name, one in arrays.items()}
+                batch = {name: torch.from_numpy(array[places]) for name, array in arrays.items()}
                 yield {name: one.to(own_device()) for name, one in batch.items()}
 
 
@@ -94,8 +94,8 @@ def test_one_worker_and_one_server_are_a_plain_loop(tmp_path: Path) -> None:
     outcome = run(recipe, Settings(observe=lambda _, loss: losses.append(loss)))
     assert outcome is not None
     wanted, curve = plain(recipe, minibatches_by_chunk(recipe))
-    found = torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(outcome.model)])
-    assert torch.allclose(found, wanted, rtol=1e-12)
+    result = torch.cat([one.detach().reshape(-1) for _, one in trainable_parameters(outcome.model)])
+    assert torch.allclose(result, wanted, rtol=1e-12)
     assert np.allclose(losses, curve, rtol=1e-12)
     assert outcome.minibatches == len(curve)
     assert outcome.measured["gradient_bytes"] == 8 * len(wanted)
@@ -255,7 +255,7 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
 
         def watched(keys: Any) -> None:
             holders = leader._dealer.holders()
-            clocks = [leader._clocks.get(one, 0) for one in holders]
+            clocks = [leader._clocks.get(holder, 0) for holder in holders]
             most[0] = max(most[0], max(clocks, default=0) - min(clocks, default=0))
             count(keys)
 
@@ -383,7 +383,7 @@ def test_the_first_worker_that_is_left_shows_the_result(tmp_path: Path) -> None:
     left = Threads(recipe, Settings(), 3, 1, dies={0: 3})
     for threads, first in ((left, 1), (whole, 0)):
         assert threads.run() == "done"
-        assert [one.leads for one in threads.workers] == [n == first for n in range(3)]
+        assert [worker.leads for worker in threads.workers] == [n == first for n in range(3)]
 
 
 class TooOftenError(Exception):
@@ -486,7 +486,7 @@ def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
 
 def test_a_pace_is_kept_and_changes_nothing_that_is_learnt(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=2)
-    found = []
+    results = []
     for number, pace in enumerate((0.0, 0.15)):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"paced-{number}"))
@@ -496,8 +496,8 @@ def test_a_pace_is_kept_and_changes_nothing_that_is_learnt(tmp_path: Path) -> No
         assert outcome is not None
         assert outcome.minibatches == 12
         assert took >= 12 * pace
-        found.append([one.detach() for one in outcome.model.parameters()])
-    for one, other in zip(*found, strict=True):
+        results.append([parameter.detach() for parameter in outcome.model.parameters()])
+    for one, other in zip(*results, strict=True):
         torch.testing.assert_close(one, other)
     with pytest.raises(TrainingError, match="pace"):
         Settings(pace=-1.0)

@@ -39,8 +39,8 @@ class Threads:
         dies: Mapping[int, int] | None = None,
         stop: list[int] | None = None,
     ) -> None:
-        found = checkpoints.load()
-        state = None if found is None else found.state
+        result = checkpoints.load()
+        state = None if result is None else result.state
         self.leader = Leader(recipe, settings, servers, workers, state)
         everyone: list[ParameterServer] = [self.leader]
         self.threads: list[threading.Thread] = []

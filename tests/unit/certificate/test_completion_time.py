@@ -23,17 +23,17 @@ from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import shared_cluster, shared_job
 from tests.support.examples import example_count, sample
-from tests.support.workloads import cluster, job, random_job
+from tests.support.workloads import make_cluster, make_job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def plain_jobs(on: Cluster, rng: np.random.Generator, count: int) -> list[Job]:
+def plain_jobs(cluster: Cluster, rng: np.random.Generator, count: int) -> list[Job]:
     """Jobs that state no utility and fit on the cluster."""
-    jobs = [random_job(on, rng, f"job-{at}", latest=3) for at in range(count)]
-    plain = [replace(one, utility=Constant(1.0), has_default_utility=True) for one in jobs]
-    relaxation = Relaxation(on, plain, None)
-    return [one for at, one in enumerate(plain) if len(relaxation.choices(at)[0])]
+    jobs = [random_job(cluster, rng, f"job-{index}", latest=3) for index in range(count)]
+    plain = [replace(job, utility=Constant(1.0), has_default_utility=True) for job in jobs]
+    relaxation = Relaxation(cluster, plain, None)
+    return [one for index, one in enumerate(plain) if len(relaxation.choices(index)[0])]
 
 
 @pytest.mark.extended
@@ -42,21 +42,21 @@ def plain_jobs(on: Cluster, rng: np.random.Generator, count: int) -> list[Job]:
 def test_no_schedule_completes_sooner_on_average(seed: int) -> None:
     """The exact optimum: a utility that falls by 1 a slot pays for completing soon."""
     rng = np.random.default_rng(seed)
-    on = cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
-    jobs = plain_jobs(on, rng, 4)
-    found = completion_bound(Relaxation(on, jobs, None))
-    if found is None:
+    cluster = make_cluster(2, 1, int(rng.integers(0, 2)), gpus=int(rng.integers(1, 5)), horizon=6)
+    jobs = plain_jobs(cluster, rng, 4)
+    result = completion_bound(Relaxation(cluster, jobs, None))
+    if result is None:
         assert not jobs
         return
     value = 1000.0  # more than all slots until everything is done: completing always pays
     best = solve(
-        full_problem(on, [replace(one, utility=Linear(value, -1.0)) for one in jobs], None)
+        full_problem(cluster, [replace(job, utility=Linear(value, -1.0)) for job in jobs], None)
     )
     assert best.optimal
     if all(schedule is not None for schedule in best.schedules):
         waits = value - best.utility / len(jobs) + 1
-        early = sum(one.before_arrival for one in jobs) / len(jobs)
-        assert found.mean_slots <= waits + early + 1e-6
+        early = sum(job.before_arrival for job in jobs) / len(jobs)
+        assert result.mean_slots <= waits + early + 1e-6
 
 
 @pytest.mark.parametrize("policy", ["rolling", "fifo", "srtf", "las", "drf", "backfill"])
@@ -64,17 +64,17 @@ def test_no_policy_completes_sooner_on_average(policy: str) -> None:
     finished = 0
     for seed in sample(range(30)):
         rng = np.random.default_rng(seed)
-        on = cluster(2, 2, gpus=int(rng.integers(1, 4)), horizon=20)
-        jobs = plain_jobs(on, rng, int(rng.integers(1, 9)))
-        found = completion_bound(Relaxation(on, jobs, None))
-        if found is None:
+        cluster = make_cluster(2, 2, gpus=int(rng.integers(1, 4)), horizon=20)
+        jobs = plain_jobs(cluster, rng, int(rng.integers(1, 9)))
+        result = completion_bound(Relaxation(cluster, jobs, None))
+        if result is None:
             continue
-        scenario = Scenario(on, tuple(jobs), None)
+        scenario = Scenario(cluster, tuple(jobs), None)
         run = record_run(scenario, policy, PolicyChoice(policy).build(scenario.context()))
-        mean = mean_completion(run.jobs, found.jobs)
+        mean = mean_completion(run.jobs, result.jobs)
         if mean is not None:
             finished += 1
-            assert found.mean_slots <= mean + 1e-6, seed
+            assert result.mean_slots <= mean + 1e-6, seed
     assert finished
 
 
@@ -87,46 +87,48 @@ def test_policies_that_place_workers_beside_few_parameter_servers(policy: str) -
     run = record_run(scenario, policy, choice.build(scenario.context()))
     mean = mean_completion(run.jobs, ("a",))
     assert mean is not None
-    found = _certificate(scenario, [choice], 60.0, StopRequestObserver(), quiet=True)
-    assert found.completion is not None
-    assert found.completion.mean_slots <= mean
-    assert found.bound >= run.jobs["utility"].sum()
+    result = _certificate(scenario, [choice], 60.0, StopRequestObserver(), quiet=True)
+    assert result.completion is not None
+    assert result.completion.mean_slots <= mean
+    assert result.bound >= run.jobs["utility"].sum()
     strict = _certificate(
         scenario, [PolicyChoice("rolling")], 60.0, StopRequestObserver(), quiet=True
     )
-    assert strict.bound < found.bound
+    assert strict.bound < result.bound
 
 
 def test_contention_and_speed_both_count() -> None:
     """One GPU: two jobs of one slot and a job of three. Two GPUs: the long job counts alone."""
 
     def of(gpus: int) -> float:
-        on = cluster(1, 0, gpus=gpus, horizon=10)
+        cluster = make_cluster(1, 0, gpus=gpus, horizon=10)
         sizes = (3, 1, 1)
         jobs = [
             replace(
-                job(on, f"job-{at}", chunks=1, epochs=size, minibatches=10, ps_amounts=None,
-                    worker_amounts={"gpu": 1000}),
+                make_job(
+                    cluster, f"job-{index}", chunks=1, epochs=size, minibatches=10, ps_amounts=None,
+                    worker_amounts={"gpu": 1000},
+                ),
                 has_default_utility=True,
             )
-            for at, size in enumerate(sizes)
+            for index, size in enumerate(sizes)
         ]  # fmt: skip
-        found = completion_bound(Relaxation(on, jobs, None))
-        assert found is not None
-        return found.mean_slots
+        result = completion_bound(Relaxation(cluster, jobs, None))
+        assert result is not None
+        return result.mean_slots
 
     assert of(1) == pytest.approx((1 + 2 + 5) / 3)
     assert of(2) == pytest.approx((1 + 1 + 3) / 3)
 
 
 def test_jobs_that_state_a_utility_are_left_out() -> None:
-    on = cluster(1, 0, gpus=1, horizon=10)
-    one = job(on, chunks=1, epochs=2, minibatches=10, ps_amounts=None)
-    assert completion_bound(Relaxation(on, [one], None)) is None
-    both = [one, replace(one, name="plain", has_default_utility=True)]
-    found = completion_bound(Relaxation(on, both, None))
-    assert found is not None
-    assert found.jobs == ("plain",)
+    cluster = make_cluster(1, 0, gpus=1, horizon=10)
+    single_job = make_job(cluster, chunks=1, epochs=2, minibatches=10, ps_amounts=None)
+    assert completion_bound(Relaxation(cluster, [single_job], None)) is None
+    both = [single_job, replace(single_job, name="plain", has_default_utility=True)]
+    result = completion_bound(Relaxation(cluster, both, None))
+    assert result is not None
+    assert result.jobs == ("plain",)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(100))

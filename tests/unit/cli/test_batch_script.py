@@ -80,19 +80,19 @@ def test_a_name_of_slurm_begins_the_generated_name(tmp_path: Path) -> None:
 
 
 def test_other_lines_of_slurm_are_named_once(tmp_path: Path) -> None:
-    found = script(
+    result = script(
         tmp_path,
         "#!/bin/sh\n#SBATCH -p debug --nodes 1 --exclusive\n#SBATCH --mem=0 --time=0\n"
         "##SBATCH --gpus=9\n#SBATCHED --gpus=9\n#SBATCH -p long --gres=license:1\n",
     )
-    assert found.options == ()
-    assert found.ignored == ("-p", "--exclusive", "--mem", "--time", "--gres")
+    assert result.options == ()
+    assert result.ignored == ("-p", "--exclusive", "--mem", "--time", "--gres")
 
 
 def test_own_lines_take_precedence_and_the_header_ends_at_the_first_command(
     tmp_path: Path,
 ) -> None:
-    found = options(
+    result = options(
         tmp_path,
         "#SHADOWPRICE --gpus 2 --time=3h",
         "",
@@ -101,7 +101,7 @@ def test_own_lines_take_precedence_and_the_header_ends_at_the_first_command(
         "cd /srv",
         "#SHADOWPRICE --gpus 8",
     )
-    assert found == [("--gpus", "1", 5), ("--gpus", "2", 2), ("--time", "3h", 2)]
+    assert result == [("--gpus", "1", 5), ("--gpus", "2", 2), ("--time", "3h", 2)]
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_own_lines_take_precedence_and_the_header_ends_at_the_first_command(
         (" \n", "train.sh: is empty"),
         ("true\0\n", "train.sh: contains a null character"),
         (
-            "#" * (int(bounds.SCRIPT.most) + 1),
-            "train.sh: is above the bound of 65,536 bytes of a batch script; move its code",
+            "#" * (int(bounds.SCRIPT.maximum) + 1),
+            "train.sh: exceeds the limit of 65,536 bytes of a batch script; move its code",
         ),
     ],
 )
@@ -292,7 +292,7 @@ def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
     text = "\ufeff#!/bin/sh\n#SBATCH --gpus=2\ntrue\n"
     (tmp_path / "run").write_bytes(text.encode())
     assert is_script(tmp_path / "run")
-    found = read_script(tmp_path / "run")
-    assert found.text == text[1:]
-    assert [*found.interpreter] == ["/bin/sh"]
-    assert [(entry.name, entry.value) for entry in found.options] == [("--gpus", "2")]
+    result = read_script(tmp_path / "run")
+    assert result.text == text[1:]
+    assert [*result.interpreter] == ["/bin/sh"]
+    assert [(entry.name, entry.value) for entry in result.options] == [("--gpus", "2")]

@@ -142,9 +142,9 @@ def test_no_help_is_cut_short_on_a_terminal_of_80_columns(
     monkeypatch.setenv("COLUMNS", "80")
     names = commands()
     assert len(names) > 40
-    for one in names:
-        assert main([*one.words, "--help"]) == 0
-        assert "…" not in capsys.readouterr().out, one.words
+    for name in names:
+        assert main([*name.words, "--help"]) == 0
+        assert "…" not in capsys.readouterr().out, name.words
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,10 @@ def test_defaults_are_no_options_that_were_given(capsys: pytest.CaptureFixture[s
 
 
 def test_rules_name_commands_and_options_that_there_are() -> None:
-    known = {" ".join(one.words): {option.name for option in one.options} for one in commands()}
+    known = {
+        " ".join(command.words): {option.name for option in command.options}
+        for command in commands()
+    }
     for name, rules in RULES.items():
         for rule in rules:
             assert set(rule.options) <= known[name], name

@@ -63,5 +63,5 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
 def test_what_was_lost_is_no_failure_of_the_job(
     failures: int, lost: int, told: tuple[object, str]
 ) -> None:
-    found = dict(describe_job(_job("", failures=failures, lost=lost)))
-    assert (found["failures"], found["lost"]) == told
+    result = dict(describe_job(_job("", failures=failures, lost=lost)))
+    assert (result["failures"], result["lost"]) == told

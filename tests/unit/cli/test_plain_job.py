@@ -23,7 +23,7 @@ def test_a_repeated_name_replaces_only_generated_characters(name: str, stem: str
 
 
 def test_a_repeated_name_is_not_longer_than_names_may_be() -> None:
-    assert len(generate_repeated_name("a" * int(bounds.NAME.most))) <= bounds.NAME.most
+    assert len(generate_repeated_name("a" * int(bounds.NAME.maximum))) <= bounds.NAME.maximum
 
 
 @pytest.mark.parametrize(

@@ -59,8 +59,12 @@ def test_what_follows_an_option_of_quote_is_its_value_and_no_manifest(
 def test_options_that_have_values_are_all_that_quote_has() -> None:
     app = typer.Typer()
     app.command()(quote)
-    options = [one for one in typer.main.get_command(app).params if one.param_type_name == "option"]
-    named = {word for one in options if not getattr(one, "is_flag", False) for word in one.opts}
+    options = [
+        param for param in typer.main.get_command(app).params if param.param_type_name == "option"
+    ]
+    named = {
+        word for option in options if not getattr(option, "is_flag", False) for word in option.opts
+    }
     assert named - {"--install-completion", "--show-completion"} == WITH_VALUES
 
 

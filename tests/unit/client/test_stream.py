@@ -68,6 +68,6 @@ def test_what_is_no_event_is_an_error(data: str) -> None:
 
 def test_waits_grow_to_half_a_minute() -> None:
     waits = reconnect_delays()
-    found = [next(waits) for _ in range(10)]
-    assert found[:3] == [0.5, 1.0, 2.0]
-    assert found[-1] == 30.0
+    results = [next(waits) for _ in range(10)]
+    assert results[:3] == [0.5, 1.0, 2.0]
+    assert results[-1] == 30.0

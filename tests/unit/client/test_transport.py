@@ -27,29 +27,29 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_takeover_is_waited_for_but_tokens_are_not_made_twice() -> None:
-    asked = []
+    requests = []
 
     def handler(request: httpx.Request) -> httpx.Response:
-        asked.append(request.url.path)
-        if len(asked) < 3:
+        requests.append(request.url.path)
+        if len(requests) < 3:
             return httpx.Response(503, json={"detail": "stands by", "code": "standby"})
         return httpx.Response(200, json={"servers": []})
 
     with _client(handler, retry=60) as client:
         assert client.servers() == ()
-    assert len(asked) == 3
-    asked.clear()
+    assert len(requests) == 3
+    requests.clear()
     with _client(handler, retry=60) as client, pytest.raises(ServiceError) as caught:
         client.create_token("vision")
     assert caught.value.code == "standby"
-    assert len(asked) == 1
+    assert len(requests) == 1
 
 
 def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
-    asked = []
+    requests = []
 
     def handler(request: httpx.Request) -> httpx.Response:
-        asked.append(request)
+        requests.append(request)
         fault = {
             "location": "job.utilty",
             "message": "unknown key",
@@ -60,9 +60,9 @@ def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
 
     with _client(handler, retry=60) as client, pytest.raises(ServiceError) as caught:
         client.submit({"name": "a"})
-    assert len(asked) == 1
+    assert len(requests) == 1
     assert caught.value.exit_code == 2
-    assert [str(one) for one in caught.value.faults] == [
+    assert [str(fault) for fault in caught.value.faults] == [
         "job.utilty: unknown key; did you mean 'utility'?"
     ]
 
@@ -80,7 +80,7 @@ def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
 def test_what_answers_is_no_service(answer: httpx.Response) -> None:
     with (
         _client(lambda _: answer) as client,
-        pytest.raises(ServiceUnreachableError, match="is the address right"),
+        pytest.raises(ServiceUnreachableError, match="check the address"),
     ):
         client.servers()
 

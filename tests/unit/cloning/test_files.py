@@ -107,7 +107,7 @@ tasks:
         ("tasks[3].duration", "Lemma 1"),
         ("tasks[4].duration", "give one of mean and minimum"),
         ("tasks[5].duration.kind", "missing"),
-        ("tasks[6].duration", "no slots"),
+        ("tasks[6].duration", "slots aren't valid here"),
         ("tasks[7].duration", "no such file"),
     ):
         assert any(place in fault and word in fault for fault in faults), (place, word, faults)
@@ -122,7 +122,7 @@ tasks:
         ("200", "19", "machines", "at least 20 machines"),
         ("200", "19", "machines", "cloning waves"),
         ("1min", "0s", "deadline", "greater than 0"),
-        ("1min", "3 slots", "deadline", "no slots"),
+        ("1min", "3 slots", "deadline", "slots aren't valid here"),
         ("machines: 200", "machines: many", "machines", "integer"),
         ("tasks:", "tasks: []\nrest:", "tasks", "expected 1 or more items"),
     ],

@@ -79,9 +79,9 @@ def test_same_seed_same_runs_and_more_trials_only_append() -> None:
 
 def test_solutions_hold_their_deadline() -> None:
     problem = CloningProblem([TaskGroup(30, DISTRIBUTIONS["pareto"])], 200, 80.0, 0.05)
-    found = solve(problem)
-    measured = simulate(problem, found.copies, trials=20_000, seed=1, confidence=0.9999)
-    assert measured.interval[0] < found.miss_probability < measured.interval[1]
+    solution = solve(problem)
+    measured = simulate(problem, solution.copies, trials=20_000, seed=1, confidence=0.9999)
+    assert measured.interval[0] < solution.miss_probability < measured.interval[1]
     assert measured.interval[0] < 0.05
 
 

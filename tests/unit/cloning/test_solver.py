@@ -96,23 +96,23 @@ def test_integer_copies_are_optimal(
     problem: CloningProblem, constraint: DeadlineConstraint
 ) -> None:
     best, holding = brute_force(problem, constraint is DeadlineConstraint.RELAXED, 7)
-    found = solve(problem, constraint=constraint)
+    solution = solve(problem, constraint=constraint)
     assert holding >= 1
-    assert found.proved
+    assert solution.proved
     # Seven copies bound the enumeration, not the problem.
-    assert found.expected_cost <= best * (1 + 1e-9)
-    if found.copies.max() <= 7:
-        assert found.expected_cost == pytest.approx(best, rel=1e-9)
-    assert found.machines <= problem.machines
+    assert solution.expected_cost <= best * (1 + 1e-9)
+    if solution.copies.max() <= 7:
+        assert solution.expected_cost == pytest.approx(best, rel=1e-9)
+    assert solution.machines <= problem.machines
     if constraint is DeadlineConstraint.EXACT:
-        assert miss_of(problem, found.copies) <= problem.miss_probability * (1 + 1e-9)
-    assert found.miss_probability == pytest.approx(miss_of(problem, found.copies), rel=1e-9)
+        assert miss_of(problem, solution.copies) <= problem.miss_probability * (1 + 1e-9)
+    assert solution.miss_probability == pytest.approx(miss_of(problem, solution.copies), rel=1e-9)
     distributions = [group.duration for group in problem.groups for _ in range(group.count)]
     total = sum(
         cost_by_quadrature(distribution, float(c))
-        for distribution, c in zip(distributions, found.copies, strict=True)
+        for distribution, c in zip(distributions, solution.copies, strict=True)
     )
-    assert found.expected_cost == pytest.approx(total, rel=1e-9)
+    assert solution.expected_cost == pytest.approx(total, rel=1e-9)
 
 
 @pytest.mark.parametrize("constraint", DeadlineConstraint)
@@ -125,7 +125,7 @@ def test_continuous_optimum_agrees_with_general_solvers(
     problem: CloningProblem, method: str, constraint: DeadlineConstraint
 ) -> None:
     relaxed = constraint is DeadlineConstraint.RELAXED
-    found = solve(problem, constraint=constraint)
+    solution = solve(problem, constraint=constraint)
     with np.errstate(all="ignore"):
         import warnings
 
@@ -134,10 +134,10 @@ def test_continuous_optimum_agrees_with_general_solvers(
             ratios, value = general_solver(
                 problem, relaxed, lambda r: expected_cost(problem, r), method
             )
-    assert found.violation < 1e-9
-    assert found.continuous_cost <= value * (1 + 1e-7)
-    assert found.continuous_cost == pytest.approx(value, rel=1e-5)
-    np.testing.assert_allclose(found.continuous, ratios, rtol=2e-2)
+    assert solution.violation < 1e-9
+    assert solution.continuous_cost <= value * (1 + 1e-7)
+    assert solution.continuous_cost == pytest.approx(value, rel=1e-5)
+    np.testing.assert_allclose(solution.continuous, ratios, rtol=2e-2)
 
 
 @pytest.mark.parametrize(
@@ -146,8 +146,8 @@ def test_continuous_optimum_agrees_with_general_solvers(
 @pytest.mark.parametrize("constraint", DeadlineConstraint)
 def test_kkt_conditions_hold(problem: CloningProblem, constraint: DeadlineConstraint) -> None:
     """(8)-(11): no direction within the constraints lowers the cost."""
-    found = solve(problem, constraint=constraint)
-    r, k, l = found.continuous, found.deadline_price, found.machine_price  # noqa: E741
+    solution = solve(problem, constraint=constraint)
+    r, k, l = solution.continuous, solution.deadline_price, solution.machine_price  # noqa: E741
     step = 1e-6
     owner = problem.member
     slope = (
@@ -160,7 +160,7 @@ def test_kkt_conditions_hold(problem: CloningProblem, constraint: DeadlineConstr
     inside = r > 1.0
     assert np.abs(residual[inside]).max() < 1e-5 * np.abs(slope).max()
     assert np.all(residual[~inside] >= -1e-6)
-    assert found.violation < 1e-10
+    assert solution.violation < 1e-10
     assert k >= 0
     assert l >= 0
 
@@ -208,12 +208,12 @@ def test_machine_limit_and_single_copies_are_active_as_expected() -> None:
         (BOTH_LARGE, True, True),
         (NEITHER, False, False),
     ):
-        found = solve(problem)
-        assert (found.deadline_price > 0, found.machine_price > 0) == (late, full)
+        solution = solve(problem)
+        assert (solution.deadline_price > 0, solution.machine_price > 0) == (late, full)
         if full:
-            assert found.continuous.sum() == pytest.approx(problem.machines, rel=1e-9)
+            assert solution.continuous.sum() == pytest.approx(problem.machines, rel=1e-9)
         if late:
-            assert found.continuous_miss == pytest.approx(problem.miss_probability, rel=1e-9)
+            assert solution.continuous_miss == pytest.approx(problem.miss_probability, rel=1e-9)
     easy = CloningProblem([TaskGroup(3, Pareto.of_mean(3.0, 5.0))], 30, 5000.0, 0.5)
     assert solve(easy).continuous.tolist() == [1.0, 1.0, 1.0]
     # Order below 2: two copies cost less than one, so the optimum leaves r = 1 by itself.
@@ -221,9 +221,9 @@ def test_machine_limit_and_single_copies_are_active_as_expected() -> None:
     np.testing.assert_allclose(solve(cheap).continuous, 1.6, rtol=1e-9)
     # Falling cost: only the machines bound the copies.
     free = CloningProblem([TaskGroup(4, Weibull(0.5, 5.0))], 22, 50.0, 0.2)
-    found = solve(free)
-    np.testing.assert_allclose(found.continuous, 5.5, rtol=1e-9)
-    assert sorted(found.copies.tolist()) == [5, 5, 6, 6]
+    solution = solve(free)
+    np.testing.assert_allclose(solution.continuous, 5.5, rtol=1e-9)
+    assert sorted(solution.copies.tolist()) == [5, 5, 6, 6]
 
 
 def test_theorem_1_is_exact_for_equal_means() -> None:
@@ -289,7 +289,7 @@ def test_subgradient_converges_to_the_optimum(
     problem: CloningProblem, constraint: DeadlineConstraint
 ) -> None:
     exact = solve(problem, constraint=constraint)
-    most = check_convexity(problem).most
+    most = check_convexity(problem).max_copies
     ratios, _, iterations, violation = _algorithm_1(
         problem, constraint is DeadlineConstraint.RELAXED, most, 100_000, 1e-7
     )
@@ -312,19 +312,19 @@ def test_subgradient_answers_if_the_machines_bind(
         other = CloningProblem(problem.groups, machines, problem.deadline, problem.miss_probability)
         return general_solver(other, relaxed, lambda r: expected_cost(other, r))[1]
 
-    found = solve(problem, SolveMethod.SUBGRADIENT, constraint)
+    solution = solve(problem, SolveMethod.SUBGRADIENT, constraint)
     here = value(problem.machines)
-    assert np.ceil(found.continuous - 1e-5).sum() > problem.machines
-    assert found.continuous.sum() == pytest.approx(problem.machines, rel=1e-5)
-    assert found.continuous_cost == pytest.approx(here, rel=1e-4)
+    assert np.ceil(solution.continuous - 1e-5).sum() > problem.machines
+    assert solution.continuous.sum() == pytest.approx(problem.machines, rel=1e-5)
+    assert solution.continuous_cost == pytest.approx(here, rel=1e-4)
     # The optimum is convex in M, so the multiplier is at least what one more machine saves.
-    assert found.machine_price > 0.0
-    assert found.machine_price >= here - value(problem.machines + 1) - 1e-4 * here
-    best, _ = brute_force(problem, relaxed, problem.most_copies)
-    assert found.machines <= problem.machines
+    assert solution.machine_price > 0.0
+    assert solution.machine_price >= here - value(problem.machines + 1) - 1e-4 * here
+    best, _ = brute_force(problem, relaxed, problem.max_copies_per_task)
+    assert solution.machines <= problem.machines
     if not relaxed:
-        assert miss_of(problem, found.copies) <= problem.miss_probability * (1 + 1e-9)
-    assert best * (1 - 1e-9) <= found.expected_cost <= best * 1.05
+        assert miss_of(problem, solution.copies) <= problem.miss_probability * (1 + 1e-9)
+    assert best * (1 - 1e-9) <= solution.expected_cost <= best * 1.05
 
 
 def test_integer_copies_of_the_subgradient_method_always_hold() -> None:
@@ -342,11 +342,11 @@ def test_integer_copies_of_the_subgradient_method_always_hold() -> None:
             continue
         best = solve(problem).expected_cost
         for iterations in (1, 10, 20_000):
-            found = solve(problem, SolveMethod.SUBGRADIENT, iterations=iterations)
-            exceeding += int(np.ceil(found.continuous - 1e-4).sum() > problem.machines)
-            assert found.machines <= problem.machines
-            assert miss_of(problem, found.copies) <= 0.3 * (1 + 1e-9)
-            assert found.expected_cost >= best * (1 - 1e-9)
+            solution = solve(problem, SolveMethod.SUBGRADIENT, iterations=iterations)
+            exceeding += int(np.ceil(solution.continuous - 1e-4).sum() > problem.machines)
+            assert solution.machines <= problem.machines
+            assert miss_of(problem, solution.copies) <= 0.3 * (1 + 1e-9)
+            assert solution.expected_cost >= best * (1 - 1e-9)
     assert exceeding >= 12
 
 
@@ -372,24 +372,24 @@ def test_grouping_changes_nothing() -> None:
 
 def test_large_problem_is_proved() -> None:
     problem = paretos(11, 2000, 6000, 90.0, orders=(1.6, 3.0))
-    found = solve(problem)
-    assert found.proved
-    assert found.gap == 0.0
-    assert found.continuous_cost <= found.lower_bound <= found.expected_cost
-    assert found.miss_probability <= 0.05
+    solution = solve(problem)
+    assert solution.proved
+    assert solution.gap == 0.0
+    assert solution.continuous_cost <= solution.lower_bound <= solution.expected_cost
+    assert solution.miss_probability <= 0.05
     # No single copy can be dropped.
     for task in range(0, 2000, 97):
-        if found.copies[task] > 1:
-            fewer = found.copies.copy()
+        if solution.copies[task] > 1:
+            fewer = solution.copies.copy()
             fewer[task] -= 1
-            worse = expected_cost(problem, fewer) > found.expected_cost
+            worse = expected_cost(problem, fewer) > solution.expected_cost
             assert worse or miss_probability(problem, fewer) > 0.05
 
 
 def test_measured_body_needs_the_wider_condition() -> None:
     problem = CloningProblem([TaskGroup(5, Empirical(BODY, None))], 20, 12.0, 0.1)
-    found = solve(problem)
-    assert found.condition is ConvexityCondition.WIDER
+    solution = solve(problem)
+    assert solution.condition is ConvexityCondition.WIDER
 
 
 @pytest.mark.parametrize(
@@ -405,12 +405,12 @@ def test_a_distribution_that_meets_no_condition_does_not_limit_others(
     # Samples so small that no condition holds for them beyond one copy.
     groups = [TaskGroup(1, Empirical(np.array(sample), None)), TaskGroup(2, other)]
     problem = CloningProblem(groups, machines, deadline, 0.9)
-    best, _ = brute_force(problem, False, problem.most_copies)
-    found = solve(problem)
-    assert found.condition is ConvexityCondition.CERTIFIED
-    assert found.proved is proved
-    assert found.expected_cost == pytest.approx(best, rel=1e-9)
-    assert found.lower_bound <= best * (1 + 1e-9)
+    best, _ = brute_force(problem, False, problem.max_copies_per_task)
+    solution = solve(problem)
+    assert solution.condition is ConvexityCondition.CERTIFIED
+    assert solution.proved is proved
+    assert solution.expected_cost == pytest.approx(best, rel=1e-9)
+    assert solution.lower_bound <= best * (1 + 1e-9)
 
 
 def test_a_distribution_that_meets_no_condition_is_refused() -> None:

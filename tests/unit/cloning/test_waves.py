@@ -51,31 +51,31 @@ def test_the_history_equals_that_of_a_plain_simulation(
         jobs.scale,
         jobs.durations,
     )
-    parameters = WaveRule(rule, copies=copies, look=2.5)
+    parameters = WaveRule(rule, copies=copies, check_period=2.5)
     flow, work, copies_begun = PlainWaves(jobs, 10, parameters, 2.5).run()
-    found = simulate_waves(jobs, 10, parameters)
-    np.testing.assert_allclose(found.flowtime, flow, rtol=1e-12)
-    np.testing.assert_allclose(found.work, work, rtol=1e-12)
-    assert found.copies.tolist() == copies_begun
+    result = simulate_waves(jobs, 10, parameters)
+    np.testing.assert_allclose(result.flowtime, flow, rtol=1e-12)
+    np.testing.assert_allclose(result.work, work, rtol=1e-12)
+    assert result.copies.tolist() == copies_begun
 
 
 @pytest.mark.parametrize("rule", WaveRuleKind)
 @pytest.mark.parametrize("load", [0.3, 1.2])
 def test_machine_time_is_conserved(rule: WaveRuleKind, load: float) -> None:
     jobs = drawn(load, jobs=80)
-    found = waves(jobs, rule)
-    assert np.all(found.flowtime > 0)
-    assert found.started.min() >= 0
-    assert found.machine_time <= 10 * found.makespan * (1 + 1e-12)
-    assert found.copies.min() >= 1
-    assert found.copies.max() <= 2
-    assert 0 <= found.wasted < found.machine_time
+    result = waves(jobs, rule)
+    assert np.all(result.flowtime > 0)
+    assert result.started.min() >= 0
+    assert result.machine_time <= 10 * result.makespan * (1 + 1e-12)
+    assert result.copies.min() >= 1
+    assert result.copies.max() <= 2
+    assert 0 <= result.wasted < result.machine_time
     if rule is WaveRuleKind.NONE:
-        assert found.wasted == 0
-        assert found.machine_time == pytest.approx(float(jobs.durations[:, 0].sum()))
-        assert found.helped == 0
+        assert result.wasted == 0
+        assert result.machine_time == pytest.approx(float(jobs.durations[:, 0].sum()))
+        assert result.helped == 0
     again = waves(jobs, rule)
-    np.testing.assert_array_equal(found.flowtime, again.flowtime)
+    np.testing.assert_array_equal(result.flowtime, again.flowtime)
 
 
 def test_with_unlimited_machines_every_job_runs_alone() -> None:
@@ -93,20 +93,20 @@ def test_with_unlimited_machines_every_job_runs_alone() -> None:
 def test_one_machine_is_a_textbook_queue() -> None:
     """M/M/1 at load 0.6: mean flowtime 1 / (mu - lambda) = 25 s."""
     jobs = poisson_jobs(
-        [TaskGroup(1, Weibull(1.0, 10.0))], machines=1, load=0.6, jobs=40_000, seed=2, most=1
+        [TaskGroup(1, Weibull(1.0, 10.0))], machines=1, load=0.6, jobs=40_000, seed=2, max_copies=1
     )
-    found = simulate_waves(jobs, 1, WaveRule(WaveRuleKind.NONE))
-    assert found.mean_flowtime == pytest.approx(25.0, rel=0.05)
+    result = simulate_waves(jobs, 1, WaveRule(WaveRuleKind.NONE))
+    assert result.mean_flowtime == pytest.approx(25.0, rel=0.05)
 
 
 def test_lindley_recursion_on_one_machine() -> None:
-    jobs = poisson_jobs(HEAVY, machines=1, load=0.8, jobs=60, seed=4, most=1)
-    found = simulate_waves(jobs, 1, WaveRule(WaveRuleKind.NONE))
+    jobs = poisson_jobs(HEAVY, machines=1, load=0.8, jobs=60, seed=4, max_copies=1)
+    result = simulate_waves(jobs, 1, WaveRule(WaveRuleKind.NONE))
     work = np.add.reduceat(jobs.durations[:, 0], jobs.first[:-1])
     end = 0.0
     for job in range(60):
         end = max(end, jobs.arrival[job]) + work[job]
-        assert found.flowtime[job] == pytest.approx(end - jobs.arrival[job])
+        assert result.flowtime[job] == pytest.approx(end - jobs.arrival[job])
 
 
 def test_higher_priority_goes_first() -> None:
@@ -224,9 +224,9 @@ def test_savings_follow_their_definition() -> None:
     tasks = Tasks(np.arange(3), np.ones(3), np.zeros(3, dtype=np.bool_), np.array([1, 2, 1]), begun)
 
     def gains(grid: np.ndarray) -> Gains:
-        found = Gains(np.zeros(3), np.zeros(3))
-        assess(0, 3, True, 100.0, tasks, tabulate_distributions(distributions), grid, found)
-        return found
+        result = Gains(np.zeros(3), np.zeros(3))
+        assess(0, 3, True, 100.0, tasks, tabulate_distributions(distributions), grid, result)
+        return result
 
     saving, extra = gains(np.concatenate([[0.0], np.geomspace(1e-3, 100.0, 800)]))
     coarse, coarse_extra = gains(GRID)
@@ -264,7 +264,7 @@ def test_measured_times_become_jobs() -> None:
 
 
 def test_the_load_is_the_requested_one() -> None:
-    jobs = poisson_jobs(HEAVY, machines=25, load=0.8, jobs=20_000, seed=3, spread=3.0, most=1)
+    jobs = poisson_jobs(HEAVY, machines=25, load=0.8, jobs=20_000, seed=3, spread=3.0, max_copies=1)
     means = np.array([distribution.mean for distribution in jobs.distributions])
     work = float(means[jobs.distribution] @ jobs.scale)  # expected, with one copy of each task
     assert work / (25 * jobs.arrival[-1]) == pytest.approx(0.8, rel=0.03)
@@ -282,7 +282,7 @@ def test_the_load_is_the_requested_one() -> None:
         (lambda: WaveRule(WaveRuleKind.DETECT, late_share=1.5), "late_share"),
         (lambda: WaveRule(WaveRuleKind.SAVING, machine_price=-1.0), "machine_price"),
         (lambda: waves(drawn(0.5), WaveRuleKind.FULL, machines=0), "machines"),
-        (lambda: waves(drawn(0.5), WaveRuleKind.FULL, copies=9), "most=9"),
+        (lambda: waves(drawn(0.5), WaveRuleKind.FULL, copies=9), "max_copies=9"),
     ],
 )
 def test_numbers_out_of_range_are_refused(make: object, word: str) -> None:

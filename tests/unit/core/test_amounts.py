@@ -77,7 +77,7 @@ def test_amounts(value: object, amount: Amount) -> None:
 )
 def test_an_amount_has_a_bound_that_is_told(most: str, above: str, bound: str) -> None:
     assert parse_amount(most).value <= MAX_AMOUNT
-    with pytest.raises(InputError, match=f"'{above}' is above the bound of {bound} for a server"):
+    with pytest.raises(InputError, match=f"'{above}' exceeds the limit of {bound} for a server"):
         parse_amount(above)
 
 
@@ -92,7 +92,7 @@ def test_an_amount_has_a_bound_that_is_told(most: str, above: str, bound: str) -
         (True, "not an amount"),
         (float("nan"), "not a quantity"),
         (float("inf"), "not a quantity"),
-        ("1e300", "above the bound"),
+        ("1e300", "exceeds the limit"),
         (None, "not an amount"),
     ],
 )

@@ -149,7 +149,7 @@ tasks:
     for reader in (lambda: read(tmp_path, bag), lambda: read_cloning(tmp_path / "k.yaml")):
         with pytest.raises(InputError) as caught:
             reader()
-        faults = [fault for fault in caught.value.faults if "duration" in fault.place]
+        faults = [fault for fault in caught.value.faults if "duration" in fault.location]
         assert told in "; ".join(map(str, faults))
         said.append([(fault.message, fault.hint) for fault in faults])
     assert said[0] == said[1]
@@ -175,7 +175,9 @@ def test_what_is_wrong_is_told(tmp_path: Path, old: str, new: str, place: str, t
     with pytest.raises(InputError) as caught:
         read(tmp_path, BAG.replace(old, new))
     faults = caught.value.faults
-    assert any(place in fault.place and told in str(fault) for fault in faults), str(caught.value)
+    assert any(place in fault.location and told in str(fault) for fault in faults), str(
+        caught.value
+    )
 
 
 def test_a_training_job_has_no_deadline_of_tasks(tmp_path: Path) -> None:

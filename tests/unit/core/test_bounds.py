@@ -177,5 +177,5 @@ def test_the_documentation_states_every_bound() -> None:
     rows = re.findall(r"^\| `([a-z_]+)` \| ([\d,.e+]+) \| (.*) \|$", page, re.MULTILINE)
     stated = {name: (most, what) for name, most, what in rows}
     assert stated == {
-        name: (f"{bound.most:,}", bound.what) for name, bound in bounds.LIMITS_BY_NAME.items()
+        name: (f"{bound.maximum:,}", bound.what) for name, bound in bounds.LIMITS_BY_NAME.items()
     }

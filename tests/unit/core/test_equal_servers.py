@@ -32,7 +32,7 @@ def test_the_layout_and_the_kinds_are_those_of_servers_one_by_one(seed: int) -> 
     entries[0][1]["gpu"] = 1
     chosen = [entry for entry in entries for _ in range(int(rng.integers(1, 4)))]
     chosen += [entries[int(rng.integers(len(entries)))] for _ in range(3)]
-    shared = [(f"s{at}", role, amounts) for at, (role, amounts) in enumerate(chosen)]
+    shared = [(f"s{index}", role, amounts) for index, (role, amounts) in enumerate(chosen)]
     cluster = built(shared)
     apart = built([(name, role, dict(amounts)) for name, role, amounts in shared])
     assert cluster.resources == apart.resources

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.core.ledger import Ledger, LedgerView
 from shadowprice.core.schedule import Placement, Schedule
-from tests.support.workloads import cluster
+from tests.support.workloads import make_cluster
 
 HORIZON = 6
 
@@ -26,8 +26,8 @@ def test_the_window_shows_all_reservations_and_nothing_else(
     if large:
         monkeypatch.setattr("shadowprice.core.ledger._HUGE_PAGE_BYTES", 1)
     rng = np.random.default_rng(seed)
-    on = cluster(3, 0, gpus=50, horizon=HORIZON)
-    ledger, worker = Ledger(on, HORIZON), on.demand({"gpu": 1000, "cpu": 100})
+    cluster = make_cluster(3, 0, gpus=50, horizon=HORIZON)
+    ledger, worker = Ledger(cluster, HORIZON), cluster.demand({"gpu": 1000, "cpu": 100})
 
     def reserve(name: str) -> None:
         slots = ledger.start + np.flatnonzero(rng.random(HORIZON) < 0.5)

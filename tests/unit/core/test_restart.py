@@ -14,7 +14,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job, StepModel
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 
 def spec(**changes: object) -> JobSpec:
@@ -34,7 +34,7 @@ def on(**changes: object) -> ClusterSpec:
 
 
 def test_a_restart_takes_its_share_of_the_slot() -> None:
-    made = job(cluster(), speed=StepModel(Fraction(2)), restart_seconds=Fraction(30))
+    made = make_job(make_cluster(), speed=StepModel(Fraction(2)), restart_seconds=Fraction(30))
     assert made.restart == Fraction(30, 600)
     # In millionths of a mini-batch: 300 a slot and worker, of which 285 are left.
     assert made.required == made.work * MICRO
@@ -44,7 +44,7 @@ def test_a_restart_takes_its_share_of_the_slot() -> None:
 
 
 def test_without_a_restart_nothing_changes() -> None:
-    made = job(cluster())
+    made = make_job(make_cluster())
     assert made.restart == 0
     assert made.required == 8
     assert made.moved_gains is made.gains
@@ -53,7 +53,7 @@ def test_without_a_restart_nothing_changes() -> None:
 @given(st.integers(1, 10**7), st.fractions(0, 1, max_denominator=997))
 def test_what_is_left_of_a_gain_is_rounded_down(rate: int, share: Fraction) -> None:
     curve = {1: Fraction(rate, MICRO)}
-    made = job(cluster(), speed=curve, chunks=1, restart_seconds=share * 600)
+    made = make_job(make_cluster(), speed=curve, chunks=1, restart_seconds=share * 600)
     exact = made.gain(1) * (1 - share)
     assert exact - 1 < made.gain(1, moved=True) <= exact
 
@@ -74,7 +74,7 @@ def test_a_restart_longer_than_a_slot_is_refused_with_its_place() -> None:
     with pytest.raises(InputError, match="restart: is longer than a slot"):
         spec(restart="11min").resolve(on().resolve())
     with pytest.raises(InputError, match="a restart takes 601 s, a slot 600 s"):
-        job(cluster(), restart_seconds=Fraction(601))
+        make_job(make_cluster(), restart_seconds=Fraction(601))
 
 
 def test_a_bag_of_tasks_does_not_restart() -> None:
@@ -93,7 +93,7 @@ def test_a_bag_of_tasks_does_not_restart() -> None:
 
 
 def test_a_record_keeps_the_restart_exactly() -> None:
-    made = job(cluster(), restart_seconds=Fraction(1, 7))
+    made = make_job(make_cluster(), restart_seconds=Fraction(1, 7))
     again = Job.from_record(json.loads(json.dumps(made.record())))
     assert again.restart == made.restart == Fraction(1, 4200)
     assert again.moved_gains.tolist() == made.moved_gains.tolist()

@@ -166,7 +166,7 @@ def test_all_faults_of_a_file_are_listed_and_nothing_is_taken(tmp_path: Path) ->
     path = write(tmp_path, "j.yaml", text)
     with pytest.raises(InputError) as caught:
         read_jobs(path, cluster)
-    places = [fault.place for fault in caught.value.faults]
+    places = [fault.location for fault in caught.value.faults]
     assert [place.split(": ", 1)[1] for place in places] == [
         "jobs[0].epochs",
         "jobs[0].minibatch_time",
@@ -198,7 +198,7 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
 def test_junk_without_line_ends_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
     cluster = read_cluster(write(tmp_path, "c.yaml", CLUSTER))
     (tmp_path / "junk.jsonl").write_bytes(b"x" * 3_000_000)
-    with pytest.raises(InputError, match="above the bound of 1,048,576 bytes of a line"):
+    with pytest.raises(InputError, match="exceeds the limit of 1,048,576 bytes of a line"):
         read_jobs(tmp_path / "junk.jsonl", cluster)
     (tmp_path / "lines.jsonl").write_bytes(b"junk\n" * 1000)
     with pytest.raises(InputError, match="and more") as caught:
@@ -284,7 +284,7 @@ def test_names_that_no_address_can_hold_are_refused(
     with pytest.raises(InputError) as caught:
         read_cluster(write(tmp_path, "c.yaml", CLUSTER.replace(old, new)))
     [fault] = caught.value.faults
-    assert place in fault.place
+    assert place in fault.location
     assert ("can't be a segment of a URL path" in fault.message) == ('"' not in new)
 
 

@@ -39,10 +39,10 @@ LINEAR = {"minibatch_time": "1s"}
 CURVE = {"throughput": {"1": 2.0, "4": 6.5}}
 
 
-def resolve(record: dict[str, Any], on: Cluster = CLUSTER) -> Job:
+def resolve(record: dict[str, Any], cluster: Cluster = CLUSTER) -> Job:
     spec, faults = validate(JobSpec, {**BASE, **record}, "job")
     assert spec is not None, faults
-    return spec.resolve(on)
+    return spec.resolve(cluster)
 
 
 def fault(record: dict[str, Any]) -> str:
@@ -149,7 +149,7 @@ def test_steps_can_be_revised_and_replace_the_papers_keys() -> None:
     with pytest.raises(InputError, match=r"from chunks = 3 to 1; give workers: {max: 3} too"):
         merge_changes(papers, changes)
     job = resolve(merge_changes(papers, changes | {"workers": {"max": 2}}))
-    assert (job.work, job.most_workers) == (12, 2)
+    assert (job.work, job.max_workers) == (12, 2)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
@@ -198,11 +198,11 @@ def test_rates_are_per_slot_or_per_unit_of_time(written: object, per_slot: float
         (float("nan"), "is not a rate"),
         (float("inf"), "is not a rate"),
         ("0.5/hour", "write 0.5/h; units: slot, us, ms, s, sec, m, min, h, d, w"),
-        (1e13, "is above the bound"),
-        ("-2e12/h", "is above the bound"),
-        ("1e999", "a number of hundreds of digits is above the bound"),
-        ("1e999/h", "a number of hundreds of digits is above the bound"),
-        (10**400, "a number of hundreds of digits is above the bound"),
+        (1e13, "exceeds the limit"),
+        ("-2e12/h", "exceeds the limit"),
+        ("1e999", "a number of hundreds of digits exceeds the limit"),
+        ("1e999/h", "a number of hundreds of digits exceeds the limit"),
+        (10**400, "a number of hundreds of digits exceeds the limit"),
         ([1], "is not a rate"),
     ],
 )

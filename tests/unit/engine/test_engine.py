@@ -37,7 +37,7 @@ from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.engine import Engine
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 Answer = Callable[[View, PolicyEvent], Iterable[Decision]]
 WHY = Refusal(RefusalReason.POLICY, "because")
@@ -74,13 +74,13 @@ GOOD = ((0, 0, 4, 0), (0, 3, 0, 1), (1, 1, 4, 0), (1, 3, 0, 1))
 
 
 def engine(answer: Answer, on: Cluster | None = None, until: int | None = None) -> Engine:
-    return Engine(on or cluster(), Scripted(answer), until=until, keeps_memory=False)
+    return Engine(on or make_cluster(), Scripted(answer), until=until, keeps_memory=False)
 
 
 def test_a_plan_runs_slot_by_slot_and_completes() -> None:
-    on = cluster()
-    made = engine(on_arrival(commit(*GOOD)), on)
-    assert made.handle(JobsArrived(0, (job(on),))) == [Decided(0, commit_of(made))]
+    cluster = make_cluster()
+    made = engine(on_arrival(commit(*GOOD)), cluster)
+    assert made.handle(JobsArrived(0, (make_job(cluster),))) == [Decided(0, commit_of(made))]
     first, second = Placement((0, 3), (4, 0), (0, 1)), Placement((1, 3), (4, 0), (0, 1))
     assert made.handle(SlotBegan(0)) == [Start(0, "job", first)]
     assert made.handle(SlotEnded(0, {"job": 4})) == []
@@ -119,28 +119,30 @@ def commit_of(made: Engine) -> Commit:
 def test_a_schedule_that_breaks_a_constraint_is_refused(
     entries: tuple[tuple[int, int, int, int], ...], words: str
 ) -> None:
-    on = cluster()
+    cluster = make_cluster()
     with pytest.raises(PolicyError, match=words) as caught:
-        engine(on_arrival(commit(*entries)), on).handle(JobsArrived(0, (job(on),)))
+        engine(on_arrival(commit(*entries)), cluster).handle(JobsArrived(0, (make_job(cluster),)))
     assert "job 'job' (arrived in slot 0" in str(caught.value)
 
 
 def test_overbooking_is_refused_and_nothing_is_reserved() -> None:
-    on = cluster(gpus=3)
-    made = engine(on_arrival(commit(*GOOD)), on)
+    cluster = make_cluster(gpus=3)
+    made = engine(on_arrival(commit(*GOOD)), cluster)
     with pytest.raises(PolicyError, match="overbook gpu of server 'gpu-0' in slot 0"):
-        made.handle(JobsArrived(0, (job(on),)))
+        made.handle(JobsArrived(0, (make_job(cluster),)))
     assert not made.ledger.used.any()
     assert not made.ledger.reservations
 
 
 def test_a_plan_in_the_past_or_beyond_the_timespan_is_refused() -> None:
-    on = cluster()
-    made = engine(on_arrival(commit(*GOOD)), on)
+    cluster = make_cluster()
+    made = engine(on_arrival(commit(*GOOD)), cluster)
     with pytest.raises(PolicyError, match="planned for slot 0, which is over"):
-        made.handle(JobsArrived(2, (job(on, arrival=2),)))
+        made.handle(JobsArrived(2, (make_job(cluster, arrival=2),)))
     with pytest.raises(PolicyError, match="no plan may use slot 1 or later"):
-        engine(on_arrival(commit(*GOOD)), on, until=1).handle(JobsArrived(0, (job(on),)))
+        engine(on_arrival(commit(*GOOD)), cluster, until=1).handle(
+            JobsArrived(0, (make_job(cluster),))
+        )
 
 
 @pytest.mark.parametrize(
@@ -158,15 +160,15 @@ def test_a_plan_in_the_past_or_beyond_the_timespan_is_refused() -> None:
     ],
 )
 def test_decisions_that_make_no_sense(decisions: tuple[Decision, ...], words: str) -> None:
-    on = cluster()
+    cluster = make_cluster()
     with pytest.raises(PolicyError, match=words):
-        engine(on_arrival(*decisions), on).handle(JobsArrived(0, (job(on),)))
+        engine(on_arrival(*decisions), cluster).handle(JobsArrived(0, (make_job(cluster),)))
 
 
 def test_a_job_that_can_never_fit_is_refused_before_the_policy_sees_it() -> None:
-    on = cluster()
+    cluster = make_cluster()
     made = engine(on_arrival())
-    huge = job(on, worker_amounts={"gpu": 5000, "cpu": 1000})
+    huge = make_job(cluster, worker_amounts={"gpu": 5000, "cpu": 1000})
     (decided,) = made.handle(JobsArrived(0, (huge,)))
     assert isinstance(decided, Decided)
     assert isinstance(decided.decision, Reject)
@@ -176,7 +178,7 @@ def test_a_job_that_can_never_fit_is_refused_before_the_policy_sees_it() -> None
 
 
 def test_a_lost_server_displaces_its_jobs_and_the_rest_of_their_plan_is_released() -> None:
-    on = cluster()
+    cluster = make_cluster()
 
     def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
         if isinstance(event, JobsArrived):
@@ -189,20 +191,20 @@ def test_a_lost_server_displaces_its_jobs_and_the_rest_of_their_plan_is_released
             return [commit((1, 2, 4, 0), (1, 4, 0, 1))]
         return []
 
-    made = engine(answer, on)
-    made.handle(JobsArrived(0, (job(on),)))
+    made = engine(answer, cluster)
+    made.handle(JobsArrived(0, (make_job(cluster),)))
     made.handle(SlotBegan(0))
     made.handle(SlotEnded(0, {"job": 4}))
-    made.handle(ServerLost(1, on.names[1]))
+    made.handle(ServerLost(1, cluster.names[1]))
     assert made.handle(SlotBegan(1)) == [Resize(1, "job", Placement((2, 4), (4, 0), (0, 1)))]
     done = made.handle(SlotEnded(1, {"job": 4}))
     assert Completed(1, "job", 10.0) in done
-    made.handle(ServerBack(2, on.names[1]))
-    assert (made.ledger.capacity == on.capacity).all()
+    made.handle(ServerBack(2, cluster.names[1]))
+    assert (made.ledger.capacity == cluster.capacity).all()
 
 
 def test_a_plan_that_falls_short_is_planned_again() -> None:
-    on = cluster()
+    cluster = make_cluster()
 
     def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
         if isinstance(event, JobsDisplaced):
@@ -212,8 +214,8 @@ def test_a_plan_that_falls_short_is_planned_again() -> None:
             return [commit(*((slot, *rest) for slot in (1, 2) for rest in ((0, 4, 0), (3, 0, 1))))]
         return on_arrival(commit(*GOOD))(view, event)
 
-    made = engine(answer, on)
-    made.handle(JobsArrived(0, (job(on),)))
+    made = engine(answer, cluster)
+    made.handle(JobsArrived(0, (make_job(cluster),)))
     seen = []
     for slot, gained in enumerate((3, 1, 3)):
         made.handle(SlotBegan(slot))
@@ -227,9 +229,9 @@ def test_a_plan_that_falls_short_is_planned_again() -> None:
 
 
 def test_a_cancelled_job_stops_and_gives_everything_back() -> None:
-    on = cluster()
-    made = engine(on_arrival(commit(*GOOD)), on)
-    made.handle(JobsArrived(0, (job(on),)))
+    cluster = make_cluster()
+    made = engine(on_arrival(commit(*GOOD)), cluster)
+    made.handle(JobsArrived(0, (make_job(cluster),)))
     made.handle(SlotBegan(0))
     made.handle(SlotEnded(0, {"job": 4}))
     assert made.handle(JobCancelled(1, "job")) == [Stop(1, "job", finished=False)]
@@ -240,7 +242,7 @@ def test_a_cancelled_job_stops_and_gives_everything_back() -> None:
 
 
 def test_a_placement_stands_until_told_otherwise() -> None:
-    on = cluster()
+    cluster = make_cluster()
     here = Placement((0, 3), (2, 0), (0, 1))
 
     def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
@@ -252,8 +254,8 @@ def test_a_placement_stands_until_told_otherwise() -> None:
             return [Place("job", here)]
         return []
 
-    made = Engine(on, Scripted(answer, plans=False, wakes=True), keeps_memory=False)
-    made.handle(JobsArrived(0, (job(on),)))
+    made = Engine(cluster, Scripted(answer, plans=False, wakes=True), keeps_memory=False)
+    made.handle(JobsArrived(0, (make_job(cluster),)))
     seen = []
     for slot in range(4):
         seen.append([type(c).__name__ for c in made.handle(SlotBegan(slot)) if c_is_move(c)])
@@ -267,18 +269,18 @@ def c_is_move(command: object) -> bool:
 
 
 def test_events_out_of_order_are_refused() -> None:
-    on = cluster()
-    made = engine(on_arrival(commit(*GOOD)), on)
+    cluster = make_cluster()
+    made = engine(on_arrival(commit(*GOOD)), cluster)
     made.handle(SlotBegan(3))
     with pytest.raises(EventError, match="comes too late: slot 4 is next"):
-        made.handle(JobsArrived(3, (job(on, arrival=3),)))
+        made.handle(JobsArrived(3, (make_job(cluster, arrival=3),)))
     with pytest.raises(EventError, match="comes too early: slot 3 runs"):
-        made.handle(JobsArrived(5, (job(on, arrival=3),)))
+        made.handle(JobsArrived(5, (make_job(cluster, arrival=3),)))
     with pytest.raises(EventError, match="expected SlotEnded"):
         made.handle(SlotBegan(4))
     made.handle(SlotEnded(3, {}))
     with pytest.raises(ShadowpriceError, match="comes too late"):
-        made.handle(JobsArrived(3, (job(on, arrival=3),)))
+        made.handle(JobsArrived(3, (make_job(cluster, arrival=3),)))
     with pytest.raises(ShadowpriceError, match="expected SlotBegan"):
         made.handle(SlotEnded(4, {}))
     with pytest.raises(ShadowpriceError, match="never arrived"):
@@ -286,40 +288,40 @@ def test_events_out_of_order_are_refused() -> None:
 
 
 def test_slots_with_work_cannot_be_skipped_and_arrivals_are_unique() -> None:
-    on = cluster()
-    made = engine(on_arrival(commit(*GOOD)), on)
-    made.handle(JobsArrived(0, (job(on),)))
+    cluster = make_cluster()
+    made = engine(on_arrival(commit(*GOOD)), cluster)
+    made.handle(JobsArrived(0, (make_job(cluster),)))
     with pytest.raises(ShadowpriceError, match="skipped"):
         made.handle(SlotBegan(1))
     with pytest.raises(ShadowpriceError, match="arrived twice"):
-        made.handle(JobsArrived(0, (job(on),)))
+        made.handle(JobsArrived(0, (make_job(cluster),)))
     made.handle(SlotBegan(0))
     with pytest.raises(ShadowpriceError, match="without running"):
         made.handle(SlotEnded(0, {"other": 1}))
 
 
 def test_the_ledger_rolls_over_its_horizon() -> None:
-    on = cluster(horizon=3)
-    made = engine(on_arrival(Queue("job")), on)
+    cluster = make_cluster(horizon=3)
+    made = engine(on_arrival(Queue("job")), cluster)
     standing = Placement((0, 3), (1, 0), (0, 1))
-    made.handle(JobsArrived(0, (job(on),)))
-    made.ledger.place("job", standing, *pair(on))
+    made.handle(JobsArrived(0, (make_job(cluster),)))
+    made.ledger.place("job", standing, *pair(cluster))
     for slot in range(20):
         made.ledger.advance(slot)
         assert (made.ledger.recompute_usage() == made.ledger.used).all()
         if slot % 4 == 1:
             made.ledger.release("job")
             plan = Schedule.of([(slot + 2, 1, 2, 0), (slot + 2, 3, 0, 1)])
-            made.ledger.reserve("job", plan, *pair(on))
+            made.ledger.reserve("job", plan, *pair(cluster))
         if slot % 4 == 3:
             assert made.ledger.used[0, 1].any()
             assert len(made.ledger.release("job"))
-            made.ledger.place("job", standing, *pair(on))
+            made.ledger.place("job", standing, *pair(cluster))
     with pytest.raises(ShadowpriceError, match="cannot return"):
         made.ledger.advance(3)
     assert made.ledger.release("nobody") is EMPTY_SCHEDULE
 
 
-def pair(on: Cluster) -> tuple[np.ndarray, np.ndarray | None]:
-    made = job(on)
+def pair(cluster: Cluster) -> tuple[np.ndarray, np.ndarray | None]:
+    made = make_job(cluster)
     return made.worker, made.ps

@@ -74,8 +74,8 @@ class Fixed:
                     yield Commit(name, Schedule.of(plan), 1.0, 1.0, 0.0, copies)
 
 
-def two_groups(on: Cluster, deadline: float = 6.0) -> Job:
-    return build_bag(on, pareto(2, 2.0, 0.5), exponential(3, 1.0), deadline=deadline)
+def two_groups(cluster: Cluster, deadline: float = 6.0) -> Job:
+    return build_bag(cluster, pareto(2, 2.0, 0.5), exponential(3, 1.0), deadline=deadline)
 
 
 def run(policy: Fixed, *done: tuple[int, ...]) -> tuple[Engine, list[DriverEvent]]:
@@ -114,7 +114,7 @@ def test_a_plan_that_breaks_a_rule_is_refused(
 def test_a_training_job_has_no_copies() -> None:
     on = place_cluster()
     engine = Engine(on, Fixed())
-    from tests.support.workloads import job
+    from tests.support.workloads import make_job
 
     trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
     with pytest.raises(PolicyError, match="isn't a bag of tasks"):
@@ -268,10 +268,10 @@ def test_copies_that_are_placed_against_a_rule_are_refused(
 
 
 def test_a_training_job_is_not_placed_with_copies() -> None:
-    from tests.support.workloads import job
+    from tests.support.workloads import make_job
 
     on = place_cluster()
-    trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
+    trainer = make_job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
     engine = Engine(on, Placer([Place(trainer.name, Placement.of([(0, 1, 0)]), COPIES)]))
     engine.handle(JobsArrived(0, (trainer,)))
     with pytest.raises(PolicyError, match="isn't a bag of tasks"):

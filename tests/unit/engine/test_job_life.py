@@ -10,7 +10,7 @@ from shadowprice.core.events import DriverEvent, JobsArrived, SlotBegan
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import HANDLERS
 from shadowprice.engine.job_record import TRANSITIONS, JobRecord
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 from tests.unit.engine.test_engine import GOOD, commit, engine, on_arrival
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
@@ -34,7 +34,7 @@ def test_the_page_has_the_table_of_transitions() -> None:
 
 
 def test_a_transition_outside_the_table_is_refused() -> None:
-    record = JobRecord(job(cluster()), 1, Status.QUEUED)
+    record = JobRecord(make_job(make_cluster()), 1, Status.QUEUED)
     record.check_transition(Status.ADMITTED)
     with pytest.raises(PolicyError, match="cannot become arrived, only admitted, refused"):
         record.check_transition(Status.ARRIVED)
@@ -44,9 +44,9 @@ def test_a_transition_outside_the_table_is_refused() -> None:
 
 
 def test_a_state_that_contradicts_itself_fails_the_next_event() -> None:
-    on = cluster()
-    made = engine(on_arrival(commit(*GOOD)), on)
-    made.handle(JobsArrived(0, (job(on),)))
+    cluster = make_cluster()
+    made = engine(on_arrival(commit(*GOOD)), cluster)
+    made.handle(JobsArrived(0, (make_job(cluster),)))
     made.jobs["job"].status = Status.QUEUED
     with pytest.raises(AssertionError, match="queued"):
         made.handle(SlotBegan(0))

@@ -62,9 +62,9 @@ def policy(seed: int, kind: str) -> Policy:
 
 def journal_of(path: Path, seed: int, kind: str = "planner") -> Engine:
     """Write the journal of a run; return the engine as it ended."""
-    on, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = world(seed)
     simulation = Simulation(
-        on,
+        cluster,
         jobs,
         policy(seed, kind),
         until=40,
@@ -96,7 +96,7 @@ def test_every_prefix_is_the_state_of_its_time(
 ) -> None:
     """Digests are taken as the run goes on, and each prefix of the journal leads to its own."""
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
-    on, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = world(seed)
     digests: list[str] = []
 
     class Digests(JournalObserver):
@@ -106,7 +106,7 @@ def test_every_prefix_is_the_state_of_its_time(
             digests.append(self._engine.state_digest())
 
     with Digests(path, kind) as writer:
-        Simulation(on, jobs, policy(seed, kind), until=40, incidents=incidents).run([writer])
+        Simulation(cluster, jobs, policy(seed, kind), until=40, incidents=incidents).run([writer])
     assert len(set(digests)) == len(digests)
     engine = JournalReader(path).header.engine()
     seen = []
@@ -275,9 +275,9 @@ def test_the_command_shows_and_checks(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "SlotEnded" in shown
     assert "digests agree" in shown
     assert main(["journal", str(path), "-o", "json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["events"] == engine.sequence
-    assert told["state_digest"] == engine.state_digest()
+    captured = json.loads(capsys.readouterr().out)
+    assert captured["events"] == engine.sequence
+    assert captured["state_digest"] == engine.state_digest()
     with path.open("ab") as file:
         file.write(b'{"n":')
     assert main(["journal", str(path), "--no-check"]) == 0

@@ -39,14 +39,14 @@ from shadowprice.engine import Engine
 from shadowprice.engine.engine import StagedEvent
 from shadowprice.policies.registry import make_policy
 from tests.support.policies import EarliestPlanner
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
-ON = cluster(3, 0)
+ON = make_cluster(3, 0)
 
 
 def alone(name: str, **changes: Any) -> Any:
     """Return an all-reduce job of eight worker-slots, up to four workers wide."""
-    return job(ON, name, **({"ps_amounts": None} | changes))
+    return make_job(ON, name, **({"ps_amounts": None} | changes))
 
 
 class Resuming(EarliestPlanner):
@@ -252,7 +252,7 @@ def test_a_revised_job_keeps_its_share_of_the_work() -> None:
 
 
 def test_orders_wait_for_the_end_of_what_holds_their_servers() -> None:
-    made = Engine(cluster(1, 0, horizon=6), Resuming(), acknowledges=True)
+    made = Engine(make_cluster(1, 0, horizon=6), Resuming(), acknowledges=True)
     made.handle(JobsArrived(0, (alone("one"), alone("two"))))
     (start,) = made.handle(SlotBegan(0))
     assert isinstance(start, Start)

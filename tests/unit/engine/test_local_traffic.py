@@ -15,7 +15,7 @@ from shadowprice.core.policy import Capabilities, Status, View
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine import Engine
-from tests.support.workloads import GBPS, cluster, job
+from tests.support.workloads import GBPS, make_cluster, make_job
 
 PLACES = ((0, 3, 1), (1, 1, 0))
 """(server, workers, parameter servers): one worker stands elsewhere."""
@@ -49,14 +49,14 @@ class Fixed:
 
 def served() -> Job:
     """Four workers that (6) gives two parameter servers of twice a worker's bandwidth."""
-    on = cluster(0, 0, 3)
-    made = job(on, ps_amounts={"cpu": 1000, "bandwidth": 2 * GBPS}, worker_range=(4, 4))
+    cluster = make_cluster(0, 0, 3)
+    made = make_job(cluster, ps_amounts={"cpu": 1000, "bandwidth": 2 * GBPS}, worker_range=(4, 4))
     assert made.ps_counts.tolist() == [2]
     return made
 
 
 def status(entries: tuple[tuple[int, int, int], ...], *, local_free: bool, ahead: bool) -> Status:
-    engine = Engine(cluster(0, 0, 3), Fixed(entries, local_free=local_free, ahead=ahead))
+    engine = Engine(make_cluster(0, 0, 3), Fixed(entries, local_free=local_free, ahead=ahead))
     engine.handle(JobsArrived(0, (served(),)))
     return engine.jobs["job"].status
 
@@ -85,10 +85,12 @@ def test_a_job_with_parameter_servers_has_at_least_one() -> None:
 
 
 def test_one_parameter_server_is_enough_to_fit() -> None:
-    on = cluster(1, 1, gpus=8)
-    wide = job(on, ps_amounts={"cpu": 16_000, "bandwidth": 2 * GBPS}, worker_range=(4, 4), chunks=4)
+    cluster = make_cluster(1, 1, gpus=8)
+    wide = make_job(
+        cluster, ps_amounts={"cpu": 16_000, "bandwidth": 2 * GBPS}, worker_range=(4, 4), chunks=4
+    )
     for local_free, expected in ((False, Status.REFUSED), (True, Status.ADMITTED)):
-        engine = Engine(on, Fixed(((0, 4, 0), (1, 0, 2)), local_free=local_free, ahead=False))
+        engine = Engine(cluster, Fixed(((0, 4, 0), (1, 0, 2)), local_free=local_free, ahead=False))
         if expected is Status.REFUSED:
             engine.handle(JobsArrived(0, (wide,)))
             assert engine.jobs["job"].status is expected
@@ -109,9 +111,9 @@ SPEC = {
 
 
 def test_unlimited_internal_bandwidth_makes_communication_free() -> None:
-    on = cluster(0, 0, 2)
-    assert on.slot_seconds == Fraction(600)
-    made = JobSpec.model_validate(SPEC | {"internal_bandwidth": "unlimited"}).resolve(on)
+    cluster = make_cluster(0, 0, 2)
+    assert cluster.slot_seconds == Fraction(600)
+    made = JobSpec.model_validate(SPEC | {"internal_bandwidth": "unlimited"}).resolve(cluster)
     assert made.internal_bandwidth == UNLIMITED
     # 2 * 225 GB over 1 Gbit/s are an hour; a mini-batch alone is a slot of ten minutes.
     assert made.internal_gains.tolist() == [1_000_000, 2_000_000]
@@ -121,5 +123,5 @@ def test_unlimited_internal_bandwidth_makes_communication_free() -> None:
 
 
 def test_without_it_colocation_is_as_fast_as_anything() -> None:
-    made = JobSpec.model_validate(SPEC).resolve(cluster(0, 0, 2))
+    made = JobSpec.model_validate(SPEC).resolve(make_cluster(0, 0, 2))
     assert not made.two_rates

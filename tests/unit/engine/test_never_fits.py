@@ -13,7 +13,7 @@ from shadowprice.core.devices import whole_parts
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.engine.validation import never_fits
 from tests.support.examples import example_count
-from tests.support.workloads import job
+from tests.support.workloads import make_job
 
 KINDS = {"gpu": Dimension.COUNT, "cpu": Dimension.COUNT}
 AMOUNTS = st.fixed_dictionaries({kind: st.integers(0, 6) for kind in KINDS})
@@ -45,11 +45,13 @@ def test_servers_filled_by_hand_agree(
     cluster = build_cluster(
         slot_seconds=Fraction(600),
         horizon=4,
-        servers=[(f"s{at}", *server) for at, server in enumerate(servers)],
+        servers=[(f"s{index}", *server) for index, server in enumerate(servers)],
         dimensions=KINDS,
     )
-    one = job(cluster, worker_amounts=worker, ps_amounts=ps, chunks=6, worker_range=(fewest, 6))
-    needed = {Role.WORKER: (worker, fewest), Role.PS: (ps, int(one.ps_counts[0]))}
+    single_job = make_job(
+        cluster, worker_amounts=worker, ps_amounts=ps, chunks=6, worker_range=(fewest, 6)
+    )
+    needed = {Role.WORKER: (worker, fewest), Role.PS: (ps, int(single_job.ps_counts[0]))}
     short = [
         f"room for {count} {name}"
         for (role, (demand, count)), name in zip(
@@ -57,7 +59,7 @@ def test_servers_filled_by_hand_agree(
         )
         if room(servers, role, demand) < count
     ]
-    refusal = never_fits(one, cluster)
+    refusal = never_fits(single_job, cluster)
     assert (refusal is not None) == bool(short)
     if refusal is not None:
         assert refusal.reason is RefusalReason.NEVER_FITS

@@ -30,7 +30,7 @@ from shadowprice.engine.records import (
     event_record,
 )
 from shadowprice.simulator.driver import Simulation
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 
 class Scripted:
@@ -55,12 +55,12 @@ class Scripted:
             yield Commit(name, self.plans.pop(0), 1.0, 1.0, 0.0)
 
 
-ON = cluster(2, 0)
+ON = make_cluster(2, 0)
 
 
 def hour_job(restart: int) -> Job:
     """Return a job of six slots on one worker, that loses so many seconds when it moves."""
-    return job(
+    return make_job(
         ON,
         epochs=1,
         chunks=2,
@@ -127,9 +127,9 @@ def test_a_first_start_costs_nothing_unless_the_cluster_says_so() -> None:
     Engine(STARTING, Scripted(STAYING)).handle(JobsArrived(0, (hour_job(0),)))
 
 
-@pytest.mark.parametrize(("on", "lost"), [(ON, 60), (STARTING, 120)])
-def test_the_simulator_yields_what_is_left_of_a_first_start(on: Cluster, lost: int) -> None:
-    engine = Simulation(on, [hour_job(60)], Scripted(LONGER)).run()
+@pytest.mark.parametrize(("cluster", "lost"), [(ON, 60), (STARTING, 120)])
+def test_the_simulator_yields_what_is_left_of_a_first_start(cluster: Cluster, lost: int) -> None:
+    engine = Simulation(cluster, [hour_job(60)], Scripted(LONGER)).run()
     assert engine.jobs["job"].progress == (7 * 600 - lost) * 10**6
 
 
@@ -154,7 +154,7 @@ def test_what_a_restart_costs_may_change_while_jobs_run() -> None:
         assert (engine.cluster.restart_seconds, engine.cluster.restart_first) == (seconds, first)
     assert engine.open_jobs["job"].job.restart == 0  # those that are there keep theirs
     for wrong in (Fraction(-1), ON.slot_seconds + 1):
-        with pytest.raises(EventError, match="longer than a slot"):
+        with pytest.raises(EventError, match="length of a slot"):
             engine.handle(CapacityChanged(0, restart_seconds=wrong))
 
 

@@ -39,9 +39,9 @@ def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
     async def play() -> None:
         nonlocal broken
         background = BackgroundTasks(log, counted.append)
-        task = background.again("patrol", step, "looking")
+        task = background.spawn_repeating("resync", step, "polling")
         await wait_until_async(lambda: made > 5)
-        assert background.health_error == "looking failed: KeyError: 'a bug'"
+        assert background.health_error == "polling failed: KeyError: 'a bug'"
         assert not task.done()
         broken = False
         await wait_until_async(lambda: background.health_error is None)
@@ -49,9 +49,11 @@ def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
         assert task.cancelled()
 
     asyncio.run(play())
-    assert set(counted) == {"patrol"}
+    assert set(counted) == {"resync"}
     assert len(counted) >= 5
-    [said] = [one for one in caplog.records if one.levelno == logging.ERROR]  # once, not each time
+    [said] = [
+        record for record in caplog.records if record.levelno == logging.ERROR
+    ]  # once, not each time
     assert said.exc_info is not None
     assert isinstance(said.exc_info[1], KeyError)
 
@@ -68,7 +70,7 @@ def test_a_step_that_lasts_goes_well(caplog: pytest.LogCaptureFixture) -> None:
 
     async def play() -> None:
         background = BackgroundTasks(log)
-        background.again("watch", step, "following")
+        background.spawn_repeating("watch", step, "following")
         await wait_until_async(lambda: made == 2)
         assert background.health_error is not None
         await wait_until_async(lambda: background.health_error is None)
@@ -92,7 +94,7 @@ def test_what_a_step_waits_for_may_be_ended_and_it_goes_on() -> None:
 
     async def play() -> None:
         background = BackgroundTasks(log)
-        await background.again("drive", step, "driving")
+        await background.spawn_repeating("drive", step, "driving")
         assert background.health_error is None
 
     asyncio.run(play())
@@ -113,7 +115,7 @@ def test_the_death_of_one_that_is_not_made_again_is_told_from_then_on(
         assert background.health_error == "marking the pod ended: KeyError: 'a bug'"
 
     asyncio.run(play())
-    assert [one.getMessage() for one in caplog.records] == [
+    assert [record.getMessage() for record in caplog.records] == [
         "sweeping ended: KeyError: 'a bug'",
         "marking the pod ended: KeyError: 'a bug'",
     ]

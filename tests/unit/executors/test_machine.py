@@ -58,15 +58,15 @@ def test_servers_without_bound_take_neither_memory_nor_time() -> None:
     machine = MachineAllocator([0], None)
     began = time.process_time()
     tracemalloc.start()
-    machine.set_servers(servers(huge=2**31, **{f"small-{at}": 8 for at in range(5_000)}))
+    machine.set_servers(servers(huge=2**31, **{f"small-{index}": 8 for index in range(5_000)}))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 50 << 20
     assert time.process_time() - began < 5
-    found = dealt(machine)
-    assert len(found["huge"]) == MAX_FAKE_DEVICES
+    result = dealt(machine)
+    assert len(result["huge"]) == MAX_FAKE_DEVICES
     assert (
-        len({name for devices in found.values() for name in devices}) == MAX_FAKE_DEVICES + 40_000
+        len({name for devices in result.values() for name in devices}) == MAX_FAKE_DEVICES + 40_000
     )
 
 

@@ -40,22 +40,22 @@ def test_kubernetes_nodes_of_one_kind_are_one_kind_of_server() -> None:
         }
         view = node_view(item)
         assert view.has["memory"] == memory  # what is asked of a node is held against all of it
-        found = to_server_info(view, {"memory": 441 << 20}, gpu="nvidia.com/gpu", tolerations=[])
-        return found.capacity["memory"]
+        result = to_server_info(view, {"memory": 441 << 20}, gpu="nvidia.com/gpu", tolerations=[])
+        return result.capacity["memory"]
 
-    found = memories(500)
-    assert len(set(found)) > 400
-    assert len({server(memory) for memory in found}) <= 2
+    result = memories(500)
+    assert len(set(result)) > 400
+    assert len({server(memory) for memory in result}) <= 2
 
 
 def test_ray_nodes_of_one_kind_are_one_kind_of_server() -> None:
     records = [
         {
-            "NodeID": str(at), "NodeName": str(at), "NodeManagerAddress": "127.0.0.1",
+            "NodeID": str(index), "NodeName": str(index), "NodeManagerAddress": "127.0.0.1",
             "Alive": True, "Resources": {"CPU": 64.0, "memory": float(memory)},
         }
-        for at, memory in enumerate(memories(500))
+        for index, memory in enumerate(memories(500))
     ]  # fmt: skip
-    found = list_nodes(records, {}).values()
-    assert len(found) == 500
-    assert len({node.server.capacity["memory"] for node in found}) <= 2
+    result = list_nodes(records, {}).values()
+    assert len(result) == 500
+    assert len({node.server.capacity["memory"] for node in result}) <= 2

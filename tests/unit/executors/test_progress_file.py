@@ -22,9 +22,9 @@ def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert looks == [None] * 3
     assert entry.pop_reports() == []
-    found = entry.poll_progress()
-    assert found is not None
-    assert found.progress == 7_000_000
+    result = entry.poll_progress()
+    assert result is not None
+    assert result.progress == 7_000_000
 
 
 def test_a_job_is_told_of_a_link_in_the_place_of_its_file(tmp_path: Path) -> None:

@@ -111,8 +111,8 @@ def record(name: str, number: str, **resources: float) -> dict[str, Any]:
 
 
 def test_nodes_become_servers() -> None:
-    found = list_nodes([record("a", "1", CPU=2.5, GPU=4, memory=1e9, disk=2)], {})
-    server = found["a"].server
+    result = list_nodes([record("a", "1", CPU=2.5, GPU=4, memory=1e9, disk=2)], {})
+    server = result["a"].server
     assert server.capacity == {
         "cpu": 2500,
         "gpu": 4000,

@@ -41,8 +41,8 @@ def test_workers_that_are_tolerated_end_nothing_while_another_lives(
 ) -> None:
     assert has_outcome(exits, 2, tolerant=True) is over
     if over:
-        found = judged(exits)
-        assert (found.ending, found.process) == (ending, process)
+        result = judged(exits)
+        assert (result.ending, result.process) == (ending, process)
 
 
 def test_the_reason_names_workers_that_died_on_the_way() -> None:
@@ -53,8 +53,8 @@ def test_the_reason_of_what_is_done_names_what_was_left_running() -> None:
     notes = {W0: "it left much", W1: "it used more memory", PS: "it is none of a job's workers"}
     more = {"stopped": False, "from_outside": False, "killed": frozenset(), "notes": notes}
     exits = [(W1, 9), (W0, 0), (PS, 0)]
-    found = compute_outcome(exits, 2, tolerant=True, **more)  # type: ignore[arg-type]  # by name
-    assert found.reason == (
+    result = compute_outcome(exits, 2, tolerant=True, **more)  # type: ignore[arg-type]  # by name
+    assert result.reason == (
         "the remaining workers exited 0; earlier worker-1 exited 9; worker-0: it left much"
     )
 
@@ -77,8 +77,8 @@ def test_without_tolerance_the_first_that_exits_otherwise_decides(
         well = [name for name in (W0, W1) if seen.get(name) == 0]
         bad = [name for name, code in exits[:count] if code]
         assert has_outcome(exits[:count], 2, tolerant=False) is (len(well) == 2 or bool(bad))
-    found = judged(exits, tolerant=False)
+    result = judged(exits, tolerant=False)
     if len(well) == 2:
-        assert (found.ending, found.process) == ("done", W0)
+        assert (result.ending, result.process) == ("done", W0)
     else:
-        assert (found.ending, found.process) == ("failed", bad[0])
+        assert (result.ending, result.process) == ("failed", bad[0])

@@ -183,7 +183,7 @@ def test_commands_are_fenced() -> None:
         assert await executor.start(_spec(generation=3)) is Receipt.STALE
 
     world = _play({"a": _job(), "b": _job()}, script)
-    assert [one.key for one in world.executor.generations] == [("a", 3)]
+    assert [generation.key for generation in world.executor.generations] == [("a", 3)]
     [(_, refused)] = world.told(StartRefused)
     assert refused.job == "b"
 

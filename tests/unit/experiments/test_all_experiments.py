@@ -95,12 +95,12 @@ def test_one_that_fails_keeps_no_other_from_being_made_and_is_told(
     out = tmp_path / "figures"
     words = ["experiment", "all", "--out", str(out)]
     assert main(words) == 1
-    told = capsys.readouterr().out
-    rows = {row[0]: row[1] for line in told.splitlines() if len(row := _cells(line)) > 1}
+    captured = capsys.readouterr().out
+    rows = {row[0]: row[1] for line in captured.splitlines() if len(row := _cells(line)) > 1}
     assert [rows[name] for name in ("a", "b", "c", "d", "all")] == [
         "failed", "ran", "skipped", "skipped", "1/4"
     ]  # fmt: skip
-    lines = told.splitlines()
+    lines = captured.splitlines()
     assert any(line.startswith("a failed after") and line.endswith(says) for line in lines)
     assert any(
         line.startswith("c skipped after") and "shadowprice[train]" in line for line in lines

@@ -41,9 +41,9 @@ def test_copies_pay_for_themselves_below_order_two(tmp_path: Path) -> None:
 
 
 def test_relaxed_constraint_misses_more_than_it_may(tmp_path: Path) -> None:
-    found = tables("cloning-relaxed", tmp_path)
-    assert (found["continuous"]["excess"] > 0).all()
-    whole = found["whole"]
+    result = tables("cloning-relaxed", tmp_path)
+    assert (result["continuous"]["excess"] > 0).all()
+    whole = result["whole"]
     assert 0 < whole["misses_too_often"].sum() < len(whole) / 4
     assert (whole["saved"] >= -1e-9).all()
     assert (whole.filter(~pl.col("misses_too_often"))["excess"] <= 1e-9).all()

@@ -43,9 +43,9 @@ def _train(folder: Path, workers: int, steps: int) -> tuple[int, np.ndarray]:
         }  # fmt: skip
         processes.append(subprocess.Popen(words, env=os.environ | measure._path() | told))
     assert [process.wait(WAIT_LIMIT_SECONDS) for process in processes] == [0] * workers
-    found = jobs.load(folder)
-    assert found is not None
-    return found.step, np.frombuffer(found.data)
+    result = jobs.load(folder)
+    assert result is not None
+    return result.step, np.frombuffer(result.data)
 
 
 def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> None:
@@ -59,11 +59,13 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
 
 
 def _simulate(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
-    asked = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
-    lived = {job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in asked}
-    run = measure._simulate(who, SLOT, asked, lived)
-    keys = [live_key(job, lived[job["name"]]) for _, job in asked]
-    return run, {key: {**job, "name": key} for key, (_, job) in zip(keys, asked, strict=True)}
+    requests = [(one.after, measure._record(one, SPEEDS, 0, 2.0)) for one in measure.WORKLOAD]
+    lived = {
+        job["name"]: LiveJobResult({"name": job["name"]}, after, ()) for after, job in requests
+    }
+    run = measure._simulate(who, SLOT, requests, lived)
+    keys = [live_key(job, lived[job["name"]]) for _, job in requests]
+    return run, {key: {**job, "name": key} for key, (_, job) in zip(keys, requests, strict=True)}
 
 
 @pytest.mark.parametrize(
@@ -90,12 +92,12 @@ def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
 def test_a_service_does_with_the_same_facts_what_the_simulator_does(
     who: PolicyChoice, tmp_path: Path
 ) -> None:
-    asked = [
-        (one.after + 0.1 * at, measure._record(one, SPEEDS, 0, 1.5))
-        for at, one in enumerate(measure.WORKLOAD, start=1)
+    requests = [
+        (one.after + 0.1 * index, measure._record(one, SPEEDS, 0, 1.5))
+        for index, one in enumerate(measure.WORKLOAD, start=1)
     ]
-    ended, submitted = run_declared(tmp_path / "data", measure.cluster(SLOT), asked, who)
-    run = measure._simulate(who, SLOT, asked, submitted)
+    ended, submitted = run_declared(tmp_path / "data", measure.cluster(SLOT), requests, who)
+    run = measure._simulate(who, SLOT, requests, submitted)
     completions = {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
     assert ended == {name_of_key(key): slot for key, slot in completions.items()}
 
@@ -121,8 +123,8 @@ def test_a_first_start_takes_what_its_steps_do_not() -> None:
 
 
 def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:
-    asked = [(one, one.stretched(3)) for one in measure.WORKLOAD]
-    for short, long in asked:
+    requests = [(one, one.stretched(3)) for one in measure.WORKLOAD]
+    for short, long in requests:
         on = {at: ClusterSpec.model_validate(measure.cluster(at)).resolve() for at in (5.0, 15.0)}
         told = {
             seconds: JobSpec.model_validate(
@@ -147,7 +149,10 @@ def test_real_jobs_are_set_beside_the_simulator(
         for name, tenant, after in (("one", "vision", 0.0), ("two", "language", 4.0))
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
-    who = (PolicyChoice("fifo"), next(one for one in measure.POLICIES if one.name == "rolling"))
+    who = (
+        PolicyChoice("fifo"),
+        next(policy for policy in measure.POLICIES if policy.name == "rolling"),
+    )
     monkeypatch.setattr(measure, "POLICIES", who)
     monkeypatch.setattr(measure, "WIDTHS", (1, 2, 4))
     ran: list[str] = []

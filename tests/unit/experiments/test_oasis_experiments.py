@@ -45,17 +45,19 @@ def drawn(name: str, tables: Tables) -> int:
 
 
 def test_every_figure_is_declared_with_what_the_paper_reports() -> None:
-    declared = [one for name, one in experiments().items() if name.startswith("oasis-")]
-    figures = [f"oasis-fig{at}" for at in range(3, 9)]
+    declared = [
+        experiment for name, experiment in experiments().items() if name.startswith("oasis-")
+    ]
+    figures = [f"oasis-fig{index}" for index in range(3, 9)]
     assert [one.name for one in declared] == [*figures, "oasis-slots"]
     assert all(one.reported.endswith(".") and "INFOCOM" in one.source for one in declared)
 
 
 def test_schemes_are_the_five_of_the_paper_with_three_lower_prices() -> None:
-    assert [one.key for one in setting.POLICY_VARIANTS] == [
+    assert [variant.key for variant in setting.POLICY_VARIANTS] == [
         "oasis", "oasis-guaranteed", "oasis-theory", "fifo", "drf", "rrh", "dorm",
     ]  # fmt: skip
-    assert [one.choice.settings for one in setting.POLICY_VARIANTS[:3]] == [
+    assert [variant.choice.settings for variant in setting.POLICY_VARIANTS[:3]] == [
         {"preset": "paper", "lower": "clearing"},
         {"preset": "paper", "lower": "guaranteed"},
         {"preset": "paper"},
@@ -143,7 +145,7 @@ def test_lateness_counts_the_jobs_that_completed() -> None:
 def test_the_optimum_bounds_what_oasis_earns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ratio, "SERVERS", (2,))
     monkeypatch.setattr(ratio, "JOBS", 3)
-    monkeypatch.setattr(ratio, "LONGEST", 2)
+    monkeypatch.setattr(ratio, "MAX_SLOTS", 2)
     tables = ratio.measure(QUICK)
     for row in tables["ratio"].iter_rows(named=True):
         assert row["best_known"] <= row["bound"] * (1 + 1e-6)
@@ -187,18 +189,18 @@ def test_the_testbed_is_what_its_files_say(tmp_path: Path) -> None:
     assert (written.capacity == on.capacity).all()
     assert written.slot_seconds == on.slot_seconds
     read = read_jobs(tmp_path / "jobs.jsonl", written)
-    assert [one.record() for one in read] == [one.record() for one in jobs]
+    assert [one.record() for one in read] == [job.record() for job in jobs]
 
 
 def test_only_the_driver_of_the_testbed_differs() -> None:
-    asked = []
+    requests = []
 
     def drive(scheme: Any, on: Any, jobs: Any, slots: int, seed: int) -> Any:
-        asked.append((scheme.key, on.servers, len(jobs), slots, seed))
+        requests.append((scheme.key, on.servers, len(jobs), slots, seed))
         return [setting.JobResult(job, job.arrival) for job in jobs]
 
     tables = testbed.measure(QUICK, drive)
-    assert asked == [(one.key, 9, 12, 10, seed) for seed in range(3) for one in FEW]
+    assert requests == [(one.key, 9, 12, 10, seed) for seed in range(3) for one in FEW]
     assert tables["jobs"]["completion"].is_not_null().all()
     simulated = testbed.measure(QUICK)
     assert (simulated["summary"]["completed"] > 0).all()
@@ -236,10 +238,10 @@ def test_jobs_of_the_testbed_take_forty_minutes_to_two_hours_on_a_worker() -> No
     for seed in sample(range(20)):
         _, jobs = testbed.declared(seed)
         assert len(jobs) == 12
-        assert sorted({one.labels["family"] for one in jobs}) == sorted(FAMILIES)
-        assert max(one.arrival for one in jobs) <= 8
-        for one in jobs:
-            minutes = one.epochs * one.chunks * one.minibatches * one.step_seconds / 60
+        assert sorted({job.labels["family"] for job in jobs}) == sorted(FAMILIES)
+        assert max(job.arrival for job in jobs) <= 8
+        for job in jobs:
+            minutes = job.epochs * job.chunks * job.minibatches * job.step_seconds / 60
             assert 40 - 1e-6 <= minutes <= 120 + 1e-6
-            assert 4 <= one.epochs <= 30
-            assert one.ps_bandwidth >= one.worker_bandwidth
+            assert 4 <= job.epochs <= 30
+            assert job.ps_bandwidth >= job.worker_bandwidth

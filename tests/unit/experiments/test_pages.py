@@ -1,7 +1,7 @@
-"""Every experiment has a page, and every page what a reader looks for first.
+"""Every experiment has a page, and every page begins with a summary of its results.
 
-A page begins with a table: for each figure what the paper has, what was measured here, whether it
-came out, and why or why not; and it shows the command, quick and full.
+The summary is a table: for each figure the paper's result, the measured result, whether it was
+reproduced, and the reason. The page also shows the command, quick and full.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FOLDER: Final = Path(__file__).parents[3] / "docs" / "experiments"
 PAGES: Final = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "index")
 
 VERDICTS: Final = {"reproduced", "reached", "mostly", "order only", "not", "better"}
-"""What may be said of a figure; the index explains the words."""
+"""Verdicts of a figure, which the index explains."""
 
-HEADS: Final = ({"the paper", "the thesis", "the aim"}, {"measured"}, {"came out?"})
+HEADS: Final = ({"the paper", "the thesis", "goal"}, {"measured"}, {"reproduced?"})
 
 
 def page_of(name: str) -> str:
@@ -63,11 +63,11 @@ def test_every_experiment_has_a_page_and_every_page_experiments() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_begins_with_what_came_out(page: str) -> None:
+def test_a_page_begins_with_a_summary_of_results(page: str) -> None:
     head, rows = status(page)
     assert len(head) == 5
     assert all(title in known for title, known in zip(head[1:], HEADS, strict=False))
-    assert head[4] == "why, or why not"
+    assert head[4] == "reason"
     named = []
     for row in rows:
         assert len(row) == 5, row

@@ -10,7 +10,7 @@ import pytest
 from shadowprice.core.schedule import Placement
 from shadowprice.experiments.framework import ExperimentSettings, experiments
 from shadowprice.experiments.rolling import gap, parts, setting, traces
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 QUICK = ExperimentSettings(quick=True)
 
@@ -48,14 +48,14 @@ def test_parts_and_restarts_are_runs_of_rolling() -> None:
 
 
 def test_misstated_work_is_within_the_factor_and_each_jobs_own() -> None:
-    on = cluster(1, 0)
+    cluster = make_cluster(1, 0)
     slow = setting.MisstatedWork(2.0, seed=1)
     here = Placement((0,), (4,), (0,))
     gains = []
-    for at in range(40):
-        one = job(on, f"job-{at}", ps_amounts=None, minibatches=1000)
-        gains.append(slow.progress(one, here, 0) / one.gain(4, colocated=True))
-        assert slow.progress(one, here, 7) == slow.progress(one, here, 0)
+    for index in range(40):
+        single_job = make_job(cluster, f"job-{index}", ps_amounts=None, minibatches=1000)
+        gains.append(slow.progress(single_job, here, 0) / single_job.gain(4, colocated=True))
+        assert slow.progress(single_job, here, 7) == slow.progress(single_job, here, 0)
     assert 0.45 <= min(gains) < 0.7
     assert 1.5 < max(gains) <= 2.0
     table = parts.measure_misstated(QUICK)["misstated"]

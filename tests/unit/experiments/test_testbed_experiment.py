@@ -36,7 +36,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 def _resolved(files: InputFiles) -> tuple[Any, list[Any]]:
     on = ClusterSpec.model_validate(files.cluster).resolve("testbed")
-    return on, [JobSpec.model_validate(one).resolve(on) for one in files.jobs]
+    return on, [JobSpec.model_validate(job).resolve(on) for job in files.jobs]
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -63,17 +63,17 @@ def test_a_service_does_with_the_same_facts_what_the_simulator_does(
     who: PolicyChoice, tmp_path: Path
 ) -> None:
     files = measure._files(measure.FULL, 0, 3.0)
-    asked = [
+    requests = [
         (
             (2 + files.arrival(str(job["name"]))) * files.seconds
             - measure.SUBMIT_LEAD_SECONDS
-            + 0.02 * at,
+            + 0.02 * index,
             job,
         )
-        for at, job in enumerate(files.jobs)
+        for index, job in enumerate(files.jobs)
     ]
-    asked.sort(key=lambda one: one[0])
-    ended, submitted = ideal_service.run_declared(tmp_path / "data", files.cluster, asked, who)
+    requests.sort(key=lambda one: one[0])
+    ended, submitted = ideal_service.run_declared(tmp_path / "data", files.cluster, requests, who)
     run = measure.simulated(files, who, submitted)
     assert ended == {row["job"]: row["completion"] for row in run.jobs.iter_rows(named=True)}
 
@@ -101,12 +101,12 @@ def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
     for row in finished.iter_rows(named=True):
         job = jobs[row["job"]]
         work = job["epochs"] * job["chunks"] * job["minibatches"]
-        found = predicted_progress(
+        result = predicted_progress(
             run, files.cluster, job, files.speeds(job), row["completion"] + 1, files.seconds
         )
         # A worker's slot is a whole number of mini-batches, so the simulator counts a little less.
-        assert found[row["completion"]] >= work * (1 - 1e-9)
-        assert found[row["completion"] - 1] < work * 1.03
+        assert result[row["completion"]] >= work * (1 - 1e-9)
+        assert result[row["completion"] - 1] < work * 1.03
 
 
 def test_promises_are_kept_where_starts_are_counted() -> None:
@@ -185,13 +185,13 @@ def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
     names = [str(job["name"]) for job in files.jobs]
     base = 5
     lived = {}
-    for at, (name, job) in enumerate(zip(names, files.jobs, strict=True)):
+    for index, (name, job) in enumerate(zip(names, files.jobs, strict=True)):
         submitted = 10.0 * (base + files.arrival(name)) - 3.0
         work = job["epochs"] * job["chunks"] * job["minibatches"]
         finished = {"state": "finished", "completion_slot": base + 3, "utility": 4.5}
         late = {"state": "running", "completion_slot": base + 9, "utility": None}
         record = {
-            **(late if at else finished),
+            **(late if index else finished),
             "name": f"{name}-ab",
             "generation": 2,
             "failures": 0,
@@ -253,17 +253,17 @@ def test_families_have_the_layers_of_their_papers() -> None:
     }  # fmt: skip
     for family, made in train.FAMILIES.items():
         model = made()
-        found = [
+        results = [
             name
             for name, one in model.named_modules()
             if isinstance(one, (torch.nn.Conv2d, torch.nn.Linear)) and ".past." not in name
         ]
         if family in layers:
-            assert len(found) == layers[family]
+            assert len(results) == layers[family]
         data = train.images(train.MINIBATCH, 0)
         batch = {name: torch.from_numpy(one) for name, one in data.items()}
         train.loss(model, batch).backward()
-        assert all(one.grad is not None for one in model.parameters())
+        assert all(parameter.grad is not None for parameter in model.parameters())
 
 
 @pytest.mark.train
@@ -312,7 +312,9 @@ def test_real_jobs_are_set_beside_the_simulator(
 def test_live_in_virtual_time_earns_what_the_simulator_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = tuple(one for one in virtual.VARIANTS if one.label in {"oasis", "fifo", "drf"})
+    few = tuple(
+        variant for variant in virtual.VARIANTS if variant.label in {"oasis", "fifo", "drf"}
+    )
     monkeypatch.setattr(virtual, "VARIANTS", few)
     figure = run_experiment(
         find_experiment("testbed-virtual"), tmp_path / "v", ExperimentSettings(quick=True)

@@ -32,7 +32,7 @@ def job(name: str, **changes: Any) -> dict[str, Any]:
 
 def written(path: Path, jobs: list[dict[str, Any]]) -> Path:
     if path.suffix == ".jsonl":
-        path.write_text("".join(json.dumps(one) + "\n" for one in jobs))
+        path.write_text("".join(json.dumps(job) + "\n" for job in jobs))
     else:
         path.write_text(json.dumps({"jobs": jobs}))
     return path
@@ -76,9 +76,9 @@ def test_an_unknown_resource_is_reported_with_its_key(tmp_path, name):
 
 
 def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
-    wrong = [job(f"w{at}", tenant="audio") for at in range(3 * MAX_FAULTS)]
+    wrong = [job(f"w{index}", tenant="audio") for index in range(3 * MAX_FAULTS)]
     path = written(tmp_path / "jobs.yaml", [job("first"), *wrong, job("last")])
-    assert [one.name for one in read_jobs(path, CLUSTER, skip_invalid=True)] == ["first", "last"]
+    assert [job.name for job in read_jobs(path, CLUSTER, skip_invalid=True)] == ["first", "last"]
     told = faults(path)
     assert len(told) == MAX_FAULTS + 1
     assert told[-1].endswith("and more; these come first")

@@ -9,10 +9,10 @@ import pytest
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.inputs.incidents import read_incidents
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
-ON = cluster(2, 1)
-JOBS = [job(ON, "resnet", arrival=3)]
+ON = make_cluster(2, 1)
+JOBS = [make_job(ON, "resnet", arrival=3)]
 
 
 def write(folder: Path, text: str, name: str = "incidents.yaml") -> Path:
@@ -44,8 +44,8 @@ def test_yaml_and_json_lines_give_the_same_incidents(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("", "the file is empty"),
-        ("jobs: []", "holds no incident list"),
-        ("incidents: []", "holds no incident list"),
+        ("jobs: []", "contains no incident list"),
+        ("incidents: []", "contains no incident list"),
         ("incidents: [3]", "incidents[0]"),
         ("incidents: [{slot: 3}]", "give one of server_lost, server_back or cancel"),
         ("incidents: [{slot: 3, cancel: a, server_lost: b}]", "give one of"),
@@ -66,10 +66,10 @@ def test_yaml_and_json_lines_give_the_same_incidents(tmp_path: Path) -> None:
 )
 def test_every_problem_is_reported_with_its_location(tmp_path: Path, text: str, said: str) -> None:
     path = write(tmp_path, text)
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raised:
         read_incidents(path, ON, JOBS)
-    assert said in str(told.value)
-    assert str(path) in str(told.value)
+    assert said in str(raised.value)
+    assert str(path) in str(raised.value)
 
 
 def test_all_problems_are_reported_together(tmp_path: Path) -> None:
@@ -77,9 +77,9 @@ def test_all_problems_are_reported_together(tmp_path: Path) -> None:
         tmp_path,
         "incidents: [{slot: 1, cancel: x}, {slot: 2}, {slot: 3, server_lost: y}]",
     )
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raised:
         read_incidents(path, ON, JOBS)
-    assert len(told.value.faults) == 3
+    assert len(raised.value.faults) == 3
 
 
 def test_a_line_that_isnt_json_does_not_hide_later_problems(tmp_path: Path) -> None:
@@ -88,8 +88,8 @@ def test_a_line_that_isnt_json_does_not_hide_later_problems(tmp_path: Path) -> N
         '{"slot": 1\n{"slot": 2, "server_lots": "gpu-0"}\n\nnot json\n{"slot": 3, "cancel": "x"}\n',
         "incidents.jsonl",
     )
-    with pytest.raises(InputError) as told:
+    with pytest.raises(InputError) as raised:
         read_incidents(path, ON, JOBS)
-    text = [str(fault) for fault in told.value.faults]
+    text = [str(fault) for fault in raised.value.faults]
     assert [f"line {at}" in " ".join(text) for at in (1, 2, 4, 5)] == [True] * 4
     assert sum("not JSON" in one for one in text) == 2

@@ -30,15 +30,15 @@ def bomb(levels: int) -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (bomb(12), " is above the bound of 250,000 values of a YAML file"),
-        ("[" * 100_000, "line 1: 51 is above the bound of 50 levels of nesting"),
+        (bomb(12), " exceeds the limit of 250,000 values of a YAML file"),
+        ("[" * 100_000, "line 1: 51 exceeds the limit of 50 levels of nesting"),
         ("- " * 100_000, "levels of nesting"),
         ("{a: " * 100_000, "levels of nesting"),
         ("a: &x [*x]", "*x contains itself"),
         ("a: &x {b: *x}", "*x contains itself"),
         ("a: *nobody", "undefined alias"),
         ("a: '" + "x" * 5000, "not YAML"),
-        ("a: " + "x" * 5000, "5,000 is above the bound of 4,000 characters"),
+        ("a: " + "x" * 5000, "5,000 exceeds the limit of 4,000 characters"),
         ("a: " + ":".join("1" * 3000), "characters"),
         ("a: !!int ''", "not YAML"),
         ("a: !!bool maybe", "not YAML"),
@@ -113,10 +113,10 @@ def test_more_lines_than_any_file_has_are_refused_before_they_are_read(
     with gzip.open(path, "wb", 1) as file:
         for _ in range(21):
             file.write(b"\n" * 1_000_000)
-    with pytest.raises(InputError, match="above the bound of 20,000,000 lines of a file"):
+    with pytest.raises(InputError, match="exceeds the limit of 20,000,000 lines of a file"):
         read_bytes(path)
     monkeypatch.setattr(bounds, "LINES", InputLimit("lines", 100_000, "lines of a file"))
-    with pytest.raises(InputError, match="above the bound of 100,000 lines of a file"):
+    with pytest.raises(InputError, match="exceeds the limit of 100,000 lines of a file"):
         deque(read_lines(path), 0)
 
 
@@ -211,10 +211,13 @@ def test_skipped_lines_are_not_held_in_memory(tmp_path: Path) -> None:
         ({"tasks": [0] * 20_000}, "jobs[0].tasks[0]"),
         ({f"key-{number}": 1 for number in range(20_000)}, "unknown key"),
         ({"run": {f"key-{number}": 1 for number in range(20_000)}}, "unknown key"),
-        ({"labels": {str(number): 0 for number in range(20_000)}}, "above the bound of 100 labels"),
-        ({"worker": {str(n): "x" for n in range(20_000)}}, "above the bound of 64 resources"),
-        ({"throughput": dict.fromkeys(range(20_000), "x")}, "above the bound of 10,000"),
-        ({"run": {"command": [0] * 20_000}}, "above the bound of 1,000 words"),
+        (
+            {"labels": {str(number): 0 for number in range(20_000)}},
+            "exceeds the limit of 100 labels",
+        ),
+        ({"worker": {str(n): "x" for n in range(20_000)}}, "exceeds the limit of 64 resources"),
+        ({"throughput": dict.fromkeys(range(20_000), "x")}, "exceeds the limit of 10,000"),
+        ({"run": {"command": [0] * 20_000}}, "exceeds the limit of 1,000 words"),
         ({"name": [0] * 20_000}, "jobs[0].name: Input should be a valid string"),
     ],
 )
@@ -234,4 +237,4 @@ def test_known_keys_are_checked_beside_many_unknown_ones() -> None:
     _, faults = validate(JobSpec, record, "jobs[0]")
     unknown = [fault for fault in faults if fault.message == "unknown key"]
     assert 40 < len(unknown) <= 50
-    assert any(fault.place == "jobs[0].name" for fault in faults)
+    assert any(fault.location == "jobs[0].name" for fault in faults)

@@ -32,18 +32,18 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
     assert line.used.tolist() == [intervals, intervals]
     assert line.start[: intervals + 1].tolist() == [*starts.tolist(), INFINITE_SLOT]
     for k in range(intervals):
-        for at in range(first[k], first[k + 1]):
-            free[server[at]] += change[at]
+        for index in range(first[k], first[k + 1]):
+            free[server[index]] += change[index]
         rows = np.column_stack((role, np.maximum(free, 0)))[up]
         expected = sorted(tuple(row) for row in rows.tolist())
         state = int(line.state[k])
-        found = [
+        results = [
             (int(line.role[state, g]), *line.free[state, g].tolist())
             for g in range(int(line.groups[state]))
             for _ in range(int(line.servers[state, g]))
         ]
-        assert sorted(found) == expected
-        assert len({(role, *left) for role, *left in found}) == line.groups[state]
+        assert sorted(results) == expected
+        assert len({(role, *left) for role, *left in results}) == line.groups[state]
         assert (line.tenant_usage[state] == held[k]).all()
 
 

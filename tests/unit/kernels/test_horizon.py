@@ -167,8 +167,8 @@ def test_residue_costs_are_shortest_paths_on_the_circle():
             for step, reduced in steps:
                 least = np.minimum(least, np.roll(least, step) + reduced)
         options = SlotOptions(gain, cost, gain, count, gain, cost, count)
-        found = residue_costs(modulus, gap, multiplier, copies, base, options)
-        np.testing.assert_allclose(found, least, rtol=1e-12, atol=1e-15)
+        result = residue_costs(modulus, gap, multiplier, copies, base, options)
+        np.testing.assert_allclose(result, least, rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("gap", [-1e-3, np.nan, np.inf])

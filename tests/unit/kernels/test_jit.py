@@ -77,6 +77,41 @@ def test_a_changed_callee_recompiles_its_callers_across_folders(tmp_path: Path) 
     assert run(50) == 100
 
 
+RECORDS = """
+from typing import NamedTuple
+from shadowprice.kernels.jit import kernel
+
+class {name}(NamedTuple):
+    value: int
+
+@kernel
+def doubled(record):
+    return 2 * record.value
+
+print(doubled({name}(4)))
+"""
+
+
+@pytest.mark.compiles
+@compiled
+def test_code_that_was_cached_for_a_renamed_record_is_ignored(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)]),
+    }
+    for name in ("Record", "Renamed"):
+        (tmp_path / "records.py").write_text(RECORDS.format(name=name), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", "import records"],
+            capture_output=True,
+            text=True,
+            check=False,
+            env=environment,
+            timeout=WAIT_LIMIT_SECONDS,
+        )
+        assert done.stdout == "8\n", done.stderr
+
+
 LITERALS = """
 import numpy as np
 from numba.core import event
@@ -164,7 +199,11 @@ def test_an_allocation_free_kernel_calls_no_other_kernels() -> None:
     """Callees inherit the option; one that returns an array would free it twice."""
     for module in pkgutil.walk_packages(kernels_package.__path__, "shadowprice.kernels."):
         importlib.import_module(module.name)
-    free = {name: each for name, each in kernels.items() if each.targetoptions.get("_nrt") is False}
+    free = {
+        name: kernel
+        for name, kernel in kernels.items()
+        if kernel.targetoptions.get("_nrt") is False
+    }
     assert free
     for name, function in free.items():
         scope = function.py_func.__globals__

@@ -76,12 +76,12 @@ def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int
     count, resources = int(rng.integers(1, 5)), int(rng.integers(1, 3))
     role = rng.choice([WORKER_ROLE | PS_ROLE, WORKER_ROLE | PS_ROLE, WORKER_ROLE, PS_ROLE], count)
     capacity = rng.integers(2, 14, (count, resources))
-    asked = [
+    requests = [
         (WORKER_ROLE, rng.integers(1, 6, resources), int(rng.integers(1, 5))),
         (PS_ROLE, rng.integers(1, 6, resources), int(rng.integers(1, 4))),
     ]
     expected, wanted = 0, sorted((int(r), *row) for r, row in zip(role, capacity, strict=True))
-    for first in (asked, asked[::-1]):
+    for first in (requests, requests[::-1]):
         free = capacity.copy()
         if all(put_on(free, role, *one, np.zeros(count, np.int64)) for one in first):
             expected = first[0][0]
@@ -91,9 +91,9 @@ def test_where_workers_take_what_parameter_servers_need_these_go_first(seed: int
     reset(line, 0, np.ones(count, np.int64), role, capacity)
     copy_state(line, 0, 5)
     found = 0
-    if all(pack(line, 0, *one) for one in asked):
+    if all(pack(line, 0, *one) for one in requests):
         found = WORKER_ROLE
-    elif pack_ps_first(line, 0, 5, *asked[0][1:], *asked[1][1:]):
+    elif pack_ps_first(line, 0, 5, *requests[0][1:], *requests[1][1:]):
         found = PS_ROLE
     assert found == expected
     assert contents(line, 0) == wanted

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.slots.rooms import room_costs, stand_in_slots, take_off
+from shadowprice.kernels.slots.rooms import choice_costs, choose_servers, subtract_entries
 from tests.support.examples import example_count
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -35,7 +35,7 @@ def test_costs_places_and_what_is_free_agree_with_counting(seed: int) -> None:
     workers = np.sort(rng.choice(np.arange(1, 9), 3, replace=False))
     needed = rng.integers(0, 4, 3) * int(rng.integers(0, 2))
     price = rng.uniform(0, 3, (2, slots))
-    cost = room_costs(
+    cost = choice_costs(
         free, first, pools[0], worker, price[0], pools[1], ps, price[1], workers, needed
     )
     choice = np.full(slots, -1)
@@ -50,7 +50,7 @@ def test_costs_places_and_what_is_free_agree_with_counting(seed: int) -> None:
             assert cost[t, c] == expected or abs(cost[t, c] - expected) < 1e-12
             if fits and rng.random() < 0.7:
                 choice[t] = c
-    entries = stand_in_slots(free, first, pools[0], worker, pools[1], ps, workers, needed, choice)
+    entries = choose_servers(free, first, pools[0], worker, pools[1], ps, workers, needed, choice)
     assert entries.tolist() == sorted(entries.tolist())
     for t in range(slots):
         mine = entries[entries[:, 0] == first + t]
@@ -59,13 +59,13 @@ def test_costs_places_and_what_is_free_agree_with_counting(seed: int) -> None:
         assert set(mine[mine[:, 2] > 0, 1]) <= set(pools[0].tolist())
         assert set(mine[mine[:, 3] > 0, 1]) <= set(pools[1].tolist())
     before = free.copy()
-    assert take_off(free, entries, worker, ps, 1)
+    assert subtract_entries(free, entries, worker, ps, 1)
     taken = np.zeros_like(free)
     for slot, server, count, beside in entries.tolist():
         taken[slot, server] += count * worker + beside * ps
     assert (before - taken == free).all()
     assert (free >= 0).all()
-    assert take_off(free, entries, worker, ps, -1)
+    assert subtract_entries(free, entries, worker, ps, -1)
     assert (before == free).all()
 
 
@@ -73,7 +73,7 @@ def test_what_is_not_there_is_not_taken() -> None:
     free = np.array([[[4, 4], [1, 4]]])
     before = free.copy()
     entries = np.array([[0, 0, 1, 0], [0, 1, 1, 0]])
-    assert not take_off(free, entries, np.array([2, 1]), np.array([0, 0]), 1)
+    assert not subtract_entries(free, entries, np.array([2, 1]), np.array([0, 0]), 1)
     assert (free == before).all()
 
 
@@ -82,7 +82,7 @@ def test_places_stay_and_then_fill_the_tightest_servers() -> None:
     free[0, 0] = free[0, 2] = 1
     one = np.array([1])
     none = np.zeros(0, np.int64)
-    entries = stand_in_slots(
+    entries = choose_servers(
         free, 0, np.arange(3), one, none, one, np.array([2]), np.array([0]), np.array([0, 0])
     )
     assert entries.tolist() == [[0, 0, 1, 0], [0, 2, 1, 0], [1, 0, 1, 0], [1, 2, 1, 0]]

@@ -8,7 +8,13 @@ import pytest
 
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.polygons import Slot as Machines
-from shadowprice.kernels.slots.rounding import Wanted, gain_factor, mix, round_feasibly, uniform
+from shadowprice.kernels.slots.rounding import (
+    RequiredTotals,
+    gain_factor,
+    mix,
+    round_feasibly,
+    uniform,
+)
 from tests.oracles.slot_cases import Slot, random_slot, round_literally
 
 TRIES = 10**9
@@ -50,7 +56,7 @@ def rounded(
         w,
         s,
         Machines(*slot.place),
-        Wanted(int(slot.workers[i]), int(slot.servers[i]), int(slot.workers[-1])),
+        RequiredTotals(int(slot.workers[i]), int(slot.servers[i]), int(slot.workers[-1])),
         gain,
         tries,
         stream(seed),

@@ -37,7 +37,7 @@ class Twin:
             for level in levels:
                 more = float(min(jobs.gains[row, level], jobs.remaining[row]))
                 more *= (
-                    1.0 if self.terms.current_level[row] == level else 1.0 - self.terms.loss[row]
+                    1.0 if self.terms.previous_level[row] == level else 1.0 - self.terms.loss[row]
                 )
                 cost = self.terms.process[row, 0] * jobs.worker_counts[row, level]
                 cost += self.terms.process[row, 1] * jobs.ps_counts[row, level]
@@ -84,12 +84,12 @@ class Twin:
             if not offers:
                 return seated
             _, row, target = min(offers)
-            found = self.fits(row, target)
-            if found is None:
+            result = self.fits(row, target)
+            if result is None:
                 below[row] = target
                 continue
             level[row] = target
-            seated[row] = found
+            seated[row] = result
             del below[row]
 
 
@@ -125,11 +125,11 @@ def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
     log = PackingLog(np.zeros(1, np.int64), none, none, none, level)
     every = np.arange(rows)
     rest = free.copy()
-    found = place_paused_jobs(rest, hosts_workers, hosts_ps, jobs, every, worth, terms, stood, log)
+    result = place_paused_jobs(rest, hosts_workers, hosts_ps, jobs, every, worth, terms, stood, log)
     assert level.tolist() == expected.tolist()
     assert (rest == twin.free).all()
     assert (rest >= np.minimum(free, 0)).all()
-    workers, ps = dense(found, rows, servers)
+    workers, ps = dense(result, rows, servers)
     for row in range(rows):
         one, other = seated.get(row, (before[0][row], before[1][row]))
         assert workers[row].tolist() == one.tolist(), row

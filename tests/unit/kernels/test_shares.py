@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from shadowprice.kernels.reactive.satisfactory import progressive_filling
-from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
+from shadowprice.kernels.reactive.shares import completes_fresh, min_ceiling
 from tests.oracles.elasticflow import share
 from tests.support.examples import sample
 
@@ -72,10 +72,10 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     left = int(rng.integers(1, max(2, int(gains[-1] * lengths.sum()))))
     slots = np.arange(begins[0], begins[-1] + 1)
     each = np.repeat(room, lengths)
-    by_intervals = least_ceiling(
+    by_intervals = min_ceiling(
         begins, count, room, gains, ceilings, len(ceilings), left, end, first
     )  # fmt: skip
-    by_slots = least_ceiling(
+    by_slots = min_ceiling(
         slots, len(each), each, gains, ceilings, len(ceilings), left, end, first
     )  # fmt: skip
     assert by_intervals == by_slots
@@ -94,5 +94,5 @@ def test_intervals_are_the_slots_that_they_stand_for(seed: int) -> None:
     done = [one_by_one(top) for top in ceilings]
     for top, slot in zip(ceilings, done, strict=True):
         assert completes_fresh(begins, count, room, gains, first, top, left, end) == slot
-    kept = [at for at, slot in enumerate(done) if slot >= 0]
+    kept = [index for index, slot in enumerate(done) if slot >= 0]
     assert by_intervals == ((kept[0], done[kept[0]]) if kept else (-1, -1))

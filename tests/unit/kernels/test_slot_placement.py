@@ -195,7 +195,7 @@ def test_schedules_are_the_optimum_of_the_whole_problem(literal: bool) -> None:
             Method(EXACT, literal, 1.006, 0.5, 100),
             np.arange(slots, dtype=np.uint64),
         )
-        found = best_schedule(cost, np.concatenate([gains, internal_gains]), required, utility)
+        result = best_schedule(cost, np.concatenate([gains, internal_gains]), required, utility)
         expected = best_payoff(
             price @ worker,
             price @ server,
@@ -209,11 +209,11 @@ def test_schedules_are_the_optimum_of_the_whole_problem(literal: bool) -> None:
             utility,
             spread=literal,
         )
-        assert found.feasible == np.isfinite(expected)
-        if found.feasible:
-            assert found.payoff == pytest.approx(expected, rel=1e-9, abs=1e-9)
+        assert result.feasible == np.isfinite(expected)
+        if result.feasible:
+            assert result.payoff == pytest.approx(expected, rel=1e-9, abs=1e-9)
             feasible += 1
-            chosen = found.choice[found.choice >= 0]
+            chosen = result.choice[result.choice >= 0]
             both_rates += len({bool(choice < len(workers)) for choice in chosen}) == 2
     assert feasible > 15
     assert literal or both_rates > 3

@@ -183,12 +183,12 @@ def test_prices_agree_with_sixty_digits():
         used = int(capacity * rng.random())
         low = rng.uniform(-1400, 300)
         high = low + rng.uniform(0, 1500)
-        found = exponential_price(used, capacity, low, high)
+        result = exponential_price(used, capacity, low, high)
         expected = naive.price(used, capacity, low, high)
         if 1e-290 < expected < math.inf:
-            assert found == pytest.approx(expected, rel=1e-11)
+            assert result == pytest.approx(expected, rel=1e-11)
         else:
-            assert found == pytest.approx(expected, rel=1e-11, abs=1e-290)
+            assert result == pytest.approx(expected, rel=1e-11, abs=1e-290)
 
 
 def test_prices_at_the_ends_and_beyond_floats():

@@ -142,7 +142,7 @@ def packed(
                 ps -= int(jobs.ps_counts[row, had])
             entries.append((row, workers, ps))
     logs = []
-    for some in (entries, [one for one in entries if least[one[0]] < 0]):
+    for some in (entries, [entry for entry in entries if least[entry[0]] < 0]):
         columns = np.array(some, np.int64).reshape(-1, 3).T.copy()
         logs.append(PackingLog(np.array([len(some)]), *columns, level.copy()))
     logs[1].level[least >= 0] = -1

@@ -38,12 +38,13 @@ def rendered(folder: Path, version: str, namespace: str, **changed: Any) -> list
 
 def by_name(documents: list[dict[str, Any]]) -> dict[str, Any]:
     found = {}
-    for one in documents:
-        name = f"{one['kind']}/{one['metadata'].get('namespace')}/{one['metadata']['name']}"
+    for document in documents:
+        metadata = document["metadata"]
+        name = f"{document['kind']}/{metadata.get('namespace')}/{metadata['name']}"
         assert name not in found
-        found[name] = one
-        if one["kind"] == "ConfigMap":  # a file within is YAML of its own
-            one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
+        found[name] = document
+        if document["kind"] == "ConfigMap":  # a file within is YAML of its own
+            document["data"] = {key: yaml.safe_load(text) for key, text in document["data"].items()}
     return found
 
 
@@ -55,20 +56,20 @@ def test_the_chart_is_the_manifests(tmp_path: Path) -> None:
         ("v1.20.2", "policy/v1beta1", False),
         ("v1.31.0", "policy/v1", True),
     ):
-        found = by_name(rendered(tmp_path, version, kubernetes_objects.NAMESPACE))
-        crd = found.pop("CustomResourceDefinition/None/trainingjobs.shadowprice.io")
+        result = by_name(rendered(tmp_path, version, kubernetes_objects.NAMESPACE))
+        crd = result.pop("CustomResourceDefinition/None/trainingjobs.shadowprice.io")
         assert ("x-kubernetes-validations" in json.dumps(crd)) == rules
         assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
-        pods = found[f"Deployment/{kubernetes_objects.NAMESPACE}/shadowprice"]["spec"]["template"]
+        pods = result[f"Deployment/{kubernetes_objects.NAMESPACE}/shadowprice"]["spec"]["template"]
         assert [*pods["metadata"].pop("annotations")] == [kubernetes_objects.DIGEST]
-        assert found == by_name(
+        assert result == by_name(
             [*json.loads(json.dumps(plain)), kubernetes_objects.budget(values, budget)]
         )
 
 
 @needs_go
 def test_values_reach_what_they_are_for(tmp_path: Path) -> None:
-    found = by_name(
+    result = by_name(
         rendered(
             tmp_path,
             "v1.31.0",
@@ -80,17 +81,17 @@ def test_values_reach_what_they_are_for(tmp_path: Path) -> None:
             networkPolicy=False,
         )
     )
-    pod = found["Deployment/prod/shadowprice"]["spec"]
+    pod = result["Deployment/prod/shadowprice"]["spec"]
     assert pod["replicas"] == 3
     [container] = pod["template"]["spec"]["containers"]
     assert container["image"] == "registry.example/shadowprice:2"
     assert container["args"][-2:] == ["--set=steady=true", "--keep=30d"]
-    bound = {name.split("/")[1] for name in found if name.endswith("/shadowprice-jobs")}
+    bound = {name.split("/")[1] for name in result if name.endswith("/shadowprice-jobs")}
     assert bound == {"None", "prod", "vision", "speech"}  # and the role itself
-    for one in found.values():
+    for one in result.values():
         for subject in one.get("subjects", ()):
             assert subject["namespace"] == "prod"
-    assert "NetworkPolicy/prod/shadowprice" not in found
+    assert "NetworkPolicy/prod/shadowprice" not in result
 
 
 @needs_go
@@ -98,8 +99,8 @@ def test_an_edited_cluster_file_makes_other_pods(tmp_path: Path) -> None:
     """Replicas read it as they begin."""
 
     def digest(**changed: Any) -> str:
-        found = by_name(rendered(tmp_path, "v1.31.0", "prod", **changed))
-        pods = found["Deployment/prod/shadowprice"]["spec"]["template"]
+        result = by_name(rendered(tmp_path, "v1.31.0", "prod", **changed))
+        pods = result["Deployment/prod/shadowprice"]["spec"]["template"]
         return str(pods["metadata"]["annotations"][kubernetes_objects.DIGEST])
 
     cluster = kubernetes_objects.VALUES["cluster"]

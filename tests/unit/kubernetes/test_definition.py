@@ -134,7 +134,8 @@ def rules() -> Programs:
     celpy = pytest.importorskip("celpy")
     environment = celpy.Environment()
     return [
-        (environment.program(environment.compile(one["rule"])), one["message"]) for one in CEL_RULES
+        (environment.program(environment.compile(rule["rule"])), rule["message"])
+        for rule in CEL_RULES
     ]
 
 
@@ -149,12 +150,12 @@ def broken(programs: Programs, new: Any, old: Any = None) -> list[str]:
 @settings(max_examples=example_count(150), deadline=None)
 @given(spec=SPECS)
 def test_no_rule_refuses_what_the_models_take(rules: Programs, spec: dict[str, Any]) -> None:
-    found = broken(rules, spec)
+    result = broken(rules, spec)
     try:
         JobSpec.model_validate({**spec, "name": "a"})
     except ValidationError:
         return
-    assert not found
+    assert not result
 
 
 def test_the_speed_of_a_family_may_be_left_to_the_services_library(rules: Programs) -> None:

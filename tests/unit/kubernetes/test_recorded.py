@@ -27,15 +27,15 @@ from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.kubernetes.definition import build_crd, supports_cel_rules
 
 RECORDED = json.loads((Path(__file__).parent / "recorded" / "schemas.json").read_text())
-VERSIONS = [str(one) for one in RECORDED["versions"]]
+VERSIONS = [str(version) for version in RECORDED["versions"]]
 OLDEST_WITH_GATES, OLDEST_WITH_RULES = "1.26", "1.23"
 
 
 def fields(model: str, version: str) -> dict[str, str]:
     """The fields of a model in a version, each with the model of its own."""
     at = VERSIONS.index(version)
-    found = RECORDED["models"].get(model, {})
-    return {name: kind for name, (kind, first, last) in found.items() if first <= at <= last}
+    result = RECORDED["models"].get(model, {})
+    return {name: kind for name, (kind, first, last) in result.items() if first <= at <= last}
 
 
 def described(version: str) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def described(version: str) -> dict[str, Any]:
 def unknown(found: Any, model: str, version: str, path: str) -> Iterator[str]:
     """Yield the places of an object that a version knows nothing of."""
     if isinstance(found, list):
-        for at, one in enumerate(found):
-            yield from unknown(one, model, version, f"{path}[{at}]")
+        for index, one in enumerate(found):
+            yield from unknown(one, model, version, f"{path}[{index}]")
         return
     known = fields(model, version)
     if not isinstance(found, Mapping) or not model or not known:
@@ -96,7 +96,9 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
     secret["metadata"]["uid"] = "u"
     node = NodeView("one", "u", {"cpu": 8000, "nvidia.com/gpu": 4000})
     settings = read_settings({"shared": "/jobs", "volume": "jobs"})
-    made = [build_pod(spec, one, place, node, settings, secret) for one in list_processes(spec)]
+    made = [
+        build_pod(spec, process, place, node, settings, secret) for process in list_processes(spec)
+    ]
     return [secret, build_headless_service(spec, place, secret), *made]
 
 
@@ -135,4 +137,4 @@ def test_what_is_sent_to_newer_ones_would_be_unknown_to_older_ones() -> None:
     assert list(unknown(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
     faults = list(unknown(build_crd(rules=True), "V1CustomResourceDefinition", "1.20", "crd"))
     assert faults
-    assert all(one.endswith("x-kubernetes-validations") for one in faults)
+    assert all(fault.endswith("x-kubernetes-validations") for fault in faults)

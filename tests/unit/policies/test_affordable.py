@@ -26,7 +26,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
-from tests.support.workloads import cluster, job, random_job
+from tests.support.workloads import make_cluster, make_job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 UNTIL = 6
@@ -46,25 +46,29 @@ class FirstDecisions(Observer):
 
 
 def decide(
-    on: Cluster, known: list[Job], arriving: list[Job], policy: str = "oasis", **options: Any
+    cluster: Cluster, known: list[Job], arriving: list[Job], policy: str = "oasis", **options: Any
 ) -> dict[str, Decision]:
     """Return the decisions on arriving jobs, at the prices of a known set."""
-    built = make_policy(policy, PolicyContext(on, known, UNTIL), options)
+    built = make_policy(policy, PolicyContext(cluster, known, UNTIL), options)
     seen = FirstDecisions()
-    Simulation(on, arriving, built, until=UNTIL).run([seen])
+    Simulation(cluster, arriving, built, until=UNTIL).run([seen])
     return seen.by_job
 
 
 def few_large_jobs(seed: int) -> tuple[Cluster, list[Job]]:
     """Return a cluster of a few servers, and jobs of which most don't fit together."""
     rng = np.random.default_rng(seed)
-    on = cluster(int(rng.integers(1, 3)), int(rng.integers(1, 3)), gpus=int(rng.integers(1, 6)),
-                 horizon=6)  # fmt: skip
-    jobs = [random_job(on, rng, f"job-{at}", latest=3) for at in range(int(rng.integers(1, 12)))]
-    return on, [replace(one, required=one.required * int(rng.integers(1, 6))) for one in jobs]
+    cluster = make_cluster(
+        int(rng.integers(1, 3)), int(rng.integers(1, 3)), gpus=int(rng.integers(1, 6)), horizon=6
+    )
+    jobs = [
+        random_job(cluster, rng, f"job-{index}", latest=3)
+        for index in range(int(rng.integers(1, 12)))
+    ]
+    return cluster, [replace(job, required=job.required * int(rng.integers(1, 6))) for job in jobs]
 
 
-def can_complete_alone(on: Cluster, one: Job) -> bool:
+def can_complete_alone(cluster: Cluster, job: Job) -> bool:
     """Return whether an empty cluster completes a job while it has a utility.
 
     Counted slot by slot, with the most processes that fit server by server.
@@ -72,22 +76,22 @@ def can_complete_alone(on: Cluster, one: Job) -> bool:
 
     def places(hosts: Any, demand: Any) -> int:
         needed = demand > 0
-        return int((on.capacity[hosts][:, needed] // demand[needed]).min(axis=1).sum())
+        return int((cluster.capacity[hosts][:, needed] // demand[needed]).min(axis=1).sum())
 
     gain = max(
         (
             int(of)
-            for workers, ps, of in zip(one.worker_counts, one.ps_counts, one.gains, strict=True)
-            if workers <= places(on.hosts_workers, one.worker)
-            and (one.ps is None or ps <= places(on.hosts_ps, one.ps))
+            for workers, ps, of in zip(job.worker_counts, job.ps_counts, job.gains, strict=True)
+            if workers <= places(cluster.hosts_workers, job.worker)
+            and (job.ps is None or ps <= places(cluster.hosts_ps, job.ps))
         ),
         default=0,
     )
     done = 0
-    for slot in range(one.arrival, min(one.arrival + on.horizon, UNTIL)):
+    for slot in range(job.arrival, min(job.arrival + cluster.horizon, UNTIL)):
         done += gain
-        if done >= one.required:
-            return utility_value(one.utility, slot - one.arrival) > 0
+        if done >= job.required:
+            return utility_value(job.utility, slot - job.arrival) > 0
     return False
 
 
@@ -117,13 +121,15 @@ def test_the_instance_of_fig_5_in_which_all_ten_were_refused() -> None:
 
 
 def test_l_falls_until_the_best_job_pays_half_of_its_utility() -> None:
-    on = cluster(1, 1, gpus=4, horizon=10)
+    cluster = make_cluster(1, 1, gpus=4, horizon=10)
     # 8 worker-slots, 4 at once: two slots with 4 workers and their parameter servers.
-    poor, rich = (job(on, name, utility=Constant(value)) for name, value in (("a", 3), ("b", 12)))
-    members = on.hosts_workers, on.hosts_ps
-    alone = StandaloneValue(on, *members)
+    poor, rich = (
+        make_job(cluster, name, utility=Constant(value)) for name, value in (("a", 3), ("b", 12))
+    )
+    members = cluster.hosts_workers, cluster.hosts_ps
+    alone = StandaloneValue(cluster, *members)
     learners = [
-        ConstantsLearner(PricePool.of(on, servers), carries, 10, 10)  # type: ignore[arg-type]
+        ConstantsLearner(PricePool.of(cluster, servers), carries, 10, 10)  # type: ignore[arg-type]
         for servers, carries in zip(members, ("workers", "ps"), strict=True)
     ]
     for learner in learners:
@@ -135,7 +141,7 @@ def test_l_falls_until_the_best_job_pays_half_of_its_utility() -> None:
     assert (rich.worker_counts[counts[-1]], slots[-1]) == (4, 2)
     servers = int(rich.ps_counts[counts[-1]])
     cost = 2 * (4 * per_worker * 3.0 + servers * per_ps * 5.0)
-    high = np.full(len(on.resources), 99.0)
+    high = np.full(len(cluster.resources), 99.0)
     constants = [PriceConstants(math.log(price), high) for price in (3.0, 5.0)]
 
     limited = limit_lower(constants, learners, alone, [poor, rich])
@@ -160,8 +166,8 @@ def test_l_falls_until_the_best_job_pays_half_of_its_utility() -> None:
 def test_an_empty_cluster_admits_a_job_of_every_known_set(policy: str, seed: int) -> None:
     on, jobs = few_large_jobs(seed)
     decisions = decide(on, jobs, jobs, policy)
-    admitted = [one for one in decisions.values() if isinstance(one, Commit)]
-    if any(can_complete_alone(on, one) for one in jobs):
+    admitted = [decision for decision in decisions.values() if isinstance(decision, Commit)]
+    if any(can_complete_alone(on, job) for job in jobs):
         assert admitted
     elif policy == "oasis":  # with pdors, workers and parameter servers share servers
         assert not admitted
@@ -178,27 +184,30 @@ def test_every_job_that_can_complete_is_admitted(seed: int, prices: str) -> None
     if prices == "given":
         high = dict.fromkeys(("cpu", "memory", "bandwidth"), 1e6)
         options |= {"worker": {"L": 1e3, "U": {**high, "gpu": 1e6}}, "ps": {"L": 1e3, "U": high}}
-    for one in jobs:
-        (decision,) = decide(on, jobs, [one], **options).values()
-        assert isinstance(decision, Commit) is can_complete_alone(on, one)
+    for job in jobs:
+        (decision,) = decide(on, jobs, [job], **options).values()
+        assert isinstance(decision, Commit) is can_complete_alone(on, job)
         if isinstance(decision, Commit):
             assert decision.payoff > 0
 
 
 def test_prices_are_lowered_for_the_job_on_an_empty_cluster_alone() -> None:
-    on = cluster(2, 2, horizon=UNTIL)
+    cluster = make_cluster(2, 2, horizon=UNTIL)
     high = dict.fromkeys(("cpu", "memory", "bandwidth"), 1e3)
     dear = {
         "prices": "given",
         "worker": {"L": 9.0, "U": {**high, "gpu": 1e3}},
         "ps": {"L": 9.0, "U": high},
     }
-    poor = [job(on, f"poor-{at}", chunks=1, epochs=1, utility=Constant(1.0)) for at in range(2)]
-    rich = job(on, "rich", chunks=1, epochs=1, utility=Constant(1e4))
+    poor = [
+        make_job(cluster, f"poor-{index}", chunks=1, epochs=1, utility=Constant(1.0))
+        for index in range(2)
+    ]
+    rich = make_job(cluster, "rich", chunks=1, epochs=1, utility=Constant(1e4))
     arriving = [*poor, rich]
 
     def admitted(empty: str, among: list[Job]) -> list[str]:
-        made = decide(on, among, among, empty=empty, **dear)
+        made = decide(cluster, among, among, empty=empty, **dear)
         return [name for name, one in made.items() if isinstance(one, Commit)]
 
     assert admitted("priced", arriving) == ["rich"]
@@ -207,6 +216,8 @@ def test_prices_are_lowered_for_the_job_on_an_empty_cluster_alone() -> None:
 
 
 def test_posted_prices_have_no_l_to_lower() -> None:
-    on = cluster(1, 1)
+    cluster = make_cluster(1, 1)
     with pytest.raises(InputError, match="empty=admits"):
-        make_policy("oasis", PolicyContext(on, [], 5), {"prices": "fixed:x", "empty": "admits"})
+        make_policy(
+            "oasis", PolicyContext(cluster, [], 5), {"prices": "fixed:x", "empty": "admits"}
+        )

@@ -71,31 +71,33 @@ def test_lemma_1_s_rounds() -> None:
 def test_theorem_1_s_bound_by_hand() -> None:
     on = shared_cluster()
     linear = [
-        shared_job(on, f"j{at}", None, at, utility={"kind": "linear", "value": 9, "slope": slope})
-        for at, slope in enumerate((-1.0, -3.0))
+        shared_job(
+            on, f"j{index}", None, index, utility={"kind": "linear", "value": 9, "slope": slope}
+        )
+        for index, slope in enumerate((-1.0, -3.0))
     ]
     # Both are completed by the end of slot 2: L = 2, because tau_2 = 3.
-    found = performance(linear, 2, 3)
-    assert found.batches == 2
-    assert found.loss_at_most == 2 * (3 * -1.0 + 7 * 3 * 3.0)
-    assert found.ratio_at_least is None
+    result = performance(linear, 2, 3)
+    assert result.batches == 2
+    assert result.loss_at_most == 2 * (3 * -1.0 + 7 * 3 * 3.0)
+    assert result.ratio_at_least is None
     assert performance(linear, 2, 4).batches == 3
 
     def convex(scale: float, arrival: int = 0) -> list[Job]:
         return [
             shared_job(
                 on,
-                f"j{at}",
+                f"j{index}",
                 None,
                 arrival,
                 utility={"kind": "power", "scale": scale, "exponent": kappa},
             )
-            for at, kappa in enumerate((1.0, 2.0))
+            for index, kappa in enumerate((1.0, 2.0))
         ]
 
-    found = performance(convex(0.5), 2, 1)
+    result = performance(convex(0.5), 2, 1)
     # L = 1: (1/8)^2 * (1 / 2^-1)^1 * (1/2)^2 / (1/2)^1.
-    assert found.ratio_at_least == pytest.approx((1 / 8) ** 2 * 2 * 0.25 / 0.5)
+    assert result.ratio_at_least == pytest.approx((1 / 8) ** 2 * 2 * 0.25 / 0.5)
     # The printed bound is false where e exceeds t, and t is the cluster's clock.
     assert performance(convex(1000.0), 2, 1).ratio_at_least is None
     assert performance(convex(0.5, arrival=31), 2, 33).ratio_at_least is None
@@ -131,7 +133,7 @@ def test_theorem_1_bounds_the_loss_of_a_job_that_runs_alone(slots: int) -> None:
 )
 def test_a_theta_that_lemma_3_does_not_allow_breaks_the_premises(theta: Any, *, held: bool) -> None:
     on = shared_cluster(horizon=64)
-    jobs = [shared_job(on, f"j{at}", None, at) for at in range(3)]
+    jobs = [shared_job(on, f"j{index}", None, index) for index in range(3)]
     context = PolicyContext(on, known_jobs=jobs)
     proved = as_guaranteed_policy(
         make_policy("astraea", context, {"lambda": "lemma", "theta": theta})
@@ -142,7 +144,7 @@ def test_a_theta_that_lemma_3_does_not_allow_breaks_the_premises(theta: Any, *, 
 
 def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:
     on = shared_cluster(horizon=64)
-    jobs = [shared_job(on, f"j{at}", None, at) for at in range(3)]
+    jobs = [shared_job(on, f"j{index}", None, index) for index in range(3)]
     for rounds, held in ((1, False), ("lemma", True)):
         context = PolicyContext(on, known_jobs=jobs)
         policy = make_policy("astraea", context, {"lambda": rounds})

@@ -41,10 +41,10 @@ def best(seed: int, factor: float | None = None, slot: int = 0) -> CopyPlan | No
 
 
 def simulated(
-    on: Cluster, jobs: list[Job], seed: int = 0, incidents: list[Incident] | None = None
+    cluster: Cluster, jobs: list[Job], seed: int = 0, incidents: list[Incident] | None = None
 ) -> Engine:
-    policy = make_policy("oasis", PolicyContext(on, jobs), PRICES)
-    return Simulation(on, jobs, policy, seed=seed, incidents=incidents or []).run()
+    policy = make_policy("oasis", PolicyContext(cluster, jobs), PRICES)
+    return Simulation(cluster, jobs, policy, seed=seed, incidents=incidents or []).run()
 
 
 # ---------------------------------------------------------------- kernels
@@ -250,13 +250,13 @@ def test_promises_are_broken_as_rarely_as_promised() -> None:
                 on,
                 pareto(6, 2.0, 0.5),
                 exponential(4, 0.8, 0.2),
-                name=f"bag-{at}",
-                arrival=4 * at,
+                name=f"bag-{index}",
+                arrival=4 * index,
                 deadline=3.0,
                 miss_probability=0.2,
                 utility=Sigmoid(100.0, 0.1, 50.0),
             )
-            for at in range(25)
+            for index in range(25)
         ]
         engine = simulated(on, jobs, seed)
         for job in jobs:
@@ -299,21 +299,21 @@ def test_a_bag_draws_the_same_whatever_else_runs() -> None:
 
 
 def test_a_bag_beside_training_jobs() -> None:
-    from tests.support.workloads import job
+    from tests.support.workloads import make_job
 
     on = place_cluster()
     trainers = [
-        job(
+        make_job(
             on,
-            f"train-{at}",
-            arrival=at,
+            f"train-{index}",
+            arrival=index,
             epochs=1,
             minibatches=5,
             worker_amounts={"gpu": 1000},
             ps_amounts=None,
             utility=Constant(200.0),
         )
-        for at in range(4)
+        for index in range(4)
     ]
     jobs = [*trainers, build_bag(on, arrival=2)]
     engine = simulated(on, jobs)
@@ -323,21 +323,21 @@ def test_a_bag_beside_training_jobs() -> None:
 
 @pytest.mark.parametrize("name", ["optimum", "srtf", "fifo", "drf"])
 def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
-    from tests.support.workloads import job
+    from tests.support.workloads import make_job
 
     on = place_cluster()
     small = {"epochs": 1, "minibatches": 5, "worker_amounts": {"gpu": 1000}, "ps_amounts": None}
-    trainers = [job(on, f"train-{at}", **small) for at in range(2)]
+    trainers = [make_job(on, f"train-{index}", **small) for index in range(2)]
 
     def completions(jobs: list[Job]) -> list[int | None]:
         policy = make_policy(name, PolicyContext(on, jobs, 20), {})
         engine = Simulation(on, jobs, policy, until=20).run()
-        for one in jobs:
-            if one.bag is not None:
-                refusal = engine.jobs[one.name].refusal
+        for job in jobs:
+            if job.bag is not None:
+                refusal = engine.jobs[job.name].refusal
                 assert refusal is not None
                 assert refusal.reason is RefusalReason.POLICY
-        return [engine.jobs[one.name].completion for one in trainers]
+        return [engine.jobs[trainer.name].completion for trainer in trainers]
 
     assert completions([build_bag(on), *trainers]) == completions(trainers)
     assert None not in completions(trainers)
@@ -351,8 +351,8 @@ def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
         slot_seconds=on.slot_seconds,
         horizon=on.horizon,
         servers=[
-            *((f"gpu-{at}", Role.WORKER, {"gpu": 4000}) for at in range(4)),
-            *((f"net-{at}", Role.PS, {"gpu": 4000}) for at in range(2)),
+            *((f"gpu-{index}", Role.WORKER, {"gpu": 4000}) for index in range(4)),
+            *((f"net-{index}", Role.PS, {"gpu": 4000}) for index in range(2)),
         ],
         dimensions={"gpu": Dimension.COUNT},
     )
@@ -363,20 +363,22 @@ def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
     ]
     finished = 0
     for seed in range(12):
-        found = []
+        results = []
         for name, cluster, prices in runs:
             sizes = np.random.default_rng(seed).integers(1, 5, 3)
             jobs = [
-                build_bag(cluster, pareto(int(size), 1.8, 0.6), name=f"bag-{at}", arrival=at,
+                build_bag(cluster, pareto(int(size), 1.8, 0.6), name=f"bag-{index}", arrival=index,
                     deadline=5.0, miss_probability=0.1, utility=Constant(60.0))
-                for at, size in enumerate(sizes)
+                for index, size in enumerate(sizes)
             ]  # fmt: skip
             policy = make_policy(name, PolicyContext(cluster, jobs), {"prices": "given", **prices})
             engine = Simulation(cluster, jobs, policy, seed=seed).run()
-            records = [engine.jobs[one.name] for one in jobs]
-            found.append([(one.status, one.completion, str(one.plan.workers)) for one in records])
-            finished += sum(one.status is Status.FINISHED for one in records)
-        assert found[0] == found[1] == found[2], seed
+            records = [engine.jobs[job.name] for job in jobs]
+            results.append(
+                [(record.status, record.completion, str(record.plan.workers)) for record in records]
+            )
+            finished += sum(record.status is Status.FINISHED for record in records)
+        assert results[0] == results[1] == results[2], seed
     assert finished > 60
 
 

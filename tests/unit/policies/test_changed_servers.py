@@ -15,7 +15,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 CHANGES: Mapping[str, Mapping[str, tuple[int, int] | None]] = {
     "a larger one": {"new": (8, 16)},
@@ -25,17 +25,17 @@ CHANGES: Mapping[str, Mapping[str, tuple[int, int] | None]] = {
 }
 
 
-def state(on: Cluster, size: tuple[int, int]) -> ServerState:
-    whole = dict(zip(on.resources, on.capacity[0].tolist(), strict=True))
+def state(cluster: Cluster, size: tuple[int, int]) -> ServerState:
+    whole = dict(zip(cluster.resources, cluster.capacity[0].tolist(), strict=True))
     return ServerState(Role.ANY, whole | {"gpu": size[0] * 1000, "cpu": size[1] * 1000})
 
 
-def asking(on: Cluster, at: int) -> Job:
+def asking(cluster: Cluster, at: int) -> Job:
     """One of many jobs of several shapes, more than there is room for."""
     rng = np.random.default_rng(at)
     amounts = {"gpu": 1000 * int(rng.integers(1, 3)), "cpu": 1000 * int(rng.integers(1, 5))}
     worth = Constant(float(rng.uniform(1, 50)))
-    return job(on, f"job-{at}", worker_amounts=amounts, ps=None, epochs=6, utility=worth)
+    return make_job(cluster, f"job-{at}", worker_amounts=amounts, ps=None, epochs=6, utility=worth)
 
 
 @pytest.mark.parametrize("lower", ["theory", "clearing", "guaranteed"])
@@ -44,22 +44,22 @@ def asking(on: Cluster, at: int) -> Job:
 def test_prices_are_those_of_who_learnt_on_the_servers_of_now(
     name: str, change: str, lower: str
 ) -> None:
-    on = cluster(0, 0, both=2)
-    engine = Engine(on, make_policy(name, PolicyContext(on), {"lower": lower}))
-    for at in range(20):
-        engine.handle(JobsArrived(0, (asking(on, at),)))
+    cluster = make_cluster(0, 0, both=2)
+    engine = Engine(cluster, make_policy(name, PolicyContext(cluster), {"lower": lower}))
+    for index in range(20):
+        engine.handle(JobsArrived(0, (asking(cluster, index),)))
     engine.handle(SlotBegan(0))
     states = {
-        server: None if size is None else state(on, size)
+        server: None if size is None else state(cluster, size)
         for server, size in CHANGES[change].items()
     }
     engine.handle(CapacityChanged(1, states))
     assert (engine.ledger.used <= engine.ledger.capacity).all()
-    engine.handle(JobsArrived(1, (asking(on, 20),)))
+    engine.handle(JobsArrived(1, (asking(cluster, 20),)))
     policy: Any = engine.policy
     told = policy.parameters_in_force()
     fresh: Any = make_policy(name, PolicyContext(engine.cluster), {"lower": lower})
-    for one in (asking(on, at) for at in range(21)):
+    for one in (asking(cluster, index) for index in range(21)):
         if engine.jobs[one.name].status not in (Status.REFUSED, Status.DROPPED):
             fresh.learn(engine.view, one)
     expected = fresh.parameters_in_force()

@@ -22,7 +22,7 @@ def test_what_is_written_is_what_is_chosen() -> None:
 
 def test_its_own_parameters_go_before_shared_ones_and_its_label_stays() -> None:
     shared = {"prices": "online", "lower": {"rule": "a", "share": 1}}
-    chosen = PolicyChoice("oasis", {"lower": {"rule": "b"}}).over(shared)
+    chosen = PolicyChoice("oasis", {"lower": {"rule": "b"}}).merged_over(shared)
     assert chosen.settings == {"prices": "online", "lower": {"rule": "b", "share": 1}}
     assert chosen.label == "oasis lower={'rule': 'b'}"
     assert shared["lower"] == {"rule": "a", "share": 1}
@@ -30,7 +30,7 @@ def test_its_own_parameters_go_before_shared_ones_and_its_label_stays() -> None:
 
 def test_a_command_that_is_told_it_reads_the_same() -> None:
     settings = {"a": True, "b": {"c": 0.1, "d": "online"}, "e": [1, 2], "f": 4}
-    told = PolicyChoice("oasis", settings).words()
+    told = PolicyChoice("oasis", settings).argv()
     assert told[:2] == ["--policy", "oasis"]
     read = options.policy_settings(None, told[3::2], [policy_info("oasis")])["oasis"]
     assert read == {"a": "true", "b": {"c": "0.1", "d": "online"}, "e": [1, 2], "f": "4"}

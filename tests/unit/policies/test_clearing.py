@@ -16,7 +16,7 @@ from shadowprice.policies.pricing.measures import PriceContribution
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample
-from tests.support.workloads import GBPS, cluster, job
+from tests.support.workloads import GBPS, make_cluster, make_job
 
 
 def add(market: ClearingPrice, arrival: int, ln_density: float, use: Floats) -> None:
@@ -96,17 +96,23 @@ def test_without_scarcity_the_price_falls_below_every_promised_job() -> None:
 def test_what_most_servers_do_not_limit_is_not_scarce_for_the_one_that_does(
     policy: str, prices: str
 ) -> None:
-    on = cluster(4, 0)
-    capacity = on.capacity.copy()
-    bandwidth = on.resources.index("bandwidth")
+    cluster = make_cluster(4, 0)
+    capacity = cluster.capacity.copy()
+    bandwidth = cluster.resources.index("bandwidth")
     capacity[:-1, bandwidth] = UNLIMITED
     capacity[-1, bandwidth] = GBPS // 2  # less than a worker asks for
-    on = replace(on, capacity=capacity)
+    cluster = replace(cluster, capacity=capacity)
     jobs = [
-        job(on, f"job-{at}", ps_amounts=None, chunks=2, utility=Constant(5.0 if at < 4 else 50.0))
-        for at in range(24)
+        make_job(
+            cluster,
+            f"job-{index}",
+            ps_amounts=None,
+            chunks=2,
+            utility=Constant(5.0 if index < 4 else 50.0),
+        )
+        for index in range(24)
     ]
-    made = make_policy(policy, PolicyContext(on, jobs, None), {"prices": prices})
-    engine = Simulation(on, jobs, made).run()
+    made = make_policy(policy, PolicyContext(cluster, jobs, None), {"prices": prices})
+    engine = Simulation(cluster, jobs, made).run()
     # Their 96 worker-slots are less than the other three hold in the 12 slots of the horizon.
     assert all(record.completion is not None for record in engine.jobs.values())

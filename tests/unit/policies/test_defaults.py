@@ -26,17 +26,17 @@ from tests.support.policy_cases import (
     build_world,
     policy_names,
 )
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 
 @pytest.mark.parametrize("name", [n for n, info in policies().items() if not info.knows_all_jobs])
 def test_every_policy_runs_live_as_it_stands(name: str) -> None:
     if name in PLACE_COUNTING_POLICIES:
         on = shared_cluster()
-        jobs = [shared_job(on, f"job-{at}", tenant="u1") for at in range(2)]
+        jobs = [shared_job(on, f"job-{index}", tenant="u1") for index in range(2)]
     else:
-        on = cluster(2, 1, both=1)
-        jobs = [job(on, "job-0", utility=Constant(9.0)), job(on, "job-1", ps=None)]
+        on = make_cluster(2, 1, both=1)
+        jobs = [make_job(on, "job-0", utility=Constant(9.0)), make_job(on, "job-1", ps=None)]
     engine = Engine(on, make_policy(name, PolicyContext(on, None), {}))
     engine.handle(JobsArrived(0, tuple(jobs)))
     engine.handle(SlotBegan(0))
@@ -62,8 +62,8 @@ class Wrapped:
 
 @pytest.mark.parametrize("name", policy_names())
 def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
-    on, jobs, _ = build_world(name, 1)
-    made = build_policy(name, on, jobs, 1)
+    cluster, jobs, _ = build_world(name, 1)
+    made = build_policy(name, cluster, jobs, 1)
     for told, offered, method in (
         (made.capabilities.prices, as_priced_policy, "slot_prices"),
         (made.capabilities.quotes, as_quoting_policy, "quote"),
@@ -75,10 +75,10 @@ def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
 
 
 def test_what_depends_on_settings_is_told_of_them() -> None:
-    on = cluster(2, 1, both=1)
+    cluster = make_cluster(2, 1, both=1)
 
     def can(name: str, **settings: Any) -> Capabilities:
-        return make_policy(name, PolicyContext(on, ()), settings).capabilities
+        return make_policy(name, PolicyContext(cluster, ()), settings).capabilities
 
     assert can("oasis").guarantees
     assert can("pdors", prices="offline").forgets_refused
@@ -94,16 +94,16 @@ def test_what_depends_on_settings_is_told_of_them() -> None:
 def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
     name: str, wanted: int
 ) -> None:
-    on = cluster(1, 1, both=1, horizon=10)
-    jobs = [job(on, f"job-{at}", utility=Constant(1.0)) for at in range(wanted)]
-    engine = Engine(on, make_policy(name, PolicyContext(on, None), {}))
+    cluster = make_cluster(1, 1, both=1, horizon=10)
+    jobs = [make_job(cluster, f"job-{index}", utility=Constant(1.0)) for index in range(wanted)]
+    engine = Engine(cluster, make_policy(name, PolicyContext(cluster, None), {}))
     engine.handle(JobsArrived(0, tuple(jobs)))
     assert all(record.status is not Status.REFUSED for record in engine.jobs.values())
 
 
 @pytest.mark.parametrize("name", sorted(policies()))
 def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
-    on = shared_cluster() if name in PLACE_COUNTING_POLICIES else cluster(2, 1)
+    on = shared_cluster() if name in PLACE_COUNTING_POLICIES else make_cluster(2, 1)
     context = PolicyContext(on, [])
     told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
     assert told["preset"] == "paper"
@@ -111,7 +111,7 @@ def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["oasis", "pdors"])
 def test_the_paper_s_preset_is_its_literal_prices_and_gives_way_to_what_is_set(name: str) -> None:
-    context = PolicyContext(cluster(2, 1), [])
+    context = PolicyContext(make_cluster(2, 1), [])
 
     def told(**settings: Any) -> tuple[object, object]:
         force = make_policy(name, context, settings).parameters_in_force()
@@ -120,5 +120,5 @@ def test_the_paper_s_preset_is_its_literal_prices_and_gives_way_to_what_is_set(n
     assert told() == ("offline", "clearing")
     assert told(preset="paper") == ("offline", "theory")
     assert told(preset="paper", lower="clearing") == ("offline", "clearing")
-    live = make_policy(name, PolicyContext(cluster(2, 1), None), {}).parameters_in_force()
+    live = make_policy(name, PolicyContext(make_cluster(2, 1), None), {}).parameters_in_force()
     assert live["prices"] == "online"

@@ -23,7 +23,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import cluster, job, random_job
+from tests.support.workloads import make_cluster, make_job, random_job
 from tests.unit.policies.test_drf import plain_filling
 
 SEEDS = st.integers(0, 2**32 - 1)
@@ -36,14 +36,14 @@ Layout = tuple[tuple[int, ...], tuple[int, ...]]
 def layouts(item: JobItem, groups: int) -> Iterator[tuple[Layout | None, float, float, bool]]:
     """Yield all that may become of a job: places, gain, loss, and whether that is a change."""
     yield None, item.standing_gain, item.standing_loss, False
-    for at, (workers, ps) in enumerate(zip(item.counts, item.ps_counts, strict=True)):
+    for index, (workers, ps) in enumerate(zip(item.counts, item.ps_counts, strict=True)):
         for on in product(range(workers + 1), repeat=groups):
             for beside in product(range(ps + 1), repeat=groups):
                 if sum(on) == workers and sum(beside) == ps:
                     changed = item.standing is not None and (
                         on != tuple(item.standing[0]) or beside != tuple(item.standing[1])
                     )
-                    yield (on, beside), float(item.gain[at]), float(item.loss[at]), changed
+                    yield (on, beside), float(item.gain[index]), float(item.loss[index]), changed
 
 
 def brute_force(instance: DormInstance) -> float:
@@ -147,15 +147,15 @@ class Bounds:
     def __call__(self, engine: Engine, slot: int) -> None:
         jobs = [record.job for record in engine.open_jobs.values()]
         now = dict(engine.running)
-        before = {one.name: self.before[one.name] for one in jobs if one.name in self.before}
+        before = {job.name: self.before[job.name] for job in jobs if job.name in self.before}
         changed = [name for name, placement in before.items() if now.get(name) != placement]
         assert len(changed) <= math.ceil(self.theta[1] * len(before) - 1e-9)
         assert before.keys() <= now.keys()  # no running job is stopped
         capacity = engine.cluster.capacity
         whole = [sum(column) if max(column) < UNLIMITED else 0 for column in capacity.T.tolist()]
         fair = [
-            share(one, workers, whole)
-            for one, workers in zip(jobs, plain_filling(engine.cluster, jobs), strict=True)
+            share(job, workers, whole)
+            for job, workers in zip(jobs, plain_filling(engine.cluster, jobs), strict=True)
         ]
         allowed = math.ceil(self.theta[0] * 2 * sum(total > 0 for total in whole) - 1e-9)
         still = loss(jobs, fair, before, whole)
@@ -164,16 +164,16 @@ class Bounds:
         self.before = now
 
 
-def share(one: Job, workers: int, whole: list[int]) -> float:
-    ps = np.zeros_like(one.worker) if one.ps is None else one.ps
-    used = workers * one.worker + one.ps_needed(workers) * ps
+def share(job: Job, workers: int, whole: list[int]) -> float:
+    ps = np.zeros_like(job.worker) if job.ps is None else job.ps
+    used = workers * job.worker + job.ps_needed(workers) * ps
     return max(float(a) / total for a, total in zip(used, whole, strict=True) if total)
 
 
 def loss(
     jobs: list[Job], fair: list[float], on: Mapping[str, Placement], whole: list[int]
 ) -> float:
-    had = [share(one, on[one.name].total_workers if one.name in on else 0, whole) for one in jobs]
+    had = [share(job, on[job.name].total_workers if job.name in on else 0, whole) for job in jobs]
     return math.fsum(abs(a - b) for a, b in zip(had, fair, strict=True))
 
 
@@ -183,12 +183,12 @@ def test_every_recomputation_keeps_both_bounds(theta_1: float, theta_2: float) -
     adjusted = 0
     for seed in sample(range(8)):
         rng = np.random.default_rng(seed)
-        on = cluster(1, 1, gpus=int(rng.integers(2, 9)))
-        jobs = [random_job(on, rng, f"job-{at}", latest=9) for at in range(14)]
+        cluster = make_cluster(1, 1, gpus=int(rng.integers(2, 9)))
+        jobs = [random_job(cluster, rng, f"job-{index}", latest=9) for index in range(14)]
         watch = Bounds(theta_1, theta_2)
         setting = {"fairness_loss": theta_1, "adjustment_overhead": theta_2}
-        policy = make_policy("dorm", PolicyContext(on), setting)
-        engine = Simulation(on, jobs, policy).run([SlotObserver(watch)])
+        policy = make_policy("dorm", PolicyContext(cluster), setting)
+        engine = Simulation(cluster, jobs, policy).run([SlotObserver(watch)])
         assert not engine.open_jobs
         counted = policy.parameters_in_force()["statistics"]
         assert isinstance(counted, dict)
@@ -230,7 +230,7 @@ def test_the_same_run_twice() -> None:
 
 
 def placements(
-    on: Cluster, jobs: list[Job], incidents: Sequence[Incident] = (), **parameters: float
+    cluster: Cluster, jobs: list[Job], incidents: Sequence[Incident] = (), **parameters: float
 ) -> list[dict[str, int]]:
     """Return each slot's workers by job, checked against the servers that are up."""
     seen: list[dict[str, int]] = []
@@ -239,14 +239,14 @@ def placements(
         assert not any(set(p.servers) & engine.lost for p in engine.running.values())
         seen.append({name: p.total_workers for name, p in engine.running.items()})
 
-    policy = make_policy("dorm", PolicyContext(on), parameters)
-    Simulation(on, jobs, policy, incidents=incidents).run([SlotObserver(watch)])
+    policy = make_policy("dorm", PolicyContext(cluster), parameters)
+    Simulation(cluster, jobs, policy, incidents=incidents).run([SlotObserver(watch)])
     return seen
 
 
-def wide(on: Cluster, name: str, chunks: int = 4, arrival: int = 0) -> Job:
-    return job(
-        on,
+def wide(cluster: Cluster, name: str, chunks: int = 4, arrival: int = 0) -> Job:
+    return make_job(
+        cluster,
         name,
         arrival=arrival,
         chunks=chunks,
@@ -257,17 +257,19 @@ def wide(on: Cluster, name: str, chunks: int = 4, arrival: int = 0) -> Job:
 
 
 def test_a_displaced_job_runs_again_at_once_on_what_is_left() -> None:
-    on = cluster(2, 1, gpus=4)
+    cluster = make_cluster(2, 1, gpus=4)
     seen = placements(
-        on, [wide(on, "one")], (ServerLost(1, on.names[0]), ServerBack(3, on.names[0]))
+        cluster,
+        [wide(cluster, "one")],
+        (ServerLost(1, cluster.names[0]), ServerBack(3, cluster.names[0])),
     )
     assert [slot["one"] for slot in seen[:5]] == [4, 4, 4, 4, 4]
 
 
 def test_a_cancelled_job_makes_room() -> None:
-    on = cluster(1, 1, gpus=4)
-    jobs = [wide(on, "first"), wide(on, "second")]
-    seen = placements(on, jobs, (JobCancelled(2, "first"),))
+    cluster = make_cluster(1, 1, gpus=4)
+    jobs = [wide(cluster, "first"), wide(cluster, "second")]
+    seen = placements(cluster, jobs, (JobCancelled(2, "first"),))
     assert seen[2] == {"second": 4}
 
 
@@ -276,20 +278,22 @@ def test_a_running_job_gives_way_where_that_uses_more(
     theta_2: float, expected: list[int | None]
 ) -> None:
     # A worker of the second takes the CPUs that all of the first's leave idle.
-    on = cluster(1, 1, gpus=4)
+    cluster = make_cluster(1, 1, gpus=4)
     greedy = {"gpu": 1000, "cpu": 16_000}
-    second = job(on, "second", arrival=2, chunks=1, worker_amounts=greedy, ps_amounts=None)
-    seen = placements(on, [wide(on, "first"), second], adjustment_overhead=theta_2)
+    second = make_job(
+        cluster, "second", arrival=2, chunks=1, worker_amounts=greedy, ps_amounts=None
+    )
+    seen = placements(cluster, [wide(cluster, "first"), second], adjustment_overhead=theta_2)
     assert [seen[2].get("first"), seen[2].get("second")] == expected
 
 
 def test_a_running_job_stays_where_nothing_is_gained() -> None:
-    on = cluster(1, 1, gpus=4)
-    seen = placements(on, [wide(on, "first"), wide(on, "second", arrival=2)])
+    cluster = make_cluster(1, 1, gpus=4)
+    seen = placements(cluster, [wide(cluster, "first"), wide(cluster, "second", arrival=2)])
     assert seen[2] == {"first": 4}
 
 
 def test_beyond_the_window_jobs_stand_by_in_order_of_arrival() -> None:
-    on = cluster(1, 1, gpus=4)
-    jobs = [wide(on, f"job-{at}") for at in range(6)]
-    assert placements(on, jobs, window=2, fairness_loss=1)[0].keys() <= {"job-0", "job-1"}
+    cluster = make_cluster(1, 1, gpus=4)
+    jobs = [wide(cluster, f"job-{index}") for index in range(6)]
+    assert placements(cluster, jobs, window=2, fairness_loss=1)[0].keys() <= {"job-0", "job-1"}

@@ -19,24 +19,24 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import GBPS, GIB, cluster, job, random_job
+from tests.support.workloads import GBPS, GIB, make_cluster, make_job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def useful(one: Job) -> list[int]:
+def useful(job: Job) -> list[int]:
     """Numbers of workers that gain more than every smaller one."""
     best, counts = 0, []
-    for count, gain in zip(one.worker_counts.tolist(), one.gains.tolist(), strict=True):
+    for count, gain in zip(job.worker_counts.tolist(), job.gains.tolist(), strict=True):
         if gain > best:
             best = gain
             counts.append(count)
     return counts
 
 
-def plain_filling(on: Cluster, jobs: list[Job]) -> list[int]:
+def plain_filling(cluster: Cluster, jobs: list[Job]) -> list[int]:
     """Return the workers of each job by Algorithm 1, on one server for each role."""
-    pools = [on.capacity[at].tolist() for at in range(2)]
+    pools = [cluster.capacity[index].tolist() for index in range(2)]
     total = [sum(row) if max(row) < UNLIMITED else 0 for row in zip(*pools, strict=True)]
     counts = [0] * len(jobs)
     shares = [Fraction(0)] * len(jobs)
@@ -81,17 +81,17 @@ def plain_filling(on: Cluster, jobs: list[Job]) -> list[int]:
 @given(SEEDS)
 def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on = cluster(1, 1, gpus=int(rng.integers(2, 17)))
-    jobs = [random_job(on, rng, f"job-{at}") for at in range(int(rng.integers(1, 12)))]
+    cluster = make_cluster(1, 1, gpus=int(rng.integers(2, 17)))
+    jobs = [random_job(cluster, rng, f"job-{index}") for index in range(int(rng.integers(1, 12)))]
 
     def watch(engine: Engine, slot: int) -> None:
         open_jobs = [record.job for record in engine.open_jobs.values()]
-        wanted = plain_filling(on, open_jobs)
-        placed = [engine.running.get(one.name) for one in open_jobs]
+        wanted = plain_filling(cluster, open_jobs)
+        placed = [engine.running.get(job.name) for job in open_jobs]
         assert [0 if p is None else p.total_workers for p in placed] == wanted
 
-    policy = make_policy("drf", PolicyContext(on), {})
-    engine = Simulation(on, jobs, policy).run([SlotObserver(watch)])
+    policy = make_policy("drf", PolicyContext(cluster), {})
+    engine = Simulation(cluster, jobs, policy).run([SlotObserver(watch)])
     assert all(
         record.status in {Status.FINISHED, Status.REFUSED} for record in engine.jobs.values()
     )
@@ -99,7 +99,7 @@ def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> N
 
 def room_for(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     free = engine.ledger.capacity - engine.ledger.used[0]
-    up = hosts & np.array([at not in engine.lost for at in range(engine.cluster.servers)])
+    up = hosts & np.array([index not in engine.lost for index in range(engine.cluster.servers)])
     asked = demand > 0
     return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
 
@@ -132,55 +132,63 @@ def test_every_job_ends_on_machines_that_carry_both(seed: int) -> None:
     assert all(r.status is not Status.DROPPED for r in engine.jobs.values())
 
 
-def workers_in_first_slot(on: Cluster, jobs: list[Job]) -> list[int]:
+def workers_in_first_slot(cluster: Cluster, jobs: list[Job]) -> list[int]:
     seen: list[int] = []
 
     def watch(engine: Engine, slot: int) -> None:
         if slot == 0:
             seen.extend(placement.total_workers for placement in engine.running.values())
 
-    policy = make_policy("drf", PolicyContext(on), {})
-    Simulation(on, jobs, policy).run([SlotObserver(watch)])
+    policy = make_policy("drf", PolicyContext(cluster), {})
+    Simulation(cluster, jobs, policy).run([SlotObserver(watch)])
     return seen
 
 
 def test_the_example_of_the_paper() -> None:
     # Nine CPUs and 18 GB; tasks of <1 CPU, 4 GB> and <3 CPUs, 1 GB>: three and two of them.
-    on = cluster(1, 1)
-    capacity = on.capacity.copy()
-    capacity[0, on.column["cpu"]], capacity[0, on.column["memory"]] = 9_000, 18 * GIB
-    capacity[1, on.column["cpu"]] = capacity[1, on.column["memory"]] = 0
+    cluster = make_cluster(1, 1)
+    capacity = cluster.capacity.copy()
+    capacity[0, cluster.column["cpu"]], capacity[0, cluster.column["memory"]] = 9_000, 18 * GIB
+    capacity[1, cluster.column["cpu"]] = capacity[1, cluster.column["memory"]] = 0
     small = Cluster(
-        on.slot_seconds,
-        on.horizon,
-        on.resources,
-        on.dimensions,
-        on.names,
-        on.roles,
+        cluster.slot_seconds,
+        cluster.horizon,
+        cluster.resources,
+        cluster.dimensions,
+        cluster.names,
+        cluster.roles,
         capacity,
     )
     tasks = [{"cpu": 1000, "memory": 4 * GIB}, {"cpu": 3000, "memory": GIB}]
     jobs = [
-        job(small, f"user-{at}", chunks=20, worker_amounts=task, ps_amounts=None)
-        for at, task in enumerate(tasks)
+        make_job(small, f"user-{index}", chunks=20, worker_amounts=task, ps_amounts=None)
+        for index, task in enumerate(tasks)
     ]
     assert workers_in_first_slot(small, jobs) == [3, 2]
 
 
 def test_numbers_that_gain_nothing_are_not_granted() -> None:
-    on = cluster(4, 1, gpus=8)
+    cluster = make_cluster(4, 1, gpus=8)
     speed = {1: Fraction(1, 10), 2: Fraction(2, 10), 4: Fraction(2, 10), 8: Fraction(1, 10)}
     worker = {"gpu": 1000, "cpu": 1000, "memory": GIB, "bandwidth": GBPS}
-    one = job(on, chunks=8, speed=speed, worker_amounts=worker, ps_amounts=None)
-    assert workers_in_first_slot(on, [one]) == [2]
+    single_job = make_job(cluster, chunks=8, speed=speed, worker_amounts=worker, ps_amounts=None)
+    assert workers_in_first_slot(cluster, [single_job]) == [2]
 
 
 def test_a_settled_job_stays_where_it_is() -> None:
-    on = cluster(4, 1, gpus=4)
+    cluster = make_cluster(4, 1, gpus=4)
     worker = {"gpu": 1000}
     jobs = [
-        job(on, f"j{at}", chunks=3, arrival=at, epochs=6, worker_amounts=worker, ps_amounts=None)
-        for at in range(4)
+        make_job(
+            cluster,
+            f"j{index}",
+            chunks=3,
+            arrival=index,
+            epochs=6,
+            worker_amounts=worker,
+            ps_amounts=None,
+        )
+        for index in range(4)
     ]
     seen: dict[str, set[object]] = {}
 
@@ -188,11 +196,11 @@ def test_a_settled_job_stays_where_it_is() -> None:
         for name, placement in engine.running.items():
             seen.setdefault(name, set()).add(placement)
 
-    policy = make_policy("drf", PolicyContext(on), {})
-    Simulation(on, jobs, policy).run([SlotObserver(watch)])
+    policy = make_policy("drf", PolicyContext(cluster), {})
+    Simulation(cluster, jobs, policy).run([SlotObserver(watch)])
     assert all(len(placements) == 1 for placements in seen.values())
 
 
 def test_it_has_no_parameters() -> None:
     with pytest.raises(InputError, match="theta"):
-        make_policy("drf", PolicyContext(cluster()), {"theta": 1})
+        make_policy("drf", PolicyContext(make_cluster()), {"theta": 1})

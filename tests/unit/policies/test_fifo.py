@@ -17,7 +17,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
 from tests.support.policy_runs import run_policy
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 CHOICES = st.sampled_from(["drawn", "most", "fewest", 1, 2, 3])
@@ -26,7 +26,7 @@ CHOICES = st.sampled_from(["drawn", "most", "fewest", 1, 2, 3])
 def places(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     free = engine.ledger.capacity - engine.ledger.used[0]
     asked = demand > 0
-    up = hosts & np.array([at not in engine.lost for at in range(engine.cluster.servers)])
+    up = hosts & np.array([index not in engine.lost for index in range(engine.cluster.servers)])
     return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
 
 
@@ -79,15 +79,15 @@ def test_every_job_ends_on_machines_that_carry_both(seed: int, backfill: int) ->
 
 
 def started(settings_: dict[str, Any]) -> list[int | None]:
-    on = cluster(1, 1, gpus=4)
+    cluster = make_cluster(1, 1, gpus=4)
     # Three GPUs for two slots, then four for one, then one: the last fits beside the first.
     jobs = [
-        job(on, "wide", chunks=3, minibatches=10, epochs=2, ps_amounts=None),
-        job(on, "whole", chunks=4, minibatches=10, epochs=1, ps_amounts=None),
-        job(on, "slim", chunks=1, minibatches=10, epochs=1, ps_amounts=None),
+        make_job(cluster, "wide", chunks=3, minibatches=10, epochs=2, ps_amounts=None),
+        make_job(cluster, "whole", chunks=4, minibatches=10, epochs=1, ps_amounts=None),
+        make_job(cluster, "slim", chunks=1, minibatches=10, epochs=1, ps_amounts=None),
     ]
-    policy = make_policy("fifo", PolicyContext(on), {"workers": "most", **settings_})
-    engine = Simulation(on, jobs, policy).run()
+    policy = make_policy("fifo", PolicyContext(cluster), {"workers": "most", **settings_})
+    engine = Simulation(cluster, jobs, policy).run()
     return [record.started for record in engine.jobs.values()]
 
 
@@ -97,23 +97,25 @@ def test_the_head_of_line_blocks_unless_backfill_is_asked_for() -> None:
 
 
 def test_drawn_numbers_are_uniform_within_what_the_job_allows() -> None:
-    on = cluster(1, 1)
-    shapes = [job(on, f"j{at}", chunks=60) for at in range(3000)]
+    cluster = make_cluster(1, 1)
+    shapes = [make_job(cluster, f"j{index}", chunks=60) for index in range(3000)]
     draw = fixed_workers("drawn", 7)
-    numbers = np.bincount([draw(one) for one in shapes], minlength=31)
+    numbers = np.bincount([draw(shape) for shape in shapes], minlength=31)
     assert numbers[0] == 0
     assert len(numbers) == 31
     assert 60 < numbers[1:].min() <= numbers.max() < 145
-    assert [draw(one) for one in shapes] != [fixed_workers("drawn", 8)(one) for one in shapes]
-    narrow = job(on, "narrow", chunks=3, worker_range=(2, 3))
+    assert [draw(shape) for shape in shapes] != [
+        fixed_workers("drawn", 8)(shape) for shape in shapes
+    ]
+    narrow = make_job(cluster, "narrow", chunks=3, worker_range=(2, 3))
     assert {fixed_workers("drawn", seed)(narrow) for seed in range(20)} == {2, 3}
     assert fixed_workers(9, 0)(narrow) == 3
     assert fixed_workers(1, 0)(narrow) == 2
 
 
 def test_wrong_parameters_are_refused() -> None:
-    on = cluster()
+    cluster = make_cluster()
     for wrong in ({"workers": 0}, {"workers": "many"}, {"backfill": -1}, {"worker": 3}):
         with pytest.raises(InputError):
-            make_policy("fifo", PolicyContext(on), wrong)
-    make_policy("fifo", PolicyContext(on), {"workers": "4", "backfill": "2"})
+            make_policy("fifo", PolicyContext(cluster), wrong)
+    make_policy("fifo", PolicyContext(cluster), {"workers": "4", "backfill": "2"})

@@ -26,7 +26,7 @@ from shadowprice.results.job_history_text import guarantee_text
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
 from tests.support.pdors_cases import random_pool, random_two_rate_job
-from tests.support.workloads import cluster, job, random_job
+from tests.support.workloads import make_cluster, make_job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 FREE: dict[str, Any] = {
@@ -38,14 +38,15 @@ FREE: dict[str, Any] = {
 
 def random_world(seed: int, jobs: int) -> tuple[Cluster, list[Job]]:
     rng = np.random.default_rng(seed)
-    on = cluster(int(rng.integers(1, 3)), int(rng.integers(1, 3)), gpus=int(rng.integers(1, 6)),
-                 horizon=6)  # fmt: skip
-    return on, [random_job(on, rng, f"job-{at}", latest=3) for at in range(jobs)]
+    cluster = make_cluster(
+        int(rng.integers(1, 3)), int(rng.integers(1, 3)), gpus=int(rng.integers(1, 6)), horizon=6
+    )
+    return cluster, [random_job(cluster, rng, f"job-{index}", latest=3) for index in range(jobs)]
 
 
-def ran(name: str, on: Cluster, jobs: list[Job], until: int | None, **options: Any) -> Any:
-    policy = make_policy(name, PolicyContext(on, jobs, until), options)
-    engine = Simulation(on, jobs, policy, until=until).run()
+def ran(name: str, cluster: Cluster, jobs: list[Job], until: int | None, **options: Any) -> Any:
+    policy = make_policy(name, PolicyContext(cluster, jobs, until), options)
+    engine = Simulation(cluster, jobs, policy, until=until).run()
     done = {name: record.completion for name, record in engine.jobs.items()}
     return policy, done
 
@@ -53,13 +54,13 @@ def ran(name: str, on: Cluster, jobs: list[Job], until: int | None, **options: A
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> None:
-    on, (one,) = random_world(seed, 1)
+    cluster, (one,) = random_world(seed, 1)
     # Completing a slot later costs something, however late it is.
     one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
-    members = server_pools(on, halved=False)
-    slots = StandaloneValue(on, *members).slots(one)
-    _, done = ran("oasis", on, [one], None, **FREE)
-    if slots is None or slots > on.horizon:
+    members = server_pools(cluster, halved=False)
+    slots = StandaloneValue(cluster, *members).slots(one)
+    _, done = ran("oasis", cluster, [one], None, **FREE)
+    if slots is None or slots > cluster.horizon:
         assert done.get(one.name) is None
     else:
         assert done[one.name] == one.arrival + slots - 1
@@ -86,11 +87,11 @@ def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
 @given(seed=SEEDS)
 def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
     """Against the exact optimum; with the guaranteed L the premise holds."""
-    on, jobs = random_world(seed, 4)
+    cluster, jobs = random_world(seed, 4)
     until = 3 + seed % 5
-    best = solve(full_problem(on, jobs, until))
+    best = solve(full_problem(cluster, jobs, until))
     assert best.optimal
-    policy, _ = ran("oasis", on, jobs, until, lower=lower)
+    policy, _ = ran("oasis", cluster, jobs, until, lower=lower)
     told: Any = policy.guarantee(jobs)
     slack = 1e-6 * max(1.0, best.utility)
     assert told["optimum_at_least"] <= best.utility + slack
@@ -106,16 +107,19 @@ def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
 def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
     servers = [("a", Role.ANY, {"cpu": 8_000}), ("b", Role.ANY, {"cpu": 8_000, "bandwidth": 2})]
     dimensions = {"cpu": Dimension.COUNT, "bandwidth": Dimension.RATE}
-    on = build_cluster(
+    cluster = build_cluster(
         slot_seconds=Fraction(600), horizon=8, servers=servers, dimensions=dimensions
     )
     # Each worker asks for more bandwidth than the second server has: all stand on the first.
     amounts = {"cpu": 1000, "bandwidth": 3}
-    jobs = [job(on, f"job-{at}", worker_amounts=amounts, ps_amounts=None) for at in range(4)]
-    best = solve(full_problem(on, jobs, 4))
+    jobs = [
+        make_job(cluster, f"job-{index}", worker_amounts=amounts, ps_amounts=None)
+        for index in range(4)
+    ]
+    best = solve(full_problem(cluster, jobs, 4))
     assert best.optimal
     dear = {"L": 1e9, "U": {"cpu": 1e9, "bandwidth": 1e9}}
-    policy, done = ran("oasis", on, jobs, 4, prices="given", worker=dear)
+    policy, done = ran("oasis", cluster, jobs, 4, prices="given", worker=dear)
     assert set(done.values()) == {None}
     told: Any = policy.guarantee(jobs)
     assert best.utility == pytest.approx(40.0)
@@ -143,23 +147,26 @@ def test_the_premise_holds_whichever_job_asks_for_which_pool(
     first: dict[str, Any], second: dict[str, Any], later: int, until: int | None, prices: str
 ) -> None:
     """T and the best job are those of all jobs, for a pool that the first asks nothing of too."""
-    on = cluster(1, 1, horizon=20)
-    jobs = [job(on, "first", **first), job(on, "second", arrival=later, **second)]
-    best = solve(full_problem(on, jobs, until))
+    cluster = make_cluster(1, 1, horizon=20)
+    jobs = [
+        make_job(cluster, "first", **first),
+        make_job(cluster, "second", arrival=later, **second),
+    ]
+    best = solve(full_problem(cluster, jobs, until))
     assert best.optimal
-    policy, _ = ran("oasis", on, jobs, until, lower="guaranteed", prices=prices)
+    policy, _ = ran("oasis", cluster, jobs, until, lower="guaranteed", prices=prices)
     told: Any = policy.guarantee(jobs)
     assert told["D0"] <= best.utility / 2 * (1 + 1e-9)
     assert told["D0_within_half_of_optimum"] is True
-    assert (told["D0"] > 0) == any(one.epochs != LONG["epochs"] for one in jobs)
+    assert (told["D0"] > 0) == any(job.epochs != LONG["epochs"] for job in jobs)
 
 
 def test_guaranteed_is_the_largest_that_one_job_pays_for() -> None:
     """Both pools used and a job of full value alone: D0 is half of that value exactly."""
-    on = cluster(2, 2, horizon=20)
-    jobs = [job(on, f"job-{at}", utility=Constant(10.0)) for at in range(3)]
+    cluster = make_cluster(2, 2, horizon=20)
+    jobs = [make_job(cluster, f"job-{index}", utility=Constant(10.0)) for index in range(3)]
     told: Any = make_policy(
-        "oasis", PolicyContext(on, jobs, 12), {"lower": "guaranteed"}
+        "oasis", PolicyContext(cluster, jobs, 12), {"lower": "guaranteed"}
     ).guarantee(jobs)  # type: ignore[attr-defined]
     assert told["D0"] == pytest.approx(5.0)
     assert told["optimum_at_least"] == pytest.approx(10.0)
@@ -167,12 +174,12 @@ def test_guaranteed_is_the_largest_that_one_job_pays_for() -> None:
 
 
 def test_alpha_stays_small_where_the_printed_one_has_no_bound() -> None:
-    on = cluster(2, 2, horizon=300)
-    jobs = [job(on, utility=Sigmoid(50.0, 5.0, 3.0))]
+    cluster = make_cluster(2, 2, horizon=300)
+    jobs = [make_job(cluster, utility=Sigmoid(50.0, 5.0, 3.0))]
     alphas = {}
     for lower in ("theory", "guaranteed"):
         settled = {"lower": lower, "prices": "offline"}
-        policy: Any = make_policy("oasis", PolicyContext(on, jobs, 300), settled)
+        policy: Any = make_policy("oasis", PolicyContext(cluster, jobs, 300), settled)
         alphas[lower] = policy.guarantee(jobs)["alpha"]
     assert alphas["theory"] > 1400
     assert alphas["guaranteed"] < 15
@@ -181,12 +188,12 @@ def test_alpha_stays_small_where_the_printed_one_has_no_bound() -> None:
 def test_the_guarantee_covers_jobs_that_come_one_by_one() -> None:
     """Learnt constants: after the last job D0 is within half of what was seen alone."""
     rng = np.random.default_rng(4)
-    on = cluster(2, 2, horizon=6)
+    cluster = make_cluster(2, 2, horizon=6)
     jobs = sorted(
-        (random_job(on, rng, f"job-{at}", latest=30) for at in range(12)),
+        (random_job(cluster, rng, f"job-{index}", latest=30) for index in range(12)),
         key=lambda one: one.arrival,
     )
-    policy, _ = ran("oasis", on, jobs, None, lower="guaranteed", prices="online")
+    policy, _ = ran("oasis", cluster, jobs, None, lower="guaranteed", prices="online")
     told: Any = policy.guarantee(jobs)
     assert 0 < told["D0"] <= told["optimum_at_least"] / 2
     assert told["D0_within_half_of_optimum"] is True
@@ -195,7 +202,7 @@ def test_the_guarantee_covers_jobs_that_come_one_by_one() -> None:
 def test_exact_placements_of_pdors_have_the_ratio_of_oasis() -> None:
     rng = np.random.default_rng(8)
     on = random_pool(rng)
-    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    jobs = [random_two_rate_job(on, rng, f"job-{index}", latest=3) for index in range(6)]
     ratios = {}
     for placement in ("exact", "randomised", "greedy"):
         options = {"placement": placement, "delta": 1.0, "lower": "guaranteed"}
@@ -210,11 +217,11 @@ def test_exact_placements_of_pdors_have_the_ratio_of_oasis() -> None:
 
 
 def test_a_wrong_ratio_moves_the_constant_that_absorbs_it() -> None:
-    on = cluster()
-    jobs = [job(on, f"job-{at}", utility=Constant(5.0 + at)) for at in range(3)]
+    cluster = make_cluster()
+    jobs = [make_job(cluster, f"job-{index}", utility=Constant(5.0 + index)) for index in range(3)]
 
     def told(**options: Any) -> Any:
-        return make_policy("oasis", PolicyContext(on, jobs), options).parameters_in_force()[
+        return make_policy("oasis", PolicyContext(cluster, jobs), options).parameters_in_force()[
             "worker"
         ]
 
@@ -239,7 +246,7 @@ def test_a_ratio_that_a_run_misses_is_not_claimed(
     policy: str, options: dict[str, Any], *, covered: bool
 ) -> None:
     """Jobs worth 1 fill a server before jobs that are worth 1,000 in their arrival slot only."""
-    on = build_cluster(
+    cluster = build_cluster(
         slot_seconds=Fraction(600),
         horizon=1,
         servers=[("a", Role.ANY, {"cpu": 100_000})],
@@ -247,15 +254,16 @@ def test_a_ratio_that_a_run_misses_is_not_claimed(
     )
     demands: dict[str, Any] = {"worker_amounts": {"cpu": 1000}, "ps_amounts": None}
     small = [
-        job(on, f"small-{at}", epochs=1, chunks=1, utility=Constant(1.0), **demands)
-        for at in range(99)
+        make_job(cluster, f"small-{index}", epochs=1, chunks=1, utility=Constant(1.0), **demands)
+        for index in range(99)
     ]
     urgent = [
-        replace(small[0], name=f"urgent-{at}", utility=Deadline(1000.0, 0)) for at in range(100)
+        replace(small[0], name=f"urgent-{index}", utility=Deadline(1000.0, 0))
+        for index in range(100)
     ]
     jobs = [*small, *urgent]
-    made, done = ran(policy, on, jobs, 1, prices="offline", **options)
-    worth = {one.name: utility_value(one.utility, 0) for one in jobs}
+    made, done = ran(policy, cluster, jobs, 1, prices="offline", **options)
+    worth = {job.name: utility_value(job.utility, 0) for job in jobs}
     earned = sum(worth[name] for name, slot in done.items() if slot is not None)
     told: Any = made.guarantee(jobs)
     assert told["U_covers_all_jobs"] is covered
@@ -265,7 +273,7 @@ def test_a_ratio_that_a_run_misses_is_not_claimed(
 def test_a_run_whose_gain_is_not_theorem_2_s_claims_no_ratio() -> None:
     rng = np.random.default_rng(8)
     on = random_pool(rng)
-    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    jobs = [random_two_rate_job(on, rng, f"job-{index}", latest=3) for index in range(6)]
     for gain, held in ((1.006, False), ("theorem", True)):
         policy: Any = make_policy("pdors", PolicyContext(on, jobs, 8), {"gain": gain})
         told = policy.guarantee(jobs)

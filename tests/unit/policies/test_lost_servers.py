@@ -14,19 +14,19 @@ from shadowprice.core.policy import Capabilities
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
 from tests.support.policy_cases import PLACE_COUNTING_POLICIES, policy_names
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 
 @pytest.mark.parametrize("limited", [{}, {"bandwidth": "10Gbps"}], ids=["unknown", "unlimited"])
 @pytest.mark.parametrize(
-    "policy", [one for one in policy_names() if one not in PLACE_COUNTING_POLICIES]
+    "policy", [name for name in policy_names() if name not in PLACE_COUNTING_POLICIES]
 )
 def test_what_takes_nothing_leaves_a_lost_server(
     tmp_path: Path, policy: str, limited: dict[str, str]
 ) -> None:
     # Nothing limits bandwidth where parameter servers stand; whether anything does elsewhere.
     worker = {"name": "g", "role": "worker", "capacity": {"gpu": 1} | limited}
-    others = [{"name": f"n{at}", "role": "ps", "capacity": {"cpu": 4}} for at in range(2)]
+    others = [{"name": f"n{index}", "role": "ps", "capacity": {"cpu": 4}} for index in range(2)]
     on = {"slot": "10min", "horizon": 20, "servers": [worker, *others]}
     one = {"name": "one", "arrival": "0 slots", "chunks": 1, "minibatches": 6}
     one |= {"minibatch_time": "10min", "utility": {"kind": "constant", "value": 5}}
@@ -54,9 +54,9 @@ class OnFirst:
 
 
 def test_the_engine_refuses_what_stands_on_a_lost_server() -> None:
-    on = cluster(2, 0)
-    one = job(on, worker_amounts={}, ps_amounts=None)
-    engine = Engine(on, OnFirst())
-    engine.handle(ServerLost(0, on.names[0]))
+    cluster = make_cluster(2, 0)
+    single_job = make_job(cluster, worker_amounts={}, ps_amounts=None)
+    engine = Engine(cluster, OnFirst())
+    engine.handle(ServerLost(0, cluster.names[0]))
     with pytest.raises(PolicyError, match="lost or drained"):
-        engine.handle(JobsArrived(0, (one,)))
+        engine.handle(JobsArrived(0, (single_job,)))

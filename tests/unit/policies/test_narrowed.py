@@ -32,8 +32,8 @@ def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: 
     """It ends its slot as it is, and whoever decides goes on; it stopped the service."""
     narrower = wider = 0
     for seed in SEEDS:
-        on, jobs, _ = build_world(policy, seed)
-        engine = Engine(on, build_policy(policy, on, jobs, seed))
+        cluster, jobs, _ = build_world(policy, seed)
+        engine = Engine(cluster, build_policy(policy, cluster, jobs, seed))
         for slot in range(SLOTS):
             engine.handle(JobsArrived(slot, tuple(job for job in jobs if job.arrival == slot)))
             engine.handle(SlotBegan(slot))
@@ -59,7 +59,7 @@ def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: 
 
 def test_what_a_job_yields_with_a_number_that_it_may_not_have_is_that_of_the_next_lower() -> None:
     _, jobs, _ = build_world("drf", 0)
-    job = next(one for one in jobs if one.bag is None and len(one.worker_counts) > 2)
+    job = next(job for job in jobs if job.bag is None and len(job.worker_counts) > 2)
     counts, gains = job.worker_counts.tolist(), job.gains.tolist()
     without = replace(
         job,

@@ -36,7 +36,7 @@ from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.oasis import Side, milp_payoff
 from tests.support.examples import sample
 from tests.support.policy_runs import random_world
-from tests.support.workloads import DIMENSIONS, GBPS, GIB, cluster, job, random_job
+from tests.support.workloads import DIMENSIONS, GBPS, GIB, make_cluster, make_job, random_job
 
 GIVEN: Mapping[str, Any] = {
     "prices": "given",
@@ -50,21 +50,23 @@ FLAT: Mapping[str, Any] = {
 }
 
 
-def oasis(on: Cluster, jobs: list[Job] | None = None, until: int | None = None, **settings: Any):  # type: ignore[no-untyped-def]
-    policy = make_policy("oasis", PolicyContext(on, jobs, until), settings)
+def oasis(
+    cluster: Cluster, jobs: list[Job] | None = None, until: int | None = None, **settings: Any
+):  # type: ignore[no-untyped-def]
+    policy = make_policy("oasis", PolicyContext(cluster, jobs, until), settings)
     assert isinstance(policy, OasisPolicy)
     return policy
 
 
 def run(
-    on: Cluster,
+    cluster: Cluster,
     jobs: list[Job],
     settings: Mapping[str, Any],
     until: int | None = None,
     incidents: list[Incident] | None = None,
 ) -> Engine:
-    policy = oasis(on, jobs, until, **settings)
-    return Simulation(on, jobs, policy, until=until, incidents=incidents or []).run()
+    policy = oasis(cluster, jobs, until, **settings)
+    return Simulation(cluster, jobs, policy, until=until, incidents=incidents or []).run()
 
 
 def refusal_of(engine: Engine, name: str = "job") -> Refusal:
@@ -120,14 +122,14 @@ class Examiner:
 def test_algorithm_1_admits_exactly_the_jobs_whose_best_payoff_is_positive() -> None:
     seen = {True: 0, False: 0}
     for seed in range(12):
-        on, jobs, incidents = random_world(seed)
-        jobs = [one for one in jobs if one.arrival < 9]
-        if all(one.all_reduce for one in jobs):
+        cluster, jobs, incidents = random_world(seed)
+        jobs = [job for job in jobs if job.arrival < 9]
+        if all(job.all_reduce for job in jobs):
             continue  # `any` servers would then not be split
-        names = {one.name for one in jobs}
+        names = {job.name for job in jobs}
         incidents = [i for i in incidents if getattr(i, "job", None) in {*names, None}]
-        examiner = Examiner(oasis(on, jobs, 14, **GIVEN))
-        Simulation(on, jobs, examiner, until=14, incidents=incidents).run()
+        examiner = Examiner(oasis(cluster, jobs, 14, **GIVEN))
+        Simulation(cluster, jobs, examiner, until=14, incidents=incidents).run()
         for outcome, count in examiner.seen.items():
             seen[outcome] += count
     assert min(seen.values()) > 10
@@ -135,15 +137,15 @@ def test_algorithm_1_admits_exactly_the_jobs_whose_best_payoff_is_positive() -> 
 
 def test_a_worked_example_of_price_and_payoff() -> None:
     """One server of 4 GPUs at a flat price of 1 a share: costs can be added by hand."""
-    on = cluster(1, 1, horizon=8)
+    cluster = make_cluster(1, 1, horizon=8)
     # A worker takes 1/4 of the GPUs, 1/8 of the CPUs, 1/8 of the memory and 1/25 of the network;
     # its parameter server (one for up to 4) 1/8, 1/8 and 4/50 of the other server.
     worker, ps = 0.25 + 0.125 + 0.125 + 0.04, 0.125 + 0.125 + 0.08
     cost = 8 * worker + 2 * ps  # 8 worker-slots, 4 at once, in two slots
     for value, admitted in ((cost * (1 + 1e-9), True), (cost * (1 - 1e-9), False), (cost, False)):
-        one = job(on, utility=Constant(value))
-        assert (one.required, one.most_workers) == (8, 4)
-        engine = run(on, [one], FLAT)
+        single_job = make_job(cluster, utility=Constant(value))
+        assert (single_job.required, single_job.max_workers) == (8, 4)
+        engine = run(cluster, [single_job], FLAT)
         record = engine.jobs["job"]
         assert (record.status is Status.FINISHED) == admitted
         if admitted:
@@ -155,20 +157,20 @@ def test_a_worked_example_of_price_and_payoff() -> None:
 
 
 def test_a_cheaper_slot_is_waited_for_only_as_long_as_the_utility_allows() -> None:
-    on = cluster(1, 1, horizon=6)
-    first = job(on, "first", ps=None, utility=Constant(1000.0), minibatches=5)
+    cluster = make_cluster(1, 1, horizon=6)
+    first = make_job(cluster, "first", ps=None, utility=Constant(1000.0), minibatches=5)
     assert first.required == 4
     completions = {}
     for decay in (0.0, 3.0):
-        second = job(
-            on, "second", ps=None, utility=Sigmoid(100.0, decay, 0.5), epochs=1, chunks=2,
+        second = make_job(
+            cluster, "second", ps=None, utility=Sigmoid(100.0, decay, 0.5), epochs=1, chunks=2,
             minibatches=10, worker_range=(1, 2),
         )  # fmt: skip
         settings = {
             **GIVEN,
-            "worker": {"L": 1e-3, "U": dict.fromkeys(on.resources, 40.0)},
+            "worker": {"L": 1e-3, "U": dict.fromkeys(cluster.resources, 40.0)},
         }
-        engine = run(on, [replace(first, worker=first.worker // 2), second], settings)
+        engine = run(cluster, [replace(first, worker=first.worker // 2), second], settings)
         completions[decay] = engine.jobs["second"].completion
     patient, hurried = completions[0.0], completions[3.0]
     assert patient is not None
@@ -187,11 +189,11 @@ def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> 
     tried = 0
     for seed in range(60):
         rng = np.random.default_rng(seed)
-        on = cluster(int(rng.integers(1, 3)), 1, horizon=8)
-        crowd = [random_job(on, rng, f"job-{at}", latest=2) for at in range(6)]
+        cluster = make_cluster(int(rng.integers(1, 3)), 1, horizon=8)
+        crowd = [random_job(cluster, rng, f"job-{index}", latest=2) for index in range(6)]
         crowd.sort(key=lambda one: one.arrival)
-        engine = run(on, crowd, GIVEN, until=10)
-        for at, one in enumerate(crowd):
+        engine = run(cluster, crowd, GIVEN, until=10)
+        for index, one in enumerate(crowd):
             refusal = engine.jobs[one.name].refusal
             if refusal is None or refusal.reason is not RefusalReason.PRICE:
                 continue
@@ -201,63 +203,71 @@ def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> 
             factor = refusal.cost / refusal.value
             assert factor >= 1.0
             for nudge, admitted in ((1 + 1e-5, True), (1 - 1e-5, False)):
-                again = [*crowd[:at], replace(one, utility=scaled(one.utility, factor * nudge))]
-                status = run(on, again, GIVEN, until=10).jobs[one.name].status
+                again = [*crowd[:index], replace(one, utility=scaled(one.utility, factor * nudge))]
+                status = run(cluster, again, GIVEN, until=10).jobs[one.name].status
                 assert (status is not Status.REFUSED) == admitted
     assert tried > 20
 
 
 def test_the_bottleneck_of_a_price_is_the_resource_that_costs_most() -> None:
-    on = cluster(1, 1, horizon=4)
+    cluster = make_cluster(1, 1, horizon=4)
     dear = {"L": 1e-4, "U": {"gpu": 1e-4, "cpu": 100.0, "memory": 1e-4, "bandwidth": 1e-4}}
-    settings = {**GIVEN, "worker": dear, "ps": {"L": 1e-6, "U": dict.fromkeys(on.resources, 1e-6)}}
-    crowd = job(on, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
+    settings = {
+        **GIVEN,
+        "worker": dear,
+        "ps": {"L": 1e-6, "U": dict.fromkeys(cluster.resources, 1e-6)},
+    }
+    crowd = make_job(cluster, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
     assert crowd.required == 16  # four slots at its only width
     crowd = replace(crowd, worker=np.array([500, 3000, GIB, GBPS]))
-    late = replace(job(on, utility=Constant(0.5)), worker=np.array([500, 1000, GIB, GBPS]))
-    refusal = refusal_of(run(on, [crowd, late], settings))
+    late = replace(
+        make_job(cluster, utility=Constant(0.5)), worker=np.array([500, 1000, GIB, GBPS])
+    )
+    refusal = refusal_of(run(cluster, [crowd, late], settings))
     assert refusal.reason is RefusalReason.PRICE
     assert refusal.bottleneck is not None
     assert refusal.bottleneck.startswith("cpu of worker servers, 100% of the cost over slots 0 to")
     # The same, where the servers of the parameter servers are what is dear.
-    settings = {**FLAT, "ps": {"L": 90.0, "U": dict.fromkeys(on.resources, 90.0)}}
-    refusal = refusal_of(run(on, [job(on, utility=Constant(1.0))], settings))
+    settings = {**FLAT, "ps": {"L": 90.0, "U": dict.fromkeys(cluster.resources, 90.0)}}
+    refusal = refusal_of(run(cluster, [make_job(cluster, utility=Constant(1.0))], settings))
     assert str(refusal.bottleneck).startswith("cpu of parameter-server servers")
 
 
 def test_a_job_too_long_for_the_window_is_told_by_how_much() -> None:
-    on = cluster(2, 1, horizon=5)
-    long = job(on, epochs=20)  # 80 worker-slots, 20 slots at full width
-    refusal = refusal_of(run(on, [long], {}))
+    cluster = make_cluster(2, 1, horizon=5)
+    long = make_job(cluster, epochs=20)  # 80 worker-slots, 20 slots at full width
+    refusal = refusal_of(run(cluster, [long], {}))
     assert refusal.reason is RefusalReason.TOO_LATE
     assert "needs 20 slots with its maximum number of workers" in refusal.message
     assert "the planning horizon has 5 left" in refusal.message
     assert refusal.numbers == {"slots_needed": 20, "slots_left": 5}
-    refusal = refusal_of(run(on, [job(on, epochs=3, arrival=2)], {}, until=4))
+    refusal = refusal_of(run(cluster, [make_job(cluster, epochs=3, arrival=2)], {}, until=4))
     assert refusal.reason is RefusalReason.TOO_LATE
     assert "timespan" in refusal.message
 
 
 def test_a_full_cluster_names_the_resource_that_is_short() -> None:
-    on = cluster(1, 1, gpus=4, horizon=4)
-    crowd = job(on, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
-    late = job(on, utility=Constant(1e6))
-    settings = {**FLAT, "worker": {"L": 1e-3, "U": dict.fromkeys(on.resources, 1e-3)}}
-    refusal = refusal_of(run(on, [crowd, late], settings))
+    cluster = make_cluster(1, 1, gpus=4, horizon=4)
+    crowd = make_job(cluster, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
+    late = make_job(cluster, utility=Constant(1e6))
+    settings = {**FLAT, "worker": {"L": 1e-3, "U": dict.fromkeys(cluster.resources, 1e-3)}}
+    refusal = refusal_of(run(cluster, [crowd, late], settings))
     assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.bottleneck == "gpu of worker servers"
     # Parameter servers that take all of theirs.
     hog = {"cpu": 16_000, "memory": GIB, "bandwidth": 4 * GBPS}
-    crowd = job(on, "crowd", utility=Constant(1e6), worker_range=(1, 1), epochs=1, ps_amounts=hog)
+    crowd = make_job(
+        cluster, "crowd", utility=Constant(1e6), worker_range=(1, 1), epochs=1, ps_amounts=hog
+    )
     crowd = replace(crowd, required=4)
-    refusal = refusal_of(run(on, [crowd, late], settings))
+    refusal = refusal_of(run(cluster, [crowd, late], settings))
     assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.bottleneck == "cpu of parameter-server servers"
 
 
 def test_a_job_past_its_deadline_has_no_value_left() -> None:
-    on = cluster(1, 1, horizon=6)
-    refusal = refusal_of(run(on, [job(on, utility=Deadline(5.0, 0.0))], {}))
+    cluster = make_cluster(1, 1, horizon=6)
+    refusal = refusal_of(run(cluster, [make_job(cluster, utility=Deadline(5.0, 0.0))], {}))
     assert refusal.reason is RefusalReason.NO_VALUE
     assert refusal.value == 0.0
     assert refusal.completion == 1
@@ -265,27 +275,30 @@ def test_a_job_past_its_deadline_has_no_value_left() -> None:
 
 
 def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
-    on = cluster(1, 1, horizon=6)
-    first = job(on, "first", utility=Constant(1e3))
-    refusal = refusal_of(run(on, [first, job(on, utility=Deadline(5.0, 1.0))], {}))
+    cluster = make_cluster(1, 1, horizon=6)
+    first = make_job(cluster, "first", utility=Constant(1e3))
+    refusal = refusal_of(run(cluster, [first, make_job(cluster, utility=Deadline(5.0, 1.0))], {}))
     assert refusal.reason is RefusalReason.NO_ROOM
     assert "too little free capacity to complete by slot 1" in refusal.message
     assert refusal.completion == 3
 
 
 def test_a_job_that_no_server_can_hold_never_reaches_the_prices() -> None:
-    on = cluster(1, 1, gpus=1)
+    cluster = make_cluster(1, 1, gpus=1)
     big = {"gpu": 2000, "cpu": 1000, "memory": GIB, "bandwidth": GBPS}
-    assert refusal_of(run(on, [job(on, worker_amounts=big)], {})).reason is RefusalReason.NEVER_FITS
+    assert (
+        refusal_of(run(cluster, [make_job(cluster, worker_amounts=big)], {})).reason
+        is RefusalReason.NEVER_FITS
+    )
 
 
 # ---------------------------------------------------------------------------- servers lost
 
 
 def test_a_job_whose_server_is_lost_keeps_its_work_on_the_other_one() -> None:
-    on = cluster(2, 1, horizon=10)
-    one = job(on, epochs=4)  # 16 worker-slots: 4 slots
-    engine = run(on, [one], {}, incidents=[ServerLost(2, on.names[0])])
+    cluster = make_cluster(2, 1, horizon=10)
+    single_job = make_job(cluster, epochs=4)  # 16 worker-slots: 4 slots
+    engine = run(cluster, [single_job], {}, incidents=[ServerLost(2, cluster.names[0])])
     record = engine.jobs["job"]
     assert record.status is Status.FINISHED
     moved = record.plan.from_slot(2)
@@ -293,38 +306,45 @@ def test_a_job_whose_server_is_lost_keeps_its_work_on_the_other_one() -> None:
     assert record.completion is not None
     assert record.completion >= 3
     # What was done before the loss counts: the new plan covers the rest alone.
-    assert int(moved.workers.sum()) < one.required
+    assert int(moved.workers.sum()) < single_job.required
 
 
 def test_an_admitted_job_is_kept_at_any_price_while_it_fits() -> None:
-    on = cluster(2, 0, horizon=10)
-    one = job(on, ps=None, epochs=4, utility=Deadline(60.0, 3.0))
+    cluster = make_cluster(2, 0, horizon=10)
+    single_job = make_job(cluster, ps=None, epochs=4, utility=Deadline(60.0, 3.0))
     settings = {"prices": "given", "worker": FLAT["worker"]}
     engine = run(
-        on,
-        [one],
+        cluster,
+        [single_job],
         settings,
         incidents=[
-            ServerLost(1, on.names[0]),
-            ServerLost(1, on.names[1]),
-            ServerBack(3, on.names[1]),
+            ServerLost(1, cluster.names[0]),
+            ServerLost(1, cluster.names[1]),
+            ServerBack(3, cluster.names[1]),
         ],
     )
     record = engine.jobs["job"]
     assert record.status is Status.DROPPED  # planned again at once, and then nothing is there
     engine = run(
-        on, [one], settings, incidents=[ServerLost(1, on.names[0]), ServerLost(2, on.names[1])]
+        cluster,
+        [single_job],
+        settings,
+        incidents=[ServerLost(1, cluster.names[0]), ServerLost(2, cluster.names[1])],
     )
     assert engine.jobs["job"].status is Status.DROPPED
-    blocker = job(on, "blocker", ps=None, arrival=0, epochs=2, utility=Constant(1e3))
-    engine = run(on, [one, blocker], settings, incidents=[ServerLost(1, on.names[0])])
+    blocker = make_job(cluster, "blocker", ps=None, arrival=0, epochs=2, utility=Constant(1e3))
+    engine = run(
+        cluster, [single_job, blocker], settings, incidents=[ServerLost(1, cluster.names[0])]
+    )
     assert engine.jobs["job"].status is Status.FINISHED  # past its deadline, for nothing
     assert engine.jobs["job"].completion > 3
 
 
 def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
-    on = cluster(1, 1, horizon=10)
-    engine = run(on, [job(on, epochs=4)], {}, incidents=[ServerLost(2, on.names[0])])
+    cluster = make_cluster(1, 1, horizon=10)
+    engine = run(
+        cluster, [make_job(cluster, epochs=4)], {}, incidents=[ServerLost(2, cluster.names[0])]
+    )
     record = engine.jobs["job"]
     assert record.status is Status.DROPPED
     refusal = refusal_of(engine)
@@ -334,10 +354,10 @@ def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
 
 
 def test_a_lost_server_is_used_again_once_it_is_back() -> None:
-    on = cluster(1, 1, horizon=10)
-    incidents: list[Incident] = [ServerLost(1, on.names[0]), ServerBack(4, on.names[0])]
-    jobs = [job(on, "early", arrival=2), job(on, "late", arrival=4)]
-    engine = run(on, jobs, {}, incidents=incidents)
+    cluster = make_cluster(1, 1, horizon=10)
+    incidents: list[Incident] = [ServerLost(1, cluster.names[0]), ServerBack(4, cluster.names[0])]
+    jobs = [make_job(cluster, "early", arrival=2), make_job(cluster, "late", arrival=4)]
+    engine = run(cluster, jobs, {}, incidents=incidents)
     assert refusal_of(engine, "early").reason is RefusalReason.NO_ROOM
     assert engine.jobs["late"].status is Status.FINISHED
 
@@ -346,11 +366,11 @@ def test_a_lost_server_is_used_again_once_it_is_back() -> None:
 
 
 def test_servers_for_both_are_split_in_halves_of_each_kind() -> None:
-    on = cluster(1, 1, both=3)
-    workers, servers = server_pools(on, halved=True)
+    cluster = make_cluster(1, 1, both=3)
+    workers, servers = server_pools(cluster, halved=True)
     assert workers.tolist() == [True, False, True, True, False]
     assert servers.tolist() == [False, True, False, False, True]
-    workers, servers = server_pools(on, halved=False)
+    workers, servers = server_pools(cluster, halved=False)
     assert workers.sum() == 4
     assert servers.tolist() == [False, True, False, False, False]
 
@@ -361,13 +381,13 @@ def test_of_kinds_of_one_server_each_half_are_for_parameter_servers() -> None:
              ("most", {"gpu": 8, "cpu": 16}), ("least", {"gpu": 1, "cpu": 1})]  # fmt: skip
 
     def split(kinds: int) -> tuple[list[bool], list[bool]]:
-        on = build_cluster(
+        cluster = build_cluster(
             slot_seconds=Fraction(600),
             horizon=4,
             servers=[(name, Role.ANY, amounts) for name, amounts in alone[:kinds]],
             dimensions=DIMENSIONS,
         )
-        workers, servers = server_pools(on, halved=True)
+        workers, servers = server_pools(cluster, halved=True)
         return workers.tolist(), servers.tolist()
 
     assert split(2) == ([True, False], [False, True])
@@ -376,14 +396,16 @@ def test_of_kinds_of_one_server_each_half_are_for_parameter_servers() -> None:
     assert split(4) == ([True, False, True, False], [False, True, False, True])
     assert split(5) == ([True, False, True, True, False], [False, True, False, False, True])
     # Beside servers for workers only, one for both is for parameter servers.
-    workers, servers = server_pools(cluster(2, 0, both=1), halved=True)
+    workers, servers = server_pools(make_cluster(2, 0, both=1), halved=True)
     assert servers.tolist() == [False, False, True]
     assert workers.tolist() == [True, True, False]
 
 
 def test_one_machine_for_both_carries_workers_only_so_parameter_servers_find_no_room() -> None:
-    on = cluster(0, 0, both=1)
-    engine = run(on, [job(on), job(on, "allreduce", ps=None, arrival=1)], {})
+    cluster = make_cluster(0, 0, both=1)
+    engine = run(
+        cluster, [make_job(cluster), make_job(cluster, "allreduce", ps=None, arrival=1)], {}
+    )
     assert refusal_of(engine).reason is RefusalReason.NO_ROOM
     assert engine.jobs["allreduce"].status is Status.FINISHED
 
@@ -391,50 +413,50 @@ def test_one_machine_for_both_carries_workers_only_so_parameter_servers_find_no_
 def test_split_pools_hold_for_whole_runs() -> None:
     for seed in sample(range(10)):
         rng = np.random.default_rng(seed)
-        on = cluster(0, 0, both=4)
-        jobs = [random_job(on, rng, f"job-{at}") for at in range(8)]
-        engine = run(on, jobs, {"split": "half"})
+        cluster = make_cluster(0, 0, both=4)
+        jobs = [random_job(cluster, rng, f"job-{index}") for index in range(8)]
+        engine = run(cluster, jobs, {"split": "half"})
         for record in engine.jobs.values():
             assert not (record.plan.ps[record.plan.servers < 2]).any()
             assert not (record.plan.workers[record.plan.servers >= 2]).any()
     assert any(record.status is Status.FINISHED for record in engine.jobs.values())
 
 
-def all_reduce(on: Cluster, name: str, arrival: int = 0) -> Job:
+def all_reduce(cluster: Cluster, name: str, arrival: int = 0) -> Job:
     wide = {"chunks": 40, "worker_range": (8, 40)}
-    return job(on, name, ps=None, arrival=arrival, utility=Constant(50.0), **wide)
+    return make_job(cluster, name, ps=None, arrival=arrival, utility=Constant(50.0), **wide)
 
 
 def test_without_known_jobs_servers_are_halved_when_the_first_parameter_server_comes() -> None:
-    on = cluster(0, 0, both=4, horizon=12)
-    policy = oasis(on)
-    engine = Engine(on, policy)
-    engine.handle(JobsArrived(0, (all_reduce(on, "before"),)))
+    cluster = make_cluster(0, 0, both=4, horizon=12)
+    policy = oasis(cluster)
+    engine = Engine(cluster, policy)
+    engine.handle(JobsArrived(0, (all_reduce(cluster, "before"),)))
     plan = engine.jobs["before"].plan
     assert set(plan.servers.tolist()) == {0, 1, 2, 3}
     # A quote divides nothing.
-    quoted = policy.quote(engine.view, job(on, "with-ps", utility=Constant(50.0)))
+    quoted = policy.quote(engine.view, make_job(cluster, "with-ps", utility=Constant(50.0)))
     assert quoted.answer is QuoteAnswer.ADMITTED
     assert len(policy._planner.boards[0].servers) == 4
-    engine.handle(JobsArrived(0, (job(on, "with-ps", utility=Constant(50.0)),)))
+    engine.handle(JobsArrived(0, (make_job(cluster, "with-ps", utility=Constant(50.0)),)))
     plan = engine.jobs["with-ps"].plan
     assert engine.jobs["with-ps"].completion is None
     assert quoted.completion == quoted.expected == plan.completion
     assert not plan.ps[plan.servers < 2].any()
     assert not plan.workers[plan.servers >= 2].any()
-    engine.handle(JobsArrived(0, (all_reduce(on, "after"),)))
+    engine.handle(JobsArrived(0, (all_reduce(cluster, "after"),)))
     assert set(engine.jobs["after"].plan.servers.tolist()) <= {0, 1}
 
 
 def test_learnt_prices_of_halves_are_those_of_halves_from_the_beginning() -> None:
-    on = cluster(0, 0, both=4, horizon=12)
-    jobs = [all_reduce(on, f"a-{at}") for at in range(3)]
-    jobs += [job(on, f"p-{at}", utility=Constant(4.0 + at)) for at in range(9)]
+    cluster = make_cluster(0, 0, both=4, horizon=12)
+    jobs = [all_reduce(cluster, f"a-{index}") for index in range(3)]
+    jobs += [make_job(cluster, f"p-{index}", utility=Constant(4.0 + index)) for index in range(9)]
     told = []
     for split in ("auto", "half"):
-        policy = oasis(on, prices="online", split=split)
+        policy = oasis(cluster, prices="online", split=split)
         for one in jobs:
-            for _ in policy.decide(Engine(on, policy).view, JobsArrived(0, (one,))):
+            for _ in policy.decide(Engine(cluster, policy).view, JobsArrived(0, (one,))):
                 pass
         told.append(policy.parameters_in_force() | {"split": None})
     assert told[0] == told[1]
@@ -446,19 +468,22 @@ def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
     unlike: str, lower: str
 ) -> None:
     """What was learnt of all servers is in shares of the largest: it is among those given up."""
-    on = cluster(0, 0, both=2, horizon=12)
-    capacity = on.capacity.copy()
-    column = on.resources.index("gpu" if unlike == "no gpu" else unlike)
+    cluster = make_cluster(0, 0, both=2, horizon=12)
+    capacity = cluster.capacity.copy()
+    column = cluster.resources.index("gpu" if unlike == "no gpu" else unlike)
     capacity[1, column] *= 0 if unlike == "no gpu" else 3
-    on = replace(on, capacity=capacity)
-    jobs = [replace(all_reduce(on, f"a-{at}"), utility=Constant(2.0 + at)) for at in range(3)]
-    jobs += [job(on, f"p-{at}", utility=Constant(4.0 + at)) for at in range(9)]
-    policy = oasis(on, prices="online", split="auto", lower=lower)
-    engine = Engine(on, policy)
+    cluster = replace(cluster, capacity=capacity)
+    jobs = [
+        replace(all_reduce(cluster, f"a-{index}"), utility=Constant(2.0 + index))
+        for index in range(3)
+    ]
+    jobs += [make_job(cluster, f"p-{index}", utility=Constant(4.0 + index)) for index in range(9)]
+    policy = oasis(cluster, prices="online", split="auto", lower=lower)
+    engine = Engine(cluster, policy)
     for one in jobs:
         engine.handle(JobsArrived(0, (one,)))
-    halves = oasis(on, prices="online", split="half", lower=lower)
-    admitted = [one for one in jobs if engine.jobs[one.name].status is Status.ADMITTED]
+    halves = oasis(cluster, prices="online", split="half", lower=lower)
+    admitted = [job for job in jobs if engine.jobs[job.name].status is Status.ADMITTED]
     for one in admitted:
         halves.learn(engine.view, one)
     for pool in ("worker", "ps"):
@@ -469,9 +494,9 @@ def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
 
 
 def test_whole_chunks_are_planned_with_their_restarts() -> None:
-    on = replace(cluster(1, 0, gpus=2), restart_first=True)
-    one = job(on, ps=None, chunks=2, minibatches=10, restart_seconds=Fraction(300))
-    record = run(on, [one], {"chunks": "literal"}).jobs[one.name]
+    cluster = replace(make_cluster(1, 0, gpus=2), restart_first=True)
+    single_job = make_job(cluster, ps=None, chunks=2, minibatches=10, restart_seconds=Fraction(300))
+    record = run(cluster, [single_job], {"chunks": "literal"}).jobs[single_job.name]
     assert record.status is Status.FINISHED
     assert record.plans == 1  # nothing fell short
 
@@ -498,34 +523,38 @@ def test_whole_chunks_are_planned_with_their_restarts() -> None:
 def test_a_wrong_parameter_is_refused_with_its_name_and_mend(
     settings: dict[str, Any], said: str
 ) -> None:
-    on = cluster()
+    cluster = make_cluster()
     with pytest.raises(InputError, match="oasis") as caught:
-        make_policy("oasis", PolicyContext(on, [job(on)] if "ps.L" in said else []), settings)
+        make_policy(
+            "oasis", PolicyContext(cluster, [make_job(cluster)] if "ps.L" in said else []), settings
+        )
     assert said in str(caught.value)
 
 
 def test_offline_prices_need_the_job_set() -> None:
     with pytest.raises(InputError, match="needs the whole job set") as caught:
-        make_policy("oasis", PolicyContext(cluster()), {"prices": "offline"})
+        make_policy("oasis", PolicyContext(make_cluster()), {"prices": "offline"})
     assert "use online or given" in str(caught.value)
 
 
 def test_given_prices_without_parameter_servers_need_no_ps() -> None:
-    on = cluster()
+    cluster = make_cluster()
     settings = {"prices": "given", "worker": FLAT["worker"]}
-    engine = run(on, [job(on, ps=None)], settings)
+    engine = run(cluster, [make_job(cluster, ps=None)], settings)
     assert engine.jobs["job"].status is Status.FINISHED
 
 
 def test_a_resource_without_an_upper_price_is_free_at_every_load() -> None:
-    on = cluster(1, 0, horizon=6)
+    cluster = make_cluster(1, 0, horizon=6)
     settings = {"prices": "given", "worker": {"L": 1.0, "U": {"gpu": 1.0}}, "split": "none"}
     costs = []
-    for crowd in ([], [job(on, "crowd", ps=None, worker_range=(2, 2), epochs=1)]):
-        one = job(on, ps=None, utility=Constant(1e3), worker_range=(1, 1), epochs=1)
-        policy = oasis(on, [*crowd, one], **settings)
-        engine = Engine(on, policy)
-        decided = list(engine.handle(JobsArrived(0, (*crowd, one))))
+    for crowd in ([], [make_job(cluster, "crowd", ps=None, worker_range=(2, 2), epochs=1)]):
+        single_job = make_job(
+            cluster, ps=None, utility=Constant(1e3), worker_range=(1, 1), epochs=1
+        )
+        policy = oasis(cluster, [*crowd, single_job], **settings)
+        engine = Engine(cluster, policy)
+        decided = list(engine.handle(JobsArrived(0, (*crowd, single_job))))
         decision = decided[-1].decision  # type: ignore[union-attr]
         assert isinstance(decision, Commit)
         costs.append(decision.cost)
@@ -533,41 +562,41 @@ def test_a_resource_without_an_upper_price_is_free_at_every_load() -> None:
 
 
 def test_prices_shown_are_those_of_the_whole_server_and_rise_with_use() -> None:
-    on = cluster(2, 1)
-    policy = oasis(on, **GIVEN)
-    engine = Engine(on, policy)
+    cluster = make_cluster(2, 1)
+    policy = oasis(cluster, **GIVEN)
+    engine = Engine(cluster, policy)
     empty = policy.slot_prices(engine.view)
-    column = on.column["gpu"]
+    column = cluster.column["gpu"]
     assert empty[0, column] == pytest.approx(0.5)  # L, for a share of 1
     assert empty[2, column] == 0.0  # a server for parameter servers has none
-    one = job(on, utility=Constant(1e6), worker_range=(4, 4))
-    engine.handle(JobsArrived(0, (one,)))
+    single_job = make_job(cluster, utility=Constant(1e6), worker_range=(4, 4))
+    engine.handle(JobsArrived(0, (single_job,)))
     busy = policy.slot_prices(engine.view)
     used = engine.ledger.used[0]
     for server in range(2):
-        fraction = used[server, column] / on.capacity[server, column]
+        fraction = used[server, column] / cluster.capacity[server, column]
         assert busy[server, column] == pytest.approx(0.5 * 100**fraction)
     assert busy.max() > empty.max()
 
 
 def test_parameters_in_force_tell_the_constants_as_logarithms() -> None:
-    on = cluster()
-    told = oasis(on, **GIVEN).parameters_in_force()
+    cluster = make_cluster()
+    told = oasis(cluster, **GIVEN).parameters_in_force()
     assert told["worker"] == {
         "ln_L": pytest.approx(math.log(0.5)),
         "ln_U": {
             name: pytest.approx(math.log(value)) for name, value in GIVEN["worker"]["U"].items()
         },
     }
-    nothing = oasis(on, []).parameters_in_force()
+    nothing = oasis(cluster, []).parameters_in_force()
     assert nothing["worker"] == {"ln_L": None, "ln_U": {}}
 
 
 def test_a_scale_moves_every_ratio_and_no_lower_price() -> None:
-    on = cluster()
-    jobs = [job(on, f"job-{at}", utility=Constant(5.0 + at)) for at in range(3)]
+    cluster = make_cluster()
+    jobs = [make_job(cluster, f"job-{index}", utility=Constant(5.0 + index)) for index in range(3)]
     at_one, at_ten, at_little = (
-        oasis(on, jobs, price_scale=scale).parameters_in_force()["worker"]
+        oasis(cluster, jobs, price_scale=scale).parameters_in_force()["worker"]
         for scale in (1.0, 10.0, 1e-30)
     )
     assert at_one["ln_L"] == at_ten["ln_L"] == at_little["ln_L"]
@@ -578,33 +607,34 @@ def test_a_scale_moves_every_ratio_and_no_lower_price() -> None:
 
 def test_online_constants_end_at_the_offline_ones() -> None:
     rng = np.random.default_rng(3)
-    on = cluster(2, 2, horizon=20)
+    cluster = make_cluster(2, 2, horizon=20)
     jobs = sorted(
-        (random_job(on, rng, f"job-{at}") for at in range(10)), key=lambda one: one.arrival
+        (random_job(cluster, rng, f"job-{index}") for index in range(10)),
+        key=lambda one: one.arrival,
     )
-    online = oasis(on, jobs, 20, preset="paper", prices="online")
-    Simulation(on, jobs, online, until=20).run()
-    offline = oasis(on, jobs, 20, preset="paper")
+    online = oasis(cluster, jobs, 20, preset="paper", prices="online")
+    Simulation(cluster, jobs, online, until=20).run()
+    offline = oasis(cluster, jobs, 20, preset="paper")
     for pool in ("worker", "ps"):
         assert online.parameters_in_force()[pool] == offline.parameters_in_force()[pool]
 
 
 def test_a_learnt_price_is_in_force_for_the_job_that_taught_it() -> None:
-    on = cluster(1, 1, horizon=8)
-    policy = oasis(on, prices="online")
-    engine = Engine(on, policy)
-    engine.handle(JobsArrived(0, (job(on, "first", utility=Constant(10.0)),)))
+    cluster = make_cluster(1, 1, horizon=8)
+    policy = oasis(cluster, prices="online")
+    engine = Engine(cluster, policy)
+    engine.handle(JobsArrived(0, (make_job(cluster, "first", utility=Constant(10.0)),)))
     first = policy.parameters_in_force()["worker"]
     engine.handle(SlotBegan(0))
     assert first["ln_U"]["gpu"] == pytest.approx(math.log(10.0 / 0.25))
 
 
 def test_after_a_loss_the_job_that_has_most_to_lose_chooses_first() -> None:
-    on = cluster(2, 1, horizon=10)
+    cluster = make_cluster(2, 1, horizon=10)
     shape = {"chunks": 8, "worker_range": (4, 8), "ps_amounts": None}
-    patient = job(on, "patient", utility=Constant(1.0), **shape)
-    urgent = job(on, "urgent", utility=Deadline(50.0, 4.0), **shape)
-    engine = run(on, [patient, urgent], {}, incidents=[ServerLost(1, on.names[0])])
+    patient = make_job(cluster, "patient", utility=Constant(1.0), **shape)
+    urgent = make_job(cluster, "urgent", utility=Deadline(50.0, 4.0), **shape)
+    engine = run(cluster, [patient, urgent], {}, incidents=[ServerLost(1, cluster.names[0])])
     # With one server left, the urgent job needs every slot from 1 to 4 to be in time.
     assert engine.jobs["urgent"].completion == 4
     assert engine.jobs["patient"].completion == 6
@@ -612,12 +642,14 @@ def test_after_a_loss_the_job_that_has_most_to_lose_chooses_first() -> None:
 
 @pytest.mark.parametrize("decay", [30.0, 50.0, 100.0, 1e6])
 def test_a_utility_that_has_all_but_vanished_is_refused_in_plain_numbers(decay: float) -> None:
-    on = cluster(horizon=40)
+    cluster = make_cluster(horizon=40)
     # At a price of 1e6 or so, cost over utility is more than any number.
-    dear = {part: {"L": 1e6, "U": dict.fromkeys(on.resources, 1e6)} for part in ("worker", "ps")}
-    late = job(on, epochs=4, worker_range=(1, 1), utility=Sigmoid(100.0, decay, 1.0))
+    dear = {
+        part: {"L": 1e6, "U": dict.fromkeys(cluster.resources, 1e6)} for part in ("worker", "ps")
+    }
+    late = make_job(cluster, epochs=4, worker_range=(1, 1), utility=Sigmoid(100.0, decay, 1.0))
     assert late.min_slots_colocated > 13
-    quote = Engine(on, make_policy("oasis", PolicyContext(on), FLAT | dear)).quote(
+    quote = Engine(cluster, make_policy("oasis", PolicyContext(cluster), FLAT | dear)).quote(
         late, explained=True
     )
     assert quote.answer is QuoteAnswer.REFUSED
@@ -642,7 +674,7 @@ def test_what_asks_for_nothing_counted_is_not_what_lacks_room(short: str) -> Non
     ]
     cluster_ = {"slot": "10min", "horizon": 8, "servers": servers}
     ran = simulate(cluster_, jobs, policy="oasis", parameters={"lower": "theory"})
-    told = {one["job"]: one for one in ran.run.decisions(False)}
+    told = {decision["job"]: decision for decision in ran.run.decisions(False)}
     assert told["long"]["outcome"] == "admitted"
     assert told["next"]["reason"] == "no-room"
     assert told["next"]["refusal"]["bottleneck"].startswith({"worker": "gpu", "ps": "cpu"}[short])

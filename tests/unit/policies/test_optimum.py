@@ -41,7 +41,7 @@ from shadowprice.simulator.driver import Simulation
 from tests.oracles.offline import brute_optimum, plain_optimum
 from tests.support.examples import example_count
 from tests.support.policy_runs import run_policy
-from tests.support.workloads import cluster, job, random_job
+from tests.support.workloads import make_cluster, make_job, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -49,42 +49,42 @@ SEEDS = st.integers(0, 2**32 - 1)
 def small_world(seed: int, jobs: int, machines: int) -> tuple[Cluster, list[Job]]:
     rng = np.random.default_rng(seed)
     both = int(rng.integers(0, 2)) * machines
-    on = cluster(
+    cluster = make_cluster(
         int(rng.integers(1, machines + 1)),
         int(rng.integers(1, machines + 1)),
         both,
         gpus=int(rng.integers(1, 6)),
         horizon=6,
     )
-    return on, [random_job(on, rng, f"job-{at}", latest=3) for at in range(jobs)]
+    return cluster, [random_job(cluster, rng, f"job-{index}", latest=3) for index in range(jobs)]
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_agrees_with_the_problem_as_printed(seed: int) -> None:
-    on, jobs = small_world(seed, 4, 2)
+    cluster, jobs = small_world(seed, 4, 2)
     until = 3 + seed % 5
-    found = solve(full_problem(on, jobs, until))
-    plain = plain_optimum(on, jobs, until)
-    assert found.optimal
+    solution = solve(full_problem(cluster, jobs, until))
+    plain = plain_optimum(cluster, jobs, until)
+    assert solution.optimal
     assert plain.optimal
-    assert found.utility == pytest.approx(plain.objective, rel=1e-5, abs=1e-6)
-    assert found.bound >= plain.objective - 1e-6 * max(1.0, plain.objective)
+    assert solution.utility == pytest.approx(plain.objective, rel=1e-5, abs=1e-6)
+    assert solution.bound >= plain.objective - 1e-6 * max(1.0, plain.objective)
 
 
 def test_branching_agrees_with_the_problem_as_printed() -> None:
     """Jobs that compete for few servers."""
     nodes = []
     for seed in range(12):
-        on, jobs = crowded_world(seed)
-        found = solve(full_problem(on, jobs, 6), time_limit=60.0, clock=Clock.PROCESSOR)
-        plain = plain_optimum(on, jobs, 6)
-        assert found.optimal
+        cluster, jobs = crowded_world(seed)
+        solution = solve(full_problem(cluster, jobs, 6), time_limit=60.0, clock=Clock.PROCESSOR)
+        plain = plain_optimum(cluster, jobs, 6)
+        assert solution.optimal
         assert plain.optimal
-        assert found.utility == pytest.approx(plain.objective, rel=1e-5)
-        assert found.bound >= plain.objective * (1 - 1e-6)
-        nodes.append(found.nodes)
-        rough = solve(full_problem(on, jobs, 6), gap=0.3)
+        assert solution.utility == pytest.approx(plain.objective, rel=1e-5)
+        assert solution.bound >= plain.objective * (1 - 1e-6)
+        nodes.append(solution.nodes)
+        rough = solve(full_problem(cluster, jobs, 6), gap=0.3)
         assert rough.optimal
         assert 0.7 * rough.bound - 1e-6 <= rough.utility <= plain.objective * (1 + 1e-6)
         assert rough.bound >= plain.objective * (1 - 1e-6)
@@ -94,13 +94,13 @@ def test_branching_agrees_with_the_problem_as_printed() -> None:
 def crowded_world(seed: int, each: int = 2) -> tuple[Cluster, list[Job]]:
     """Return jobs whose parameter servers are fractions of a worker's, on unequal servers."""
     rng = np.random.default_rng(seed)
-    on = cluster(each, each, gpus=4, horizon=6)
-    capacity = on.capacity.copy()
+    cluster = make_cluster(each, each, gpus=4, horizon=6)
+    capacity = cluster.capacity.copy()
     capacity[0] //= 2
     jobs = [
-        job(
-            on,
-            f"job-{at}",
+        make_job(
+            cluster,
+            f"job-{index}",
             arrival=int(rng.integers(0, 3)),
             chunks=int(rng.integers(2, 7)),
             minibatches=int(rng.integers(10, 40)),
@@ -115,9 +115,9 @@ def crowded_world(seed: int, each: int = 2) -> tuple[Cluster, list[Job]]:
             },
             utility=Sigmoid(float(rng.integers(10, 100)), 1.0, float(rng.integers(1, 5))),
         )
-        for at in range(5)
+        for index in range(5)
     ]
-    return replace(on, capacity=capacity), jobs
+    return replace(cluster, capacity=capacity), jobs
 
 
 @pytest.mark.parametrize("equal", [True, False])
@@ -127,22 +127,22 @@ def test_exchangeable_slots_and_tied_utilities_agree_with_the_problem_as_printed
     """Six servers. Utilities hardly fall, so that many completion slots earn nearly the same."""
     nodes = []
     for seed in range(8):
-        on, jobs = crowded_world(seed, each=3)
+        cluster, jobs = crowded_world(seed, each=3)
         if equal:
-            capacity = on.capacity.copy()
+            capacity = cluster.capacity.copy()
             capacity[0] = capacity[1]
-            on = replace(on, capacity=capacity)
+            cluster = replace(cluster, capacity=capacity)
         rng = np.random.default_rng(seed)
         flat = [
-            replace(one, arrival=0, utility=Linear(float(rng.integers(10, 100)), -0.01))
-            for one in jobs
+            replace(job, arrival=0, utility=Linear(float(rng.integers(10, 100)), -0.01))
+            for job in jobs
         ]
-        found = solve(full_problem(on, flat, 6), time_limit=120.0, clock=Clock.PROCESSOR)
-        plain = plain_optimum(on, flat, 6)
-        assert found.optimal
+        solution = solve(full_problem(cluster, flat, 6), time_limit=120.0, clock=Clock.PROCESSOR)
+        plain = plain_optimum(cluster, flat, 6)
+        assert solution.optimal
         assert plain.optimal
-        assert found.utility == pytest.approx(plain.objective, rel=3e-6)
-        nodes.append(found.nodes)
+        assert solution.utility == pytest.approx(plain.objective, rel=3e-6)
+        nodes.append(solution.nodes)
     assert max(nodes) > 1
 
 
@@ -151,25 +151,25 @@ def test_exchangeable_slots_and_tied_utilities_agree_with_the_problem_as_printed
 def test_rows_of_a_job_are_the_hull_of_its_numbers(seed: int) -> None:
     """Maximise random weights over the relaxed rows, and over all numbers that meet (6)."""
     rng = np.random.default_rng(seed)
-    on = cluster(2, 4, gpus=int(rng.integers(1, 9)), horizon=6)
-    one = job(
-        on,
+    cluster = make_cluster(2, 4, gpus=int(rng.integers(1, 9)), horizon=6)
+    single_job = make_job(
+        cluster,
         chunks=int(rng.integers(1, 13)),
         epochs=2,
         minibatches=10,
         worker_amounts={"gpu": 1000, "bandwidth": int(rng.integers(1, 30)) * 10**8},
         ps_amounts={"cpu": 1000, "bandwidth": int(rng.integers(30, 90)) * 10**8},
     )
-    problem = full_problem(on, [one], 6)
+    problem = full_problem(cluster, [single_job], 6)
     request = problem.requests[0]
     program = LinearProgram()
     totals = add_totals(program, problem, 0, request)
     assert request.linear
     assert totals is not None
-    points = [(n, one.ps_needed(n)) for n in range(totals.maximum + 1)]
+    points = [(n, single_job.ps_needed(n)) for n in range(totals.maximum + 1)]
     ((n, _),), ((z, _),) = totals.workers, totals.ps
     for relaxed in (True, False):
-        for price in rng.random(5) * one.ps_bandwidth / one.worker_bandwidth * 1.5:
+        for price in rng.random(5) * single_job.ps_bandwidth / single_job.worker_bandwidth * 1.5:
             incremental = IncrementalProgram(program, Deadline.never(), relaxed=relaxed)
             incremental.set_costs([n, z], [1.0, -price])
             expected = max(count - price * ps for count, ps in points)
@@ -189,8 +189,8 @@ def test_rows_of_a_job_are_the_hull_of_its_numbers(seed: int) -> None:
 def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
     """Compare the largest sum of weights with that of every combination that can be packed."""
     rng = np.random.default_rng(seed)
-    on, jobs = crowded_world(seed) if seed % 2 else small_world(seed, 3, 2)
-    problem = full_problem(on, jobs[:3], 8)
+    cluster, jobs = crowded_world(seed) if seed % 2 else small_world(seed, 3, 2)
+    problem = full_problem(cluster, jobs[:3], 8)
     if not problem.slots:
         return
     slot = problem.slots - 1
@@ -231,11 +231,11 @@ def test_inequalities_of_a_slot_are_those_of_its_packings(seed: int) -> None:
 @given(SEEDS)
 def test_agrees_with_brute_force(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on = cluster(2, 1, gpus=2, horizon=3)
+    cluster = make_cluster(2, 1, gpus=2, horizon=3)
     jobs = [
-        job(
-            on,
-            f"job-{at}",
+        make_job(
+            cluster,
+            f"job-{index}",
             arrival=int(rng.integers(0, 2)),
             chunks=int(rng.integers(1, 3)),
             epochs=1,
@@ -244,13 +244,13 @@ def test_agrees_with_brute_force(seed: int) -> None:
             ps_amounts={"cpu": int(rng.integers(3, 9)) * 1000} if rng.random() < 0.6 else None,
             utility=Constant(float(rng.integers(1, 20)))
             if rng.random() < 0.3
-            else random_job(on, rng, "other").utility,
+            else random_job(cluster, rng, "other").utility,
         )
-        for at in range(3)
+        for index in range(3)
     ]
-    found = solve(full_problem(on, jobs, 3))
-    assert found.optimal
-    assert found.utility == pytest.approx(brute_optimum(on, jobs, 3), rel=1e-6, abs=1e-6)
+    solution = solve(full_problem(cluster, jobs, 3))
+    assert solution.optimal
+    assert solution.utility == pytest.approx(brute_optimum(cluster, jobs, 3), rel=1e-6, abs=1e-6)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
@@ -284,11 +284,11 @@ def test_packing_is_exact(seed: int) -> None:
     workers, ps = np.array([True] * servers), rng.random(servers) < 0.6
     machines = SlotServers(free, workers, ps)
     items = [
-        EqualItems(at, bool(rng.random() < 0.6), int(rng.integers(1, 4)), rng.integers(1, 5, 2))
-        for at in range(int(rng.integers(1, 4)))
+        EqualItems(index, bool(rng.random() < 0.6), int(rng.integers(1, 4)), rng.integers(1, 5, 2))
+        for index in range(int(rng.integers(1, 4)))
     ]
     given_ = pack(machines, items)
-    singles = [(one, machines.hosts(one)) for one in items for _ in range(one.count)]
+    singles = [(item, machines.hosts(item)) for item in items for _ in range(item.count)]
 
     def fits(at: int, left: np.ndarray) -> bool:
         if at == len(singles):
@@ -305,10 +305,10 @@ def test_packing_is_exact(seed: int) -> None:
     assert (given_ is not None) == fits(0, free)
     if given_ is not None:
         used = np.zeros_like(free)
-        for one, counts in zip(items, given_, strict=True):
-            assert counts.sum() == one.count
-            assert not counts[~machines.hosts(one)].any()
-            used += counts[:, None] * one.demand
+        for item, counts in zip(items, given_, strict=True):
+            assert counts.sum() == item.count
+            assert not counts[~machines.hosts(item)].any()
+            used += counts[:, None] * item.demand
         assert (used <= free).all()
 
 
@@ -328,39 +328,43 @@ def test_a_run_earns_what_was_planned_and_no_policy_earns_more(
     horizon: int, until: int | None, seed: int
 ) -> None:
     """Policies that react run as long as it takes: no horizon ends what they earn."""
-    on, jobs = small_world(seed, 4, 2)
-    on = replace(on, horizon=horizon)
-    policy: Any = make_policy("optimum", PolicyContext(on, jobs, until), {})
-    best = earned(Simulation(on, jobs, policy, until=until).run())
+    cluster, jobs = small_world(seed, 4, 2)
+    cluster = replace(cluster, horizon=horizon)
+    policy: Any = make_policy("optimum", PolicyContext(cluster, jobs, until), {})
+    best = earned(Simulation(cluster, jobs, policy, until=until).run())
     assert best == pytest.approx(policy.solution.utility, rel=1e-9, abs=1e-9)
     for other in ("fifo", "drf"):
-        rival = make_policy(other, PolicyContext(on, jobs, until), {})
-        assert earned(Simulation(on, jobs, rival, until=until).run()) <= best * (1 + 1e-5) + 1e-6
+        rival = make_policy(other, PolicyContext(cluster, jobs, until), {})
+        assert (
+            earned(Simulation(cluster, jobs, rival, until=until).run()) <= best * (1 + 1e-5) + 1e-6
+        )
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(25))
 @given(SEEDS)
 def test_nothing_can_be_gained_after_the_slots_that_are_looked_at(seed: int) -> None:
     """The problem as printed, over more slots than it needs, is worth no more."""
-    on, jobs = small_world(seed, 3, 1)
-    problem = full_problem(on, jobs, None)
-    found = solve(problem)
-    assert found.optimal
-    plain = plain_optimum(on, jobs, problem.start + problem.slots + 4)
+    cluster, jobs = small_world(seed, 3, 1)
+    problem = full_problem(cluster, jobs, None)
+    solution = solve(problem)
+    assert solution.optimal
+    plain = plain_optimum(cluster, jobs, problem.start + problem.slots + 4)
     assert plain.optimal
-    assert found.utility == pytest.approx(plain.objective, rel=1e-5, abs=1e-6)
+    assert solution.utility == pytest.approx(plain.objective, rel=1e-5, abs=1e-6)
 
 
 def test_a_job_longer_than_the_horizon_is_planned_to_its_end() -> None:
-    on = cluster(1, 0, gpus=1, horizon=3)
+    cluster = make_cluster(1, 0, gpus=1, horizon=3)
     jobs = [
-        job(on, name, ps=None, arrival=at, epochs=8, chunks=1, minibatches=10)
-        for at, name in enumerate(("one", "two"))
+        make_job(cluster, name, ps=None, arrival=index, epochs=8, chunks=1, minibatches=10)
+        for index, name in enumerate(("one", "two"))
     ]
     for until, finished in ((None, 2), (40, 2), (15, 1)):
-        policy = make_policy("optimum", PolicyContext(on, jobs, until), {})
-        engine = Simulation(on, jobs, policy, until=until).run()
-        ended = [one.completion for one in engine.jobs.values() if one.completion is not None]
+        policy = make_policy("optimum", PolicyContext(cluster, jobs, until), {})
+        engine = Simulation(cluster, jobs, policy, until=until).run()
+        ended = [
+            record.completion for record in engine.jobs.values() if record.completion is not None
+        ]
         assert len(ended) == finished
         # From slot 1 on, 16 slots of work: nothing is planned to be done later.
         assert max(ended) <= 16
@@ -370,10 +374,12 @@ def test_a_job_longer_than_the_horizon_is_planned_to_its_end() -> None:
 def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
     until: int, status: Status
 ) -> None:
-    on = replace(cluster(1, 0, gpus=1), restart_first=True)
-    one = job(on, ps=None, epochs=1, chunks=1, minibatches=10, restart_seconds=Fraction(300))
-    policy = make_policy("optimum", PolicyContext(on, [one], until), {})
-    record = Simulation(on, [one], policy, until=until).run().jobs[one.name]
+    cluster = replace(make_cluster(1, 0, gpus=1), restart_first=True)
+    single_job = make_job(
+        cluster, ps=None, epochs=1, chunks=1, minibatches=10, restart_seconds=Fraction(300)
+    )
+    policy = make_policy("optimum", PolicyContext(cluster, [single_job], until), {})
+    record = Simulation(cluster, [single_job], policy, until=until).run().jobs[single_job.name]
     assert record.status is status
     if status is Status.DROPPED:
         assert record.refusal is not None
@@ -388,14 +394,14 @@ def test_it_survives_lost_servers_and_cancelled_jobs(seed: int) -> None:
 
 
 def test_a_displaced_job_is_planned_anew_and_a_returned_server_is_used() -> None:
-    on = cluster(2, 0, gpus=4)
+    cluster = make_cluster(2, 0, gpus=4)
     jobs = [
-        job(on, "first", ps_amounts=None, chunks=4, epochs=4, minibatches=10),
-        job(on, "later", arrival=6, ps_amounts=None, chunks=8, epochs=4, minibatches=10),
+        make_job(cluster, "first", ps_amounts=None, chunks=4, epochs=4, minibatches=10),
+        make_job(cluster, "later", arrival=6, ps_amounts=None, chunks=8, epochs=4, minibatches=10),
     ]
-    policy = make_policy("optimum", PolicyContext(on, jobs, 10), {})
-    incidents = [ServerLost(1, on.names[0]), ServerBack(5, on.names[0])]
-    engine = Simulation(on, jobs, policy, until=10, incidents=incidents).run()
+    policy = make_policy("optimum", PolicyContext(cluster, jobs, 10), {})
+    incidents = [ServerLost(1, cluster.names[0]), ServerBack(5, cluster.names[0])]
+    engine = Simulation(cluster, jobs, policy, until=10, incidents=incidents).run()
     assert {record.status for record in engine.jobs.values()} == {Status.FINISHED}
 
 
@@ -405,10 +411,10 @@ def test_servers_that_change_before_anybody_arrives_are_as_if_they_had_always_be
     seed: int,
 ) -> None:
     rng = np.random.default_rng(seed)
-    before, after = (cluster(2, 1, gpus=int(rng.integers(2, 5)), horizon=6) for _ in range(2))
+    before, after = (make_cluster(2, 1, gpus=int(rng.integers(2, 5)), horizon=6) for _ in range(2))
     jobs = [
         replace(each, arrival=each.arrival + 1)
-        for each in (random_job(before, rng, f"job-{at}", latest=3) for at in range(4))
+        for each in (random_job(before, rng, f"job-{index}", latest=3) for index in range(4))
     ]
     states = {
         name: ServerState(role, dict(zip(after.resources, amounts.tolist(), strict=True)))
@@ -424,30 +430,37 @@ def test_servers_that_change_before_anybody_arrives_are_as_if_they_had_always_be
 
 
 def test_a_job_that_is_to_come_uses_a_new_server_and_gives_way_where_one_goes() -> None:
-    on = cluster(1, 0, gpus=2)
+    cluster = make_cluster(1, 0, gpus=2)
     jobs = [
-        job(on, name, arrival=2, ps_amounts=None, chunks=2, epochs=2, minibatches=10)
+        make_job(cluster, name, arrival=2, ps_amounts=None, chunks=2, epochs=2, minibatches=10)
         for name in ("one", "two")
     ]
-    state = ServerState(on.roles[0], dict(zip(on.resources, on.capacity[0].tolist(), strict=True)))
+    state = ServerState(
+        cluster.roles[0], dict(zip(cluster.resources, cluster.capacity[0].tolist(), strict=True))
+    )
     finished = []
     added = CapacityChanged(1, {"new": state})
-    removed = CapacityChanged(2, {on.names[0]: None})
+    removed = CapacityChanged(2, {cluster.names[0]: None})
     for happened in ([], [added], [added, removed]):
-        policy = make_policy("optimum", PolicyContext(on, jobs, 4), {})
-        engine = Simulation(on, jobs, policy, until=6, incidents=happened).run()
-        finished.append(sum(one.status is Status.FINISHED for one in engine.jobs.values()))
+        policy = make_policy("optimum", PolicyContext(cluster, jobs, 4), {})
+        engine = Simulation(cluster, jobs, policy, until=6, incidents=happened).run()
+        finished.append(sum(record.status is Status.FINISHED for record in engine.jobs.values()))
     assert finished == [1, 2, 1]
 
 
 def test_a_revised_job_is_planned_anew() -> None:
-    on = cluster(1, 0, gpus=2)
-    one = job(on, "one", ps_amounts=None, chunks=2, epochs=2, minibatches=10)
-    policy = make_policy("optimum", PolicyContext(on, [one], 9), {})
-    revised = replace(one, epochs=2 * one.epochs, required=2 * one.required)
-    longer = Simulation(on, [one], policy, until=9, incidents=[JobRevised(1, revised)]).run()
+    cluster = make_cluster(1, 0, gpus=2)
+    single_job = make_job(cluster, "one", ps_amounts=None, chunks=2, epochs=2, minibatches=10)
+    policy = make_policy("optimum", PolicyContext(cluster, [single_job], 9), {})
+    revised = replace(single_job, epochs=2 * single_job.epochs, required=2 * single_job.required)
+    longer = Simulation(
+        cluster, [single_job], policy, until=9, incidents=[JobRevised(1, revised)]
+    ).run()
     plain = Simulation(
-        on, [one], make_policy("optimum", PolicyContext(on, [one], 9), {}), until=9
+        cluster,
+        [single_job],
+        make_policy("optimum", PolicyContext(cluster, [single_job], 9), {}),
+        until=9,
     ).run()
     assert longer.jobs["one"].status is Status.FINISHED
     assert longer.jobs["one"].completion > plain.jobs["one"].completion  # type: ignore[operator]
@@ -456,9 +469,9 @@ def test_a_revised_job_is_planned_anew() -> None:
 @pytest.mark.parametrize("clock", Clock)
 def test_an_early_stop_is_reported_as_one(clock: Clock) -> None:
     rng = np.random.default_rng(5)
-    on = cluster(5, 2, 2, gpus=3, horizon=10)
-    jobs = [random_job(on, rng, f"job-{at}", latest=5) for at in range(30)]
-    problem = full_problem(on, jobs, 10)
+    cluster = make_cluster(5, 2, 2, gpus=3, horizon=10)
+    jobs = [random_job(cluster, rng, f"job-{index}", latest=5) for index in range(30)]
+    problem = full_problem(cluster, jobs, 10)
     stopped = solve(problem, time_limit=0.01, clock=clock)
     assert not stopped.optimal
     assert stopped.nodes == 0  # no program is built after the deadline
@@ -493,21 +506,21 @@ def test_a_row_that_is_added_later_may_name_a_column_twice() -> None:
     assert relaxation.solve().objective == pytest.approx(2.0)
 
 
-def test_what_it_cannot_do_is_refused() -> None:
-    on = cluster(1, 1)
-    one = job(on)
+def test_unsupported_inputs_are_refused() -> None:
+    cluster = make_cluster(1, 1)
+    single_job = make_job(cluster)
     with pytest.raises(InputError, match="needs to know all jobs"):
-        make_policy("optimum", PolicyContext(on), {})
+        make_policy("optimum", PolicyContext(cluster), {})
     with pytest.raises(InputError, match="too many to solve"):
-        make_policy("optimum", PolicyContext(on, [one]), {"most_decisions": 1})
-    two = job(on, "two", internal_bandwidth=10**11, speed=_speed())
+        make_policy("optimum", PolicyContext(cluster, [single_job]), {"max_decisions": 1})
+    two = make_job(cluster, "two", internal_bandwidth=10**11, speed=_speed())
     with pytest.raises(InputError, match="one rate"):
-        make_policy("optimum", PolicyContext(on, [two]), {})
-    nothing = make_policy("optimum", PolicyContext(on, []), {})
+        make_policy("optimum", PolicyContext(cluster, [two]), {})
+    nothing = make_policy("optimum", PolicyContext(cluster, []), {})
     assert "bound" not in nothing.parameters_in_force()
-    late = job(on, "late", chunks=1, epochs=100)
-    policy = make_policy("optimum", PolicyContext(on, [late], 50), {})
-    engine = Simulation(on, [late], policy, until=50).run()
+    late = make_job(cluster, "late", chunks=1, epochs=100)
+    policy = make_policy("optimum", PolicyContext(cluster, [late], 50), {})
+    engine = Simulation(cluster, [late], policy, until=50).run()
     refusal = engine.jobs["late"].refusal
     assert refusal is not None
     assert refusal.reason.value == "too-late"
@@ -523,12 +536,12 @@ def _speed() -> Any:
 
 def test_solves_where_progress_is_counted_in_millions() -> None:
     # Where restarts cost, progress counts in millionths of a mini-batch: rows of 10^10 beside 1.
-    on = replace(cluster(0, 0, 3, gpus=8, horizon=60), slot_seconds=Fraction(1200))
+    cluster = replace(make_cluster(0, 0, 3, gpus=8, horizon=60), slot_seconds=Fraction(1200))
     rng = random.Random(3)
     jobs = [
-        job(
-            on,
-            f"job-{at}",
+        make_job(
+            cluster,
+            f"job-{index}",
             arrival=rng.randrange(40),
             epochs=rng.randint(1, 200),
             chunks=rng.randint(1, 10),
@@ -539,7 +552,7 @@ def test_solves_where_progress_is_counted_in_millions() -> None:
             utility=Linear(float(rng.randint(1, 60)), -0.5),
             restart_seconds=Fraction(90),
         )
-        for at in range(40)
+        for index in range(40)
     ]
-    found = solve(full_problem(on, jobs, 45), time_limit=2.0)
-    assert 0 < found.utility <= found.bound
+    solution = solve(full_problem(cluster, jobs, 45), time_limit=2.0)
+    assert 0 < solution.utility <= solution.bound

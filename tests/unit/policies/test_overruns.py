@@ -36,16 +36,16 @@ from shadowprice.engine.journal import entry_line, parse_entry
 from shadowprice.policies.registry import make_policy, policies
 from shadowprice.service.state.speed_estimates import with_corrected_curve
 from tests.support.astraea_cases import shared_cluster, shared_job
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
-ON: Final = cluster(2, 0, gpus=1, horizon=60)
+ON: Final = make_cluster(2, 0, gpus=1, horizon=60)
 PLANNERS: Final = ("oasis", "pdors")
 LIVE: Final = tuple(name for name, info in policies().items() if not info.knows_all_jobs)
 
 
 def stated(name: str, *, slots: int = 2, by: int = 40, **changes: Any) -> Job:
     """Return a job of one worker that states some slots of work."""
-    made = job(ON, name, epochs=slots, chunks=1, ps_amounts=None, utility=Deadline(10.0, by))
+    made = make_job(ON, name, epochs=slots, chunks=1, ps_amounts=None, utility=Deadline(10.0, by))
     return replace(made, **{"resumable": None, **changes})
 
 
@@ -85,7 +85,7 @@ def run(made: Engine, slot: int, gains: dict[str, int] | None = None) -> list[Co
 
 
 def stops(commands: Sequence[Command]) -> list[str]:
-    return [one.job for one in commands if isinstance(one, Stop | Resize)]
+    return [command.job for command in commands if isinstance(command, Stop | Resize)]
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
@@ -138,10 +138,12 @@ def test_a_job_that_never_saved_is_not_stopped_for_anybody(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", PLANNERS)
 def test_a_job_that_saves_nothing_is_planned_with_one_placement(policy: str) -> None:
-    on = cluster(3, 0, gpus=2, horizon=60)
-    busy = [job(on, f"busy {n}", epochs=2, chunks=2, ps_amounts=None) for n in range(2)]
-    rigid = job(on, "rigid", epochs=6, chunks=4, ps_amounts=None)
-    made = Engine(on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True)
+    cluster = make_cluster(3, 0, gpus=2, horizon=60)
+    busy = [make_job(cluster, f"busy {n}", epochs=2, chunks=2, ps_amounts=None) for n in range(2)]
+    rigid = make_job(cluster, "rigid", epochs=6, chunks=4, ps_amounts=None)
+    made = Engine(
+        cluster, make_policy(policy, PolicyContext(cluster, None, None, 0), {}), acknowledges=True
+    )
     made.handle(JobsArrived(0, (*busy, replace(rigid, resumable=False))))
     record = made.jobs["rigid"]
     assert record.status is Status.ADMITTED
@@ -196,9 +198,9 @@ def gangs(policy: str, resumable: bool | None) -> Engine:
     return made
 
 
-def gang(on: Cluster, name: str, tenant: str) -> Job:
+def gang(cluster: Cluster, name: str, tenant: str) -> Job:
     """Return a job of one worker for four slots."""
-    made = shared_job(on, name, tenant, ps=None, chunks=1, epochs=4, minibatches=1)
+    made = shared_job(cluster, name, tenant, ps=None, chunks=1, epochs=4, minibatches=1)
     return replace(made, utility=Deadline(10.0, 60))
 
 
@@ -214,7 +216,7 @@ def test_a_gang_that_overruns_keeps_its_places_into_the_next_round(
         made.handle(SlotEnded(slot, {}))
         slot += 1
     first, begun = set(made.running), made.slot
-    commands = [one for at in range(begun, begun + 4) for one in run(made, at)]
+    commands = [one for index in range(begun, begun + 4) for one in run(made, index)]
     assert stops(commands) == []
     assert set(made.running) == first
     assert all(made.jobs[name].generation == 1 for name in first)
@@ -222,8 +224,8 @@ def test_a_gang_that_overruns_keeps_its_places_into_the_next_round(
     assert (made.ledger.used <= made.ledger.capacity).all()
     for name in first:
         made.handle(JobEnded(made.slot, name, 1))
-    for at in range(made.slot, made.slot + 40):
-        for name in sorted(set(run(made, at) and made.running)):
+    for index in range(made.slot, made.slot + 40):
+        for name in sorted(set(run(made, index) and made.running)):
             if made.jobs[name].remaining == 1:
                 made.handle(JobEnded(made.slot, name, made.jobs[name].generation))
     assert all(record.status is Status.FINISHED for record in made.jobs.values())
@@ -359,7 +361,7 @@ def test_a_limit_counts_for_a_job_that_takes_turns() -> None:
         on, make_policy("gandiva_fair", PolicyContext(on, None, None, 0), {}), acknowledges=True
     )
     jobs = [shared_job(on, name, "t", ps=None, chunks=1, epochs=5, minibatches=1) for name in "ab"]
-    limited = (replace(one, walltime=6, utility=Constant(10.0)) for one in jobs)
+    limited = (replace(job, walltime=6, utility=Constant(10.0)) for job in jobs)
     made.handle(JobsArrived(0, tuple(limited)))
     slots: dict[str, int] = {"a": 0, "b": 0}
     for slot in range(20):
@@ -378,7 +380,7 @@ def test_the_start_up_of_a_moved_job_is_no_run_time() -> None:
     policy = make_policy("gandiva_fair", PolicyContext(on, None, None, 0), {})
     made = Engine(on, policy, acknowledges=True)
     jobs = [shared_job(on, name, "t", ps=None, chunks=1, epochs=9, minibatches=1) for name in "ab"]
-    limited = (replace(one, walltime=4, utility=Constant(10.0)) for one in jobs)
+    limited = (replace(job, walltime=4, utility=Constant(10.0)) for job in jobs)
     made.handle(JobsArrived(0, tuple(limited)))
     slots: dict[str, int] = {"a": 0, "b": 0}
     for slot in range(60):
@@ -426,11 +428,11 @@ def endless(policy: str, utility: Utility, **limits: Any) -> Engine:
 
 def ran(made: Engine, slots: int) -> list[int]:
     """Run slots, and return those in which the job ran."""
-    found = []
+    results = []
     for slot in range(made.slot, made.slot + slots):
         begin(made, slot)
         if "endless" in made.running:
-            found.append(slot)
+            results.append(slot)
         progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}
         made.handle(SlotEnded(slot, progress))
-    return found
+    return results

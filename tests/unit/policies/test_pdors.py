@@ -50,7 +50,7 @@ from tests.support.pdors_cases import (
     random_two_rate_job,
     single_decision,
 )
-from tests.support.workloads import job as job_of
+from tests.support.workloads import make_job as job_of
 
 
 def found_payoff(decision: Decision) -> float:
@@ -86,7 +86,7 @@ def exact_payoff(arena: PdorsEngine, job: Any, *, literal: bool = False) -> floa
         free,
         np.append(job.worker // 1000, [1, 0]),
         np.append(ps // 1000, [0, 1]),
-        job.most_workers,
+        job.max_workers,
         (int(job.gains[0]) // units, int(job.internal_gains[0]) // units),
         (outside // GBPS, inside // GBPS, max(offered // GBPS, 1)),
         job.required // units,
@@ -101,8 +101,8 @@ def test_exact_placement_is_the_optimum_of_find_sch(roles: bool) -> None:
     admitted = refused = together = 0
     for _ in range(12):
         arena = PdorsEngine.of(random_pool(rng, roles=roles), placement="exact")
-        for at in range(3):
-            job = random_two_rate_job(arena.on, rng, f"job-{at}")
+        for index in range(3):
+            job = random_two_rate_job(arena.on, rng, f"job-{index}")
             best = exact_payoff(arena, job)
             decision = arena.arrive(job)
             if isinstance(decision, Reject) and decision.refusal.reason is RefusalReason.NEVER_FITS:
@@ -124,11 +124,11 @@ def test_exact_placement_is_the_optimum_by_the_letter_of_3_4() -> None:
     compared = 0
     for _ in range(10):
         arena = PdorsEngine.of(random_pool(rng), placement="exact", bandwidth="literal")
-        for at in range(2):
+        for index in range(2):
             inside = int(rng.integers(2, 5))
             job = build_two_rate_job(
                 arena.on,
-                f"job-{at}",
+                f"job-{index}",
                 most=int(rng.integers(1, 5)),
                 work=int(rng.integers(1, 40)),
                 bandwidths=(1, inside, int(rng.integers(1, 7))),
@@ -143,10 +143,10 @@ def test_exact_placement_is_the_optimum_by_the_letter_of_3_4() -> None:
     assert compared > 5
 
 
-def wide(on: Cluster, rng: np.random.Generator, name: str, arrival: int = 0) -> Job:
+def wide(cluster: Cluster, rng: np.random.Generator, name: str, arrival: int = 0) -> Job:
     """Draw a job of one rate that has to be spread over machines, at odd amounts."""
     return build_two_rate_job(
-        on,
+        cluster,
         name,
         arrival=arrival,
         most=8,
@@ -162,13 +162,13 @@ def wide(on: Cluster, rng: np.random.Generator, name: str, arrival: int = 0) -> 
 def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_optimum() -> None:
     rng = np.random.default_rng(5)
     dearer = feasible = 0
-    for at in range(40):
+    for index in range(40):
         on = build_pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=5)
         job = wide(on, rng, "job")
         found = {}
         for placement in ("exact", "randomised", "greedy"):
-            arena = PdorsEngine.of(on, placement=placement, seed=at)
-            arena.crowd(np.random.default_rng(at))
+            arena = PdorsEngine.of(on, placement=placement, seed=index)
+            arena.crowd(np.random.default_rng(index))
             found[placement] = found_payoff(arena.arrive(job))
         exact = found["exact"]
         feasible += exact > -math.inf
@@ -201,9 +201,9 @@ def test_choices_report_bounds_and_rounds() -> None:
 def test_locality_is_honoured_choice_by_choice() -> None:
     rng = np.random.default_rng(6)
     inside = outside = 0
-    for at in range(80):
-        on = random_pool(rng, roles=at % 4 == 0, horizon=6)
-        arena = PdorsEngine.of(on, seed=at, bandwidth=["internal", "literal"][at % 2])
+    for index in range(80):
+        on = random_pool(rng, roles=index % 4 == 0, horizon=6)
+        arena = PdorsEngine.of(on, seed=index, bandwidth=["internal", "literal"][index % 2])
         arena.arrive(random_two_rate_job(on, rng, "first"))
         job = random_two_rate_job(on, rng, "second")
         policy = arena.engine.policy
@@ -352,14 +352,14 @@ def test_the_first_job_pays_the_printed_lower_price() -> None:
     jobs = [
         build_two_rate_job(
             on,
-            f"job-{at}",
+            f"job-{index}",
             most=4,
-            work=work[at],
+            work=work[index],
             speed=(600, 600),
             bandwidths=(1, 1, 4),
-            utility=Constant(worth[at]),
+            utility=Constant(worth[index]),
         )
-        for at in range(3)
+        for index in range(3)
     ]
     # One mini-batch takes a worker a slot. A worker and its PS take 1, 2 and 2 of 4 units.
     uses = [slots * (1 / 4 + 2 / 4 + 2 / 4) for slots in work]
@@ -380,11 +380,11 @@ def test_the_first_job_pays_the_printed_lower_price() -> None:
 def test_prices_learnt_online_are_the_offline_ones_of_the_admitted_jobs() -> None:
     rng = np.random.default_rng(8)
     on = random_pool(rng)
-    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=3) for at in range(6)]
+    jobs = [random_two_rate_job(on, rng, f"job-{index}", latest=3) for index in range(6)]
     learning = {"preset": "paper", "prices": "online"}
     online = make_policy("pdors", PolicyContext(on, jobs, 8), learning)
     engine = Simulation(on, jobs, online, until=8).run()
-    admitted = [one for one in jobs if engine.jobs[one.name].plans]
+    admitted = [job for job in jobs if engine.jobs[job.name].plans]
     assert admitted
     offline = make_policy("pdors", PolicyContext(on, admitted, 8), {"preset": "paper"})
     assert online.parameters_in_force()["ln_L"] == offline.parameters_in_force()["ln_L"]
@@ -468,7 +468,7 @@ def test_cancelling_gives_everything_back() -> None:
 def test_the_seed_decides_and_nothing_else() -> None:
     rng = np.random.default_rng(11)
     on = build_pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=12)
-    jobs = [wide(on, rng, f"job-{at}", arrival=at // 2) for at in range(16)]
+    jobs = [wide(on, rng, f"job-{index}", arrival=index // 2) for index in range(16)]
 
     def plans(seed: int, jobs: Any = jobs) -> Any:
         policy = make_policy("pdors", PolicyContext(on, jobs, 20, seed), PRICES)
@@ -485,7 +485,7 @@ def test_the_seed_decides_and_nothing_else() -> None:
 def test_oasis_takes_half_of_the_same_machines() -> None:
     rng = np.random.default_rng(12)
     on = build_pool([(3, 8, 8)] * 4, horizon=12)
-    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=8) for at in range(12)]
+    jobs = [random_two_rate_job(on, rng, f"job-{index}", latest=8) for index in range(12)]
     policy = make_policy("oasis", PolicyContext(on, jobs, 20), {"split": "half"})
     engine = Simulation(on, jobs, policy, until=20).run()
     finished = [r for r in engine.jobs.values() if r.status is Status.FINISHED]
@@ -548,7 +548,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
             )
             for one in (replace(context, explained=False), context)
         )
-        jobs = [random_two_rate_job(on, rng, f"job-{at}") for at in range(6)]
+        jobs = [random_two_rate_job(on, rng, f"job-{index}") for index in range(6)]
         for job in jobs:
             first, second = asked.arrive(job), plain.arrive(job)
             assert type(first) is type(second)

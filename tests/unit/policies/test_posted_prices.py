@@ -18,18 +18,18 @@ from shadowprice.policies.pricing.posted import PostedPrices, pool_limits
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 
 def machine() -> Cluster:
-    return cluster(1, 0, gpus=4, horizon=10)
+    return make_cluster(1, 0, gpus=4, horizon=10)
 
 
-def whole_machine_jobs(on: Cluster) -> list[Job]:
+def whole_machine_jobs(cluster: Cluster) -> list[Job]:
     """Ten jobs that fill the machine for two slots each, the cheapest first: five can be had."""
     return [
-        job(
-            on,
+        make_job(
+            cluster,
             f"job-{worth}",
             chunks=1,
             epochs=2,
@@ -41,13 +41,13 @@ def whole_machine_jobs(on: Cluster) -> list[Job]:
     ]
 
 
-def post(on: Cluster, path: Path, gpu: float) -> str:
+def post(cluster: Cluster, path: Path, gpu: float) -> str:
     """Post one price of all GPUs in every slot; return the parameter that reads it."""
-    limits = pool_limits(on)
+    limits = pool_limits(cluster)
     prices = np.zeros((10, len(limits), max(map(len, limits))))
-    prices[:, 0, [limit.resource for limit in limits[0]].index(on.column["gpu"])] = gpu
+    prices[:, 0, [limit.resource for limit in limits[0]].index(cluster.column["gpu"])] = gpu
     posted = PostedPrices(0, prices, limits)
-    path.write_text(json.dumps(posted.document(on)), encoding="utf-8")
+    path.write_text(json.dumps(posted.document(cluster)), encoding="utf-8")
     return f"fixed:{path}"
 
 
@@ -59,13 +59,13 @@ class Names(Observer):
 
     def on_event(self, event, commands) -> None:  # type: ignore[no-untyped-def]
         del event
-        self.done |= {one.job for one in commands if isinstance(one, Completed)}
+        self.done |= {command.job for command in commands if isinstance(command, Completed)}
 
 
-def completed(on: Cluster, jobs: list[Job], prices: str) -> set[str]:
-    policy = make_policy("oasis", PolicyContext(on, None, 10), {"prices": prices})
+def completed(cluster: Cluster, jobs: list[Job], prices: str) -> set[str]:
+    policy = make_policy("oasis", PolicyContext(cluster, None, 10), {"prices": prices})
     names = Names()
-    Simulation(on, jobs, policy, 10).run([names])
+    Simulation(cluster, jobs, policy, 10).run([names])
     return names.done
 
 
@@ -92,7 +92,7 @@ def test_a_refusal_names_what_the_price_is_for(tmp_path: Path) -> None:
     class Refusals(Observer):
         def on_event(self, event, commands) -> None:  # type: ignore[no-untyped-def]
             del event
-            decided = (one.decision for one in commands if isinstance(one, Decided))
+            decided = (command.decision for command in commands if isinstance(command, Decided))
             refusals.extend(one.refusal for one in decided if isinstance(one, Reject))
 
     prices = post(on, tmp_path / "prices.json", 2.75)

@@ -27,20 +27,22 @@ from shadowprice.policies.pricing.constants import (
 from shadowprice.policies.pricing.measures import ContributionCache, use_cache
 from tests.oracles.oasis import constants_as_printed
 from tests.support.examples import example_count, sample
-from tests.support.workloads import GBPS, GIB, cluster, job
+from tests.support.workloads import GBPS, GIB, make_cluster, make_job
 
 
 def linear_jobs(seed: int) -> tuple[object, list[Job]]:
     """Return a cluster and jobs whose utilities stay far above the smallest float."""
     rng = np.random.default_rng(seed)
-    on = cluster(int(rng.integers(1, 4)), int(rng.integers(1, 4)), gpus=int(rng.integers(1, 9)))
+    cluster = make_cluster(
+        int(rng.integers(1, 4)), int(rng.integers(1, 4)), gpus=int(rng.integers(1, 9))
+    )
     jobs = []
-    for at in range(int(rng.integers(1, 9))):
+    for index in range(int(rng.integers(1, 9))):
         value = float(rng.uniform(1, 100))
         jobs.append(
-            job(
-                on,
-                f"job-{at}",
+            make_job(
+                cluster,
+                f"job-{index}",
                 arrival=int(rng.integers(0, 10)),
                 epochs=int(rng.integers(1, 5)),
                 chunks=int(rng.integers(1, 5)),
@@ -61,7 +63,7 @@ def linear_jobs(seed: int) -> tuple[object, list[Job]]:
                 else {"cpu": int(rng.integers(1, 9)) * 1000, "memory": GIB, "bandwidth": 9 * GBPS},
             )
         )
-    return on, jobs
+    return cluster, jobs
 
 
 @pytest.mark.parametrize("carries", ["workers", "ps"])
@@ -72,14 +74,14 @@ def test_the_constants_are_those_printed_where_floats_suffice(carries: Carries) 
         members = on.hosts_workers if carries == "workers" else on.hosts_ps  # type: ignore[attr-defined]
         learner = ConstantsLearner(PricePool.of(on, members), carries, timespan, timespan)  # type: ignore[arg-type]
         learner.learn(jobs)
-        found = learner.constants()
+        result = learner.constants()
 
-        def demand(one: Job) -> np.ndarray | None:
-            return one.worker if carries == "workers" else one.ps
+        def demand(job: Job) -> np.ndarray | None:
+            return job.worker if carries == "workers" else job.ps
 
-        if all(demand(one) is None for one in jobs):
-            assert found.ln_lower == -math.inf
-            assert (found.ln_upper == -math.inf).all()
+        if all(demand(job) is None for job in jobs):
+            assert result.ln_lower == -math.inf
+            assert (result.ln_upper == -math.inf).all()
             continue
         lower, upper = constants_as_printed(
             jobs,
@@ -88,8 +90,8 @@ def test_the_constants_are_those_printed_where_floats_suffice(carries: Carries) 
             timespan,
             on.slot_seconds,  # type: ignore[attr-defined]
         )
-        assert math.exp(found.ln_lower) == pytest.approx(lower, rel=1e-9)
-        for ln_upper, printed in zip(found.ln_upper, upper, strict=True):
+        assert math.exp(result.ln_lower) == pytest.approx(lower, rel=1e-9)
+        for ln_upper, printed in zip(result.ln_upper, upper, strict=True):
             if printed == 0.0:
                 assert ln_upper == -math.inf
             else:
@@ -98,10 +100,10 @@ def test_the_constants_are_those_printed_where_floats_suffice(carries: Carries) 
 
 def test_a_utility_that_underflows_still_has_a_price() -> None:
     """Decay 5 over 300 slots: f(T - a) is 1e-640, and U / L about e^1480 (reading 3)."""
-    on = cluster(2, 2, horizon=300)
-    one = job(on, utility=Sigmoid(50.0, 5.0, 3.0))
-    learner = ConstantsLearner(PricePool.of(on, on.hosts_workers), "workers", 300, 300)
-    learner.learn([one])
+    cluster = make_cluster(2, 2, horizon=300)
+    single_job = make_job(cluster, utility=Sigmoid(50.0, 5.0, 3.0))
+    learner = ConstantsLearner(PricePool.of(cluster, cluster.hosts_workers), "workers", 300, 300)
+    learner.learn([single_job])
     constants = learner.constants()
     assert math.exp(constants.ln_lower) == 0.0  # what a plain float would have made of L
     # ln f(299) = ln 50 - 5 (299 - 3), and the rest of (25) is ordinary.
@@ -117,21 +119,25 @@ def test_a_utility_that_underflows_still_has_a_price() -> None:
 
 
 def test_a_job_that_is_worth_nothing_does_not_make_every_price_zero() -> None:
-    on = cluster(2, 2)
-    useful = job(on, utility=Constant(10.0))
-    late = job(on, "late", utility=Deadline(5.0, 2.0))  # 0 in most slots: its last worth counts
-    learner = ConstantsLearner(PricePool.of(on, on.hosts_workers), "workers", 30, 30)
+    cluster = make_cluster(2, 2)
+    useful = make_job(cluster, utility=Constant(10.0))
+    late = make_job(
+        cluster, "late", utility=Deadline(5.0, 2.0)
+    )  # 0 in most slots: its last worth counts
+    learner = ConstantsLearner(PricePool.of(cluster, cluster.hosts_workers), "workers", 30, 30)
     learner.learn([useful, late])
     lower = learner.constants().ln_lower
     assert math.isfinite(lower)
-    learner.learn([job(on, "none", utility=Constant(0.0))])
+    learner.learn([make_job(cluster, "none", utility=Constant(0.0))])
     assert learner.constants().ln_lower == lower
 
 
 def test_the_clearing_price_only_ever_raises_the_lower_price() -> None:
-    on = cluster(1, 1)
-    pool = PricePool.of(on, on.hosts_workers)
-    steep = [job(on, f"job-{at}", utility=Sigmoid(50.0, 5.0, 3.0)) for at in range(40)]
+    cluster = make_cluster(1, 1)
+    pool = PricePool.of(cluster, cluster.hosts_workers)
+    steep = [
+        make_job(cluster, f"job-{index}", utility=Sigmoid(50.0, 5.0, 3.0)) for index in range(40)
+    ]
     theory, clearing = (
         ConstantsLearner(pool, "workers", 30, 30, LowerConstant(kind))
         for kind in ("theory", "clearing")
@@ -149,47 +155,47 @@ def test_the_clearing_price_only_ever_raises_the_lower_price() -> None:
 
 def test_the_window_bounds_what_is_learnt() -> None:
     """Without a timespan T is the horizon; a job that arrives after T teaches nothing."""
-    on = cluster(2, 2)
-    pool = PricePool.of(on, on.hosts_workers)
-    one = job(on, utility=Reciprocal(10.0))
+    cluster = make_cluster(2, 2)
+    pool = PricePool.of(cluster, cluster.hosts_workers)
+    single_job = make_job(cluster, utility=Reciprocal(10.0))
     open_ended = ConstantsLearner(pool, "workers", 30, None)
     bounded = ConstantsLearner(pool, "workers", 300, 30)
     for learner in (open_ended, bounded):
-        learner.learn([one])
+        learner.learn([single_job])
     assert open_ended.constants().ln_lower == bounded.constants().ln_lower
     before = bounded.constants()
-    assert not bounded.learn([replace(one, arrival=30, utility=Constant(1e9))])
+    assert not bounded.learn([replace(single_job, arrival=30, utility=Constant(1e9))])
     assert list(bounded.constants().ln_upper) == list(before.ln_upper)
 
 
 def test_a_curve_counts_at_its_most_wasteful_number_of_workers() -> None:
-    on = cluster(2, 2)
-    one = job(on)
+    cluster = make_cluster(2, 2)
+    single_job = make_job(cluster)
     curved = replace(
-        one,
+        single_job,
         required=12,
         worker_counts=np.array([1, 4]),
         gains=np.array([3, 4]),
         internal_gains=np.array([3, 4]),
         ps_counts=np.array([1, 1]),
     )
-    assert worker_slots(one) == 8
+    assert worker_slots(single_job) == 8
     assert worker_slots(curved) == 12  # 4 workers for 3 slots; one alone would take 4
 
 
 def test_units_do_not_matter() -> None:
     """Prices are per share (reading 4): in bytes or in milli-bytes, the constants are the same."""
-    found = []
+    results = []
     for unit in (1, 1000):
-        on = cluster(2, 2)
-        on = replace(on, capacity=on.capacity * np.array([1, 1, unit, 1]))
-        one = job(on)
-        one = replace(one, worker=one.worker * np.array([1, 1, unit, 1]))
-        learner = ConstantsLearner(PricePool.of(on, on.hosts_workers), "workers", 30, 30)
-        learner.learn([one])
-        found.append(learner.constants())
-    assert found[0].ln_lower == pytest.approx(found[1].ln_lower, rel=1e-9)
-    assert found[0].ln_upper == pytest.approx(found[1].ln_upper, rel=1e-9)
+        cluster = make_cluster(2, 2)
+        cluster = replace(cluster, capacity=cluster.capacity * np.array([1, 1, unit, 1]))
+        job = make_job(cluster)
+        job = replace(job, worker=job.worker * np.array([1, 1, unit, 1]))
+        learner = ConstantsLearner(PricePool.of(cluster, cluster.hosts_workers), "workers", 30, 30)
+        learner.learn([job])
+        results.append(learner.constants())
+    assert results[0].ln_lower == pytest.approx(results[1].ln_lower, rel=1e-9)
+    assert results[0].ln_upper == pytest.approx(results[1].ln_upper, rel=1e-9)
 
 
 def test_given_constants_are_taken_as_they_are() -> None:
@@ -210,24 +216,26 @@ def test_given_constants_are_taken_as_they_are() -> None:
 def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
     seed: int, known: bool, floor: str
 ) -> None:
-    on = cluster(1, 1)
+    cluster = make_cluster(1, 1)
     rng = np.random.default_rng(seed)
-    pool = PricePool.of(on, on.hosts_workers)
+    pool = PricePool.of(cluster, cluster.hosts_workers)
     learner = ConstantsLearner(pool, "workers", 12, None, LowerConstant(floor), known)  # type: ignore[arg-type]
     changes = 0
-    for at in range(60):
+    for index in range(60):
         utility = Constant(float(rng.uniform(1, 100)))
         chunks = int(rng.integers(1, 5))
-        one = job(on, f"job-{at}", arrival=at // 4, chunks=chunks, utility=utility)
-        other = replace(one, utility=Constant(float(rng.uniform(1, 1e4))))
-        for shown in (one, other, one):
+        single_job = make_job(
+            cluster, f"job-{index}", arrival=index // 4, chunks=chunks, utility=utility
+        )
+        other = replace(single_job, utility=Constant(float(rng.uniform(1, 1e4))))
+        for shown in (single_job, other, single_job):
             before, twin = learner.constants(), learner.copy()
             told = learner.constants_with(shown)
             assert not learner.constants().differ(before)
             assert twin.learn([shown]) == told.differ(before)
             changes += told.differ(before)
             assert not told.differ(twin.constants())
-        learner.learn([one])
+        learner.learn([single_job])
     assert changes
 
 
@@ -241,21 +249,23 @@ def test_a_job_that_was_taken_back_leaves_no_trace(
     floor: Lower, arrivals: list[tuple[int, bool, int]], later: int
 ) -> None:
     """Whatever it was worth, and whatever else was learnt and forgotten in between."""
-    on = cluster(1, 1)
-    pool = PricePool.of(on, on.hosts_workers)
-    lower = LowerConstant(floor, StandaloneValue(on, on.hosts_workers, on.hosts_ps))
+    cluster = make_cluster(1, 1)
+    pool = PricePool.of(cluster, cluster.hosts_workers)
+    lower = LowerConstant(floor, StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps))
     attacked, spared = (
         ConstantsLearner(pool, "workers", 12, None, lower, known=False) for _ in range(2)
     )
     hostile = []
-    for at, (arrival, is_hostile, value) in enumerate(sorted(arrivals)):
-        one = job(on, f"job-{at}", arrival=arrival, utility=Constant(float(value)))
+    for index, (arrival, is_hostile, value) in enumerate(sorted(arrivals)):
+        single_job = make_job(
+            cluster, f"job-{index}", arrival=arrival, utility=Constant(float(value))
+        )
         attacked, spared = attacked.at(arrival), spared.at(arrival)
-        attacked.learn([one])
+        attacked.learn([single_job])
         if is_hostile:
-            hostile.append(one.name)
+            hostile.append(single_job.name)
         else:
-            spared.learn([one])
+            spared.learn([single_job])
     for name in hostile:
         attacked = attacked.without(name)
     slot = max((arrival for arrival, *_ in arrivals), default=0) + later
@@ -263,12 +273,14 @@ def test_a_job_that_was_taken_back_leaves_no_trace(
 
 
 def test_after_an_idle_horizon_prices_are_those_of_a_new_service() -> None:
-    on = cluster(1, 1)
-    pool = PricePool.of(on, on.hosts_workers)
+    cluster = make_cluster(1, 1)
+    pool = PricePool.of(cluster, cluster.hosts_workers)
     learner = ConstantsLearner(pool, "workers", 12, None, LowerConstant("clearing"), known=False)
     fresh = learner.copy()
-    for at in range(40):
-        learner.learn([job(on, f"job-{at}", arrival=at // 8, utility=Constant(1e5))])
+    for index in range(40):
+        learner.learn(
+            [make_job(cluster, f"job-{index}", arrival=index // 8, utility=Constant(1e5))]
+        )
     lower = [learner.at(slot).constants().ln_lower for slot in range(5, 17)]
     assert lower[0] > math.log(1.0)
     assert all(later <= earlier for earlier, later in pairwise(lower))
@@ -286,11 +298,11 @@ def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
     members = on.hosts_workers, on.hosts_ps
     pool = PricePool.of(on, members[carries == "ps"])
     told = set()
-    for at in range(len(jobs)):
-        others = ContributionCache(at)
+    for index in range(len(jobs)):
+        others = ContributionCache(index)
         for factor in (1.0, 0.5, 30.0, 1e4):
             worth = Constant(float(factor) * 20.0)
-            changed = [*jobs[:at], replace(jobs[at], utility=worth), *jobs[at + 1 :]]
+            changed = [*jobs[:index], replace(jobs[index], utility=worth), *jobs[index + 1 :]]
             plain, quick = (
                 ConstantsLearner(
                     pool, carries, 12, None, LowerConstant(floor, StandaloneValue(on, *members))
@@ -322,13 +334,13 @@ def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_the
         assert isinstance(on, Cluster)
         rng = np.random.default_rng(seed)
         some = [
-            replace(one, worker=one.worker * rng.integers(0, 2, len(on.resources)))
-            for one in jobs * 4
+            replace(job, worker=job.worker * rng.integers(0, 2, len(on.resources)))
+            for job in jobs * 4
         ]
-        asked = [one for one in jobs if carries != "ps" or one.ps is not None]
-        if not asked:
+        requests = [job for job in jobs if carries != "ps" or job.ps is not None]
+        if not requests:
             continue
-        jobs = [*some, *asked[-1:], *asked[-1:]]
+        jobs = [*some, *requests[-1:], *requests[-1:]]
         members = np.ones(on.servers, dtype=np.bool_)
         if carries != "both":
             members = on.hosts_workers if carries == "workers" else on.hosts_ps
@@ -362,10 +374,10 @@ def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_the
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
 def test_a_job_teaches_up_to_the_points_of_its_tenant(floor: Lower) -> None:
-    on = cluster(1, 1)
-    pool = PricePool.of(on, on.hosts_workers)
-    lower = LowerConstant(floor, StandaloneValue(on, on.hosts_workers, on.hosts_ps))
-    rich, poor = (job(on, "job", utility=Constant(value)) for value in (1e5, 3.0))
+    cluster = make_cluster(1, 1)
+    pool = PricePool.of(cluster, cluster.hosts_workers)
+    lower = LowerConstant(floor, StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps))
+    rich, poor = (make_job(cluster, "job", utility=Constant(value)) for value in (1e5, 3.0))
     learnt = []
     for one in (replace(rich, points=3.0), poor):
         learner = ConstantsLearner(pool, "workers", 12, None, lower, known=False)

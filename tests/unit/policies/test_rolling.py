@@ -44,12 +44,12 @@ from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample
-from tests.support.workloads import DIMENSIONS, cluster, faster_together, job, random_job
+from tests.support.workloads import DIMENSIONS, faster_together, make_cluster, make_job, random_job
 
 
 def gpus(servers: int, each: int, *, horizon: int = 400, tenants: Sequence[Tenant] = ()) -> Cluster:
     """Return servers that have GPUs and nothing else, for workers only."""
-    rows = [(f"gpu-{at}", Role.WORKER, {"gpu": each * 1000}) for at in range(servers)]
+    rows = [(f"gpu-{index}", Role.WORKER, {"gpu": each * 1000}) for index in range(servers)]
     return build_cluster(
         slot_seconds=Fraction(600),
         horizon=horizon,
@@ -59,21 +59,21 @@ def gpus(servers: int, each: int, *, horizon: int = 400, tenants: Sequence[Tenan
     )
 
 
-def training(on: Cluster, name: str, **changes: Any) -> Job:
+def training(cluster: Cluster, name: str, **changes: Any) -> Job:
     """Return an all-reduce job of one GPU a worker."""
-    return job(on, name, worker_amounts={"gpu": 1000}, ps_amounts=None, **changes)
+    return make_job(cluster, name, worker_amounts={"gpu": 1000}, ps_amounts=None, **changes)
 
 
-def decide(on: Cluster, jobs: Sequence[Job], **settings: object) -> list[Decision]:
+def decide(cluster: Cluster, jobs: Sequence[Job], **settings: object) -> list[Decision]:
     """Return the decisions on jobs that arrive together in slot 0."""
-    policy = make_policy("rolling", PolicyContext(on), settings)
-    commands = Engine(on, policy).handle(JobsArrived(0, tuple(jobs)))
+    policy = make_policy("rolling", PolicyContext(cluster), settings)
+    commands = Engine(cluster, policy).handle(JobsArrived(0, tuple(jobs)))
     return [command.decision for command in commands]  # type: ignore[union-attr]
 
 
-def rolling(on: Cluster, **settings: object) -> Engine:
+def rolling(cluster: Cluster, **settings: object) -> Engine:
     """Return an engine that `rolling` decides for."""
-    return Engine(on, make_policy("rolling", PolicyContext(on), settings))
+    return Engine(cluster, make_policy("rolling", PolicyContext(cluster), settings))
 
 
 # ------------------------------------------------------------------ promises
@@ -124,10 +124,12 @@ def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back()
 def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
     kinds: list[tuple[Role, int]], stands: dict[str, tuple[int, int]]
 ) -> None:
-    rows = [(f"s-{at}", role, {"cpu": amount}) for at, (role, amount) in enumerate(kinds)]
-    on = build_cluster(slot_seconds=Fraction(600), horizon=8, servers=rows, dimensions=DIMENSIONS)
-    one = job(
-        on,
+    rows = [(f"s-{index}", role, {"cpu": amount}) for index, (role, amount) in enumerate(kinds)]
+    cluster = build_cluster(
+        slot_seconds=Fraction(600), horizon=8, servers=rows, dimensions=DIMENSIONS
+    )
+    single_job = make_job(
+        cluster,
         "one",
         epochs=1,
         chunks=2,
@@ -137,13 +139,13 @@ def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
         ps_amounts={"cpu": 2500},
         utility=Deadline(9.0, 1.0),
     )
-    engine = rolling(on, evidence=1.0)
-    engine.handle(JobsArrived(0, (one,)))
+    engine = rolling(cluster, evidence=1.0)
+    engine.handle(JobsArrived(0, (single_job,)))
     engine.handle(SlotBegan(0))
     assert engine.open_jobs["one"].promise == 1
     placement = engine.running["one"]
     rows_of = zip(placement.servers, placement.workers, placement.ps, strict=True)
-    assert {on.names[server]: (workers, ps) for server, workers, ps in rows_of} == stands
+    assert {cluster.names[server]: (workers, ps) for server, workers, ps in rows_of} == stands
 
 
 @pytest.mark.extended
@@ -151,16 +153,20 @@ def test_servers_may_all_differ_however_many_there_are() -> None:
     # More kinds than groups that a timeline keeps of a few kinds: what was beyond was written into
     # other intervals, and with some thousands beyond the arrays.
     many = 600
-    on = build_cluster(
+    cluster = build_cluster(
         slot_seconds=Fraction(600),
         horizon=100,
-        servers=[(f"gpu-{at}", Role.WORKER, {"gpu": 1000 * (at + 1)}) for at in range(many)],
+        servers=[
+            (f"gpu-{index}", Role.WORKER, {"gpu": 1000 * (index + 1)}) for index in range(many)
+        ],
         dimensions=DIMENSIONS,
     )
     workers = many * (many + 1) // 2
     all_of_it = {"epochs": 1, "chunks": workers, "worker_range": (1, workers)}
-    engine = rolling(on)
-    engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(9.0, 2.0), **all_of_it),)))
+    engine = rolling(cluster)
+    engine.handle(
+        JobsArrived(0, (training(cluster, "a", utility=Deadline(9.0, 2.0), **all_of_it),))
+    )
     engine.handle(SlotBegan(0))
     assert engine.running["a"].total_workers == workers
 
@@ -256,28 +262,28 @@ def test_a_promise_earns_at_least_a_part_of_the_maximum_utility(
 
 def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
     # The jobs before fill the GPUs, so the CPUs have no price of their own.
-    on = build_cluster(
+    cluster = build_cluster(
         slot_seconds=Fraction(600),
         horizon=40,
         servers=[("s", Role.ANY, {"gpu": 4000, "cpu": 100_000})],
         dimensions=DIMENSIONS,
     )
     dense = [
-        job(
-            on, f"a-{at}", epochs=4, chunks=4, ps_amounts=None, utility=Deadline(100.0, 3.0),
-            worker_amounts={"gpu": 1000, "cpu": 1000},
+        make_job(
+            cluster, f"a-{index}", epochs=4, chunks=4, ps_amounts=None,
+            utility=Deadline(100.0, 3.0), worker_amounts={"gpu": 1000, "cpu": 1000},
         )
-        for at in range(12)
+        for index in range(12)
     ]  # fmt: skip
     poor, rich = (
-        job(
-            on, "b", epochs=1, chunks=1, ps_amounts=None, utility=Constant(value),
+        make_job(
+            cluster, "b", epochs=1, chunks=1, ps_amounts=None, utility=Constant(value),
             worker_amounts={"cpu": 100_000},
         )
         for value in (1e-3, 100.0)
     )  # fmt: skip
     for one, promised in ((poor, False), (rich, True)):
-        engine = rolling(on, evidence=1e6)
+        engine = rolling(cluster, evidence=1e6)
         engine.handle(JobsArrived(0, tuple(dense)))
         engine.handle(JobsArrived(0, (one,)))
         assert (engine.jobs["b"].promise is not None) == promised
@@ -309,7 +315,7 @@ def test_a_job_that_loses_a_whole_slot_by_a_start_runs_where_nothing_else_would(
     policy = make_policy("rolling", PolicyContext(on), {})
     recorder = Recorder(on, jobs, policy)
     Simulation(on, jobs, policy, until=40).run([recorder])
-    slots = sum(one.shortest_slots for one in jobs)
+    slots = sum(job.shortest_slots for job in jobs)
     # Every start, the first ones too where they count, costs its slot and no more.
     assert recorder.completions.keys() == {"a", "b"}
     assert max(recorder.completions.values()) < slots + 4
@@ -390,27 +396,30 @@ def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_l
 @pytest.mark.parametrize("seed", sample(range(20)))
 def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    on = cluster(3, 2, 2)
-    jobs = faster_together([random_job(on, rng, f"job-{at}") for at in range(4)], rng)
-    opened, pools = OpenJobs(on, None, build_quotas(on, enabled=False)), ServerPools(on)
-    rows = np.array([opened.add(one) for one in jobs])
+    cluster = make_cluster(3, 2, 2)
+    jobs = faster_together([random_job(cluster, rng, f"job-{index}") for index in range(4)], rng)
+    opened, pools = (
+        OpenJobs(cluster, None, build_quotas(cluster, enabled=False)),
+        ServerPools(cluster),
+    )
+    rows = np.array([opened.add(job) for job in jobs])
     shares = pools.shares(opened.arrays.worker[rows], opened.arrays.ps[rows])
-    total = on.capacity.sum(axis=0)
-    for one, found in zip(jobs, min_cluster_slots(opened.arrays, rows, *shares), strict=True):
+    total = cluster.capacity.sum(axis=0)
+    for job, slot in zip(jobs, min_cluster_slots(opened.arrays, rows, *shares), strict=True):
         ways = [
-            (one.gains, range(len(one.gains))),
-            (one.internal_gains, ColocationFit(on).choices(one)),
+            (job.gains, range(len(job.gains))),
+            (job.internal_gains, ColocationFit(cluster).choices(job)),
         ]
         expected = min(
-            float((taken / total).max()) * one.required / int(gains[n])
+            float((taken / total).max()) * job.required / int(gains[n])
             for gains, choices in ways
             for n in choices
             for taken in [
-                one.worker_counts[n] * one.worker
-                + (0 if one.ps is None else one.ps_counts[n] * one.ps)
+                job.worker_counts[n] * job.worker
+                + (0 if job.ps is None else job.ps_counts[n] * job.ps)
             ]
         )
-        assert found == pytest.approx(expected)
+        assert slot == pytest.approx(expected)
 
 
 def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way(
@@ -452,14 +461,19 @@ def test_who_was_promised_moves_over_for_who_comes_later() -> None:
 def test_plans_stay_as_the_room_for_them_grows() -> None:
     on = gpus(3, 4)
     jobs = [
-        training(on, f"j{at}", utility=Sigmoid(5.0 + at % 7, 0.3, 20.0 + at), epochs=1 + at % 3)
-        for at in range(200)
+        training(
+            on,
+            f"j{index}",
+            utility=Sigmoid(5.0 + index % 7, 0.3, 20.0 + index),
+            epochs=1 + index % 3,
+        )
+        for index in range(200)
     ]
 
     def answers(engine: Engine) -> list[str]:
         told = []
         for slot in range(len(jobs) // 4):
-            come = tuple(replace(one, arrival=slot) for one in jobs[4 * slot : 4 * slot + 4])
+            come = tuple(replace(job, arrival=slot) for job in jobs[4 * slot : 4 * slot + 4])
             told.append(repr(engine.handle(JobsArrived(slot, come))))
             told.append(repr(engine.handle(SlotBegan(slot))))
             progress = dict.fromkeys(engine.running, 1)
@@ -570,8 +584,8 @@ def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
 
 def promises(commands: Sequence[object]) -> list[tuple[str, int | None]]:
     """Return what was promised, or promised anew, in order."""
-    found = [getattr(command, "decision", None) for command in commands]
-    return [(made.job, made.completion) for made in found if isinstance(made, Promise)]
+    results = [getattr(command, "decision", None) for command in commands]
+    return [(made.job, made.completion) for made in results if isinstance(made, Promise)]
 
 
 @pytest.mark.parametrize("steady", [False, True])
@@ -649,13 +663,13 @@ def test_a_run_keeps_the_history_of_a_promise() -> None:
 
 
 def test_prices_are_posted_server_by_server() -> None:
-    on = cluster(2, 1)
-    engine = rolling(on, prices="given", price=6.0)
+    cluster = make_cluster(2, 1)
+    engine = rolling(cluster, prices="given", price=6.0)
     prices = engine.policy.slot_prices(engine.view)  # type: ignore[attr-defined]
-    assert prices.shape == on.capacity.shape
+    assert prices.shape == cluster.capacity.shape
     # 6 for all GPUs of the two worker servers: 3 for those of one, none where there are none.
-    assert prices[:, on.column["gpu"]].tolist() == [3.0, 3.0, 0.0]
-    assert prices[:, on.column["cpu"]].tolist() == [3.0, 3.0, 6.0]
+    assert prices[:, cluster.column["gpu"]].tolist() == [3.0, 3.0, 0.0]
+    assert prices[:, cluster.column["cpu"]].tolist() == [3.0, 3.0, 6.0]
 
 
 # ------------------------------------------------------------------ against an exact program
@@ -664,27 +678,27 @@ def test_prices_are_posted_server_by_server() -> None:
 def joint(on: int, jobs: Sequence[Job]) -> bool:
     """Whether all jobs can meet their deadlines on so many GPUs, as an integer program."""
     program = LinearProgram()
-    end = max(int(one.utility.by) for one in jobs) + 1  # type: ignore[attr-defined]
+    end = max(int(job.utility.by) for job in jobs) + 1  # type: ignore[attr-defined]
     used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
-    for one in jobs:
+    for job in jobs:
         gained: tuple[list[int], list[float]] = ([], [])
-        for slot in range(int(one.utility.by) + 1):  # type: ignore[attr-defined]
-            choices = [program.column(upper=1.0) for _ in one.worker_counts]
+        for slot in range(int(job.utility.by) + 1):  # type: ignore[attr-defined]
+            choices = [program.column(upper=1.0) for _ in job.worker_counts]
             program.row(choices, [1.0] * len(choices), upper=1.0)
             used[slot][0].extend(choices)
-            used[slot][1].extend(one.worker_counts.tolist())
+            used[slot][1].extend(job.worker_counts.tolist())
             gained[0].extend(choices)
-            gained[1].extend(one.gains.tolist())
-        program.row(*gained, lower=float(one.required))
+            gained[1].extend(job.gains.tolist())
+        program.row(*gained, lower=float(job.required))
     for columns, workers in used:
         program.row(columns, workers, upper=float(on))
     return program.solve().feasible
 
 
-def random_set(on: Cluster, rng: np.random.Generator) -> list[Job]:
+def random_set(cluster: Cluster, rng: np.random.Generator) -> list[Job]:
     """Return jobs with deadlines of which some sets fit and some do not."""
     jobs = []
-    for at in range(int(rng.integers(2, 5))):
+    for index in range(int(rng.integers(2, 5))):
         most = int(rng.integers(1, 4))
         work = int(rng.integers(1, 6))
         speed: Mapping[int, Fraction] | None = None
@@ -696,8 +710,8 @@ def random_set(on: Cluster, rng: np.random.Generator) -> list[Job]:
             values["speed"] = speed
         jobs.append(
             training(
-                on,
-                f"job-{at}",
+                cluster,
+                f"job-{index}",
                 worker_range=(1, most),
                 utility=Deadline(10.0, float(rng.integers(1, 6))),
                 **values,
@@ -766,13 +780,15 @@ def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
 
 
 def test_it_never_looks_at_the_jobs_that_are_known() -> None:
-    on = cluster(2, 1)
-    jobs = [job(on, f"job-{at}", arrival=at, epochs=1 + at % 3) for at in range(8)]
+    cluster = make_cluster(2, 1)
+    jobs = [
+        make_job(cluster, f"job-{index}", arrival=index, epochs=1 + index % 3) for index in range(8)
+    ]
     told = []
-    for known in (None, jobs, [replace(one, utility=Constant(1e9)) for one in jobs]):
-        policy = make_policy("rolling", PolicyContext(on, known), {})
-        recorder = Recorder(on, jobs, policy)
-        Simulation(on, jobs, policy).run([recorder])
+    for known in (None, jobs, [replace(job, utility=Constant(1e9)) for job in jobs]):
+        policy = make_policy("rolling", PolicyContext(cluster, known), {})
+        recorder = Recorder(cluster, jobs, policy)
+        Simulation(cluster, jobs, policy).run([recorder])
         told.append(recorder.decisions)
     assert told[0] == told[1] == told[2]
 
@@ -783,17 +799,19 @@ def test_it_never_looks_at_the_jobs_that_are_known() -> None:
 def test_an_abandoned_job_is_told_the_slot_in_which_its_remaining_work_would_end(
     until: int | None, reason: RefusalReason
 ) -> None:
-    on = cluster(1, 0, gpus=1)
-    lasting = job(on, "lasting", epochs=4, chunks=1, ps_amounts=None)
+    cluster = make_cluster(1, 0, gpus=1)
+    lasting = make_job(cluster, "lasting", epochs=4, chunks=1, ps_amounts=None)
     lasting = replace(lasting, utility=Deadline(10.0, 6 if until is None else 60))
-    engine = Engine(on, make_policy("rolling", PolicyContext(on, None, until, 0), {}), until=until)
+    engine = Engine(
+        cluster, make_policy("rolling", PolicyContext(cluster, None, until, 0), {}), until=until
+    )
     engine.handle(JobsArrived(0, (lasting,)))
     for slot in range(2):
         engine.handle(SlotBegan(slot))
         gain = lasting.gain(1) if engine.running else 0
         engine.handle(SlotEnded(slot, {"lasting": gain} if gain else {}))
     assert engine.jobs["lasting"].remaining == 2
-    engine.handle(ServerLost(2, on.names[0]))
+    engine.handle(ServerLost(2, cluster.names[0]))
     refusal, slot = None, 2
     while (refusal := engine.jobs["lasting"].refusal) is None:
         assert slot < 20

@@ -16,7 +16,7 @@ from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 
 def crowded(seed: int) -> Scenario:
@@ -63,13 +63,13 @@ def test_layouts_are_held_and_earn_as_much(
 
 
 def test_a_slot_that_yields_less_than_planned_is_followed_by_a_plan(plans: list[int]) -> None:
-    on = cluster(1, 1, horizon=300)
-    one = job(on, "one", epochs=40, chunks=1, minibatches=10)
-    engine = Engine(on, make_policy("rolling", PolicyContext(on), {"evidence": 1e6}))
-    engine.handle(JobsArrived(0, (one,)))
+    cluster = make_cluster(1, 1, horizon=300)
+    single_job = make_job(cluster, "one", epochs=40, chunks=1, minibatches=10)
+    engine = Engine(cluster, make_policy("rolling", PolicyContext(cluster), {"evidence": 1e6}))
+    engine.handle(JobsArrived(0, (single_job,)))
     for slot in range(20):
         engine.handle(SlotBegan(slot))
-        gain = one.gain(engine.running["one"].total_workers)
+        gain = single_job.gain(engine.running["one"].total_workers)
         engine.handle(SlotEnded(slot, {"one": gain // 2 if slot == 12 else gain}))
     assert engine.jobs["one"].promise is not None
     assert [slot for slot in plans if slot > 5] == [13]

@@ -23,9 +23,9 @@ from tests.support.bag_cases import build_bag, exponential, place_cluster
 from tests.unit.policies.test_rolling import gpus, promises, rolling, training
 
 
-def restarting(on: Cluster, name: str, restart: Fraction, **changes: Any) -> Job:
+def restarting(cluster: Cluster, name: str, restart: Fraction, **changes: Any) -> Job:
     """Return a job of 8 worker-slots on at most 4 GPUs that loses a part of a slot by a move."""
-    return replace(training(on, name, **changes), restart=restart)
+    return replace(training(cluster, name, **changes), restart=restart)
 
 
 def ran(engine: Engine, slot: int, moved: frozenset[str] = frozenset()) -> None:
@@ -229,9 +229,9 @@ def test_copies_are_planned_where_nobody_stays(server: int) -> None:
     }
     wanted = CopyPlan(3, 4, (), np.ones(2, np.int64), 0.0)
     later = build_bag(on, exponential(1, 0.3, 0.2), deadline=10.0)
-    found = policy._bag_scheduler._assign_servers(policy._state, 0, later, wanted)
-    assert found is not None
-    assert found.servers.tolist() == [1 - server]
+    result = policy._bag_scheduler._assign_servers(policy._state, 0, later, wanted)
+    assert result is not None
+    assert result.servers.tolist() == [1 - server]
     both = CopyPlan(3, 4, (), np.full(2, 2), 0.0)
     assert policy._bag_scheduler._assign_servers(policy._state, 0, later, both) is None
     after = CopyPlan(10, 11, (), np.full(2, 2), 0.0)

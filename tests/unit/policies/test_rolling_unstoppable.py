@@ -29,16 +29,18 @@ from shadowprice.policies.registry import make_policy
 from tests.unit.policies.test_rolling import gpus, training
 
 
-def command(on: Cluster, name: str, *, slots: int, gpu: int = 1, **changes: Any) -> Job:
+def command(cluster: Cluster, name: str, *, slots: int, gpu: int = 1, **changes: Any) -> Job:
     """Return a command without checkpoints, of one worker."""
-    one = checkpointing(on, name, slots=slots, gpu=gpu, **{"utility": Constant(1e-6), **changes})
+    one = checkpointing(
+        cluster, name, slots=slots, gpu=gpu, **{"utility": Constant(1e-6), **changes}
+    )
     return replace(one, resumable=None)
 
 
-def checkpointing(on: Cluster, name: str, *, slots: int, gpu: int, **changes: Any) -> Job:
+def checkpointing(cluster: Cluster, name: str, *, slots: int, gpu: int, **changes: Any) -> Job:
     """Return a job of one worker that continues from checkpoints."""
-    one = training(on, name, epochs=slots, chunks=1, **changes)
-    return replace(one, worker=on.demand({"gpu": gpu * 1000}))
+    one = training(cluster, name, epochs=slots, chunks=1, **changes)
+    return replace(one, worker=cluster.demand({"gpu": gpu * 1000}))
 
 
 class LiveCluster:
@@ -47,9 +49,9 @@ class LiveCluster:
     ``broken`` has the promises that were moved, withdrawn or missed.
     """
 
-    def __init__(self, on: Cluster, **settings: object) -> None:
-        policy = make_policy("rolling", PolicyContext(on), settings)
-        self.engine = Engine(on, policy, acknowledges=True)
+    def __init__(self, cluster: Cluster, **settings: object) -> None:
+        policy = make_policy("rolling", PolicyContext(cluster), settings)
+        self.engine = Engine(cluster, policy, acknowledges=True)
         self.promises: dict[str, int] = {}
         self.broken: list[str] = []
 
@@ -100,7 +102,7 @@ class LiveCluster:
                     self.promises[name] = end
 
 
-def draw_jobs(on: Cluster, rng: np.random.Generator, slot: int) -> list[Job]:
+def draw_jobs(cluster: Cluster, rng: np.random.Generator, slot: int) -> list[Job]:
     """Draw the arrivals of a slot: commands, most of them poor, and jobs with checkpoints."""
     jobs = []
     for number in range(int(rng.choice([0, 1, 2], p=[0.5, 0.35, 0.15]))):
@@ -109,11 +111,11 @@ def draw_jobs(on: Cluster, rng: np.random.Generator, slot: int) -> list[Job]:
         utility = Deadline(value, float(slots + rng.integers(0, 20)))
         if rng.random() < 0.6:
             chosen = Constant(1e-6) if rng.random() < 0.6 else utility
-            gpu = int(rng.integers(1, on.capacity.max() // 1000 + 1))
-            jobs.append(command(on, name, slots=slots, gpu=gpu, utility=chosen))
+            gpu = int(rng.integers(1, cluster.capacity.max() // 1000 + 1))
+            jobs.append(command(cluster, name, slots=slots, gpu=gpu, utility=chosen))
         else:
             workers = int(rng.integers(1, 5))
-            jobs.append(training(on, name, epochs=slots, chunks=workers, utility=utility))
+            jobs.append(training(cluster, name, epochs=slots, chunks=workers, utility=utility))
     return jobs
 
 

@@ -20,27 +20,29 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.open_jobs import ColocationFit
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample
-from tests.support.workloads import cluster, faster_together, job, random_job
+from tests.support.workloads import faster_together, make_cluster, make_job, random_job
 
 
 def machines(number: int, gpus: int) -> Cluster:
     """Return servers that carry both, with so many GPUs."""
-    return cluster(0, 0, number, gpus=gpus)
+    return make_cluster(0, 0, number, gpus=gpus)
 
 
-def training(on: Cluster, name: str, times: int, **values: Any) -> Job:
+def training(cluster: Cluster, name: str, times: int, **values: Any) -> Job:
     """Return an all-reduce job that is so many times as fast on one server."""
-    one = job(on, name, ps_amounts=None, **values)
-    return replace(one, internal_gains=one.gains * times)
+    single_job = make_job(cluster, name, ps_amounts=None, **values)
+    return replace(single_job, internal_gains=single_job.gains * times)
 
 
-def placed(on: Cluster, jobs: Sequence[Job], slots: int, **settings: Any) -> list[dict[str, Place]]:
+def placed(
+    cluster: Cluster, jobs: Sequence[Job], slots: int, **settings: Any
+) -> list[dict[str, Place]]:
     """Run jobs for some slots; return where each stands in each of them."""
-    policy = make_policy("rolling", PolicyContext(on), settings)
-    engine = Engine(on, policy)
+    policy = make_policy("rolling", PolicyContext(cluster), settings)
+    engine = Engine(cluster, policy)
     told = []
     for slot in range(slots):
-        arriving = tuple(one for one in jobs if one.arrival == slot)
+        arriving = tuple(job for job in jobs if job.arrival == slot)
         if arriving:
             engine.handle(JobsArrived(slot, arriving))
         engine.handle(SlotBegan(slot))
@@ -57,25 +59,25 @@ def placed(on: Cluster, jobs: Sequence[Job], slots: int, **settings: Any) -> lis
 
 
 def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take() -> None:
-    on = cluster(2, 2, 1, gpus=4)
+    cluster = make_cluster(2, 2, 1, gpus=4)
     rng = np.random.default_rng(5)
-    found = set()
-    for at in range(200):
-        (one,) = faster_together([random_job(on, rng, f"job-{at}")], rng)
-        hosts = on.hosts_workers & (on.hosts_ps if one.ps is not None else True)
+    result = set()
+    for index in range(200):
+        (one,) = faster_together([random_job(cluster, rng, f"job-{index}")], rng)
+        hosts = cluster.hosts_workers & (cluster.hosts_ps if one.ps is not None else True)
         expected = [
             n
             for n, (count, servers) in enumerate(zip(one.worker_counts, one.ps_counts, strict=True))
             if any(
                 (count * one.worker + (0 if one.ps is None else servers * one.ps) <= room).all()
-                for room in on.capacity[hosts]
+                for room in cluster.capacity[hosts]
             )
         ]
         if not one.two_rates:
             expected = []
-        assert ColocationFit(on).choices(one).tolist() == expected
-        found.add((len(expected) > 0, len(expected) < len(one.worker_counts)))
-    assert len(found) >= 3
+        assert ColocationFit(cluster).choices(one).tolist() == expected
+        result.add((len(expected) > 0, len(expected) < len(one.worker_counts)))
+    assert len(result) >= 3
 
 
 def test_a_job_that_is_faster_on_one_server_stands_on_one() -> None:
@@ -126,15 +128,15 @@ def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
     Workers are a GPU each, so that spread ones fit wherever any are left.
     """
     program = LinearProgram()
-    end = max(int(one.utility.by) for one in jobs) + 1  # type: ignore[attr-defined]
+    end = max(int(job.utility.by) for job in jobs) + 1  # type: ignore[attr-defined]
     used: list[tuple[list[int], list[float]]] = [([], []) for _ in range(end)]
     on_server: dict[tuple[int, int], tuple[list[int], list[float]]] = {}
-    for one in jobs:
+    for job in jobs:
         gained: tuple[list[int], list[float]] = ([], [])
-        for slot in range(int(one.utility.by) + 1):  # type: ignore[attr-defined]
+        for slot in range(int(job.utility.by) + 1):  # type: ignore[attr-defined]
             every: list[int] = []
-            counts = one.worker_counts.tolist()
-            for count, gain in zip(counts, one.gains.tolist(), strict=True):
+            counts = job.worker_counts.tolist()
+            for count, gain in zip(counts, job.gains.tolist(), strict=True):
                 choice = program.column(upper=1.0)
                 every.append(choice)
                 used[slot][0].append(choice)
@@ -142,7 +144,7 @@ def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
                 gained[0].append(choice)
                 gained[1].append(gain)
             for server in range(number):
-                for count, gain in zip(counts, one.internal_gains.tolist(), strict=True):
+                for count, gain in zip(counts, job.internal_gains.tolist(), strict=True):
                     choice = program.column(upper=1.0)
                     every.append(choice)
                     room = on_server.setdefault((slot, server), ([], []))
@@ -152,7 +154,7 @@ def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
                     gained[0].append(choice)
                     gained[1].append(gain)
             program.row(every, [1.0] * len(every), upper=1.0)
-        program.row(*gained, lower=float(one.required))
+        program.row(*gained, lower=float(job.required))
     for columns, workers in used:
         program.row(columns, workers, upper=float(number * gpus))
     for columns, workers in on_server.values():
@@ -168,9 +170,9 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
         number, gpus = int(rng.integers(1, 4)), int(rng.integers(1, 4))
         on = machines(number, gpus)
         jobs: Mapping[str, Job] = {
-            f"job-{at}": training(
+            f"job-{index}": training(
                 on,
-                f"job-{at}",
+                f"job-{index}",
                 int(rng.integers(1, 4)),
                 epochs=1,
                 chunks=int(rng.integers(3, 9)),
@@ -178,7 +180,7 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
                 worker_range=(1, int(rng.integers(1, 4))),
                 utility=Deadline(10.0, float(rng.integers(1, 5))),
             )
-            for at in range(int(rng.integers(3, 8)))
+            for index in range(int(rng.integers(3, 8)))
         }
         policy = make_policy("rolling", PolicyContext(on), {"prices": "given"})
         commands = Engine(on, policy).handle(JobsArrived(0, tuple(jobs.values())))
@@ -229,15 +231,15 @@ def test_without_dealing_out_what_is_left_a_whole_job_has_the_fewest_workers() -
 
 
 def test_parameter_servers_stand_with_their_workers_where_servers_carry_both() -> None:
-    on = cluster(2, 2, 2, gpus=4)
+    cluster = make_cluster(2, 2, 2, gpus=4)
     rng = np.random.default_rng(0)
     whole = 0
-    for at in range(30):
-        (one,) = faster_together([random_job(on, rng, f"job-{at}", latest=0)], rng)
-        if one.ps is None or not one.two_rates or not len(ColocationFit(on).choices(one)):
+    for index in range(30):
+        (one,) = faster_together([random_job(cluster, rng, f"job-{index}", latest=0)], rng)
+        if one.ps is None or not one.two_rates or not len(ColocationFit(cluster).choices(one)):
             continue
         one = replace(one, utility=Reciprocal(10.0), arrival=0)
-        engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))
+        engine = Engine(cluster, make_policy("rolling", PolicyContext(cluster), {}))
         engine.handle(JobsArrived(0, (one,)))
         commands = engine.handle(SlotBegan(0))
         for command in commands:

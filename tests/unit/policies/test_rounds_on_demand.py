@@ -24,10 +24,12 @@ ROUNDS: Final = ("astraea", "batchsche")
 class Service:
     """An engine without known jobs, and the slots in which its jobs ran."""
 
-    def __init__(self, policy: str, on: Cluster, parameters: Mapping[str, Any] | None = None):
-        context = PolicyContext(on, None, None, 0)
-        self.on = on
-        self.engine = Engine(on, make_policy(policy, context, parameters or {}), acknowledges=True)
+    def __init__(self, policy: str, cluster: Cluster, parameters: Mapping[str, Any] | None = None):
+        context = PolicyContext(cluster, None, None, 0)
+        self.on = cluster
+        self.engine = Engine(
+            cluster, make_policy(policy, context, parameters or {}), acknowledges=True
+        )
         self.ran: dict[str, list[int]] = {}
 
     def job(self, name: str, tenant: str, slots: int, *, workers: int = 1) -> Job:

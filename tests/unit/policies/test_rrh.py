@@ -29,15 +29,15 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import cluster, job, random_utility
+from tests.support.workloads import make_cluster, make_job, random_utility
 
 SEEDS = st.integers(0, 2**32 - 1)
 
 
 def told(utilities: list[Utility]) -> Worths:
     table = UtilityTable()
-    for row, one in enumerate(utilities):
-        table.enter(row, one)
+    for row, utility in enumerate(utilities):
+        table.enter(row, utility)
     return table.columns
 
 
@@ -68,22 +68,22 @@ def test_the_ranking_is_the_sum_it_stands_for(seed: int) -> None:
     def yield_(at: int, later: int) -> float:
         return utility_value(utilities[at], int(6 + left[at] - 1 - arrival[at]) + later)
 
-    for at in range(jobs):
-        takes = share[at] * left[at]
+    for index in range(jobs):
+        takes = share[index] * left[index]
         cost = 0.0
         for other in range(jobs):
             decay = yield_(other, 0) - yield_(other, 1)
-            if other != at and decay > 0:
+            if other != index and decay > 0:
                 cost += decay * min(takes, yield_(other, 0) / decay)
-        present = yield_(at, 0) / (1 + discount * left[at])
+        present = yield_(index, 0) / (1 + discount * left[index])
         wanted = (alpha * present - (1 - alpha) * cost) / takes
-        assert reward[at] == pytest.approx(wanted, rel=1e-9, abs=1e-9)
+        assert reward[index] == pytest.approx(wanted, rel=1e-9, abs=1e-9)
 
 
-def one_gpu_job(on: Cluster, name: str, slots: int, **changes: Any) -> Job:
+def one_gpu_job(cluster: Cluster, name: str, slots: int, **changes: Any) -> Job:
     """Return a job that needs one worker with a whole server's GPUs for so many slots."""
-    return job(
-        on,
+    return make_job(
+        cluster,
         name,
         chunks=1,
         epochs=slots,
@@ -96,14 +96,14 @@ def one_gpu_job(on: Cluster, name: str, slots: int, **changes: Any) -> Job:
 
 def outcome(threshold: float, newcomer: float, **more: Any) -> Any:
     """Admit a job beside one that loses 3 a slot; both fill the only server, for 2 and 4 slots."""
-    on = cluster(1, 0)
+    cluster = make_cluster(1, 0)
     jobs = [
-        one_gpu_job(on, "fading", 4, utility=Linear(60.0, -3.0)),
-        one_gpu_job(on, "new", 2, utility=Constant(newcomer)),
+        one_gpu_job(cluster, "fading", 4, utility=Linear(60.0, -3.0)),
+        one_gpu_job(cluster, "new", 2, utility=Constant(newcomer)),
     ]
     settings_ = {"threshold": threshold, "discount": 0.0, "workers": "fewest", **more}
-    policy = make_policy("rrh", PolicyContext(on), settings_)
-    return Simulation(on, jobs, policy).run()
+    policy = make_policy("rrh", PolicyContext(cluster), settings_)
+    return Simulation(cluster, jobs, policy).run()
 
 
 def test_the_threshold_is_value_less_the_cost_of_delay() -> None:
@@ -125,27 +125,27 @@ def test_the_threshold_is_value_less_the_cost_of_delay() -> None:
 
 
 def test_what_is_worth_nothing_by_then_is_refused() -> None:
-    on = cluster(1, 0)
-    late = one_gpu_job(on, "late", 4, utility=Deadline(50.0, 2.0))
-    engine = Simulation(on, [late], make_policy("rrh", PolicyContext(on), {})).run()
+    cluster = make_cluster(1, 0)
+    late = one_gpu_job(cluster, "late", 4, utility=Deadline(50.0, 2.0))
+    engine = Simulation(cluster, [late], make_policy("rrh", PolicyContext(cluster), {})).run()
     refusal = engine.jobs["late"].refusal
     assert refusal is not None
     assert refusal.reason is RefusalReason.NO_VALUE
 
 
 def test_the_more_rewarding_runs_and_the_other_pauses() -> None:
-    on = cluster(1, 0)
+    cluster = make_cluster(1, 0)
     jobs = [
-        one_gpu_job(on, "cheap", 6, utility=Constant(5.0)),
-        one_gpu_job(on, "dear", 2, arrival=2, utility=Constant(90.0)),
+        one_gpu_job(cluster, "cheap", 6, utility=Constant(5.0)),
+        one_gpu_job(cluster, "dear", 2, arrival=2, utility=Constant(90.0)),
     ]
-    policy = make_policy("rrh", PolicyContext(on), {})
+    policy = make_policy("rrh", PolicyContext(cluster), {})
     ran: list[list[str]] = []
 
     def watch(engine: Engine, slot: int) -> None:
         ran.append(list(engine.running))
 
-    Simulation(on, jobs, policy).run([SlotObserver(watch)])
+    Simulation(cluster, jobs, policy).run([SlotObserver(watch)])
     assert ran == [["cheap"]] * 2 + [["dear"]] * 2 + [["cheap"]] * 4
 
 
@@ -157,7 +157,7 @@ def test_a_job_waits_only_for_room_beside_more_rewarding_ones(seed: int, workers
 
     def rewards(engine: Engine, slot: int) -> dict[str, float]:
         on = engine.cluster
-        up = [at for at in range(on.servers) if at not in engine.lost]
+        up = [index for index in range(on.servers) if index not in engine.lost]
         total = on.capacity[up].astype(float).sum(axis=0)
         names = list(engine.open_jobs)
         found: dict[str, tuple[float, float, float, float]] = {}

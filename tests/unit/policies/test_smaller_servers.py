@@ -11,7 +11,7 @@ from shadowprice.core.utility import Reciprocal
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy, policies
 from tests.support.policy_cases import PLACE_COUNTING_POLICIES, run_slot
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 POLICIES = [
     name
@@ -24,13 +24,13 @@ POLICIES = [
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_job_that_no_longer_fits_blocks_no_other_job(policy: str, *, runs: bool) -> None:
     """A server loses two of its four GPUs while a job of three GPUs waits or runs."""
-    on = cluster(0, 0, both=1, horizon=40)
-    engine = Engine(on, make_policy(policy, PolicyContext(on), {}))
+    cluster = make_cluster(0, 0, both=1, horizon=40)
+    engine = Engine(cluster, make_policy(policy, PolicyContext(cluster), {}))
 
     def one_worker(name: str, gpus: int, slot: int, epochs: int = 2) -> None:
         amounts = {"gpu": 1000 * gpus, "cpu": 1000}
-        arriving = job(
-            on,
+        arriving = make_job(
+            cluster,
             name,
             arrival=slot,
             epochs=epochs,
@@ -48,8 +48,8 @@ def test_a_job_that_no_longer_fits_blocks_no_other_job(policy: str, *, runs: boo
         one_worker("other", 3, 0, epochs=6)
         one_worker("large", 3, 0, epochs=6)
     run_slot(engine, 0)
-    state = dict(zip(on.resources, on.capacity[0].tolist(), strict=True)) | {"gpu": 2000}
-    engine.handle(CapacityChanged(1, {on.names[0]: ServerState(Role.ANY, state)}))
+    state = dict(zip(cluster.resources, cluster.capacity[0].tolist(), strict=True)) | {"gpu": 2000}
+    engine.handle(CapacityChanged(1, {cluster.names[0]: ServerState(Role.ANY, state)}))
     one_worker("small", 1, 1)
     for slot in range(1, 5):
         run_slot(engine, slot)

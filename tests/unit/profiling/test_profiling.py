@@ -161,8 +161,8 @@ with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen(words, env=told, **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"mapped\n"
-        found = by_role(mark)
+        result = by_role(mark)
         process.stdin.close()
-    assert found.keys() == {"ps"}
+    assert result.keys() == {"ps"}
     # What an interpreter takes beside it, it would not map itself.
-    assert 64 << 20 < found["ps"] < 128 << 20
+    assert 64 << 20 < result["ps"] < 128 << 20

@@ -23,7 +23,7 @@ from tests.unit.results.test_report import check_page, data_of, run_of
 def pdors_run() -> RunData:
     rng = np.random.default_rng(2)
     on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=12)
-    jobs = [random_two_rate_job(on, rng, f"job-{at}", latest=9) for at in range(14)]
+    jobs = [random_two_rate_job(on, rng, f"job-{index}", latest=9) for index in range(14)]
     policy = make_policy("pdors", PolicyContext(on, jobs, 16), {})
     return record_run(Scenario(on, jobs, until=16), "pdors", policy)
 

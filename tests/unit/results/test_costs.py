@@ -60,10 +60,10 @@ class Meter(Observer):
 @pytest.mark.parametrize("policy", ["fifo", "oasis"])
 @pytest.mark.parametrize("seed", sample(range(8)))
 def test_a_run_costs_what_its_slots_cost(policy: str, seed: int) -> None:
-    on, jobs, happened = random_world(seed)
-    on = replace(on, costs=np.random.default_rng(seed).uniform(0, 9, on.servers))
-    scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
-    meter = Meter(on)
+    cluster, jobs, happened = random_world(seed)
+    cluster = replace(cluster, costs=np.random.default_rng(seed).uniform(0, 9, cluster.servers))
+    scenario = Scenario(cluster, jobs, until=40, seed=seed, incidents=happened)
+    meter = Meter(cluster)
     run = record_run(
         scenario, policy, PolicyChoice(policy).build(scenario.context()), observers=[meter]
     )
@@ -80,12 +80,12 @@ def test_a_run_costs_what_its_slots_cost(policy: str, seed: int) -> None:
     if money["used"]:
         per = run.summary["total_utility"] / money["used"]
         assert money["utility_per_used"] == pytest.approx(per)
-    assert run.info["cluster"]["costs_per_hour"] == on.costs.tolist()
+    assert run.info["cluster"]["costs_per_hour"] == cluster.costs.tolist()
 
 
 def test_a_run_without_prices_tells_no_money() -> None:
-    on, jobs, _ = random_world(1)
-    scenario = Scenario(on, jobs, until=40)
+    cluster, jobs, _ = random_world(1)
+    scenario = Scenario(cluster, jobs, until=40)
     run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
     assert "money" not in run.summary
     assert "cost" not in run.jobs.columns
@@ -94,9 +94,9 @@ def test_a_run_without_prices_tells_no_money() -> None:
 
 
 def test_pages_and_stories_tell_what_jobs_and_the_cluster_cost(tmp_path: Path) -> None:
-    on, jobs, _ = random_world(1)
-    on = replace(on, costs=np.arange(1.0, on.servers + 1.0))
-    scenario = Scenario(on, jobs, until=40)
+    cluster, jobs, _ = random_world(1)
+    cluster = replace(cluster, costs=np.arange(1.0, cluster.servers + 1.0))
+    scenario = Scenario(cluster, jobs, until=40)
     run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
     page, told = render_report(run), stories(run, run.jobs, {})
     money = run.summary["money"]

@@ -33,7 +33,7 @@ from tests.support.bag_cases import build_bag, pareto, place_cluster
 from tests.support.examples import example_count, sample
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
-from tests.support.workloads import cluster, faster_together, job, mixed
+from tests.support.workloads import faster_together, make_cluster, make_job, mixed
 
 # ---------------------------------------------------------------- a naive twin
 
@@ -54,13 +54,13 @@ def lives(jobs: list[Job], run: RunData) -> dict[str, tuple[Fraction, Fraction |
         if completion is not None
     }
     found = {}
-    for one in jobs:
-        if outcomes[one.name] != "not arrived":
-            start = one.arrival - Fraction(one.before_arrival)
-            end = gone.get(one.name)
-            if end is not None and end <= one.arrival:
+    for job in jobs:
+        if outcomes[job.name] != "not arrived":
+            start = job.arrival - Fraction(job.before_arrival)
+            end = gone.get(job.name)
+            if end is not None and end <= job.arrival:
                 end = start  # refused when it arrived: it never competed
-            found[one.name] = start, None if end is None else Fraction(end)
+            found[job.name] = start, None if end is None else Fraction(end)
     return found
 
 
@@ -76,10 +76,10 @@ def present(
     return overlap / (end - start)
 
 
-def held(on: Cluster, demand: np.ndarray, roles: set[Role]) -> int:
+def held(cluster: Cluster, demand: np.ndarray, roles: set[Role]) -> int:
     """Return how many processes the servers of these roles hold, server by server."""
     total = 0
-    for role, capacity in zip(on.roles, on.capacity.tolist(), strict=True):
+    for role, capacity in zip(cluster.roles, cluster.capacity.tolist(), strict=True):
         if role in roles:
             total += min(
                 has // asked
@@ -89,38 +89,38 @@ def held(on: Cluster, demand: np.ndarray, roles: set[Role]) -> int:
     return total
 
 
-def alone(on: Cluster, one: Job, n: Fraction) -> Fraction:
+def alone(cluster: Cluster, job: Job, n: Fraction) -> Fraction:
     """Return the time of a job alone on an n-th of the cluster, worker count by worker count."""
     times = []
-    for choice, workers in enumerate(one.worker_counts.tolist()):
-        ps = int(one.ps_counts[choice])
-        needed = [Fraction(workers, max(1, held(on, one.worker, {Role.WORKER, Role.ANY})))]
+    for choice, workers in enumerate(job.worker_counts.tolist()):
+        ps = int(job.ps_counts[choice])
+        needed = [Fraction(workers, max(1, held(cluster, job.worker, {Role.WORKER, Role.ANY})))]
         if ps:
-            assert one.ps is not None
-            needed.append(Fraction(ps, max(1, held(on, one.ps, {Role.PS, Role.ANY}))))
-        use = [workers * amount for amount in one.worker.tolist()]
-        if one.ps is not None:
-            use = [used + ps * amount for used, amount in zip(use, one.ps.tolist(), strict=True)]
+            assert job.ps is not None
+            needed.append(Fraction(ps, max(1, held(cluster, job.ps, {Role.PS, Role.ANY}))))
+        use = [workers * amount for amount in job.worker.tolist()]
+        if job.ps is not None:
+            use = [used + ps * amount for used, amount in zip(use, job.ps.tolist(), strict=True)]
         for resource, used in enumerate(use):
-            column = on.capacity[:, resource].tolist()
+            column = cluster.capacity[:, resource].tolist()
             if used and max(column) < UNLIMITED:
                 needed.append(Fraction(used, sum(column)) if sum(column) else Fraction(2))
         together = any(
             role is Role.ANY or (role is Role.WORKER and not ps)
-            for role, capacity in zip(on.roles, on.capacity.tolist(), strict=True)
+            for role, capacity in zip(cluster.roles, cluster.capacity.tolist(), strict=True)
             if all(used <= has for used, has in zip(use, capacity, strict=True))
         )
-        gain = int((one.internal_gains if together else one.gains)[choice])
+        gain = int((job.internal_gains if together else job.gains)[choice])
         if max(needed) <= 1 and gain:
-            slots = Fraction(one.required, gain)
-            if one.bag is not None:
-                means = [group.distribution.mean / one.bag.slot_seconds for group in one.bag.groups]
+            slots = Fraction(job.required, gain)
+            if job.bag is not None:
+                means = [group.distribution.mean / job.bag.slot_seconds for group in job.bag.groups]
                 slots = max(Fraction(1), Fraction(max(means)))
-            if on.restart_first:
-                slots += one.restart
+            if cluster.restart_first:
+                slots += job.restart
             times.append(slots * max(Fraction(1), n * max(needed)))
     # The rounding of floats: a time that is whole but for it takes no other slot.
-    return Fraction(one.before_arrival) + math.ceil(min(times) - Fraction(1, 10**9))
+    return Fraction(job.before_arrival) + math.ceil(min(times) - Fraction(1, 10**9))
 
 
 def moves(run: RunData, name: str) -> list[tuple[int, int, bool]]:
@@ -136,26 +136,26 @@ def moves(run: RunData, name: str) -> list[tuple[int, int, bool]]:
     ]
 
 
-def check(on: Cluster, jobs: list[Job], run: RunData) -> None:
+def check(cluster: Cluster, jobs: list[Job], run: RunData) -> None:
     """Compare every metric of a run of training jobs with the twin."""
     times = lives(jobs, run)
     ratios, restarts, lost, spent, abandoned = [], 0, 0.0, 0, 0
-    for one, row in zip(jobs, run.jobs.iter_rows(named=True), strict=True):
-        gpus = int(one.worker[on.column["gpu"]]) / MILLI or 1.0
-        changes = moves(run, one.name)
+    for job, row in zip(jobs, run.jobs.iter_rows(named=True), strict=True):
+        gpus = int(job.worker[cluster.column["gpu"]]) / MILLI or 1.0
+        changes = moves(run, job.name)
         again = sum(ran for _, _, ran in changes)
-        workers = sum(count for _, count, ran in changes if ran or on.restart_first)
-        hours = float(one.restart * on.slot_seconds) / 3600 * workers * gpus
+        workers = sum(count for _, count, ran in changes if ran or cluster.restart_first)
+        hours = float(job.restart * cluster.slot_seconds) / 3600 * workers * gpus
         assert (row["restarts"], row["lost_gpu_hours"]) == (again, pytest.approx(hours))
-        mine = run.allocations.filter(pl.col("job") == one.name)["workers"].sum()
+        mine = run.allocations.filter(pl.col("job") == job.name)["workers"].sum()
         restarts, lost, spent = restarts + again, lost + hours, spent + mine
         if row["outcome"] != "finished":
             assert row["finish_time_fairness"] is None
             abandoned += mine
             continue
-        start, end = times[one.name]
+        start, end = times[job.name]
         assert end == row["ended"]
-        ratio = (end - start) / alone(on, one, present((start, end), times.values()))
+        ratio = (end - start) / alone(cluster, job, present((start, end), times.values()))
         assert row["finish_time_fairness"] == pytest.approx(float(ratio))
         ratios.append(float(ratio))
     summary = run.summary
@@ -176,39 +176,39 @@ def check(on: Cluster, jobs: list[Job], run: RunData) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.sampled_from(["planner", "reactive", "drf", "srtf"]))
 def test_metrics_agree_with_a_naive_account(seed: int, kind: str) -> None:
-    on, jobs, incidents, rng = world(seed)
+    cluster, jobs, incidents, rng = world(seed)
     if rng.random() < 0.5:
-        on = mixed(on, rng)
-    on = replace(on, restart_first=bool(rng.random() < 0.5))
+        cluster = mixed(cluster, rng)
+    cluster = replace(cluster, restart_first=bool(rng.random() < 0.5))
     if rng.random() < 0.5:
         jobs = faster_together(jobs, rng)
     restarts = [Fraction(int(rng.integers(0, 5)), 8) for _ in jobs]
     before = [int(rng.integers(0, 4)) / 4 for _ in jobs]
     jobs = [
-        replace(one, restart=restart, before_arrival=wait)
-        for one, restart, wait in zip(jobs, restarts, before, strict=True)
+        replace(job, restart=restart, before_arrival=wait)
+        for job, restart, wait in zip(jobs, restarts, before, strict=True)
     ]
-    scenario = Scenario(on, jobs, until=int(rng.integers(8, 60)), incidents=incidents)
+    scenario = Scenario(cluster, jobs, until=int(rng.integers(8, 60)), incidents=incidents)
     if kind == "planner":
         policy = FlatPricePolicy(0.5)
     elif kind == "reactive":
         policy = RandomPolicy(seed)
     else:
         policy = PolicyChoice(kind).build(scenario.context())
-    check(on, jobs, record_run(scenario, kind, policy))
+    check(cluster, jobs, record_run(scenario, kind, policy))
 
 
 def test_the_account_covers_what_it_claims() -> None:
     """Some of the random runs have restarts, losses, dropped jobs and jobs that never ran."""
     seen = set()
     for seed in sample(range(40)):
-        on, jobs, incidents, _ = world(seed)
-        jobs = [replace(one, restart=Fraction(1, 4)) for one in jobs]
+        cluster, jobs, incidents, _ = world(seed)
+        jobs = [replace(job, restart=Fraction(1, 4)) for job in jobs]
         run = record_run(
-            Scenario(on, jobs, until=20, incidents=incidents), "random", RandomPolicy(seed)
+            Scenario(cluster, jobs, until=20, incidents=incidents), "random", RandomPolicy(seed)
         )
         summary = run.summary
-        check(on, jobs, run)
+        check(cluster, jobs, run)
         seen |= {name for name in ("restarts", "lost_gpu_hours", "abandoned_work") if summary[name]}
         seen |= set(run.jobs["outcome"])
         seen |= {"never ran"} if run.jobs["start"].null_count() else set()
@@ -222,37 +222,39 @@ def test_the_account_covers_what_it_claims() -> None:
 @pytest.mark.parametrize("shares", [1, 2, 4])
 @pytest.mark.parametrize("curve", ["linear", "measured"])
 def test_a_job_alone_takes_what_it_takes_on_a_cluster_of_that_size(shares: int, curve: str) -> None:
-    whole, part = cluster(4, 0), cluster(4 // shares, 0)
+    whole, part = make_cluster(4, 0), make_cluster(4 // shares, 0)
     changes: dict[str, object] = {"ps_amounts": None, "chunks": 16, "minibatches": 73, "epochs": 3}
     if curve == "measured":
         rates = {1: 3, 2: 5, 4: 9, 8: 14, 16: 20}
         changes["speed"] = {count: Fraction(rate, 60) for count, rate in rates.items()}
-    small = job(part, **changes)
+    small = make_job(part, **changes)
     run = record_run(
         Scenario(part, [small]), "elasticflow", PolicyChoice("elasticflow").build(
             Scenario(part, [small]).context()
         )
     )  # fmt: skip
     [jct] = run.jobs["jct"].to_list()
-    [predicted] = fairness.slots_alone(whole, [job(whole, **changes)], np.array([float(shares)]))
+    [predicted] = fairness.slots_alone(
+        whole, [make_job(whole, **changes)], np.array([float(shares)])
+    )
     assert jct == predicted
     assert run.jobs["finish_time_fairness"].to_list() == [1.0]
 
 
 def test_a_job_wider_than_its_share_takes_turns() -> None:
     """A job of 8 workers on a quarter of 16 GPUs runs half of the time."""
-    on = cluster(4, 0)
-    wide = job(on, ps_amounts=None, chunks=8, minibatches=30, worker_range=(8, 8))
-    times = fairness.slots_alone(on, [wide] * 3, np.array([1.0, 2.0, 4.0]))
+    cluster = make_cluster(4, 0)
+    wide = make_job(cluster, ps_amounts=None, chunks=8, minibatches=30, worker_range=(8, 8))
+    times = fairness.slots_alone(cluster, [wide] * 3, np.array([1.0, 2.0, 4.0]))
     assert times.tolist() == [6.0, 6.0, 12.0]  # 48 worker-slots
 
 
 def test_times_alone_are_the_same_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    on, jobs, _, _ = world(11)
+    cluster, jobs, _, _ = world(11)
     shared = np.linspace(1.0, 5.0, len(jobs))
-    whole = fairness.slots_alone(on, jobs, shared)
+    whole = fairness.slots_alone(cluster, jobs, shared)
     monkeypatch.setattr(fairness, "_BLOCK", 3)
-    assert fairness.slots_alone(on, jobs, shared).tolist() == whole.tolist()
+    assert fairness.slots_alone(cluster, jobs, shared).tolist() == whole.tolist()
 
 
 # ---------------------------------------------------------------- worked by hand
@@ -345,7 +347,7 @@ def test_jobs_that_never_run_have_no_metrics(
 
 
 def test_a_run_without_jobs_has_no_metrics() -> None:
-    run = record_run(Scenario(cluster(), []), "flat-rate", FlatPricePolicy())
+    run = record_run(Scenario(make_cluster(), []), "flat-rate", FlatPricePolicy())
     assert run.summary["finish_time_fairness"] == {"mean": None, "p99": None, "worst": None}
     assert (run.summary["restarts"], run.summary["lost_gpu_hours"]) == (0, 0.0)
     assert run.summary["abandoned_work"] is None
@@ -370,8 +372,8 @@ def test_a_log_has_the_metrics_that_it_can(tmp_path: Path) -> None:
         for start, completion in log.jobs.select("submitted", "completion").rows()
     ]
     ratios = [
-        float((end - start) / alone(scenario.cluster, one, present((start, end), spans)))
-        for one, (start, end) in zip(scenario.jobs, spans, strict=True)
+        float((end - start) / alone(scenario.cluster, job, present((start, end), spans)))
+        for job, (start, end) in zip(scenario.jobs, spans, strict=True)
     ]
     assert log.jobs["finish_time_fairness"].to_list() == pytest.approx(ratios)
     assert log.summary["finish_time_fairness"]["worst"] == pytest.approx(max(ratios))
@@ -432,12 +434,12 @@ def test_presence_is_exact_for_many_jobs() -> None:
             "ended": pl.Series(ended.astype(np.int64)),
         }
     )
-    found = fairness.mean_present(table)
+    result = fairness.mean_present(table)
     spans = [
         (Fraction(start), Fraction(int(end)) if end > math.ceil(start) else Fraction(start))
         for start, end in zip(submitted.tolist(), ended.tolist(), strict=True)
     ]
-    for mean, (start, end) in zip(found.tolist(), spans, strict=True):
+    for mean, (start, end) in zip(result.tolist(), spans, strict=True):
         if start == end:
             assert math.isnan(mean)
         else:
@@ -445,11 +447,11 @@ def test_presence_is_exact_for_many_jobs() -> None:
 
 
 def test_cancelled_jobs_that_had_finished_end_with_their_completion() -> None:
-    on = cluster(1, 0)
-    short = job(on, ps_amounts=None, minibatches=1)
+    cluster = make_cluster(1, 0)
+    short = make_job(cluster, ps_amounts=None, minibatches=1)
     run = record_run(
-        Scenario(on, [short], incidents=[JobCancelled(5, "job")]), "drf",
-        PolicyChoice("drf").build(Scenario(on, [short]).context()),
+        Scenario(cluster, [short], incidents=[JobCancelled(5, "job")]), "drf",
+        PolicyChoice("drf").build(Scenario(cluster, [short]).context()),
     )  # fmt: skip
     row: Mapping[str, object] = run.jobs.row(0, named=True)
     assert row["outcome"] == "finished"

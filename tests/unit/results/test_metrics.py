@@ -43,7 +43,7 @@ def clocked(seed: int) -> tuple[Cluster, list[dict[str, object]], list[Job]]:
     assert spec is not None
     on = spec.resolve("c")
     records: list[dict[str, object]] = []
-    for at in range(int(rng.integers(3, 9))):
+    for index in range(int(rng.integers(3, 9))):
         span = f"{int(rng.integers(0, 12 * SLOT))}s"
         utility: dict[str, object] = [
             {"kind": "deadline", "value": 9.0, "by": span},
@@ -52,7 +52,7 @@ def clocked(seed: int) -> tuple[Cluster, list[dict[str, object]], list[Job]]:
         ][int(rng.integers(3))]
         records.append(
             {
-                "name": f"j{at}",
+                "name": f"j{index}",
                 "arrival": f"{int(rng.integers(0, 6 * SLOT))}s",
                 "chunks": 4,
                 "minibatches": int(rng.integers(2, 40)),
@@ -69,8 +69,8 @@ def clocked(seed: int) -> tuple[Cluster, list[dict[str, object]], list[Job]]:
     return on, records, jobs
 
 
-def ran(on: Cluster, jobs: list[Job], policy: str, **changes: object) -> RunData:
-    scenario = Scenario(on, jobs, **changes)  # type: ignore[arg-type]  # what the test varies
+def ran(cluster: Cluster, jobs: list[Job], policy: str, **changes: object) -> RunData:
+    scenario = Scenario(cluster, jobs, **changes)  # type: ignore[arg-type]  # what the test varies
     return record_run(scenario, policy, PolicyChoice(policy).build(scenario.context()))
 
 
@@ -218,11 +218,11 @@ def test_the_story_and_the_pages_tell_the_same_times(
     late, kept = job.format("late", "0min", "20min"), job.format("kept", "30min", "70min")
     Path("j.yaml").write_text(f"jobs:\n  - {late}\n  - {kept}\n")
     assert main(["simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo", "--out", "r", "-q"]) == 0
-    told = capsys.readouterr().out
-    assert re.search(r"in time, of all with a target +50\.0%", told)
-    assert re.search(r"total utility +5\n", told)
+    captured = capsys.readouterr().out
+    assert re.search(r"in time, of all with a target +50\.0%", captured)
+    assert re.search(r"total utility +5\n", captured)
     # `kept`, submitted at 30 min, ran in slots 2 and 3: 50 min, as 2.5 slots.
-    assert re.search(r"mean JCT of finished, slots +2\.25", told)
+    assert re.search(r"mean JCT of finished, slots +2\.25", captured)
     for name, verdict, facts in (
         ("late", "finished late", ("2 slots (40min) after its submission", "1 slot (20min) past")),
         ("kept", "finished in time", ("2.5 slots (50min) after", "1 slot (20min) before")),

@@ -20,7 +20,7 @@ from shadowprice.results.job_history import read_job_history
 from shadowprice.results.job_history_text import history_lines
 from shadowprice.results.report import inline_assets
 from shadowprice.results.report.page import render_report
-from shadowprice.results.report.section_job_histories import MAX_CHARS, _ran, stories_block
+from shadowprice.results.report.section_job_histories import MAX_CHARS, _run_segments, stories_block
 from shadowprice.results.run_directory import RunData, read_run, write_run
 from shadowprice.results.slot_snapshot import read_slot_snapshot, slot_snapshot_of
 from shadowprice.simulator.driver import Incident
@@ -28,7 +28,7 @@ from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import random_jobs, shared_cluster
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.pdors_cases import build_pool, random_two_rate_job
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 from tests.unit.results.test_report import check_page
 
 
@@ -36,7 +36,7 @@ def planned_run(jobs: int = 12) -> RunData:
     """A planner's run in which servers are lost, so that some plans are not kept."""
     rng = np.random.default_rng(2)
     on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
-    work = [random_two_rate_job(on, rng, f"job-{at}", latest=9) for at in range(jobs)]
+    work = [random_two_rate_job(on, rng, f"job-{index}", latest=9) for index in range(jobs)]
     policy = make_policy("pdors", PolicyContext(on, work, 20), {})
     incidents = [
         ServerLost(3, on.names[0]),
@@ -48,25 +48,33 @@ def planned_run(jobs: int = 12) -> RunData:
 
 
 def flat_run(jobs: int) -> RunData:
-    on = cluster(3, 2)
+    cluster = make_cluster(3, 2)
     work = [
-        job(on, f"job-{at}", arrival=at // 3, utility=Sigmoid(5.0 + at, 0.5, 2.0))
-        for at in range(jobs)
+        make_job(
+            cluster, f"job-{index}", arrival=index // 3, utility=Sigmoid(5.0 + index, 0.5, 2.0)
+        )
+        for index in range(jobs)
     ]
-    return record_run(Scenario(on, work), "flat-rate", FlatPricePolicy(0.5))
+    return record_run(Scenario(cluster, work), "flat-rate", FlatPricePolicy(0.5))
 
 
 def promised_run() -> RunData:
     """A run of `rolling` in which servers are lost, so that promises are moved."""
-    on = cluster(4, 2, horizon=30)
+    cluster = make_cluster(4, 2, horizon=30)
     work = [
-        job(on, f"job-{at}", arrival=at // 3, chunks=8, utility=Sigmoid(5.0 + at, 0.5, 8.0))
-        for at in range(9)
+        make_job(
+            cluster,
+            f"job-{index}",
+            arrival=index // 3,
+            chunks=8,
+            utility=Sigmoid(5.0 + index, 0.5, 8.0),
+        )
+        for index in range(9)
     ]
-    policy = make_policy("rolling", PolicyContext(on, None, 40), {})
-    incidents: list[Incident] = [ServerLost(3, name) for name in on.names[:3]]
-    incidents += [ServerBack(12, name) for name in on.names[:3]]
-    return record_run(Scenario(on, work, until=40, incidents=incidents), "rolling", policy)
+    policy = make_policy("rolling", PolicyContext(cluster, None, 40), {})
+    incidents: list[Incident] = [ServerLost(3, name) for name in cluster.names[:3]]
+    incidents += [ServerBack(12, name) for name in cluster.names[:3]]
+    return record_run(Scenario(cluster, work, until=40, incidents=incidents), "rolling", policy)
 
 
 def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
@@ -84,12 +92,12 @@ def test_a_run_read_back_gives_the_stories_of_the_run_in_memory(tmp_path: Path) 
 
 
 def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) -> None:
-    on = cluster(2, 1, horizon=40)
-    work = [job(on, "long", chunks=4, epochs=3, utility=Sigmoid(50.0, 0.2, 30.0))]
-    policy = make_policy("rolling", PolicyContext(on, None, 60), {})
-    incidents: list[Incident] = [ServerLost(1, name) for name in on.names]
-    incidents += [ServerBack(4, name) for name in on.names]
-    run = record_run(Scenario(on, work, until=60, incidents=incidents), "rolling", policy)
+    cluster = make_cluster(2, 1, horizon=40)
+    work = [make_job(cluster, "long", chunks=4, epochs=3, utility=Sigmoid(50.0, 0.2, 30.0))]
+    policy = make_policy("rolling", PolicyContext(cluster, None, 60), {})
+    incidents: list[Incident] = [ServerLost(1, name) for name in cluster.names]
+    incidents += [ServerBack(4, name) for name in cluster.names]
+    run = record_run(Scenario(cluster, work, until=60, incidents=incidents), "rolling", policy)
     promises = [(line["outcome"], line["promise"] is not None) for line in run.decisions(True)]
     assert promises == [("admitted", True), ("moved", False), ("moved", True)]
     write_run(run, tmp_path)
@@ -182,7 +190,7 @@ def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -
     rows = pl.DataFrame(one, schema=schema).sample(count, with_replacement=True)
     slots = pl.Series("slot", np.arange(count), dtype=run.allocations.schema["slot"])
     tracemalloc.start()
-    ran = _ran(replace(run, allocations=rows.with_columns(slots)), [name])
+    ran = _run_segments(replace(run, allocations=rows.with_columns(slots)), [name])
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert {key: column.tolist() for key, column in ran.items()} == {
@@ -240,7 +248,7 @@ def test_stories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
 
 
 def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowprice.results.report.section_job_histories.MOST_STORIES", 4)
+    monkeypatch.setattr("shadowprice.results.report.section_job_histories.MAX_HISTORIES", 4)
     text = render_report(flat_run(9))
     check_page(text)
     assert "4 of 9 jobs are in this page: those worth most." in text

@@ -42,8 +42,8 @@ class Seen(Observer):
 
 
 def watched(policy: str, seed: int, **settings: Any) -> tuple[RunData, Seen]:
-    on, jobs, happened = random_world(seed)
-    scenario = Scenario(on, jobs, until=40, seed=seed, incidents=happened)
+    cluster, jobs, happened = random_world(seed)
+    scenario = Scenario(cluster, jobs, until=40, seed=seed, incidents=happened)
     seen = Seen()
     built = PolicyChoice(policy, settings).build(scenario.context())
     return record_run(scenario, policy, built, observers=[seen]), seen
@@ -96,23 +96,23 @@ def _check_servers(
     moment: SlotSnapshot, live: dict[str, Any], resources: list[str], capacity
 ) -> None:  # type: ignore[no-untyped-def]
     used = live["used"]
-    for at, row in enumerate(moment.servers.iter_rows(named=True)):
-        assert (row["state"] == "lost") == (at in live["lost"])
+    for index, row in enumerate(moment.servers.iter_rows(named=True)):
+        assert (row["state"] == "lost") == (index in live["lost"])
         for column, resource in enumerate(resources):
-            held, most = int(used[at, column]), int(capacity[at, column])
-            if not 0 < most < UNLIMITED or at in live["lost"]:
+            held, most = int(used[index, column]), int(capacity[index, column])
+            if not 0 < most < UNLIMITED or index in live["lost"]:
                 continue
             unit = 1000 if moment.info["cluster"]["resources"][resource] == "count" else 1
             assert row[f"used_{resource}"] * unit == pytest.approx(held)
             assert row[f"total_{resource}"] * unit == pytest.approx(most)
         if row["state"] in {"mixed", "full"}:
             full = any(
-                0 < capacity[at, c] < UNLIMITED and used[at, c] == capacity[at, c]
+                0 < capacity[index, c] < UNLIMITED and used[index, c] == capacity[index, c]
                 for c in range(len(resources))
             )
             assert (row["state"] == "full") == full
         elif row["state"] == "idle":
-            assert not used[at].any()
+            assert not used[index].any()
 
 
 def test_a_slot_outside_the_run_is_refused() -> None:
@@ -176,8 +176,8 @@ def test_ranges_columns_and_orders() -> None:
 @pytest.mark.parametrize("seed", sample(range(5)))
 def test_a_difference_adds_up(seed: int) -> None:
     first, second = watched("fifo", seed)[0], watched("drf", seed)[0]
-    found = diff_runs(first, second)
-    rows = {row["job"]: row for row in found.jobs.to_dicts()}
+    result = diff_runs(first, second)
+    rows = {row["job"]: row for row in result.jobs.to_dicts()}
     other = {row["job"]: row for row in second.jobs.to_dicts()}
     for a in first.jobs.to_dicts():
         b = other[a["job"]]
@@ -187,12 +187,12 @@ def test_a_difference_adds_up(seed: int) -> None:
             assert rows[a["job"]]["gain"] == b["utility"] - a["utility"]
             assert rows[a["job"]]["why"]
     totals = [run.summary["total_utility"] for run in (first, second)]
-    assert found.jobs["gain"].sum() == pytest.approx(totals[1] - totals[0])
-    assert found.outcomes["gain"].sum() == pytest.approx(totals[1] - totals[0])
+    assert result.jobs["gain"].sum() == pytest.approx(totals[1] - totals[0])
+    assert result.outcomes["gain"].sum() == pytest.approx(totals[1] - totals[0])
     pairs = Counter((a["outcome"], other[a["job"]]["outcome"]) for a in first.jobs.to_dicts())
-    assert {row[:2]: row[2] for row in found.outcomes.rows()} == pairs
-    assert found.jobs["gain"].abs().is_sorted(descending=True)
-    assert found.remarks == []
+    assert {row[:2]: row[2] for row in result.outcomes.rows()} == pairs
+    assert result.jobs["gain"].abs().is_sorted(descending=True)
+    assert result.remarks == []
 
 
 def test_a_run_does_not_differ_from_itself_and_other_worlds_are_told() -> None:

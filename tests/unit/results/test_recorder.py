@@ -34,8 +34,8 @@ from tests.support.policies import RandomPolicy
 class Account(Observer):
     """What happens, slot by slot, kept the long way."""
 
-    def __init__(self, on: Cluster) -> None:
-        self.on = on
+    def __init__(self, cluster: Cluster) -> None:
+        self.on = cluster
         self.rows: list[tuple[int, str, int, int, int]] = []
         self.capacity: dict[int, np.ndarray] = {}
         self.used: dict[int, np.ndarray] = {}
@@ -66,19 +66,19 @@ class Account(Observer):
 
 
 def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, RunData]:
-    on, jobs, incidents, _ = world(seed)
-    account = Account(on)
+    cluster, jobs, incidents, _ = world(seed)
+    account = Account(cluster)
     policy = FlatPricePolicy(0.5) if kind == "planner" else RandomPolicy(seed)
     account.policy = policy if isinstance(policy, FlatPricePolicy) else None
-    scenario = Scenario(on, jobs, until=60, incidents=incidents)
-    return on, jobs, account, record_run(scenario, kind, policy, observers=[account])
+    scenario = Scenario(cluster, jobs, until=60, incidents=incidents)
+    return cluster, jobs, account, record_run(scenario, kind, policy, observers=[account])
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.sampled_from(["planner", "reactive"]))
 def test_tables_agree_with_the_account(seed: int, kind: str) -> None:
     on, jobs, account, run = recorded(seed, kind)
-    order = {job.name: at for at, job in enumerate(jobs)}
+    order = {job.name: index for index, job in enumerate(jobs)}
     expected = sorted(account.rows, key=lambda row: (row[0], order[row[1]], row[2]))
     assert run.allocations.rows() == expected
     for slot, running, queue in run.slots.select("slot", "running", "queue").rows():
@@ -86,14 +86,14 @@ def test_tables_agree_with_the_account(seed: int, kind: str) -> None:
         assert running == len(names)
         assert queue == account.waiting.get(slot, 0)
     limited = on.capacity < UNLIMITED
-    for at, resource in enumerate(on.resources):
-        unit = MILLI if on.dimensions[at] is Dimension.COUNT else 1
+    for index, resource in enumerate(on.resources):
+        unit = MILLI if on.dimensions[index] is Dimension.COUNT else 1
         table = run.slots.select("slot", f"used_{resource}", f"total_{resource}").rows()
         for slot, used, total in table:
             if slot in account.used:
-                column = limited[:, at]
-                assert used == account.used[slot][column, at].sum() / unit
-                assert total == account.capacity[slot][column, at].sum() / unit
+                column = limited[:, index]
+                assert used == account.used[slot][column, index].sum() / unit
+                assert total == account.capacity[slot][column, index].sum() / unit
     earned = dict(run.slots.select("slot", "utility").rows())
     assert {slot: value for slot, value in earned.items() if value} == pytest.approx(
         {slot: value for slot, value in account.earned.items() if value}
@@ -116,9 +116,9 @@ def test_heat_agrees_with_the_account(seed: int) -> None:
         assert share[slot - first] == pytest.approx(full, abs=1e-6)
         assert price[slot - first] == pytest.approx(account.prices[slot].sum(axis=1), rel=1e-5)
         row = run.slots.row(slot - first, named=True)
-        for at, resource in enumerate(on.resources):
-            owners = account.capacity[slot][:, at] > 0
-            mean = account.prices[slot][owners, at].mean() if owners.any() else 0.0
+        for index, resource in enumerate(on.resources):
+            owners = account.capacity[slot][:, index] > 0
+            mean = account.prices[slot][owners, index].mean() if owners.any() else 0.0
             assert row[f"price_{resource}"] == pytest.approx(mean)
 
 
@@ -163,10 +163,10 @@ def test_a_planner_tells_why_and_what(tmp_path: object) -> None:
 
 
 def test_a_run_of_nothing_has_empty_tables() -> None:
-    on, _, _, _ = world(0)
-    recorder = Recorder(on, [], FlatPricePolicy())
+    cluster, _, _, _ = world(0)
+    recorder = Recorder(cluster, [], FlatPricePolicy())
     assert len(recorder.segments().jobs) == 0
-    run = record_run(Scenario(on, []), "flat-rate", FlatPricePolicy())
+    run = record_run(Scenario(cluster, []), "flat-rate", FlatPricePolicy())
     assert len(run.slots) == len(run.jobs) == len(run.allocations) == 0
     assert run.summary["jct"]["mean"] is None
     assert run.summary["makespan"] is None
@@ -180,12 +180,12 @@ def test_rows_of_what_ran_are_bounded_while_it_runs(monkeypatch: pytest.MonkeyPa
         if most == rows:
             assert recorded(5, "wanderer")[3].allocations.height == rows
         else:
-            with pytest.raises(InputError, match=r"the run, slot .* is above the bound of"):
+            with pytest.raises(InputError, match=r"the run, slot .* exceeds the limit of"):
                 recorded(5, "wanderer")
 
 
 def test_bins_average_neighbours_once_there_are_too_many() -> None:
-    bins = HeatBins(2, most=4)
+    bins = HeatBins(2, maximum=4)
     for slot in range(100, 110):
         bins.add(slot, np.array([float(slot), 1.0]))
     assert bins.slots_per_bin == 4
@@ -197,7 +197,7 @@ def test_bins_average_neighbours_once_there_are_too_many() -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(30))
 @given(st.lists(st.integers(0, 200), min_size=1, unique=True), st.integers(2, 9))
 def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
-    bins, slots = HeatBins(1, most=most), sorted(slots)
+    bins, slots = HeatBins(1, maximum=most), sorted(slots)
     for slot in slots:
         bins.add(slot, np.array([float(slot)]))
     means, width = bins.means()[:, 0], bins.slots_per_bin
@@ -211,7 +211,7 @@ def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
 
 def test_latency_and_plain_values() -> None:
     assert latency([]) == {"decisions": 0}
-    told = latency([0.001 * at for at in range(1, 101)])
+    told = latency([0.001 * index for index in range(1, 101)])
     assert told["max"] == pytest.approx(0.1)
     assert told["p50"] == pytest.approx(0.0505)
     assert plain({"a": np.int64(3), "b": (np.float64(0.5), math.inf, math.nan)}) == {

@@ -35,7 +35,7 @@ from shadowprice.simulator.trials import SeedRuns, collect_seed_runs
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
-from tests.support.workloads import cluster, job
+from tests.support.workloads import make_cluster, make_job
 
 VOID = {"meta", "input", "br"}
 
@@ -77,19 +77,27 @@ def check_page(text: str) -> None:
 
 def data_of(text: str) -> list[Any]:
     """Return all blocks of data of a page, in order."""
-    found = re.findall(r"<script type=.*?</script>", text, re.DOTALL)
-    return [inline_assets.unpack(block) for block in found]
+    result = re.findall(r"<script type=.*?</script>", text, re.DOTALL)
+    return [inline_assets.unpack(block) for block in result]
 
 
 def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
-    on = cluster(3, 2)
+    cluster = make_cluster(3, 2)
     work = [
-        job(on, f"job-{at}", arrival=at // 2, utility=Sigmoid(5.0 + at, 0.5, 2.0), **changes)
-        for at in range(jobs)
+        make_job(
+            cluster,
+            f"job-{index}",
+            arrival=index // 2,
+            utility=Sigmoid(5.0 + index, 0.5, 2.0),
+            **changes,
+        )
+        for index in range(jobs)
     ]
     return record_run(
         Scenario(
-            on, work, incidents=[ServerLost(2, on.names[0]), JobCancelled(9, "job-7")][: jobs // 4]
+            cluster,
+            work,
+            incidents=[ServerLost(2, cluster.names[0]), JobCancelled(9, "job-7")][: jobs // 4],
         ),
         "flat-rate",
         FlatPricePolicy(price),
@@ -133,10 +141,16 @@ def test_tiny_runs_have_a_page(jobs: int) -> None:
 
 
 def test_names_cannot_break_out_of_the_page() -> None:
-    on = cluster(1, 1)
+    cluster = make_cluster(1, 1)
     name = '</script><script>alert("x")</script><b>&amp;'
     run = record_run(
-        Scenario(on, [job(on, name, utility=Constant(1.0)), job(on, "b", utility=Constant(0.0))]),
+        Scenario(
+            cluster,
+            [
+                make_job(cluster, name, utility=Constant(1.0)),
+                make_job(cluster, "b", utility=Constant(0.0)),
+            ],
+        ),
         "flat-rate",
         FlatPricePolicy(0.01),
     )
@@ -155,18 +169,18 @@ def test_a_partial_run_says_so() -> None:
 
 
 def test_comparison_shows_every_policy() -> None:
-    on = cluster(3, 2)
+    cluster = make_cluster(3, 2)
     work = [
-        job(
-            on,
-            f"job-{at}",
-            arrival=at,
-            utility=Sigmoid(5.0 + at, 0.5, 2.0) if at else Constant(3.0),
+        make_job(
+            cluster,
+            f"job-{index}",
+            arrival=index,
+            utility=Sigmoid(5.0 + index, 0.5, 2.0) if index else Constant(3.0),
         )
-        for at in range(6)
+        for index in range(6)
     ]
     runs = [
-        record_run(Scenario(on, work, until=30), name, policy)
+        record_run(Scenario(cluster, work, until=30), name, policy)
         for name, policy in (("flat-rate", FlatPricePolicy()), ("wanderer", RandomPolicy(1)))
     ]
     text = render_comparison(runs, [("total utility", ["60", "<5"], frozenset({0}))])
@@ -182,23 +196,26 @@ def test_comparison_shows_every_policy() -> None:
 
 def trials() -> SeedRuns:
     """Two policies from six seeds, one of which draws."""
-    on = cluster(3, 2)
-    work = [job(on, f"job-{at}", arrival=at, utility=Sigmoid(5.0, 0.5, 2.0)) for at in range(6)]
+    cluster = make_cluster(3, 2)
+    work = [
+        make_job(cluster, f"job-{index}", arrival=index, utility=Sigmoid(5.0, 0.5, 2.0))
+        for index in range(6)
+    ]
     measured: list[tuple[str, int, Any]] = []
     for seed in range(6):
         for name, policy in (
             ("flat-rate", FlatPricePolicy()),
             ("wanderer <b>", RandomPolicy(seed)),
         ):
-            run = record_run(Scenario(on, work, until=30, seed=seed), name, policy)
+            run = record_run(Scenario(cluster, work, until=30, seed=seed), name, policy)
             measured.append((name, seed, run.info))
     return collect_seed_runs(measured)
 
 
 def test_a_comparison_shows_what_seeds_say() -> None:
-    on = cluster(2, 1)
+    cluster = make_cluster(2, 1)
     runs = [
-        record_run(Scenario(on, [job(on, "a")]), name, FlatPricePolicy())
+        record_run(Scenario(cluster, [make_job(cluster, "a")]), name, FlatPricePolicy())
         for name in ("flat-rate", "wanderer <b>")
     ]
     several = trials()
@@ -270,7 +287,7 @@ def test_what_does_not_show_is_written_out() -> None:
 
 
 def test_long_data_is_deflated_and_comes_back() -> None:
-    value = {"column": [f"row {at}" for at in range(3000)]}
+    value = {"column": [f"row {index}" for index in range(3000)]}
     block = inline_assets.data_script(value, "stories")
     assert block.startswith('<script type="text/plain" id="stories" data-deflated="json">')
     assert len(block) < len(json.dumps(value)) / 3
@@ -299,11 +316,11 @@ def test_every_module_is_in_the_page() -> None:
     assert modules == set(inline_assets.MODULES)
     program = inline_assets.scripts()
     assert not re.search(r"^(import|export) ", program, re.MULTILINE)
-    for at, name in enumerate(inline_assets.MODULES):
+    for index, name in enumerate(inline_assets.MODULES):
         imported = re.findall(
             r'^import .* from "\./(.*)";$', inline_assets.asset(name), re.MULTILINE
         )
-        assert set(imported) <= set(inline_assets.MODULES[:at])
+        assert set(imported) <= set(inline_assets.MODULES[:index])
         for dangerous in (
             "innerHTML",
             "outerHTML",
@@ -323,7 +340,7 @@ def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool
     rng = np.random.default_rng(seed)
     values = rng.uniform(0.01, 1.0, (rows, bins))
     values[rng.random((rows, bins)) < 0.2] = 0.0
-    grid = HeatGrid(values, 5, 2, 2 * bins, [f"gpu-{at}" for at in range(rows)], 1)
+    grid = HeatGrid(values, 5, 2, 2 * bins, [f"gpu-{index}" for index in range(rows)], 1)
     text = heat_map(
         grid,
         ramp="load",
@@ -344,7 +361,7 @@ def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool
 
 def test_the_largest_heat_map_of_noise_stays_small() -> None:
     noise = np.random.default_rng(0).random((512, 2000))
-    grid = HeatGrid(noise, 0, 1, 2000, [f"gpu-{at}" for at in range(512)], 1).fitted()
+    grid = HeatGrid(noise, 0, 1, 2000, [f"gpu-{index}" for index in range(512)], 1).fitted()
     text = heat_map(grid, ramp="load", low=0, high=1, log=False, what="share", title="Load")
     assert len(text) < 220_000
 
@@ -427,7 +444,7 @@ def test_boxes_carry_their_quantiles_and_few_dots() -> None:
 
 def test_tables_say_what_is_left_out() -> None:
     columns = [TableColumn("job"), TableColumn("value", numeric=True)]
-    rows = [[f"<{at}>", float(at)] for at in range(5000)]
+    rows = [[f"<{index}>", float(index)] for index in range(5000)]
     text = data_table(columns, rows, total=9000, remark="those worth most.")
     (kept,) = data_of(text)
     assert len(kept["rows"]) == 1000
@@ -471,8 +488,10 @@ def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
 
 
 def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -> None:
-    on = cluster(2, 1)
-    scenario = Scenario(on, [job(on, "early"), replace(job(on, "late"), arrival=400)])
+    cluster = make_cluster(2, 1)
+    scenario = Scenario(
+        cluster, [make_job(cluster, "early"), replace(make_job(cluster, "late"), arrival=400)]
+    )
     dense = record_run(scenario, "flat-rate", FlatPricePolicy())
     monkeypatch.setattr(slot_tables, "MAX_GAP_ROWS", 20)
     sparse = record_run(scenario, "flat-rate", FlatPricePolicy())
@@ -487,10 +506,10 @@ def test_a_long_idle_stretch_changes_no_chart(monkeypatch: pytest.MonkeyPatch) -
         return comparison._sample_column(run, values, at, mean=mean)
 
     for column, mean in (("running", True), ("used_gpu", True), ("utility", False)):
-        found = sampled(sparse, column, mean=mean)
-        np.testing.assert_allclose(found, sampled(dense, column, mean=mean))
-        assert found[0] > 0
-        assert found[-1] > 0
+        result = sampled(sparse, column, mean=mean)
+        np.testing.assert_allclose(result, sampled(dense, column, mean=mean))
+        assert result[0] > 0
+        assert result[-1] > 0
     moves = pl.DataFrame({"slot": [0, 401], "paid": [2.0, 3.0]})
     rows = sparse.slots["slot"].to_numpy()
     spread = section_tenants._spread(moves, "paid", rows)

@@ -135,7 +135,9 @@ def picture(bench: Bench) -> dict[str, Any]:
                 kept[f"table {table.name}"] = [tuple(row) for row in rows]
     events = kept[f"table {tables.events.name}"]
     assert all(event[0] < truth.next_event_id for event in events)
-    kept[f"table {tables.events.name}"] = [(at, *event[1:]) for at, event in enumerate(events)]
+    kept[f"table {tables.events.name}"] = [
+        (index, *event[1:]) for index, event in enumerate(events)
+    ]
     return kept
 
 
@@ -269,10 +271,10 @@ def fails_and_is_asked_again(
     smooth.read()
     assert picture(smooth) == expected  # what is kept is what there is
     smooth.store.close()
-    for at in range(1, asked + 1):
+    for index in range(1, asked + 1):
         bench = _bench(next(places), policy)
         before = picture(bench)
-        stumble.at, stumble.asked = at, 0
+        stumble.at, stumble.asked = index, 0
         operation = OPERATIONS[what](bench)
         outcome = bench.truth.commit([Armed(operation, stumble)])
         stumble.at = 10**9
@@ -316,7 +318,7 @@ def test_one_that_fails_leaves_what_is_done_beside_it(
     assert outcome.answers[0] == [("before", None)]
     assert outcome.answers[2] == [("after", None)]
     assert bench.kinds("before")[0] == bench.kinds("after")[0] == "submitted"
-    assert [told.id for told in outcome.events] == list(
+    assert [event.id for event in outcome.events] == list(
         range(outcome.events[0].id, bench.truth.next_event_id)
     )
     live = picture(bench)
@@ -417,13 +419,13 @@ def test_who_waits_is_given_up_only_for_what_happens(
     till = Till(tmp_path / "data", "rolling")
     till.give("vision", 0)
     deadline = {"kind": "deadline", "value": 50, "by": "11 slots"}
-    for at in range(12):
-        till.submit(f"filler-{at}", minibatches=100, tenant="speech", utility=deadline)
+    for index in range(12):
+        till.submit(f"filler-{index}", minibatches=100, tenant="speech", utility=deadline)
     late = {"kind": "deadline", "value": 10, "by": "9 slots"}
     till.submit("waits", chunks=4, minibatches=60, tenant="vision", utility=late)
     assert till.view("waits").state == State.STANDBY
-    for at in range(12):
-        till.do(CancelJob(till.key(f"filler-{at}")))
+    for index in range(12):
+        till.do(CancelJob(till.key(f"filler-{index}")))
     before = picture(till)
     # Asked to begin the slot it prices the job, which is withdrawn; then it fails, however often.
     stumble = Stumble(till.truth.engine.policy, patch, at=3, times=10**9)

@@ -66,8 +66,8 @@ class Till(Bench):
                 self.do(PutTenant(tenant, None))
 
     def ask(self, *records: dict[str, Any], at_once: bool = True) -> None:
-        found = read_submissions(records, self.truth.engine.cluster, tenant=None, runs=True)
-        self.do(SubmitJobs(found, at_once=at_once))
+        result = read_submissions(records, self.truth.engine.cluster, tenant=None, runs=True)
+        self.do(SubmitJobs(result, at_once=at_once))
 
     def slot(self, slots: int = 1) -> None:
         """Run slots. Jobs of speech end in the slot that they were promised for."""
@@ -126,19 +126,19 @@ class Till(Bench):
 
 @pytest.fixture(params=["oasis", "rolling"])
 def till(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Till]:
-    found = Till(tmp_path / "data", request.param)
-    yield found
-    found.check()
-    found.store.close()
+    result = Till(tmp_path / "data", request.param)
+    yield result
+    result.check()
+    result.store.close()
 
 
 def priced(till: Till, name: str, **changes: Any) -> JobView:
     """Fill the cluster until a job of vision's has a price, and admit it."""
     wide = {"chunks": 12, "minibatches": 40, "tenant": "speech"}
-    for at in range(30):
-        till.submit(f"filler-{at}", **wide)
-        till.submit(f"{name}-{at}", tenant="vision", **changes)
-        view = till.view(f"{name}-{at}")
+    for index in range(30):
+        till.submit(f"filler-{index}", **wide)
+        till.submit(f"{name}-{index}", tenant="vision", **changes)
+        view = till.view(f"{name}-{index}")
         if view.price:
             return view
     raise AssertionError("nothing has a price")
@@ -197,11 +197,11 @@ def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> 
     till = Till(tmp_path / "data", "oasis")
     till.give("vision", 1_000)
     # The first slots are fuller than the later ones, and dearer; the last job needs one of them.
-    for at in range(2):
-        till.submit(f"early-{at}", chunks=3, minibatches=30, tenant="speech")
+    for index in range(2):
+        till.submit(f"early-{index}", chunks=3, minibatches=30, tenant="speech")
     soon = {"kind": "deadline", "value": 50, "by": "7 slots"}
-    for at in range(4):
-        till.submit(f"job-{at}", tenant="vision", chunks=2, minibatches=40, utility=soon)
+    for index in range(4):
+        till.submit(f"job-{index}", tenant="vision", chunks=2, minibatches=40, utility=soon)
     view = till.view("job-3")
     plan, promised = till.truth.engine.jobs[till.key("job-3")].plan, view.unused
     assert promised is not None
@@ -227,14 +227,16 @@ def test_commitments_tell_slots_whose_costs_make_up_the_whole(tmp_path: Path, po
     till = Till(tmp_path / "data", policy)
     till.give("vision", 1_000)
     late = {"kind": "deadline", "value": 50, "by": "30 slots"}
-    for at in range(8):
-        servers = {"ps": {"cpu": 2}} if at % 2 else {}
-        till.submit(f"job-{at}", tenant="vision", chunks=3, minibatches=90, utility=late, **servers)
+    for index in range(8):
+        servers = {"ps": {"cpu": 2}} if index % 2 else {}
+        till.submit(
+            f"job-{index}", tenant="vision", chunks=3, minibatches=90, utility=late, **servers
+        )
         till.slot()
     with till.store.reading() as connection:
         entries = connection.execute(select(tables.journal.c.entry)).scalars().all()
-    commits = [one for entry in entries for one in _commits(json.loads(entry))]
-    itemised = [one for one in commits if "slot_costs" in one]
+    commits = [commit for entry in entries for commit in _commits(json.loads(entry))]
+    itemised = [commit for commit in commits if "slot_costs" in commit]
     assert len(itemised) >= 3
     assert any(one["cost"] > 0 for one in itemised)
     for one in itemised:
@@ -299,14 +301,14 @@ def test_several_are_judged_by_what_those_before_them_left(till: Till) -> None:
     till.give("vision", 1_000)
     price = priced(till, "job").price or 0
     till.give("vision", 1_000 - till.held("vision") + 2.5 * price / POINT)
-    records = [_record(f"many-{at}", tenant="vision") for at in range(6)]
+    records = [_record(f"many-{index}", tenant="vision") for index in range(6)]
     records.append(_record("theirs", tenant="speech"))
     till.ask(*records, at_once=False)
     assert till.held("vision") == pytest.approx(
         2.5 * price / POINT, abs=1e-6
     )  # accepted is not decided
     till.do(DecideBacklog(100))
-    states = [till.view(f"many-{at}").state for at in range(6)]
+    states = [till.view(f"many-{index}").state for index in range(6)]
     assert State.REFUSED in states
     assert states[0] != State.REFUSED
     assert till.view("theirs").state.open
@@ -375,9 +377,9 @@ def test_a_job_that_waited_and_cannot_be_paid_is_given_up(tmp_path: Path) -> Non
     """It has no price while it waits; with the slot that gives it one, it goes."""
     till = Till(tmp_path / "data", "rolling")
     till.give("vision", 0)
-    for at in range(12):
+    for index in range(12):
         till.submit(
-            f"filler-{at}",
+            f"filler-{index}",
             minibatches=100,
             tenant="speech",
             utility={"kind": "deadline", "value": 50, "by": "11 slots"},
@@ -390,8 +392,8 @@ def test_a_job_that_waited_and_cannot_be_paid_is_given_up(tmp_path: Path) -> Non
         utility={"kind": "deadline", "value": 10, "by": "9 slots"},
     )
     assert till.view("waits").state == State.STANDBY, till.view("waits")
-    for at in range(12):
-        till.do(CancelJob(till.key(f"filler-{at}")))
+    for index in range(12):
+        till.do(CancelJob(till.key(f"filler-{index}")))
     sequence = till.truth.engine.sequence
     till.slot()
     view = till.view("waits")
@@ -570,10 +572,10 @@ class Market(Till):
 
 @pytest.fixture
 def market(tmp_path: Path) -> Iterator[Market]:
-    found = Market(tmp_path / "data", "astraea", virtual=True)
-    yield found
-    found.check()
-    found.store.close()
+    result = Market(tmp_path / "data", "astraea", virtual=True)
+    yield result
+    result.check()
+    result.store.close()
 
 
 def _hours(market: Market, hours: int) -> None:
@@ -687,7 +689,7 @@ def _step_ends(till: Till) -> None:
 
 
 def _many() -> list[dict[str, Any]]:
-    return [_record(f"many-{at}", tenant="vision") for at in range(5)]
+    return [_record(f"many-{index}", tenant="vision") for index in range(5)]
 
 
 def _script() -> list[Step]:
@@ -696,13 +698,13 @@ def _script() -> list[Step]:
         lambda till: till.give("vision", 0.08, period=600, carry=POINT // 100),
         lambda till: till.give("speech", 20, period=1_200),
     ]
-    for at in range(7):
+    for index in range(7):
         for tenant in ("vision", "speech"):
-            record = _record(f"{tenant}-{at}", tenant=tenant, minibatches=20 + 10 * at)
+            record = _record(f"{tenant}-{index}", tenant=tenant, minibatches=20 + 10 * index)
             steps.append(lambda till, record=record: till.ask(record))  # type: ignore[misc]  # bound now
         steps.append(lambda till: till.slot_again())  # type: ignore[attr-defined]  # below
         steps.append(_step_ends)
-        if at == 3:
+        if index == 3:
             steps.append(lambda till: till.do(CancelJob(till.key("vision-2"))) and None)
             steps.append(lambda till: till.ask(*_many(), at_once=False))
             steps.append(lambda till: till.do(DecideBacklog(10)) and None)

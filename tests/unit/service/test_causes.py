@@ -79,18 +79,18 @@ def told(
             assert view.reason is not None
             view = replace(view, reason={"message": f"{view.reason['message']}\n{log}"})
         now = service.driver.clock.now()
-        found = await service.read(
+        result = await service.read(
             lambda connection: broken_promise(
                 connection, view, servers.cluster, servers.calendar, now
             )
         )
         service.check()
         await service.stop()
-        assert found is not None
-        return found.record
+        assert result is not None
+        return result.record
 
-    found = run_virtual(main)
-    causes = found["causes"]
+    result = run_virtual(main)
+    causes = result["causes"]
     assert sum(cause["share"] for cause in causes) == pytest.approx(1.0, abs=1e-3)
     assert causes == sorted(causes, key=lambda cause: -cause["seconds"])
     early = state is not State.FINISHED and not found["late_seconds"]
@@ -107,17 +107,17 @@ def seconds(found: dict[str, Any]) -> dict[str, float]:
 def test_an_overrun_names_stated_and_measured_time(
     tmp_path: Path, report_every: float | None
 ) -> None:
-    found = told(tmp_path, runs(13.4, report_every=report_every))
-    assert seconds(found) == {"overrun": pytest.approx(204.0, abs=1.5)}
-    assert "600 s stated" in found["causes"][0]["detail"]
-    assert found["late_seconds"] > 0.0
+    result = told(tmp_path, runs(13.4, report_every=report_every))
+    assert seconds(result) == {"overrun": pytest.approx(204.0, abs=1.5)}
+    assert "600 s stated" in result["causes"][0]["detail"]
+    assert result["late_seconds"] > 0.0
 
 
 def test_a_late_start_is_none_of_the_work(tmp_path: Path) -> None:
     job = runs(launch_seconds=70.0, start_seconds=(100.0,), report_every=5.0)
-    found = told(tmp_path, job)
-    assert seconds(found)["late-start"] == pytest.approx(170.0, abs=5.0)
-    assert seconds(found).get("overrun", 0.0) < 8.0
+    result = told(tmp_path, job)
+    assert seconds(result)["late-start"] == pytest.approx(170.0, abs=5.0)
+    assert seconds(result).get("overrun", 0.0) < 8.0
 
 
 @pytest.mark.parametrize("report_every", [None, 5.0], ids=["silent", "reports"])
@@ -130,8 +130,8 @@ def test_a_lost_server_is_named(tmp_path: Path, report_every: float | None) -> N
         lost.append(executor.generations[0].spec.placement[0].server)
         executor.lose_server(lost[0])
 
-    found = told(tmp_path, runs(report_every=report_every), lose)
-    [cause] = [cause for cause in found["causes"] if cause["cause"] == "lost-server"]
+    result = told(tmp_path, runs(report_every=report_every), lose)
+    [cause] = [cause for cause in result["causes"] if cause["cause"] == "lost-server"]
     assert cause["detail"] == lost[0]
     assert cause["seconds"] == pytest.approx(4 * SLOT, abs=70.0)  # and the rest of its slot
     assert cause["share"] > 0.95
@@ -144,16 +144,16 @@ def test_several_causes_have_a_share_each(tmp_path: Path) -> None:
         executor.lose_server(executor.generations[0].spec.placement[0].server)
 
     job = runs(12.0, launch_seconds=20.0, report_every=5.0, save_every=60.0)
-    found = seconds(told(tmp_path, job, lose))
-    assert found["overrun"] == pytest.approx(120.0, abs=8.0)
-    assert found["late-start"] == pytest.approx(20.0, abs=5.0)
-    assert found["lost-server"] > 20.0  # it was launched again, and repeats what was not saved
+    result = seconds(told(tmp_path, job, lose))
+    assert result["overrun"] == pytest.approx(120.0, abs=8.0)
+    assert result["late-start"] == pytest.approx(20.0, abs=5.0)
+    assert result["lost-server"] > 20.0  # it was launched again, and repeats what was not saved
 
 
 def test_a_failure_costs_what_was_not_saved(tmp_path: Path) -> None:
-    found = seconds(told(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
-    assert found["failure"] >= 235.0
-    assert found.get("overrun", 0.0) < 8.0
+    result = seconds(told(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
+    assert result["failure"] >= 235.0
+    assert result.get("overrun", 0.0) < 8.0
 
 
 def test_a_job_that_fails_early_was_not_late(tmp_path: Path) -> None:
@@ -177,8 +177,8 @@ def test_a_drained_server_is_named(tmp_path: Path) -> None:
         await asyncio.sleep(4 * SLOT)
         await service.drain(executor.generations[0].spec.placement[0].server)
 
-    found = told(tmp_path, runs(start_seconds=(0.0, 90.0), report_every=5.0), drain)
-    [cause] = [cause for cause in found["causes"] if cause["cause"] == "drain"]
+    result = told(tmp_path, runs(start_seconds=(0.0, 90.0), report_every=5.0), drain)
+    [cause] = [cause for cause in result["causes"] if cause["cause"] == "drain"]
     assert cause["detail"].startswith("g-")
     assert cause["seconds"] > 200.0
 
@@ -189,11 +189,11 @@ def test_more_work_is_the_owners(tmp_path: Path) -> None:
         await until_running(service)
         await service.driver.do(ReviseJob("job", {"minibatches": 150}))
 
-    found = told(tmp_path, runs(work=150.0, report_every=5.0), revise)
-    assert seconds(found)["revision"] == pytest.approx(300.0, abs=1.0)
-    [cause] = [cause for cause in found["causes"] if cause["cause"] == "revision"]
+    result = told(tmp_path, runs(work=150.0, report_every=5.0), revise)
+    assert seconds(result)["revision"] == pytest.approx(300.0, abs=1.0)
+    [cause] = [cause for cause in result["causes"] if cause["cause"] == "revision"]
     assert cause["detail"] == "100 to 150 mini-batches"
-    assert seconds(found).get("overrun", 0.0) < 8.0
+    assert seconds(result).get("overrun", 0.0) < 8.0
 
 
 @pytest.mark.parametrize("over", [True, False], ids=["over", "waits"])
@@ -208,9 +208,9 @@ def test_the_end_of_the_timespan_is_named(tmp_path: Path, *, over: bool) -> None
             await service.driver.do(ChangeTimespan(None))
 
     job = runs(report_every=5.0, save_seconds=0.0)
-    found = seconds(told(tmp_path, job, end, over=over))
-    assert found["timespan"] == pytest.approx(16 * SLOT, abs=1.1 * SLOT)
-    assert found["timespan"] > 0.9 * sum(found.values())
+    result = seconds(told(tmp_path, job, end, over=over))
+    assert result["timespan"] == pytest.approx(16 * SLOT, abs=1.1 * SLOT)
+    assert result["timespan"] > 0.9 * sum(result.values())
 
 
 def test_a_kept_promise_has_no_causes(tmp_path: Path) -> None:

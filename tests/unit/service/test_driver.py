@@ -47,7 +47,7 @@ class Held(DurableEngine):
         self.go = threading.Semaphore(0)
 
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
-        self.batches.append(sum(isinstance(one, SubmitJobs) for one in operations))
+        self.batches.append(sum(isinstance(operation, SubmitJobs) for operation in operations))
         self.begun.release()
         assert self.go.acquire(timeout=WAIT_LIMIT_SECONDS)
         return super().commit(operations)
@@ -93,7 +93,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
             await asked
         first = asyncio.create_task(driver.do(_submit("first")))
         await committing()
-        others = [asyncio.create_task(driver.do(_submit(f"other-{at}"))) for at in range(7)]
+        others = [asyncio.create_task(driver.do(_submit(f"other-{index}"))) for index in range(7)]
         await sleep(0)
         truth.go.release(100)
         for told in await asyncio.gather(first, *others):
@@ -125,17 +125,17 @@ def test_readers_of_a_standing_query_do_not_wait_for_a_decision(tmp_path: Path) 
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
-        assert await driver.ask_standing(_count_jobs, 3) == (0, 3)
+        assert await driver.query_standing(_count_jobs, 3) == (0, 3)
         for number in range(3):
             submitted = asyncio.create_task(driver.do(_submit(f"job-{number}")))
             await committing()
             # The commit waits in the writer's thread.
             async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-                assert await driver.ask_standing(_count_jobs, 3) == (number, 3)
+                assert await driver.query_standing(_count_jobs, 3) == (number, 3)
             truth.go.release()
             await submitted
             async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-                while await driver.ask_standing(_count_jobs, 3) != (number + 1, 3):
+                while await driver.query_standing(_count_jobs, 3) != (number + 1, 3):
                     await asyncio.sleep(0)
         truth.go.release(100)
         await driver.stop()
@@ -163,10 +163,10 @@ def test_a_reader_that_waited_for_long_still_gets_its_slots(
         running = asyncio.create_task(driver.run())
         submitted = asyncio.create_task(driver.do(_submit("job")))
         assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
-        readers = [asyncio.create_task(driver.ask_standing(_count_jobs, 9))]
+        readers = [asyncio.create_task(driver.query_standing(_count_jobs, 9))]
         await asyncio.sleep(0)
         now[0] += 100.0
-        readers.append(asyncio.create_task(driver.ask_standing(_count_jobs, 3)))
+        readers.append(asyncio.create_task(driver.query_standing(_count_jobs, 3)))
         await asyncio.sleep(0)
         truth.go.release(100)
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
@@ -240,13 +240,13 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
         raise RuntimeError("cannot schedule new futures after shutdown")
 
     async def play() -> None:
-        asked = [asyncio.create_task(driver.do(_submit(f"asked-{at}"))) for at in range(3)]
+        requests = [asyncio.create_task(driver.do(_submit(f"asked-{index}"))) for index in range(3)]
         await asyncio.sleep(0)
         monkeypatch.setattr(driver, "_step", broken)
         with pytest.raises(RuntimeError, match="cannot schedule"):
             await driver.run()
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-            for answer in await asyncio.gather(*asked, return_exceptions=True):
+            for answer in await asyncio.gather(*requests, return_exceptions=True):
                 assert isinstance(answer, ProblemError)
                 assert "ending" in str(answer)
             with pytest.raises(ProblemError, match="stopping"):
@@ -316,10 +316,10 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     store.open()
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
-    asked: list[int | None] = []
+    requests: list[int | None] = []
 
     async def fresh() -> None:
-        asked.append(driver.published.servers.slot_running)
+        requests.append(driver.published.servers.slot_running)
         raise fault
 
     async def play() -> None:
@@ -341,13 +341,13 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
 
     asyncio.run(play())
     store.close()
-    assert len(asked) >= 3
+    assert len(requests) >= 3
     told = [record for record in caplog.records if "failed to poll job progress" in record.message]
     quiet = isinstance(fault, TimeoutError)
-    assert len(told) == (0 if quiet else len(asked))
+    assert len(told) == (0 if quiet else len(requests))
     assert all(record.exc_info and record.exc_info[1] is fault for record in told)
     (failures,) = driver.metrics.failures.collect()
-    counted = [one.value for one in failures.samples if one.name.endswith("_total")]
+    counted = [sample.value for sample in failures.samples if sample.name.endswith("_total")]
     assert sum(counted) == len(told)
 
 
@@ -398,8 +398,8 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
-    named = [dict.fromkeys(("key", "qualified_name", "name"), f"{one}") for one in range(130)]
-    jobs = [{"id": one, "closed": 1, **named[one], **view} for one in range(1, 130)]
+    named = [dict.fromkeys(("key", "qualified_name", "name"), f"{index}") for index in range(130)]
+    jobs = [{"id": index, "closed": 1, **named[index], **view} for index in range(1, 130)]
     with store.transaction() as connection:
         store.write(
             connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
@@ -424,7 +424,10 @@ class Counted(DurableEngine):
     """A truth that tells what was in its batches."""
 
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
-        self.batches = [*getattr(self, "batches", []), [type(one) for one in operations]]
+        self.batches = [
+            *getattr(self, "batches", []),
+            [type(operation) for operation in operations],
+        ]
         return super().commit(operations)
 
 
@@ -438,7 +441,7 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
 
     async def play() -> None:
         quotes = [asyncio.ensure_future(driver.do(quote)) for _ in range(40)]
-        jobs = [asyncio.ensure_future(driver.do(_submit(f"job-{at}"))) for at in range(3)]
+        jobs = [asyncio.ensure_future(driver.do(_submit(f"job-{index}"))) for index in range(3)]
         await asyncio.sleep(0)
         running = asyncio.create_task(driver.run())
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
@@ -469,12 +472,12 @@ def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
 
     async def play() -> int:
         running = asyncio.create_task(driver.run())
-        asked = [asyncio.ensure_future(driver.ask(question)) for _ in range(100)]
+        requests = [asyncio.ensure_future(driver.query(question)) for _ in range(100)]
         await asyncio.sleep(0)
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             await driver.do(_submit("job"))
             before = len(answered)
-            await asyncio.gather(*asked)
+            await asyncio.gather(*requests)
         await driver.stop()
         await running
         await driver.finish()

@@ -92,14 +92,14 @@ class Bench:
             "run": {"command": ["train"], "retries": 1},
             **changes,
         }
-        found = read_submissions([record], CLUSTER, tenant=self.tenant, runs=True)
-        self.do(SubmitJobs(found, at_once=True))
+        result = read_submissions([record], CLUSTER, tenant=self.tenant, runs=True)
+        self.do(SubmitJobs(result, at_once=True))
 
     def asked(self, name: str, **changes: Any) -> SubmitJobs:
         """Return the submission of a job like the first one."""
         record = {**dict(self.truth.specs["first"]), "name": name, **changes}
-        found = read_submissions([record], CLUSTER, tenant=None, runs=True)
-        return SubmitJobs(found, at_once=True)
+        result = read_submissions([record], CLUSTER, tenant=None, runs=True)
+        return SubmitJobs(result, at_once=True)
 
     def slot(self, slots: int = 1) -> None:
         for _ in range(slots):
@@ -141,9 +141,9 @@ class Bench:
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "data")
-    yield found
-    found.store.close()
+    result = Bench(tmp_path / "data")
+    yield result
+    result.store.close()
 
 
 @pytest.mark.parametrize("set_by", [0, -30 * 86_400, 30 * 86_400])
@@ -247,8 +247,8 @@ def test_a_revised_file_that_names_a_family_can_be_submitted_again(
 
     def submit(**changes: Any) -> SubmitJobs:
         record = {key: value for key, value in {**file, **changes}.items() if value is not None}
-        found = read_submissions([record], CLUSTER, tenant=None, runs=True, families=families)
-        return SubmitJobs(found, at_once=True)
+        result = read_submissions([record], CLUSTER, tenant=None, runs=True, families=families)
+        return SubmitJobs(result, at_once=True)
 
     bench.do(submit())
     steps = [
@@ -447,7 +447,9 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) ->
     at = bench.clock.wall() / SECOND
     ends = [Ended(0, name, 1, at, Ending.DONE, 0, "") for name in ("never", "says")]
     told = {
-        one.job: one.data for one in bench.do(RecordReports(ends)).events if one.kind == "finished"
+        event.job: event.data
+        for event in bench.do(RecordReports(ends)).events
+        if event.kind == "finished"
     }
     assert told["never"]["reported"] is False
     assert "reported" not in told["says"]
@@ -803,11 +805,11 @@ def test_one_that_cannot_be_decided_on_costs_those_beside_it_nothing(
 @pytest.mark.parametrize("policy", ["oasis", "rolling", "fifo", "drf", "las", "pdors"])
 def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
     bench = Bench(tmp_path / "data", policy, virtual=True)
-    for at in range(12):
-        bench.submit(f"job-{at}", chunks=1 + at % 3)
-        if at % 3 == 2:
+    for index in range(12):
+        bench.submit(f"job-{index}", chunks=1 + index % 3)
+        if index % 3 == 2:
             bench.slot()
-        if at == 6:
+        if index == 6:
             bench.truth.write_snapshot()
     bench.do(CancelJob(next(reversed(bench.truth.views))))
     digest, views = bench.truth.engine.state_digest(), dict(bench.truth.views)
@@ -817,8 +819,8 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
     assert bench.truth.engine.state_digest() == digest
     assert bench.truth.views == views
     assert bench.truth.orders == orders
-    assert {one.generation for one in bench.truth.orders.values()} == {
-        one.generation for one in orders.values()
+    assert {order.generation for order in bench.truth.orders.values()} == {
+        order.generation for order in orders.values()
     }
     bench.slot(30)
     with bench.store.reading() as connection:
@@ -844,9 +846,9 @@ def test_a_policy_that_cannot_take_plans_over_is_refused_with_the_mend(tmp_path:
 @pytest.mark.parametrize("ends", ["killed", "read back", "written"])
 def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, ends: str) -> None:
     bench = Bench(tmp_path / "data", "rolling", virtual=True)
-    for at in range(60):
-        bench.submit(f"job-{at}", chunks=3)
-        bench.slot(at % 2)
+    for index in range(60):
+        bench.submit(f"job-{index}", chunks=3)
+        bench.slot(index % 2)
     before = _snapshots(bench)
     taken = bench.truth.engine.sequence
     pieces = 0
@@ -907,14 +909,14 @@ def _snapshots(bench: Bench) -> set[int]:
 def test_orders_are_not_kept_where_nothing_runs(bench: Bench) -> None:
     bench.virtual = True
     bench.read()
-    for at in range(4):
-        bench.submit(f"job-{at}")
+    for index in range(4):
+        bench.submit(f"job-{index}")
         bench.slot()
-    found = recover(
+    result = recover(
         bench.store, CLUSTER, bench.choice, bench.truth.clock, virtual=True
     )  # of each start and end, none of which anybody acknowledges
-    assert found.recovered_events > 8
-    assert not found.engine.unacknowledged
+    assert result.recovered_events > 8
+    assert not result.engine.unacknowledged
 
 
 def test_what_is_to_run_since_the_last_start_is_waited_for_after_the_next(bench: Bench) -> None:
@@ -939,9 +941,9 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
 ) -> None:
     """The stored state lacks attributes of the current class; its label names other sources."""
     bench = Bench(tmp_path / "data", "rolling", virtual=True)
-    for at in range(8):
-        bench.submit(f"job-{at}", chunks=3)
-        bench.slot(at % 2)
+    for index in range(8):
+        bench.submit(f"job-{index}", chunks=3)
+        bench.slot(index % 2)
     views = dict(bench.truth.views)
     promises = {name: view.promise for name, view in views.items() if view.promise is not None}
     assert 4 <= len(promises) < len(views)
@@ -991,9 +993,9 @@ def test_the_policy_goes_on_as_if_nothing_had_happened(tmp_path: Path) -> None:
     promises = []
     for again in (False, True):
         bench = Bench(tmp_path / str(again), "rolling", virtual=True)
-        for at in range(15):
-            bench.submit(f"job-{at}", chunks=4, minibatches=40)
-            bench.slot(at % 2)
+        for index in range(15):
+            bench.submit(f"job-{index}", chunks=4, minibatches=40)
+            bench.slot(index % 2)
             if again:
                 bench.read()
         with bench.store.reading() as connection:

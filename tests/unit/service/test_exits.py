@@ -215,9 +215,9 @@ def test_an_exit_before_a_job_was_abandoned_counts_though_it_is_reported_after(
     for _ in range(2):
         bench.do(RecordReports([ended]))
     with bench.store.reading() as connection:
-        found = job(connection, "train")
-    assert found is not None
-    view, kinds = found[0], bench.kinds("train")
+        result = job(connection, "train")
+    assert result is not None
+    view, kinds = result[0], bench.kinds("train")
     if late:
         assert view.state is State.FAILED
         assert view.reason is not None

@@ -17,9 +17,9 @@ CONSTANT = {"kind": "constant", "value": 1}
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
-    found = Bench(tmp_path / "data", PolicyChoice("rolling", {"steady": True}))
-    yield found
-    found.store.close()
+    result = Bench(tmp_path / "data", PolicyChoice("rolling", {"steady": True}))
+    yield result
+    result.store.close()
 
 
 def view_of(bench: Bench, name: str) -> JobView:

@@ -59,13 +59,13 @@ def test_at_least_95_percent_of_promises_are_kept_whatever_the_errors(seed: int)
         lambda: 0,
     ][seed]
     margins, kept, widest = Margins(), [], 0
-    for at in range(4_000):
+    for index in range(4_000):
         late = draw()
         slots = margins.margin("a", None, 9, 0).slots
-        if at >= 200:
+        if index >= 200:
             kept.append(late <= slots)
             widest = max(widest, slots)
-        margins.follow(finished(late, margin=slots, learnt=at))
+        margins.follow(finished(late, margin=slots, learnt=index))
     assert np.mean(kept) >= 0.94  # 0.95 is expected; 3,800 draws are off by 0.7 % at most
     assert (widest == 0) == (seed == 3)
 
@@ -74,13 +74,13 @@ def test_at_least_95_percent_of_promises_are_kept_whatever_the_errors(seed: int)
 def test_promises_are_kept_though_delays_come_in_bursts(seed: int) -> None:
     rng = np.random.default_rng(seed)
     margins, kept, mean = Margins(), [], 0.0
-    for at in range(2_000):
-        if at % 50 == 0:  # the cluster is full, or it is not
+    for index in range(2_000):
+        if index % 50 == 0:  # the cluster is full, or it is not
             mean = float(rng.choice([0.1, 1.0, 6.0]))
         late = int(rng.exponential(mean))
         slots = margins.margin("a", None, 9, 0).slots
         kept.append(late <= slots)
-        margins.follow(finished(late, margin=slots, learnt=at))
+        margins.follow(finished(late, margin=slots, learnt=index))
     assert np.mean(kept[100:]) >= 0.948
 
 
@@ -93,12 +93,12 @@ def test_the_narrowest_group_with_enough_jobs_decides() -> None:
     assert margins.margin("a", "resnet", 9, 0).slots == 5
     for _ in range(200):
         margins.follow(finished(1))
-    found = margins.margin("a", "resnet", 9, 0)
-    assert (found.slots, found.jobs) == (1, 200)
+    result = margins.margin("a", "resnet", 9, 0)
+    assert (result.slots, result.jobs) == (1, 200)
     for _ in range(19):
         margins.follow(finished(3, family="resnet"))
-    found = margins.margin("a", "resnet", 19, 0)
-    assert (found.slots, found.jobs) == (6, 19)
+    result = margins.margin("a", "resnet", 19, 0)
+    assert (result.slots, result.jobs) == (6, 19)
 
 
 def test_a_tenant_without_jobs_has_the_median_margin_of_the_others() -> None:
@@ -109,9 +109,9 @@ def test_a_tenant_without_jobs_has_the_median_margin_of_the_others() -> None:
     assert margins.margin("a", None, 9, 0).jobs == 0  # two tenants have no majority
     for _ in range(3):
         margins.follow(finished(0, tenant="d"))
-    found = margins.margin("a", None, 9, 0)
-    assert (found.slots, found.jobs) == (1, 9)
-    assert margins.margin(None, None, 9, 0) == found
+    result = margins.margin("a", None, 9, 0)
+    assert (result.slots, result.jobs) == (1, 9)
+    assert margins.margin(None, None, 9, 0) == result
     assert margins.margin("b", None, 9, 0).jobs == 3
 
 
@@ -137,8 +137,8 @@ def test_old_jobs_and_surplus_groups_are_forgotten() -> None:
     for _ in range(MAX_DELAYS_PER_GROUP):
         margins.follow(finished(0))
     assert margins.margin("a", None, 9, 0).slots == 0
-    for at in range(MAX_TENANTS + 5):
-        margins.follow(finished(0, tenant=f"t-{at}"))
+    for index in range(MAX_TENANTS + 5):
+        margins.follow(finished(0, tenant=f"t-{index}"))
     assert len(margins._tenants) == MAX_TENANTS
 
 
@@ -200,9 +200,9 @@ class _Bench(Bench):
 
 @pytest.fixture(params=["oasis", "rolling"])
 def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_Bench]:
-    found = _Bench(tmp_path / "data", request.param)
-    yield found
-    found.store.close()
+    result = _Bench(tmp_path / "data", request.param)
+    yield result
+    result.store.close()
 
 
 def test_a_promise_has_the_margin_that_earlier_jobs_needed(bench: _Bench) -> None:

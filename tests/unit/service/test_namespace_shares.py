@@ -94,13 +94,13 @@ def test_what_is_no_share_is_told_in_one_line_with_a_mend(
 def test_what_several_say_of_one_tenant_adds_up_and_faults_stand_alone() -> None:
     spaces = [space("a", "{gpu: 2}", "one"), space("b", "{gpu: 3, cpu: 1}", "one"),
               space("c", "{gpus: 1}"), space("d"), space("e", "{gpu: 1}")]  # fmt: skip
-    by_name = {each.name: each for each in spaces}
+    by_name = {space.name: space for space in spaces}
     quotas = [quota("d", requests_cpu="2"), quota("gone", requests_cpu="2")]
-    found = desired_shares(by_name, quotas, file=cluster(), cluster=cluster(), also=["d", "f"])
-    assert found.shares == {
+    result = desired_shares(by_name, quotas, file=cluster(), cluster=cluster(), also=["d", "f"])
+    assert result.shares == {
         "one": {"gpu": 5000, "cpu": 1000}, "d": {"cpu": 2000}, "e": {"gpu": 1000}, "f": {},
     }  # fmt: skip
-    assert [stated.name for stated, _ in found.wrong] == ["c"]
+    assert [stated.name for stated, _ in result.wrong] == ["c"]
     # Who has jobs and no share is a tenant only where others have one.
     assert desired_shares({}, [], file=cluster(), cluster=cluster(), also=["f"]).shares == {}
 
@@ -108,9 +108,9 @@ def test_what_several_say_of_one_tenant_adds_up_and_faults_stand_alone() -> None
 def test_the_cluster_file_comes_first() -> None:
     file = cluster({"name": "a", "share": {"gpu": 1}}, {"name": "b"})
     spaces = {name: space(name, "{gpu: 2}") for name in "abc"}
-    found = desired_shares(spaces, [], file=file, cluster=file)
-    assert found.shares == {"b": {"gpu": 2000}}
-    assert {stated.name: text for stated, text in found.wrong} == {
+    result = desired_shares(spaces, [], file=file, cluster=file)
+    assert result.shares == {"b": {"gpu": 2000}}
+    assert {stated.name: text for stated, text in result.wrong} == {
         "a": "the cluster file already sets a share of a",
         "c": "the cluster file names tenants, and c is not one of them",
     }
@@ -125,8 +125,8 @@ def test_shares_are_no_more_than_the_servers_hold() -> None:
 
 
 def shares(service: RunningService) -> dict[str, dict[str, str]]:
-    found = service.client.get("/v1/tenants").json()["tenants"]
-    return {one["name"]: one["share"] for one in found}
+    body = service.client.get("/v1/tenants").json()["tenants"]
+    return {one["name"]: one["share"] for one in body}
 
 
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:

@@ -46,8 +46,10 @@ class Watched(Bench):
     def rows(self, job: str) -> list[tuple[int, int | None, str]]:
         table = tables.observed
         with self.store.reading() as connection:
-            found = connection.execute(select(table).where(table.c.job == job).order_by(table.c.id))
-            return [(row.since, row.ended, row.placement) for row in found]
+            result = connection.execute(
+                select(table).where(table.c.job == job).order_by(table.c.id)
+            )
+            return [(row.since, row.ended, row.placement) for row in result]
 
     def outcome(self, job: str) -> Any:
         table = tables.outcomes
@@ -73,7 +75,7 @@ class Watched(Bench):
 
     def pair(self, name: str) -> dict[str, Any]:
         with self.store.reading() as connection:
-            found = {one.view.name: one for one in compare_jobs(connection, self.published())}
+            found = {job.view.name: job for job in compare_jobs(connection, self.published())}
         return found[name].to_resource().record
 
 
@@ -244,9 +246,9 @@ def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
     bench.look(ObservedJob("c", on("gpu-1"), bench.now))
     bench.slot(30)
     with bench.store.reading() as connection:
-        found = compare_jobs(connection, bench.published())
-    told = totals(found)
-    jobs = [one.to_resource() for one in found]
+        result = compare_jobs(connection, bench.published())
+    told = totals(result)
+    jobs = [one.to_resource() for one in result]
     assert told.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
     assert told.observed.utility == sum(job.observed.utility or 0 for job in jobs)
     assert (told.observed.running, told.observed.waiting) == (1, 1)
@@ -273,14 +275,14 @@ def histories(draw: st.DrawFn) -> list[Moment]:
             max_size=6,
         )
     )
-    found: list[dict[str, tuple[int, str]]] = [{} for _ in range(looks)]
+    results: list[dict[str, tuple[int, str]]] = [{} for _ in range(looks)]
     for job, first, length, server in runs:
         for at in range(first, min(looks, first + length)):
-            found[at].setdefault(job, (first, server))
+            results[at].setdefault(job, (first, server))
     hidden = draw(st.sets(st.tuples(st.sampled_from("ab"), st.integers(0, looks - 1)), max_size=3))
     for job, at in hidden:
-        found[at].pop(job, None)
-    return found
+        results[at].pop(job, None)
+    return results
 
 
 @pytest.mark.extended
@@ -325,12 +327,12 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
         spans = [(since, ended or moments[-1], place) for since, ended, place in rows]
         for (_, ended, _), (since, _, _) in itertools.pairwise(spans):
             assert ended <= since, "two places at once"
-        shown = [at for at, look in zip(moments, history, strict=True) if job in look]
-        for at, look in zip(moments, history, strict=True):
+        shown = [moment for moment, look in zip(moments, history, strict=True) if job in look]
+        for moment, look in zip(moments, history, strict=True):
             if job not in look:
                 continue
             place = json.dumps([[look[job][1], 1, 0]])
-            assert any(a <= at <= b and where == place for a, b, where in spans), "not kept"
+            assert any(a <= moment <= b and where == place for a, b, where in spans), "not kept"
         assert all(any(since <= at <= ended for at in shown) for since, ended, _ in spans), (
             "what nobody saw"
         )
@@ -407,7 +409,7 @@ def test_events_of_closed_jobs_have_their_ids(bench: Watched) -> None:
     bench.slot()
     assert "a" not in bench.truth.views
     bench.look()
-    [ended] = (one for one in _events(bench) if one.kind == "real-ended")
+    [ended] = (event for event in _events(bench) if event.kind == "real-ended")
     assert ended.job_id == number
 
 

@@ -47,12 +47,12 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def bench(tmp_path: Path, path: Path) -> Iterator[_Bench]:
-    found = _Bench(tmp_path / "data", PolicyChoice.named(f"{path}:FirstFit"), virtual=True)
-    for at in range(6):
-        found.submit(f"job-{at}", chunks=3)
-        found.slot(at % 2)
-    yield found
-    found.store.close()
+    result = _Bench(tmp_path / "data", PolicyChoice.named(f"{path}:FirstFit"), virtual=True)
+    for index in range(6):
+        result.submit(f"job-{index}", chunks=3)
+        result.slot(index % 2)
+    yield result
+    result.store.close()
 
 
 def test_the_same_file_gets_its_state_back(bench: _Bench, path: Path) -> None:

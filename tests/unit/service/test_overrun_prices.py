@@ -110,20 +110,20 @@ def shop(folder: Path, policy: str) -> Shop:
 
 @pytest.fixture(params=POLICIES)
 def till(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Shop]:
-    found = shop(tmp_path / "data", request.param)
-    found.crowd(6)
-    yield found
-    found.check()
-    found.store.close()
+    result = shop(tmp_path / "data", request.param)
+    result.crowd(6)
+    yield result
+    result.check()
+    result.store.close()
 
 
 @pytest.fixture
 def oasis(tmp_path: Path) -> Iterator[Shop]:
-    found = shop(tmp_path / "data", "oasis")
-    found.crowd(6)
-    yield found
-    found.check()
-    found.store.close()
+    result = shop(tmp_path / "data", "oasis")
+    result.crowd(6)
+    yield result
+    result.check()
+    result.store.close()
 
 
 # ---------------------------------------------------------------- the attacks
@@ -775,8 +775,8 @@ def test_a_crash_at_any_write_neither_charges_twice_nor_misses_a_slot(
     slots = [row for row in calm if "beyond its stated work" in str(row)]
     assert len(slots) > 1
     assert writes > 40
-    for at in range(writes // 2, writes, writes // 9):  # from when the job runs beyond its work
-        hit, _ = _ledger_with_a_crash(tmp_path / f"hit-{at}", policy, at)
+    for index in range(writes // 2, writes, writes // 9):  # from when the job runs beyond its work
+        hit, _ = _ledger_with_a_crash(tmp_path / f"hit-{index}", policy, index)
         assert hit == calm
 
 

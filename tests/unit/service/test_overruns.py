@@ -31,8 +31,8 @@ def _check(played: Played, *, seconds: float) -> None:
     admitted = [name for name, view in played.views.items() if view.state is not State.REFUSED]
     assert admitted
     assert all(played.views[name].state is State.FINISHED for name in admitted)
-    assert all(one.spec.generation == 1 for one in played.generations)
-    assert all(one.ending is Ending.DONE for one in played.generations)
+    assert all(generation.spec.generation == 1 for generation in played.generations)
+    assert all(generation.ending is Ending.DONE for generation in played.generations)
     assert played.seconds <= seconds
 
 
@@ -95,7 +95,9 @@ def test_a_job_that_runs_on_pays_until_it_can_not_and_then_saves_and_ends(policy
         assert view.reason is not None
         assert view.reason["code"] == "budget"
         assert view.overrun_slots >= 1
-        [generation] = [one for one in played.generations if one.spec.job == view.key]
+        [generation] = [
+            generation for generation in played.generations if generation.spec.job == view.key
+        ]
         assert generation.ending is Ending.STOPPED
         assert generation.saved > generation.base  # on SIGTERM
     assert any(view.state is State.FINISHED for view in played.views.values())

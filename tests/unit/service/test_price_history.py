@@ -34,13 +34,15 @@ def store(tmp_path: Path) -> Iterator[Store]:
 
 def fill(store: Store, moments: list[int]) -> None:
     rows, last = [], -1
-    for at in moments:
-        grain = 2 if at // HOUR != last // HOUR else 1 if at // MINUTE != last // MINUTE else 0
-        last = at
+    for moment in moments:
+        grain = (
+            2 if moment // HOUR != last // HOUR else 1 if moment // MINUTE != last // MINUTE else 0
+        )
+        last = moment
         rows.append(
             {
-                "at": at,
-                "slot": at // SECOND,
+                "at": moment,
+                "slot": moment // SECOND,
                 "grain": grain,
                 "record": json.dumps({"k": {"gpu": {"used": 1.0}}}),
             }

@@ -173,8 +173,8 @@ def backlog(*names: str, utility: Mapping[str, Any], tenant: str = LIAR) -> Subm
         "run": {"command": ["train"]},
     }
     records = [{"name": name, **record} for name in names]
-    found = read_submissions(records, CLUSTER, tenant=tenant, runs=True)
-    return SubmitJobs(found, at_once=False)
+    result = read_submissions(records, CLUSTER, tenant=tenant, runs=True)
+    return SubmitJobs(result, at_once=False)
 
 
 @pytest.mark.parametrize("policy", PRICING)

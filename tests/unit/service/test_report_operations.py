@@ -50,8 +50,8 @@ class Played(SimulatedHour):
                 "utility": {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "20 slots"},
                 "run": {"command": ["train"], "retries": 3},
             }
-            found = read_submissions([record], CLUSTER, tenant=None, runs=True)
-            await self.driver.do(SubmitJobs(found, at_once=True))
+            result = read_submissions([record], CLUSTER, tenant=None, runs=True)
+            await self.driver.do(SubmitJobs(result, at_once=True))
         self.world.advance(SLOT)
         for _ in range(3):
             await self._turn()
@@ -78,8 +78,8 @@ class Played(SimulatedHour):
     @property
     def failures(self) -> float:
         registry = self.driver.metrics.registry
-        found = registry.get_sample_value("shadowprice_failures_total", {"component": "report"})
-        return found or 0.0
+        result = registry.get_sample_value("shadowprice_failures_total", {"component": "report"})
+        return result or 0.0
 
 
 def play(folder: Path, scenario: Callable[[Played], Awaitable[None]]) -> None:
@@ -101,7 +101,7 @@ class Bug:
         perform = RecordReports.perform
 
         def failing(operation: RecordReports, batch: Batch) -> Any:
-            if not self.mended and any(one.job == job for one in operation.reports):
+            if not self.mended and any(report.job == job for report in operation.reports):
                 raise error
             return perform(operation, batch)
 
@@ -147,7 +147,11 @@ def test_what_the_truth_leaves_out_stays(tmp_path: Path, monkeypatch: pytest.Mon
     async def leaving_out(operation: object) -> object:
         assert isinstance(operation, RecordReports)
         taken.append(len(operation.reports))
-        return [one for one in operation.reports if one.job == "bad"] if len(taken) == 1 else None
+        return (
+            [report for report in operation.reports if report.job == "bad"]
+            if len(taken) == 1
+            else None
+        )
 
     async def scenario(hour: Played) -> None:
         await hour.begin("one", "bad")

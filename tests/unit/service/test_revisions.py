@@ -21,12 +21,12 @@ BY_17 = {"kind": "deadline", "value": 60, "by": "17 slots"}
 
 @pytest.fixture(params=POLICIES)
 def till(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Till]:
-    found = Till(tmp_path / "data", request.param, virtual=True)
-    found.give("vision", 1_000)
-    found.give("speech", 1_000)
-    yield found
-    found.check()
-    found.store.close()
+    result = Till(tmp_path / "data", request.param, virtual=True)
+    result.give("vision", 1_000)
+    result.give("speech", 1_000)
+    yield result
+    result.check()
+    result.store.close()
 
 
 def fill(till: Till) -> None:
@@ -52,8 +52,8 @@ def state(till: Till) -> tuple[Any, ...]:
 
 def events(till: Till, *kinds: str) -> list[tuple[str | None, str]]:
     with till.store.reading() as connection:
-        found = list_events(connection, after=0)
-    return [(event.job, event.kind) for event in found if event.kind in kinds]
+        result = list_events(connection, after=0)
+    return [(event.job, event.kind) for event in result if event.kind in kinds]
 
 
 def test_more_work_than_a_new_job_would_get_leaves_everything_as_it_was(till: Till) -> None:

@@ -33,9 +33,9 @@ def job(name: str, worker: dict[str, Any], **more: Any) -> Any:
 
 
 def scarcest(engine: Engine, *args: Any, **more: Any) -> ScarceResource:
-    found = find_scarcest(engine, job(*args, **more))
-    assert found is not None
-    return found
+    result = find_scarcest(engine, job(*args, **more))
+    assert result is not None
+    return result
 
 
 @pytest.fixture
@@ -76,8 +76,8 @@ def engine() -> Engine:
 def test_what_the_empty_cluster_lacks(
     engine: Engine, worker: dict[str, Any], minimum: int, resource: str, servers: str, text: str
 ) -> None:
-    found = scarcest(engine, "a", worker, workers={"min": minimum, "max": minimum})
-    assert (found.resource, found.servers, found.never_text) == (resource, servers, text)
+    result = scarcest(engine, "a", worker, workers={"min": minimum, "max": minimum})
+    assert (result.resource, result.servers, result.never_text) == (resource, servers, text)
 
 
 def test_a_resource_that_no_server_has_any_more() -> None:
@@ -129,9 +129,9 @@ def test_what_never_fits_is_told_by_what_the_empty_cluster_lacks(engine: Engine)
     engine.handle(JobsArrived(0, tuple(busy)))
     engine.handle(SlotBegan(0))
     wide = job("b", {"gpu": 1}, ps={"cpu": 40})
-    found = find_scarcest(engine, wide, empty=True)
-    assert found is not None
-    assert (found.process, found.resource) == ("parameter server", "cpu")
+    result = find_scarcest(engine, wide, empty=True)
+    assert result is not None
+    assert (result.process, result.resource) == ("parameter server", "cpu")
     assert find_scarcest(engine, job("c", {"gpu": 1}), empty=True) is None
 
 

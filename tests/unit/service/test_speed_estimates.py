@@ -98,7 +98,7 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
 ) -> None:
     job = _job()
     job = replace(job, internal_gains=(job.gains * internal).astype(np.int64))
-    found = with_corrected_curve(job, ratios)
+    result = with_corrected_curve(job, ratios)
     known = sorted(ratios)
     for n in (1, 2, 4, 8):
         below = max((one for one in known if one <= n), default=known[0])
@@ -110,9 +110,9 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
             ratio = (1 - share) * ratios[below] + share * ratios[above]
         for colocated in (False, True):
             before = job.gain(n, colocated=colocated)
-            assert found.gain(n, colocated=colocated) == pytest.approx(before * ratio, abs=1)
-    assert found.work == job.work
-    assert not found.gains.flags.writeable
+            assert result.gain(n, colocated=colocated) == pytest.approx(before * ratio, abs=1)
+    assert result.work == job.work
+    assert not result.gains.flags.writeable
 
 
 def test_noise_is_no_news_and_a_change_is() -> None:

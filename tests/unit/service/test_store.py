@@ -21,10 +21,10 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    found = Store(str(tmp_path / "data"))
-    found.open()
-    yield found
-    found.close()
+    result = Store(str(tmp_path / "data"))
+    result.open()
+    yield result
+    result.close()
 
 
 def test_a_new_store_has_the_tables_and_the_newest_version(store: Store) -> None:
@@ -70,16 +70,16 @@ def test_a_log_that_grew_does_not_stay_large(store: Store) -> None:
     with store.transaction() as connection:
         store.write(connection, tables.progress.insert(), [point] * 700)
     assert log.stat().st_size > WAL_SIZE_LIMIT_BYTES
-    for at in range(2):
+    for index in range(2):
         with store.transaction() as connection:
-            store.put(connection, "written", f"{at}")
+            store.put(connection, "written", f"{index}")
     assert log.stat().st_size <= WAL_SIZE_LIMIT_BYTES
 
 
 def test_few_decisions_are_found_among_much_else(store: Store) -> None:
     def entries(first: int, several: int, **more: Any) -> list[dict[str, Any]]:
         entry = {"at": 1, "kind": "resized", "decision": 0, "job": "a", "tenant": "v", "data": "{}"}
-        return [{"id": first + at, **entry, **more} for at in range(several)]
+        return [{"id": first + index, **entry, **more} for index in range(several)]
 
     rows = [
         *entries(1, 2, decision=1),
@@ -98,7 +98,7 @@ def test_few_decisions_are_found_among_much_else(store: Store) -> None:
         raw: Any = connection.connection.driver_connection
         raw.set_progress_handler(count, 10)
         for asked in ({"tenant": "v"}, {"job": "a"}, {"job": "a", "tenant": "v"}):
-            found = list_events(connection, decisions=True, **asked)
-            assert [event.id for event in found] == [2, 1]
+            result = list_events(connection, decisions=True, **asked)
+            assert [event.id for event in result] == [2, 1]
         raw.set_progress_handler(None, 0)
     assert steps < 50

@@ -21,9 +21,12 @@ from tests.support.waiting import wait_until
 def live(tmp_path_factory: pytest.TempPathFactory):
     cluster = CLUSTER | {"tenants": [{"name": "red"}, {"name": "blue"}]}
     with run_service(tmp_path_factory.mktemp("timeline"), policy="oasis", cluster=cluster) as found:
-        for at in range(6):
-            more = {"worker": {"gpu": 1 + at % 3, "cpu": 2}, "tenant": ("red", "blue")[at % 2]}
-            found.client.post("/v1/jobs", json=job(f"job-{at}", minibatches=50, **more))
+        for index in range(6):
+            more = {
+                "worker": {"gpu": 1 + index % 3, "cpu": 2},
+                "tenant": ("red", "blue")[index % 2],
+            }
+            found.client.post("/v1/jobs", json=job(f"job-{index}", minibatches=50, **more))
         yield found
 
 
@@ -33,33 +36,39 @@ def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
 
 
 def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
-    told = live.client.get("/v1/timeline", params={"past_slots": 3, "future_slots": 40}).json()
+    body = live.client.get("/v1/timeline", params={"past_slots": 3, "future_slots": 40}).json()
     engine = live.service.writing._durable.engine
     capacity = engine.cluster.capacity
     limited = (capacity > 0) & (capacity < UNLIMITED)
-    levels = levels_of(told)
+    levels = levels_of(body)
     seen = 0
     for later, used in enumerate(engine.ledger.used):
         slot = engine.ledger.start + later
-        if not told["next_slot"] <= slot < told["last"]:
+        if not body["next_slot"] <= slot < body["last"]:
             continue
         share = np.where(limited, used / np.where(limited, capacity, 1), 0).max(axis=1)
         wanted = [math.ceil(255 * one - 1e-6) for one in share]
-        assert levels[:, slot - told["first"]].tolist() == wanted
+        assert levels[:, slot - body["first"]].tolist() == wanted
         seen += any(wanted)
     assert seen > 3
 
 
 def test_bars_to_come_are_the_plans(live: RunningService) -> None:
-    told = live.client.get("/v1/timeline", params={"past_slots": 0, "future_slots": 60}).json()
-    bars = told["bars"]
-    found = set()
-    for at, number in enumerate(bars["job"]):
-        assert bars["kind"][at] == BAR_PLANNED
-        for slot in range(int(bars["start"][at]), int(bars["end"][at])):
-            job = told["jobs"][number]
-            found.add(
-                (job["job_id"], slot, bars["server"][at], bars["workers"][at], bars["ps"][at])
+    body = live.client.get("/v1/timeline", params={"past_slots": 0, "future_slots": 60}).json()
+    bars = body["bars"]
+    result = set()
+    for index, number in enumerate(bars["job"]):
+        assert bars["kind"][index] == BAR_PLANNED
+        for slot in range(int(bars["start"][index]), int(bars["end"][index])):
+            job = body["jobs"][number]
+            result.add(
+                (
+                    job["job_id"],
+                    slot,
+                    bars["server"][index],
+                    bars["workers"][index],
+                    bars["ps"][index],
+                )
             )
     truth = live.service.writing._durable
     engine = truth.engine
@@ -68,9 +77,9 @@ def test_bars_to_come_are_the_plans(live: RunningService) -> None:
         (truth.views[key].id, slot, names[server], workers, ps)
         for key, record in engine.open_jobs.items()
         for slot, server, workers, ps in record.plan.rows()
-        if slot < told["last"]
+        if slot < body["last"]
     }
-    assert found == planned
+    assert result == planned
     assert planned
 
 
@@ -90,10 +99,10 @@ def test_one_server_and_one_job_are_parts_of_the_whole(live: RunningService) -> 
 
 def test_tenants_see_others_without_their_names(live: RunningService) -> None:
     with live.as_(live.token("red")) as red:
-        told = red.get("/v1/timeline", params={"future_slots": 30}).json()
+        body = red.get("/v1/timeline", params={"future_slots": 30}).json()
         whole = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
-        assert told["bars"]["share"] == whole["bars"]["share"]
-        hidden = [entry for entry in told["jobs"] if entry["tenant"] != "red"]
+        assert body["bars"]["share"] == whole["bars"]["share"]
+        hidden = [entry for entry in body["jobs"] if entry["tenant"] != "red"]
         assert hidden
         assert all(set(entry.values()) == {None} for entry in hidden)
         assert red.get("/v1/timeline", params={"job": "job-1"}).status_code == 404
@@ -106,8 +115,8 @@ def test_what_was_planned_is_what_ran(tmp_path: Path) -> None:
     quick = job("quick", minibatches=8, minibatch_time="1s", chunks=2)
     quick["utility"] = {"kind": "constant", "value": 9}
     with run_service(tmp_path, policy="oasis", cluster=cluster) as live:
-        told = live.client.post("/v1/jobs", json=quick).json()
-        assert told["state"] == "admitted"
+        body = live.client.post("/v1/jobs", json=quick).json()
+        assert body["state"] == "admitted"
         before = live.client.get("/v1/timeline", params={"future_slots": 30, "job": "quick"}).json()
         planned = slots_of(before)
         wait_until(lambda: live.client.get("/v1/jobs/quick").json()["state"] == "finished")
@@ -138,8 +147,8 @@ def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path:
     with run_service(tmp_path, policy="fifo", cluster=cluster) as live:
         live.client.post("/v1/jobs", json=long)
         wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
-        told = live.client.get("/v1/timeline", params={"future_slots": 100, "job": "long"}).json()
+        body = live.client.get("/v1/timeline", params={"future_slots": 100, "job": "long"}).json()
         record = live.service.writing._durable.engine.open_jobs["long"]
-        [at] = [at for at, what in enumerate(told["bars"]["kind"]) if what == BAR_EXPECTED]
+        [at] = [index for index, what in enumerate(body["bars"]["kind"]) if what == BAR_EXPECTED]
         # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
-        assert told["bars"]["end"][at] == record.started + 50
+        assert body["bars"]["end"][at] == record.started + 50

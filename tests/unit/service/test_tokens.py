@@ -13,10 +13,10 @@ from shadowprice.service.store import Store, retention, tables
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    found = Store(str(tmp_path / "data"))
-    found.open()
-    yield found
-    found.close()
+    result = Store(str(tmp_path / "data"))
+    result.open()
+    yield result
+    result.close()
 
 
 def keep(

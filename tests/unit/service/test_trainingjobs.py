@@ -99,14 +99,17 @@ def test_every_status_is_what_the_definition_says(found: Any, edited: Any) -> No
     told = json.loads(json.dumps(status(resource(), found, edited=edited)))
     assert told.keys() <= SCHEMA["properties"].keys()  # what is not there is pruned
     items = SCHEMA["properties"]["conditions"]["items"]["properties"]
-    assert all(one.keys() <= items.keys() for one in told["conditions"])
+    assert all(condition.keys() <= items.keys() for condition in told["conditions"])
     VALID.validate(told)
 
 
 @settings(deadline=None)
 @given(view=VIEWS)
 def test_a_job_is_over_in_one_way_at_most(view: JobView) -> None:
-    told = {one["type"]: one["status"] for one in status(resource(), view)["conditions"]}
+    told = {
+        condition["type"]: condition["status"]
+        for condition in status(resource(), view)["conditions"]
+    }
     ends = [told[one] for one in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)]
     assert ends.count("True") == (not view.state.open)
     assert (told[Condition.RUNNING] == "True") == (view.state is State.RUNNING)
@@ -142,10 +145,10 @@ def test_a_new_leader_marks_what_is_open_and_leaves_what_is_over(view: JobView) 
 def test_times_move_with_the_status_of_a_condition_alone(state: State) -> None:
     view = JobView(1, OWNER.key, OWNER.job, None, State.PENDING, NOW, NOW)
     seen = resource(status(resource(), view))
-    before = {one["type"]: one for one in seen.status["conditions"]}
-    for one in status(seen, replace(view, state=state), now=NOW + 10**12)["conditions"]:
-        moved = one["lastTransitionTime"] != before[one["type"]]["lastTransitionTime"]
-        assert moved == (one["status"] != before[one["type"]]["status"])
+    before = {condition["type"]: condition for condition in seen.status["conditions"]}
+    for condition in status(seen, replace(view, state=state), now=NOW + 10**12)["conditions"]:
+        moved = condition["lastTransitionTime"] != before[condition["type"]]["lastTransitionTime"]
+        assert moved == (condition["status"] != before[condition["type"]]["status"])
 
 
 KEYS = sorted(

@@ -84,14 +84,14 @@ def test_a_killed_upload_is_complete_or_gone(tmp_path: Path) -> None:
         killed = kill_at_line(count, (module.__file__,), lambda at=folder: receive(store(at)))
         uploads = store(folder)
         uploads.open()
-        found = uploads.find("vision", DIGEST)
+        result = uploads.find("vision", DIGEST)
         names = sorted(path.name for path in folder.glob("*/*"))
-        if found is None:
+        if result is None:
             assert names == []
         else:
             assert names == [f"{DIGEST}.tar"]
-            assert found.path.read_bytes() == CONTENT
-        outcomes.append(found is not None)
+            assert result.path.read_bytes() == CONTENT
+        outcomes.append(result is not None)
         if not killed:
             break
     assert outcomes == sorted(outcomes)  # once it is there, it stays
@@ -170,14 +170,16 @@ def test_an_upload_that_another_program_removed_is_unknown(tmp_path: Path) -> No
     uploads = store(tmp_path / "uploads")
     uploads.open()
     receive(uploads)
-    found = uploads.find("vision", DIGEST)
-    assert found is not None
-    assert found.used == found.path.stat().st_mtime_ns == 7  # the end, not the begin, of receiving
-    found = uploads.use("vision", DIGEST, 9)
-    assert found is not None
-    assert (found.used, found.size) == (9, len(CONTENT))
+    result = uploads.find("vision", DIGEST)
+    assert result is not None
+    assert (
+        result.used == result.path.stat().st_mtime_ns == 7
+    )  # the end, not the begin, of receiving
+    result = uploads.use("vision", DIGEST, 9)
+    assert result is not None
+    assert (result.used, result.size) == (9, len(CONTENT))
     assert uploads.find(None, DIGEST) is None
-    found.path.unlink()
+    result.path.unlink()
     assert uploads.use("vision", DIGEST, 10) is None
     assert uploads._sizes.total() == 0
 
@@ -209,8 +211,8 @@ def test_a_file_that_fails_stops_no_sweep_of_others(tmp_path: Path) -> None:
     (paths[2] / "below").mkdir(parents=True)
     with pytest.raises(OSError, match=paths[2].name):
         uploads.sweep(10**18)
-    found = [uploads.find("vision", digest) is not None for digest in digests]
-    assert found == [False, False, True, False]
+    results = [uploads.find("vision", digest) is not None for digest in digests]
+    assert results == [False, False, True, False]
     assert not paths[3].exists()
     (paths[2] / "below").rmdir()
     paths[2].rmdir()
@@ -264,16 +266,16 @@ def test_other_entries_of_the_directory_are_left_alone(tmp_path: Path) -> None:
     uploads = store(tmp_path)
     uploads.open()
     receive(uploads)
-    found = uploads.find("vision", DIGEST)
-    assert found is not None
-    owner = found.path.parent
+    result = uploads.find("vision", DIGEST)
+    assert result is not None
+    owner = result.path.parent
     (tmp_path / "lost+found").mkdir(mode=0)
     (tmp_path / "README").write_text("x")
     (tmp_path / ("0" * 32)).write_text("a file")
     (tmp_path / ("1" * 32)).symlink_to(tmp_path / "lost+found")
     (owner / "notes.tar").write_text("x")
     (owner / "folder.part").mkdir()
-    (owner / f"{'0' * 64}.tar").symlink_to(found.path)
+    (owner / f"{'0' * 64}.tar").symlink_to(result.path)
     (owner / "left.part").write_text("x")
     before = sorted(tmp_path.rglob("*"))
     uploads.open()

@@ -72,7 +72,7 @@ def test_jobs_end_when_they_really_do(tmp_path: Path) -> None:
             assert view.completion == slot
 
     executor = _play(tmp_path, script)
-    assert [one.ending for one in executor.generations] == [Ending.DONE] * 2
+    assert [generation.ending for generation in executor.generations] == [Ending.DONE] * 2
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "killed"])
@@ -90,7 +90,7 @@ def test_jobs_run_on_while_the_service_is_away(tmp_path: Path, *, crash: bool) -
         assert (await service.view("long")).state is State.FINISHED
 
     executor = _play(tmp_path, script)
-    assert [one.key for one in executor.generations] == [("short", 1), ("long", 1)]
+    assert [generation.key for generation in executor.generations] == [("short", 1), ("long", 1)]
 
 
 def test_a_job_goes_on_elsewhere_after_its_server_is_lost(tmp_path: Path) -> None:
@@ -128,7 +128,8 @@ def test_the_same_world_takes_the_same_course(tmp_path: Path) -> None:
         folder.mkdir()
         executor = _play(folder, script)
         return [
-            (*one.key, one.spec.placement, one.started, one.ended) for one in executor.generations
+            (*generation.key, generation.spec.placement, generation.started, generation.ended)
+            for generation in executor.generations
         ]
 
     assert course(tmp_path / "one") == course(tmp_path / "another")

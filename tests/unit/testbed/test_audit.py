@@ -95,7 +95,7 @@ def test_jobs_of_two_services_are_two_even_with_one_name() -> None:
     first["metadata"]["labels"][SERVICE], second["metadata"]["labels"][SERVICE] = "x", "y"
     audit = Audit.of([line("create", second, 1), line("create", first, 2)])
     assert audit.doubled() == audit.backwards() == []
-    assert [str(one) for one in audit.of_service("y").of_jobs()] == ["work/a-2"]
+    assert [str(job) for job in audit.of_service("y").of_jobs()] == ["work/a-2"]
 
 
 def test_a_generation_made_twice_is_found() -> None:

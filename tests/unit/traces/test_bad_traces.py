@@ -125,10 +125,10 @@ def test_nan_in_any_field_is_a_missing_number(tmp_path, name):
     blank = {"swf": " ", "gavel": "\t"}.get(name, ",")
     rows = [line.split(blank) for line in TRACES[name].splitlines()]
     form = "pai" if name.startswith("pai") else name
-    for at in range(len(rows[-1])):
-        changed = [*rows[:-1], [*rows[-1][:at], "nan", *rows[-1][at + 1 :]]]
+    for index in range(len(rows[-1])):
+        changed = [*rows[:-1], [*rows[-1][:index], "nan", *rows[-1][index + 1 :]]]
         files = dict(TRACES) | {name: "\n".join(map(blank.join, changed)) + "\n"}
-        path = tmp_path / str(at)
+        path = tmp_path / str(index)
         if form == "pai":
             path.mkdir()
             for part in ("job", "task"):
@@ -176,16 +176,16 @@ def test_the_philly_log_is_judged_by_its_head(tmp_path):
     assert "is not a JSON list of jobs" in fault(tmp_path, b"[1, 2]")
     assert "begins with no Philly job" in fault(tmp_path, b'[{"a": 1}]')
     assert "line 2: is not JSON" in fault(tmp_path, b'[\n{"jobid" oops: 1}, {"attempts": []}]')
-    assert "holds no job" in fault(tmp_path, b"[]")
+    assert "contains no job" in fault(tmp_path, b"[]")
     cut = b'[{"jobid": "a", "attempts": []}, {"jobid"'
     assert "is not JSON" in fault(tmp_path, cut)
 
 
 WRONG_IN_ONE_FIELD = {
-    "2017-10-09 06:13:03,5.0,100000000,5.0,v": "gpus 100000000 is above the bound of 1,000,000 ",
+    "2017-10-09 06:13:03,5.0,100000000,5.0,v": "gpus 100000000 exceeds the limit of 1,000,000 ",
     "9999-10-09 06:13:03,5.0,1,5.0,v": "timestamp '9999-10-09 06:13:03' is not of the years 1970 ",
     "0001-10-09 06:13:03,5.0,1,5.0,v": "timestamp '0001-10-09 06:13:03' is not of the years 1970 ",
-    "2017-10-09 06:13:03,1e12,1,5.0,v": "duration 1000000000000.0 is above the bound of 5,000,",
+    "2017-10-09 06:13:03,1e12,1,5.0,v": "duration 1000000000000.0 exceeds the limit of 5,000,",
     "2017-10-09 06:13:03,1_000,1,5.0,v": "duration '1_000' is not a number; write a number",
     "2017-10-09 06:13:03,\u0661\u0662,1,5.0,v": "duration '\u0661\u0662' is not a number; write",
     "2017-10-09 06:13:03,5.0,1_0,5.0,v": "num_gpus '1_0' is not a whole number; write a whole",
@@ -205,7 +205,9 @@ def test_a_row_above_a_limit_is_reported_with_its_line_and_can_be_skipped(tmp_pa
 def test_all_rows_above_a_limit_are_reported_together(tmp_path):
     rows = [*WRONG_IN_ONE_FIELD][:4]
     text = fault(tmp_path, (GOOD + "\n".join(rows)).encode())
-    lines = [f"bad: line {at}: {WRONG_IN_ONE_FIELD[row]}" for at, row in enumerate(rows, start=3)]
+    lines = [
+        f"bad: line {index}: {WRONG_IN_ONE_FIELD[row]}" for index, row in enumerate(rows, start=3)
+    ]
     for line, expected in zip(text.splitlines(), lines, strict=True):
         assert line.startswith(expected)
 
@@ -250,11 +252,11 @@ def test_names_must_be_unique_and_later_ones_can_be_left_out(tmp_path, name):
     ("name", "old", "new", "reason"),
     [
         ("swf", "\n2 60", "\n1e30 60", "text has a number out of all range"),
-        ("swf", "\n2 60", "\n2 1e14", "submit is above the bound of 5,000,000,000 seconds"),
-        ("swf", "1 -1 -1 1 100", "1 -1 1e15 1 100", "memory is above the bound of"),
-        ("swf", " 0 50 1 ", " 0 50 1e14 ", "gpus is above the bound of"),
-        ("itp", "2900,64", "1e11,64", "deadline is above the bound of"),
-        ("itp", "bert,2900,64", "bert,2900,64000000000000", "batch_size is above the bound of"),
+        ("swf", "\n2 60", "\n2 1e14", "submit exceeds the limit of 5,000,000,000 seconds"),
+        ("swf", "1 -1 -1 1 100", "1 -1 1e15 1 100", "memory exceeds the limit of"),
+        ("swf", " 0 50 1 ", " 0 50 1e14 ", "gpus exceeds the limit of"),
+        ("itp", "2900,64", "1e11,64", "deadline exceeds the limit of"),
+        ("itp", "bert,2900,64", "bert,2900,64000000000000", "batch_size exceeds the limit of"),
         ("helios", "2020-04-01 01:01:00", "9020-04-01 01:01:00", "end_time is not of the years"),
         ("philly-log", "2017-10-07 02:01:00", "9017-10-07 02:01:00", "entry that is not a job"),
     ],

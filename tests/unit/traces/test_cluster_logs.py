@@ -144,12 +144,12 @@ def test_a_guessed_column_that_does_not_fit_is_not_used(
     log = f"id,submit,duration,gpus_per_node,{column}\n1,0,60,1,\n2,5,60,1,{text}\n"
     trace = read(tmp_path, log)
     assert len(trace.jobs) == 2
-    found = notes(trace)
+    result = notes(trace)
     reason = f"{meaning}: column '{column}' isn't used: line 3: '{text}' is not {kind}"
-    assert found[reason] == ("ignored", 1)
-    assert f"{meaning}: column '{column}'" not in found
+    assert result[reason] == ("ignored", 1)
+    assert f"{meaning}: column '{column}'" not in result
     if meaning not in {"status", "time_limit"}:  # unknown states and limits are counted
-        with pytest.raises(InputError, match=f"line 3: {column} '{text}' is n"):
+        with pytest.raises(InputError, match=f"line 3: {column} '{text}' is(n't| not)"):
             read(tmp_path, log, f"?map={meaning}={column}")
 
 
@@ -169,10 +169,10 @@ def test_clocks_that_differ_and_unlimited_waits_do_not_cost_the_others(
     log = "submit,wait,duration,gpus\n0,-1,60,1\n5,4,60,1\n9,UNLIMITED,60,1\n"
     trace = read(tmp_path, log, options)
     assert trace.jobs["queue"].to_list() == [0.0, 4.0, None]
-    found = notes(trace)
-    assert found["wait: column 'wait'"] == ("read", 3)
-    assert found["started up to a minute before its submission: clocks differ"] == ("repaired", 1)
-    assert found["unlimited wait: it isn't known"] == ("kept", 1)
+    result = notes(trace)
+    assert result["wait: column 'wait'"] == ("read", 3)
+    assert result["started up to a minute before its submission: clocks differ"] == ("repaired", 1)
+    assert result["unlimited wait: it isn't known"] == ("kept", 1)
 
 
 @pytest.mark.parametrize("end", ["2024-01-02 03:00:50", "2024-01-02 09:00:00"])
@@ -204,12 +204,12 @@ def test_the_best_column_that_fits_is_guessed(tmp_path: Path) -> None:
 
 def test_columns_that_others_make_superfluous_are_not_listed_as_read(tmp_path: Path) -> None:
     log = "submit,start,end,wait,gpus,gpus_per_node,nodes\n0,60,120,9,1,1,1\n"
-    found = notes(read(tmp_path, log))
-    assert {reason for reason, (action, _) in found.items() if action == "read"} == {
+    result = notes(read(tmp_path, log))
+    assert {reason for reason, (action, _) in result.items() if action == "read"} == {
         *("submit: column 'submit'", "start: column 'start'", "end: column 'end'"),
         "gpus: column 'gpus'",
     }
-    assert {reason for reason, (action, _) in found.items() if action == "ignored"} == {
+    assert {reason for reason, (action, _) in result.items() if action == "ignored"} == {
         "wait: column 'wait' isn't used: starts are known",
         "gpus_per_node: column 'gpus_per_node' isn't used: the GPUs in all are known",
         "nodes: column 'nodes' isn't used: GPUs aren't counted by node",
@@ -245,8 +245,10 @@ def test_all_faults_of_a_log_are_listed_with_their_lines(tmp_path: Path) -> None
     text = "job,submit,duration,gpus,priority,note\n" + "\n".join(rows) + "\n"
     with pytest.raises(InputError) as caught:
         read(tmp_path, text)
-    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
-    assert found == [
+    results = [
+        f"{fault.location.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults
+    ]
+    assert results == [
         "line 3: has 3 fields, not 6",
         "line 4: submit 'yesterday' is not a time",
         "line 4: duration 'an hour' is not a duration",
@@ -269,8 +271,8 @@ def test_faults_of_a_column_do_not_hide_those_of_rows(tmp_path: Path) -> None:
     log = "submit,end,duration,gpus\n03/04/2024 10:00,,60,two\n05/06/2024\n"
     with pytest.raises(InputError) as caught:
         read(tmp_path, log)
-    found = [(fault.place.rpartition(": ")[2], fault.message) for fault in caught.value.faults]
-    assert found == [
+    results = [(fault.location.rpartition(": ")[2], fault.message) for fault in caught.value.faults]
+    assert results == [
         ("column 'submit'", "days and months can't be distinguished"),
         ("line 2", "gpus 'two' is not a number of GPUs"),
         ("line 3", "has 1 fields, not 4"),
@@ -282,7 +284,7 @@ def test_the_number_of_rows_whose_faults_are_not_listed_is_given(tmp_path: Path)
     with pytest.raises(InputError) as caught:
         read(tmp_path, f"submit,duration,gpus\n{rows}")
     faults = caught.value.faults
-    assert [fault.place.rpartition(" ")[2] for fault in faults[:20]] == [
+    assert [fault.location.rpartition(" ")[2] for fault in faults[:20]] == [
         str(line) for line in range(2, 22)
     ]
     assert faults[20].message == "and 10 more rows are wrong"
@@ -662,12 +664,12 @@ def test_a_log_is_read_as_its_header_says(tmp_path: Path) -> None:
         ("j-4", "bob", "bob", 1800.0, 601.0, 0.0, 1.0, None, None),
     ]
     assert trace.jobs["status"].to_list() == ["passed", "failed", "cancelled"]
-    found = notes(trace)
-    assert found["submit: column 'Queued At'"] == ("read", 5)
-    assert found["duration: column 'Run Time (min)'"] == ("read", 1)
-    assert found["pending: never started"] == ("dropped", 1)
-    assert found["no end: still running when the log was written"] == ("dropped", 1)
-    assert found["started up to a minute before its submission: clocks differ"] == ("repaired", 1)
+    result = notes(trace)
+    assert result["submit: column 'Queued At'"] == ("read", 5)
+    assert result["duration: column 'Run Time (min)'"] == ("read", 1)
+    assert result["pending: never started"] == ("dropped", 1)
+    assert result["no end: still running when the log was written"] == ("dropped", 1)
+    assert result["started up to a minute before its submission: clocks differ"] == ("repaired", 1)
 
 
 def test_a_mapping_replaces_what_is_guessed(tmp_path: Path) -> None:
@@ -1014,7 +1016,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
         "AllocTRES 'cpu=4,gres/gpu:a100=x' is not a valid list of resources",
         "Elapsed 'an hour' is not a duration",
     ]
-    assert [fault.place.rpartition(": ")[2] for fault in caught.value.faults] == [
+    assert [fault.location.rpartition(": ")[2] for fault in caught.value.faults] == [
         "line 2",
         "line 3",
     ]
@@ -1523,8 +1525,10 @@ def test_all_faults_of_a_dump_of_slurm_are_listed(tmp_path: Path) -> None:
             sacct_row("4", Submit="2024-03-31T02:30:00"),
             options="?timezone=Europe/Berlin",
         )
-    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
-    assert found == [
+    results = [
+        f"{fault.location.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults
+    ]
+    assert results == [
         "line 2: Start 'soon' is not a time",
         "line 2: Elapsed 'an hour' is not a duration",
         "line 2: AllocTRES 'two' is not a valid list of resources",
@@ -1613,8 +1617,10 @@ def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
     jobs = [json_job(1), {"job_id": 2}, json_job(3, tres=wrong)]
     with pytest.raises(InputError) as caught:
         read(tmp_path, json.dumps({"jobs": jobs}), form="sacct")
-    found = [f"{fault.place.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults]
-    assert found == [
+    results = [
+        f"{fault.location.rpartition(': ')[2]}: {fault.message}" for fault in caught.value.faults
+    ]
+    assert results == [
         "job 2: is not a job of sacct --json ('time')",
         "job 3: AllocTRES 'gres/gpu=x' is not a valid list of resources",
     ]

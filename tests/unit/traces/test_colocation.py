@@ -33,7 +33,7 @@ def options(**changes: object) -> GeneratorOptions:
 def test_jobs_fill_the_ranges_of_the_thesis() -> None:
     jobs = generate(options(), seed=1).to_jobs(cluster())
     assert {job.epochs for job in jobs} <= set(range(50, 151))
-    assert {job.most_workers for job in jobs} == set(range(5, 21))
+    assert {job.max_workers for job in jobs} == set(range(5, 21))
     assert {job.minibatches for job in jobs} == set(range(20, 41))
     gigabits = [job.worker_bandwidth / 1e9 for job in jobs]
     assert 0.1 <= min(gigabits) < 0.3

@@ -83,7 +83,7 @@ def test_philly_duplicates_can_be_dropped(tmp_path):
 
 
 def attempt(start: str | None, end: str | None, gpus: int) -> dict[str, object]:
-    detail = [{"ip": "m1", "gpus": [f"gpu{at}" for at in range(gpus)]}]
+    detail = [{"ip": "m1", "gpus": [f"gpu{index}" for index in range(gpus)]}]
     return {"start_time": start, "end_time": end, "detail": detail}
 
 
@@ -137,7 +137,7 @@ def test_philly_log_faults_name_the_job(tmp_path):
     lacking = {"jobid": "lacking", "attempts": []}
     with pytest.raises(InputError) as caught:
         read(tmp_path, "philly", json.dumps([broken, lacking]))
-    assert "[0] bad" in caught.value.faults[0].place
+    assert "[0] bad" in caught.value.faults[0].location
     assert "submitted_time" in caught.value.faults[1].message
 
 

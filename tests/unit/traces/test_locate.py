@@ -41,7 +41,7 @@ def test_selection_restarts_the_clock_and_counts(path):
 
 def test_selecting_tenants(tmp_path):
     file = tmp_path / "p.csv"
-    rows = "".join(f"2017-10-09 06:13:0{at},5.0,1,5.0,{vc}\n" for at, vc in enumerate("abab"))
+    rows = "".join(f"2017-10-09 06:13:0{index},5.0,1,5.0,{vc}\n" for index, vc in enumerate("abab"))
     file.write_text("timestamp,duration,num_gpus,gpu_time,cluster\n" + rows)
     trace = read_trace(f"philly:{file}?vc=b")
     assert trace.jobs["submit"].to_list() == [0.0, 2.0]

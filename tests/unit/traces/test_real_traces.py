@@ -16,19 +16,19 @@ pytestmark = pytest.mark.traces
 
 
 def test_philly_has_its_published_statistics(traces):
-    found = describe(read_trace(f"philly:{traces}/philly/philly.csv.gz"))
-    assert (found.jobs, found.tenants, found.most_gpus) == (52_826, 8, 32)
-    shares = {name: round(100 * share, 1) for name, share in found.gpu_shares.items()}
+    result = describe(read_trace(f"philly:{traces}/philly/philly.csv.gz"))
+    assert (result.jobs, result.tenants, result.max_gpus) == (52_826, 8, 32)
+    shares = {name: round(100 * share, 1) for name, share in result.gpu_shares.items()}
     assert shares == {"1": 96.6, "2": 0.5, "4": 1.6, "8": 1.1, "more than 8": 0.2}
-    assert [round(found.run_time[at]) for at in (10, 50, 90, 99)] == [81, 1658, 8974, 213636]
-    assert round(found.gpu_hours / 1000) == 438
-    assert round(found.multi_gpu_share, 2) == 0.76
-    assert found.arrival_cv is not None
-    assert round(found.arrival_cv, 1) == 12.4
-    assert round(found.hourly_fano) == 214
-    assert (found.hourly_peak, round(found.hourly_mean, 1)) == (772, 20.7)
-    assert str(found.start) == "2017-09-07 03:58:57"
-    assert ("blank line", 1) in [(note.reason, note.count) for note in found.notes]
+    assert [round(result.run_time[at]) for at in (10, 50, 90, 99)] == [81, 1658, 8974, 213636]
+    assert round(result.gpu_hours / 1000) == 438
+    assert round(result.multi_gpu_share, 2) == 0.76
+    assert result.arrival_cv is not None
+    assert round(result.arrival_cv, 1) == 12.4
+    assert round(result.hourly_fano) == 214
+    assert (result.hourly_peak, round(result.hourly_mean, 1)) == (772, 20.7)
+    assert str(result.start) == "2017-09-07 03:58:57"
+    assert ("blank line", 1) in [(note.reason, note.count) for note in result.notes]
 
 
 def test_philly_flat_and_original_agree_on_the_readme_job(traces):
@@ -68,7 +68,7 @@ def test_openb_has_its_published_shares(traces):
 def test_itp_files_hold_32211_jobs_with_deadlines_and_the_raw_one_agrees(traces):
     folder = traces / "microsoft_itp_2021"
     clusters = [
-        read_trace(f"itp:{folder}/elasticflow/cluster0{at}.csv.gz").jobs for at in range(1, 7)
+        read_trace(f"itp:{folder}/elasticflow/cluster0{index}.csv.gz").jobs for index in range(1, 7)
     ]
     assert sum(jobs.height for jobs in clusters) == 32_211
     together = pl.concat(clusters)

@@ -53,8 +53,8 @@ def cluster(slot: str = "20min", **more: object) -> Cluster:
 
 def trace(**columns: list[object]) -> Trace:
     count = len(next(iter(columns.values())))
-    columns.setdefault("job", [f"j{at}" for at in range(count)])
-    columns.setdefault("submit", [float(at) for at in range(count)])
+    columns.setdefault("job", [f"j{index}" for index in range(count)])
+    columns.setdefault("submit", [float(index) for index in range(count)])
     frame = pl.DataFrame(columns, schema_overrides={k: SCHEMA[k] for k in columns})
     return build_trace("test", frame, Path("test"), ImportTally(), absolute=False)
 
@@ -91,33 +91,33 @@ def test_gpu_time_is_conserved(rows, seed, speed, elasticity, bandwidth):
     traced = [w or max(1, int(np.ceil(g))) for g, w in zip(gpus, workers, strict=True)]
     seconds = worker_seconds(workload)
     work = workload.work
-    for at, profile in enumerate(workload.profiles):
-        held = traced[at] * profile.worker.get("gpu", 0) / 1000
-        assert gpus[at] - 1e-9 <= held <= gpus[at] + traced[at] / 1000 + 1e-9
+    for index, profile in enumerate(workload.profiles):
+        held = traced[index] * profile.worker.get("gpu", 0) / 1000
+        assert gpus[index] - 1e-9 <= held <= gpus[index] + traced[index] / 1000 + 1e-9
         if profile.curve is not None:
-            rate = profile.curve[traced[at]]
+            rate = profile.curve[traced[index]]
             # Within one mini-batch for each chunk: chunks are equal.
-            most = int(workload.chunks[at])
-            assert abs(work[at] - durations[at] * rate) <= most / 2 + 0.5 + 1e-6 * work[at]
-        elif workload.minibatch_time[at] > 1:
-            wanted = traced[at] * durations[at]
+            most = int(workload.chunks[index])
+            assert abs(work[index] - durations[index] * rate) <= most / 2 + 0.5 + 1e-6 * work[index]
+        elif workload.minibatch_time[index] > 1:
+            wanted = traced[index] * durations[index]
             # And the family's own speed is kept: the work is rounded to equal chunks, or by 1 %.
             step = profile.gradient * 16 / profile.worker["bandwidth"]
-            step += 1 / family_table().find(*family_of(workload, at)).curve[1]
-            room = max(workload.chunks[at] / 2 + 0.5, 0.0102 * work[at])
-            assert abs(work[at] - wanted / step) <= room
-            assert abs(seconds[at] - wanted) <= work[at] / NANO
+            step += 1 / family_table().find(*family_of(workload, index)).curve[1]
+            room = max(workload.chunks[index] / 2 + 0.5, 0.0102 * work[index])
+            assert abs(work[index] - wanted / step) <= room
+            assert abs(seconds[index] - wanted) <= work[index] / NANO
         else:
             # Shorter than one mini-batch of this family: one is made, and that is said.
             assert any("shorter than one mini-batch" in note for note in workload.notes)
-            assert seconds[at] >= traced[at] * durations[at]
-    assert (workload.fewest >= 1).all()
-    assert (workload.fewest <= workload.most).all()
-    assert (workload.most <= workload.chunks).all()
+            assert seconds[index] >= traced[index] * durations[index]
+    assert (workload.min_workers >= 1).all()
+    assert (workload.min_workers <= workload.max_workers).all()
+    assert (workload.max_workers <= workload.chunks).all()
     if elasticity == 1.0 and speed == "linear":
         room = np.minimum(traced, workload.chunks)
-        assert (workload.most == room).all()
-        assert (workload.fewest == room).all()
+        assert (workload.max_workers == room).all()
+        assert (workload.min_workers == room).all()
 
 
 @settings(deadline=None, max_examples=example_count(60), derandomize=True)
@@ -138,11 +138,11 @@ def test_traced_iterations_are_kept_to_the_last(iterations, model, gpus):
     workload = synthesize(given_trace, SLOT)
     assert workload.work.tolist() == iterations
     family = family_table().find(*model)
-    for at, profile in enumerate(workload.profiles):
+    for index, profile in enumerate(workload.profiles):
         assert profile.curve is not None
         assert profile.curve[int(gpus)] == rate_at(family.curve, int(gpus))
-        assert workload.labels[at]["family"] == family.name
-        assert workload.most[at] == min(max(profile.curve), workload.chunks[at])
+        assert workload.labels[index]["family"] == family.name
+        assert workload.max_workers[index] == min(max(profile.curve), workload.chunks[index])
 
 
 def test_a_deadline_is_met_exactly_when_the_job_ends_by_it():
@@ -239,10 +239,10 @@ def test_the_seed_decides_everything():
     assert one != other
 
 
-def assert_same_jobs(workload: Workload, on: Cluster, path: Path) -> None:
-    fast = workload.to_jobs(on)
+def assert_same_jobs(workload: Workload, cluster: Cluster, path: Path) -> None:
+    fast = workload.to_jobs(cluster)
     workload.write(path)
-    read = read_jobs(path, on)
+    read = read_jobs(path, cluster)
     assert [job.record() for job in fast] == [job.record() for job in read]
 
 
@@ -372,7 +372,9 @@ def test_options_from_text():
 def test_a_cluster_is_sized_to_the_requested_gpu_time():
     count = 100
     even = trace(
-        submit=[3600.0 * at for at in range(count)], gpus=[8.0] * count, duration=[7200.0] * count
+        submit=[3600.0 * index for index in range(count)],
+        gpus=[8.0] * count,
+        duration=[7200.0] * count,
     )
     workload = synthesize(even, SLOT)
     # 100 jobs x 8 GPUs x 2 h in 99 h: 16.2 GPUs at a load of 1.
@@ -409,7 +411,7 @@ def test_a_sized_cluster_holds_the_largest_worker():
 def test_a_cluster_for_jobs_without_gpus_is_sized_to_their_core_time():
     count = 100
     cores = trace(
-        submit=[3600.0 * at for at in range(count)],
+        submit=[3600.0 * index for index in range(count)],
         gpus=[0.0] * count,
         cpus=[32.0, 4.0] * (count // 2),
         duration=[86_400.0] * count,
@@ -442,7 +444,7 @@ def test_the_whole_philly_trace_becomes_jobs(traces):
     wanted = float((read.jobs["gpus"] * read.jobs["duration"]).sum())
     assert float((seconds * gpus).sum()) == pytest.approx(wanted, rel=1e-4)
     assert all(job.arrival <= later.arrival for job, later in pairwise(jobs))
-    assert all(job.chunks >= job.most_workers for job in jobs)
+    assert all(job.chunks >= job.max_workers for job in jobs)
 
 
 @pytest.mark.traces

@@ -48,7 +48,7 @@ def test_gavel_keys_are_tuples_in_text_and_zero_did_not_fit(tmp_path):
     with pytest.raises(InputError, match="has no GPU 'v100_unconsolidated'"):
         read_gavel(path, consolidated=False)
     path.write_text('{"v100": {"__import__(1)": {"null": 1}}}')
-    with pytest.raises(InputError, match=r"is no \(job type, GPUs\)"):
+    with pytest.raises(InputError, match=r"expected \(job type, GPUs\)"):
         read_gavel(path)
 
 
@@ -88,12 +88,12 @@ def test_curves_are_interpolated_but_never_extrapolated():
 
 def test_families_are_complete():
     table = family_table()
-    names = [(one.set, one.name) for one in table.families]
+    names = [(family.set, family.name) for family in table.families]
     assert len(set(names)) == len(names) == 40
-    for one in table.families:
-        assert one.gradient > 0
-        assert 1 in one.curve
-        assert all(rate > 0 for rate in one.curve.values())
+    for family in table.families:
+        assert family.gradient > 0
+        assert 1 in family.curve
+        assert all(rate > 0 for rate in family.curve.values())
     assert table.find("resnet50", 64) is not None
     assert table.find("resnet50", 65) is None
 

@@ -24,7 +24,7 @@ RAW = "job_id,submission_time,duration,num_gpu\na,100,1000,1\nb,3700,5000,8\n"
 
 
 def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(one) for one in arguments])
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception is not None:
         raise result.exception
     return result.stdout
@@ -72,7 +72,7 @@ def test_convert_refuses_names_and_folders_it_cannot_write(raw, tmp_path):
 
     with pytest.raises(InputError, match=r"ends in \.jsonl or \.yaml"):
         run("trace", "convert", f"itp:{raw}", tmp_path / "jobs.csv")
-    with pytest.raises(InputError, match="does not exist; make it first"):
+    with pytest.raises(InputError, match="does not exist; create it first"):
         run("trace", "convert", f"itp:{raw}", tmp_path / "no" / "jobs.jsonl")
 
 

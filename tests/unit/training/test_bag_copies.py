@@ -40,12 +40,12 @@ def _plan(planner: CopyPlanner, tasks: int, processes: int, deadline: float | No
 def test_copies_are_those_of_cloning() -> None:
     distributions = [DISTRIBUTION] * 5 + [Pareto(2.5, 0.3)] * 3
     plan = _plan(CopyPlanner(distributions, 0.02), 8, 40, 2.0)
-    found = solve(
+    solution = solve(
         CloningProblem([TaskGroup(5, DISTRIBUTION), TaskGroup(3, distributions[-1])], 40, 2.0, 0.02)
     )
-    assert sorted(plan.copies) == sorted(found.copies.tolist())
-    assert plan.machine_seconds == pytest.approx(found.expected_cost)
-    assert plan.miss_probability == pytest.approx(found.miss_probability)
+    assert sorted(plan.copies) == sorted(solution.copies.tolist())
+    assert plan.machine_seconds == pytest.approx(solution.expected_cost)
+    assert plan.miss_probability == pytest.approx(solution.miss_probability)
     assert plan.miss_probability is not None
     assert plan.miss_probability <= 0.02
 
@@ -131,11 +131,13 @@ def test_the_measured_tail_is_the_predicted_one() -> None:
             )
             winners = [one for one in outcome.tries if one.ending is bag.Ending.WON]
             assert (len(winners), len(outcome.tries)) == (tasks, tasks * copies)
-            for one in winners:
-                drawn = [_drawn(DISTRIBUTION, seed, one.task, copy) for copy in range(copies)]
-                assert outcome.values[one.task] == drawn[one.copy] <= outcome.ends[one.task]
+            for winner in winners:
+                drawn = [_drawn(DISTRIBUTION, seed, winner.task, copy) for copy in range(copies)]
+                assert (
+                    outcome.values[winner.task] == drawn[winner.copy] <= outcome.ends[winner.task]
+                )
                 least.append(min(drawn))
-                won.append(drawn[one.copy])
+                won.append(drawn[winner.copy])
             ends += outcome.ends.values()
     # No task ends sooner than the least of three copies. How much later it ends depends on the load
     # of the machine, so the tail is compared from above by the durations drawn.

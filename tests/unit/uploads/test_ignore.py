@@ -163,8 +163,8 @@ def test_rules_of_a_file(
     tmp_path: Path, rules: str, path: str, is_directory: bool, excluded: bool
 ) -> None:
     (tmp_path / ".shadowpriceignore").write_bytes(rules.encode())
-    found = IgnoreRules().within(tmp_path, "")
-    assert found.excludes(path, is_directory=is_directory) is excluded
+    result = IgnoreRules().within(tmp_path, "")
+    assert result.excludes(path, is_directory=is_directory) is excluded
 
 
 def test_the_own_file_takes_precedence_and_is_no_link(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from shadowprice.cli.options import OutputOption, RunArgument
 if TYPE_CHECKING:
     from shadowprice.results.slot_snapshot import SlotSnapshot
 
-MOST_JOBS = 40  # limit of jobs shown of each state without ``--all``
+MAX_SHOWN_JOBS = 40  # limit of jobs shown of each state without ``--all``
 
 
 def at(
@@ -26,7 +26,7 @@ def at(
         typer.Option("--servers", help="List every server instead of groups of equal servers."),
     ] = False,
     all_: Annotated[
-        bool, typer.Option("--all", help=f"Show every job instead of the first {MOST_JOBS}.")
+        bool, typer.Option("--all", help=f"Show every job instead of the first {MAX_SHOWN_JOBS}.")
     ] = False,
     output: OutputOption = Output.TABLE,
 ) -> None:
@@ -47,10 +47,10 @@ def at(
     if output is Output.JSON:
         print_json(moment.record())
     else:
-        _print(moment, servers=servers, most=None if all_ else MOST_JOBS)
+        _print(moment, servers=servers, maximum=None if all_ else MAX_SHOWN_JOBS)
 
 
-def _print(moment: SlotSnapshot, *, servers: bool, most: int | None) -> None:
+def _print(moment: SlotSnapshot, *, servers: bool, maximum: int | None) -> None:
     from shadowprice.core.amounts import format_seconds
 
     console = stdout()
@@ -66,7 +66,7 @@ def _print(moment: SlotSnapshot, *, servers: bool, most: int | None) -> None:
     )
     console.print(_servers(moment, every=servers))
     if len(moment.jobs):
-        console.print(_jobs(moment, most))
+        console.print(_jobs(moment, maximum))
 
 
 def _servers(moment: SlotSnapshot, *, every: bool) -> Table:
@@ -109,7 +109,7 @@ def _usage_text(moment: SlotSnapshot, part: object, resource: str) -> str:
     return f"{used / total:.0%} of {format_amount(total, Dimension(kind))}" if total else "-"
 
 
-def _jobs(moment: SlotSnapshot, most: int | None) -> Table:
+def _jobs(moment: SlotSnapshot, maximum: int | None) -> Table:
     table = plain_table()
     tenants = moment.jobs["tenant"].null_count() < len(moment.jobs)
     names = ["job", *(["tenant"] if tenants else []), "state", "since", "ran", "workers", "ps"]
@@ -120,7 +120,7 @@ def _jobs(moment: SlotSnapshot, most: int | None) -> Table:
     shown: dict[str, int] = {}
     for row in moment.jobs.iter_rows(named=True):
         shown[row["state"]] = shown.get(row["state"], 0) + 1
-        if most is not None and shown[row["state"]] > most:
+        if maximum is not None and shown[row["state"]] > maximum:
             continue
         location = row["servers"] or f"({row['reason']})"
         cells = [row["job"], *([row["tenant"] or "-"] if tenants else []), row["state"]]
@@ -128,6 +128,8 @@ def _jobs(moment: SlotSnapshot, most: int | None) -> Table:
         style = "" if row["state"] == "running" else "dim"
         table.add_row(*(SafeText(cell, style) for cell in [*cells, location]))
     for state, count in shown.items():
-        if most is not None and count > most:
-            table.add_row(SafeText(f"and {count - most:,} more {state} (--all shows them)", "dim"))
+        if maximum is not None and count > maximum:
+            table.add_row(
+                SafeText(f"and {count - maximum:,} more {state} (--all shows them)", "dim")
+            )
     return table

@@ -33,13 +33,16 @@ def truthfulness(
     trials: Annotated[
         int,
         typer.Option(
-            "--trials", min=1, max=bounds.MISREPORTS.most, help="Misreports to try per tenant."
+            "--trials", min=1, max=bounds.MISREPORTS.maximum, help="Misreports to try per tenant."
         ),
     ] = 200,
     delay: Annotated[
         int,
         typer.Option(
-            "--delay", min=0, max=bounds.HORIZON.most, help="Maximum delay of an arrival, in slots."
+            "--delay",
+            min=0,
+            max=bounds.HORIZON.maximum,
+            help="Maximum delay of an arrival, in slots.",
         ),
     ] = 8,
     seed: o.SeedOption = 0,
@@ -72,11 +75,12 @@ def truthfulness(
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    table = titled_table(f"What lying to {choice.name} gains: {trials:,} misreports a tenant")
+    title = f"Gains by misreporting to {choice.name}: {trials:,} misreports per tenant"
+    table = titled_table(title)
     table.add_column("tenant")
-    for heading in ("honest revenue", "tried", "gained", "largest gain", "of it"):
+    for heading in ("honest revenue", "tried", "gained", "largest gain", "share"):
         table.add_column(heading, justify="right")
-    table.add_column("by saying", overflow="fold")
+    table.add_column("misreport", overflow="fold")
     for result in results:
         best = result.best
         share = best.gain / abs(result.honest_revenue) if best and result.honest_revenue else None
@@ -87,7 +91,7 @@ def truthfulness(
             f"{sum(won for won, _ in result.gained.values()):,}",
             f"{best.gain:,.2f}" if best else "-",
             "-" if share is None else f"{share:.1%}",
-            best.misreport.story if best else "nothing found",
+            best.misreport.story if best else "none found",
         )
     stdout().print(table)
     kinds = titled_table("By kind of misreport")
@@ -133,7 +137,7 @@ def sharing(
     if output is Output.JSON:
         print_json([result.record() for result in results])
         return
-    table = titled_table(f"In the pool of {choice.name}, and alone on one's share")
+    table = titled_table(f"Each tenant in the pool of {choice.name}, and alone on its share")
     table.add_column("tenant")
     for heading in ("alone", "in its share", "earned", "revenue", "utility kept", "revenue kept"):
         table.add_column(heading, justify="right")

@@ -90,14 +90,16 @@ def solve(
 def simulate(
     file: FileArgument,
     trials: Annotated[
-        int, typer.Option(min=1, max=bounds.TRIALS.most, help="Simulated runs of the job.")
+        int, typer.Option(min=1, max=bounds.TRIALS.maximum, help="Simulated runs of the job.")
     ] = 10_000,
     seed: PlainSeedOption = 0,
     method: MethodOption = MethodName.EXACT,
     constraint: ConstraintOption = ConstraintName.EXACT,
     copies: Annotated[
         int | None,
-        typer.Option(min=1, max=bounds.COPIES.most, help="Copies of every task; skips the solver."),
+        typer.Option(
+            min=1, max=bounds.COPIES.maximum, help="Copies of every task; skips the solver."
+        ),
     ] = None,
     output: PlainOutputOption = Output.TABLE,
 ) -> None:
@@ -130,7 +132,7 @@ def waves(
         float,
         typer.Option(
             min=1e-6,
-            max=bounds.OFFERED_LOAD.most,
+            max=bounds.OFFERED_LOAD.maximum,
             help="Offered load as a share of the capacity, with one copy per task.",
         ),
     ] = 0.8,
@@ -138,7 +140,7 @@ def waves(
         int,
         typer.Option(
             min=1,
-            max=bounds.ARRIVALS.most,
+            max=bounds.ARRIVALS.maximum,
             help="Number of jobs that arrive, each with the tasks of the file.",
         ),
     ] = 500,
@@ -149,7 +151,8 @@ def waves(
         ),
     ] = 1.0,
     copies: Annotated[
-        int, typer.Option(min=1, max=bounds.COPIES.most, help="Maximum number of copies per task.")
+        int,
+        typer.Option(min=1, max=bounds.COPIES.maximum, help="Maximum number of copies per task."),
     ] = 2,
     machine_price: Annotated[
         float,
@@ -176,7 +179,7 @@ def waves(
     announce_compiling(output is Output.JSON)
     drawn = poisson_jobs(
         content.groups, machines=content.machines, load=load, jobs=jobs, seed=seed,
-        spread=spread, most=copies,
+        spread=spread, max_copies=copies,
     )  # fmt: skip
     results = {
         item.value: simulate_waves(

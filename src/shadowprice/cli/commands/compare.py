@@ -48,7 +48,7 @@ class ComparisonOptions:
         typer.Option(
             "--seeds",
             min=1,
-            max=bounds.SEEDS.most,
+            max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run, starting at --seed; prints means with "
             "95 % intervals and paired tests against the first policy.",
             rich_help_panel=o.HOW,
@@ -219,7 +219,7 @@ def compare(
             for run in runs:
                 keep(run)
         else:
-            runs, further, stopped = _here(cases, more_seeds, stop, keep, quiet)
+            runs, further, stopped = _run_in_process(cases, more_seeds, stop, keep, quiet)
         if more_seeds and stopped is None:
             trials = collect_seed_runs([*((run.policy, seed, run.info) for run in runs), *further])
         record = None if trials is None else trials.record()
@@ -344,7 +344,7 @@ def _restored_signals() -> Iterator[None]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _here(
+def _run_in_process(
     cases: Sequence[_Case],
     seeds: Sequence[int],
     stop: StopRequestObserver,

@@ -22,7 +22,7 @@ from shadowprice.cli.options import ListingOption, RunArgument
 if TYPE_CHECKING:
     from shadowprice.results.difference import RunDiff
 
-MOST = 20  # default limit of jobs shown
+DEFAULT_MAX_JOBS = 20  # default limit of jobs shown
 
 
 def diff(
@@ -30,7 +30,7 @@ def diff(
     second: Annotated[Path, typer.Argument(help="Run directory to compare with.", metavar="RUN")],
     limit: Annotated[
         int, typer.Option("--limit", min=0, help="Maximum number of jobs in the table.")
-    ] = MOST,
+    ] = DEFAULT_MAX_JOBS,
     output: ListingOption = Listing.TABLE,
 ) -> None:
     """Compare two runs of a workload job by job, largest change of utility first.

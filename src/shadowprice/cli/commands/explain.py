@@ -168,7 +168,7 @@ def _advice(run: Path, history: JobHistory, requested: bool | None) -> tuple[Job
 
 
 def _print(
-    history: JobHistory, most: int | None, job_advice: JobAdvice | None, remark: str
+    history: JobHistory, maximum: int | None, job_advice: JobAdvice | None, remark: str
 ) -> None:
     from rich.panel import Panel
 
@@ -178,7 +178,7 @@ def _print(
     console = stdout()
     colour, verdict = _verdict(history.job)
     title = SafeText.assemble((history.job["job"], "bold"), "  ", (verdict, f"bold {colour}"))
-    lines = [*history_lines(history, most)]
+    lines = [*history_lines(history, maximum)]
     if job_advice is not None:
         lines += [("", ""), *advice_lines(job_advice)]
     elif remark:

@@ -137,14 +137,14 @@ def events(
 
 def _format_data(data: dict[str, Any]) -> str:
     reason = data.pop("reason", None)
-    parts = [f"{key}={_word(value)}" for key, value in data.items()]
+    parts = [f"{key}={_format_value(value)}" for key, value in data.items()]
     if reason:
         message = reason.get("message", "") if isinstance(reason, dict) else reason
         parts.append(join_lines(str(message)))
     return " ".join(parts)
 
 
-def _word(value: object) -> str:
+def _format_value(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
 
 
@@ -185,16 +185,16 @@ def top(
             print_json(record)
             return
         if once or not console.is_terminal:
-            console.print(_screen(client, 1_000))
+            console.print(_render_screen(client, 1_000))
             return
-        with Live(_screen(client, console.height), console=console, screen=True) as live:
+        with Live(_render_screen(client, console.height), console=console, screen=True) as live:
             client.retry = FAILOVER  # the service answered before: wait for it
             while True:
                 time.sleep(interval)
-                live.update(_screen(client, console.height), refresh=True)
+                live.update(_render_screen(client, console.height), refresh=True)
 
 
-def _screen(client: Client, height: int) -> RenderableType:
+def _render_screen(client: Client, height: int) -> RenderableType:
     from itertools import islice
 
     from rich.console import Group

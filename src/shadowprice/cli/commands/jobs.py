@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import polars as pl
 
 PANEL_FILTERS, HOW = "Filters", "Output"
-MOST = 50  # default limit of jobs in a table
+DEFAULT_MAX_JOBS = 50  # default limit of jobs in a table
 COLUMN_DROP_ORDER: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
 """Columns that a narrow terminal omits, in this order."""
 _WIDEST: Final = 10_000  # terminal width at which a table isn't constrained, in columns
@@ -92,7 +92,7 @@ def jobs(
         typer.Option(
             "--limit",
             min=0,
-            help=f"Maximum number of jobs; {MOST} by default in a table.",
+            help=f"Maximum number of jobs; {DEFAULT_MAX_JOBS} by default in a table.",
             rich_help_panel=HOW,
         ),
     ] = None,
@@ -138,7 +138,7 @@ def jobs(
     names = select_columns(table, requested or [c for c in DEFAULT_COLUMNS if c in table.columns])
     rows = sort_jobs(chosen, _split_list(sort))
     if limit is None and output is Listing.TABLE:
-        limit = MOST
+        limit = DEFAULT_MAX_JOBS
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)
     if output is Listing.CSV:
         typer.echo(shown.write_csv(), nl=False)

@@ -11,7 +11,7 @@ from shadowprice.cli.live import (
     ServerOption,
     YesOption,
     amounts,
-    confirmed,
+    confirm,
     connect,
     number,
     short,
@@ -135,7 +135,7 @@ def _change(names: list[str], away: bool, yes: bool, server: str | None, output:
             if server_record.name in requested and server_record.jobs
         ]
         jobs = sum(len(server_record.jobs) for server_record in busy)
-        if away and busy and not confirmed(f"{jobs} jobs run there; drain?", yes):
+        if away and busy and not confirm(f"{jobs} jobs run there; drain?", yes):
             raise typer.Exit(1)
         changed = [(client.drain if away else client.uncordon)(name) for name in names]
     if output is Output.JSON:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from shadowprice.profiling.findings import Findings
     from shadowprice.profiling.pace import StepTime
 
-MOST_PROCESSES = 1_000  # maximum number of workers, or of parameter servers, on one machine
+MAX_PROCESSES = 1_000  # maximum number of workers, or of parameter servers, on one machine
 
 ProgressCallback = Callable[[int, str, float, "StepTime | None"], None]
 
@@ -257,9 +257,9 @@ def _not_measured(unmeasured: Mapping[tuple[int, int], str]) -> ShadowpriceError
     return ShadowpriceError(f"not measured: {summary}")
 
 
-def _numbers(option: str, text: str, least: int) -> list[int]:
+def _numbers(option: str, text: str, minimum: int) -> list[int]:
     """Parse a comma-separated list of numbers such as ``1,2,4``."""
-    hint = f"write numbers from {least} to {MOST_PROCESSES:,}, each once, such as 1,2,4"
+    hint = f"write numbers from {minimum} to {MAX_PROCESSES:,}, each once, such as 1,2,4"
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isdecimal() and len(part) < 6 for part in parts):
         raise InputError(
@@ -267,7 +267,7 @@ def _numbers(option: str, text: str, least: int) -> list[int]:
         )
     numbers = [int(part) for part in parts]
     if len(set(numbers)) < len(numbers) or not all(
-        least <= number <= MOST_PROCESSES for number in numbers
+        minimum <= number <= MAX_PROCESSES for number in numbers
     ):
         raise InputError(
             Fault(option, f"{quote_for_display(text)} is out of range, or names one twice", hint)

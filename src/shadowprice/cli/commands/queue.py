@@ -13,7 +13,7 @@ from shadowprice.cli.live import (
     ServerOption,
     YesOption,
     complete_live_job,
-    confirmed,
+    confirm,
     connect,
     facts,
     percent,
@@ -62,13 +62,13 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             percent(job),
             when(job.promise, now),
             when(job.completion, now),
-            _where(job),
+            _servers_or_reason(job),
         )
         for job in jobs
     ]
 
 
-def _where(job: Job) -> str:
+def _servers_or_reason(job: Job) -> str:
     """Return the servers of a running job, or the reason why it doesn't run."""
     if job.servers and job.open:
         return short(job.servers)
@@ -255,7 +255,7 @@ def cancel(
             question = f"Cancel {pluralize(len(found), 'job')} ({len(running)} running)?"
         else:
             question = f"Stop {', '.join(running)}?" if running else ""
-        if question and not confirmed(question, yes):
+        if question and not confirm(question, yes):
             raise typer.Exit(1)
         cancelled = _cancel(client, found, ended_is_error=not selected)
     if output is Output.JSON:
@@ -335,7 +335,7 @@ def requeue(
         found = _distinct(client, jobs)
         still_open = [job for job in found if job.open]
         names = ", ".join(job.name for job in still_open)
-        if still_open and not confirmed(f"Cancel {names} and start again?", yes):
+        if still_open and not confirm(f"Cancel {names} and start again?", yes):
             raise typer.Exit(1)
         _resubmit(client, found, output, cancel=True)
 

@@ -316,16 +316,18 @@ def serve(
     run(settings, on_ready)
 
 
-def _bytes(text: str, place: str) -> int:
+def _bytes(text: str, location: str) -> int:
     """Parse a number of bytes with a unit."""
     from shadowprice.core.amounts import Dimension, parse_amount
 
     try:
         amount = parse_amount(text)
     except InputError as error:
-        raise InputError(Fault(place, str(error))) from error
+        raise InputError(Fault(location, str(error))) from error
     if amount.dimension is not Dimension.BYTES or not amount.value:
-        raise InputError(Fault(place, f"expected bytes with a unit, got {text!r}", "write 64MiB"))
+        raise InputError(
+            Fault(location, f"expected bytes with a unit, got {text!r}", "write 64MiB")
+        )
     return amount.value
 
 

@@ -81,7 +81,7 @@ def statement(
     for option, value in (("--since", since), ("--until", until), ("--server", server)):
         if value is not None:
             raise InputError(Fault(option, "applies to the live service only", f"{what} is a run"))
-    _of_run(Path(what), tenant, output)
+    _print_run_statement(Path(what), tenant, output)
 
 
 def _is_run(text: str) -> bool:
@@ -89,7 +89,7 @@ def _is_run(text: str) -> bool:
     return "/" in text or Path(text).exists()
 
 
-def _of_run(run: Path, tenant: str | None, output: Listing) -> None:
+def _print_run_statement(run: Path, tenant: str | None, output: Listing) -> None:
     from shadowprice.results.accounts import compute_tenant_accounts
     from shadowprice.results.run_directory import read_run
 
@@ -209,7 +209,7 @@ def _print_all(run: RunData, result: TenantAccounts) -> None:
         )
         print_line(f"{explanation}; variance over tenants {variance:.4g}")
     if not result.charged:
-        print_line(f"{run.policy} charges nobody: no payments, no loans")
+        print_line(f"{run.policy} doesn't charge tenants: no payments, no loans")
 
 
 def _cells(account: TenantAccount) -> list[str]:

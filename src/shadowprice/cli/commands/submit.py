@@ -343,12 +343,12 @@ def _name_conflict(text: str, entry: Entry) -> Fault:
 
 def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
     if single:
-        suffix = fault.place.removeprefix("job").lstrip(":. ")
+        suffix = fault.location.removeprefix("job").lstrip(":. ")
         if not entries[0].place:
             return replace(fault, place=option_for_key(suffix) or suffix)
         location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
         return Fault(location, fault.message, fault.hint)
-    head, bracket, tail = fault.place.partition("]")
+    head, bracket, tail = fault.location.partition("]")
     index = head.removeprefix("jobs[")
     if bracket and index.isdigit() and int(index) < len(entries):
         return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.hint)

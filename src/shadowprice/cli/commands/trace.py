@@ -11,11 +11,11 @@ from rich.table import Table
 
 from shadowprice.cli.completion import complete_trace
 from shadowprice.cli.console import Output, print_json, print_note, stderr, stdout
-from shadowprice.cli.options import LEAST_LOAD, PlainOutputOption, PlainSeedOption
+from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
-MOST_OF_A_ROLE = bounds.SERVERS.most // 2
+MAX_SERVERS_PER_ROLE = bounds.SERVERS.maximum // 2
 
 app = typer.Typer(no_args_is_help=True, help="Inspect cluster traces and convert them to jobs.")
 
@@ -79,8 +79,8 @@ def convert(
     load: Annotated[
         float,
         typer.Option(
-            min=LEAST_LOAD,
-            max=bounds.OFFERED_LOAD.most,
+            min=MIN_LOAD,
+            max=bounds.OFFERED_LOAD.maximum,
             help="Load of the --cluster file: requested over available GPU-time (core-time if "
             "no job uses GPUs).",
         ),
@@ -88,7 +88,9 @@ def convert(
     horizon: Annotated[
         int,
         typer.Option(
-            min=1, max=bounds.HORIZON.most, help="Planning horizon of the --cluster file, in slots."
+            min=1,
+            max=bounds.HORIZON.maximum,
+            help="Planning horizon of the --cluster file, in slots.",
         ),
     ] = 300,
     columns: MapOption = None,
@@ -181,9 +183,11 @@ def generate(
             "PD-ORS's evaluation, on servers of role any."
         ),
     ] = "paper",
-    jobs: Annotated[int, typer.Option(min=1, max=bounds.JOBS.most, help="Number of jobs.")] = 100,
+    jobs: Annotated[
+        int, typer.Option(min=1, max=bounds.JOBS.maximum, help="Number of jobs.")
+    ] = 100,
     slots: Annotated[
-        int, typer.Option(min=1, max=bounds.HORIZON.most, help="Timespan T, in slots.")
+        int, typer.Option(min=1, max=bounds.HORIZON.maximum, help="Timespan T, in slots.")
     ] = 300,
     slot: SlotOption = "20min",
     arrivals: Annotated[
@@ -191,13 +195,13 @@ def generate(
         typer.Option(help="Arrival process: uniform, poisson, or bursty (as in the Philly trace)."),
     ] = "poisson",
     workers: Annotated[
-        int, typer.Option(min=1, max=MOST_OF_A_ROLE, help="Number of servers for workers, H.")
+        int, typer.Option(min=1, max=MAX_SERVERS_PER_ROLE, help="Number of servers for workers, H.")
     ] = 50,
     parameter_servers: Annotated[
         int,
         typer.Option(
             min=1,
-            max=MOST_OF_A_ROLE,
+            max=MAX_SERVERS_PER_ROLE,
             help="Number of servers for parameter servers, K; none with --preset pdors.",
         ),
     ] = 50,
@@ -298,7 +302,7 @@ def _print_statistics(statistics: Any) -> None:
         "jobs": f"{statistics.jobs:,}",
         "first submission": str(statistics.start or "unknown"),
         "span": format_seconds(statistics.span),
-        "GPUs a job": f"{shares}; at most {statistics.most_gpus:g}",
+        "GPUs a job": f"{shares}; at most {statistics.max_gpus:g}",
         "run time": run or "unknown",
         "GPU-time": _gpu_time(statistics),
         "between arrivals": "unknown"

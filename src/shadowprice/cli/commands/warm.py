@@ -43,7 +43,7 @@ def warm(
     if folder is None:
         raise ShadowpriceError(
             "no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can; "
-            "without it policies run as well, compiling anew each time"
+            "without it policies run as well, compiling again each time"
         )
     missing = [name for name in names if not is_warm(name)]
     if missing and not quiet:

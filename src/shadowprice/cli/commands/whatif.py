@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli import options as o
-from shadowprice.cli.commands.whatif_live import ask_service
+from shadowprice.cli.commands.whatif_live import run_on_service
 from shadowprice.cli.completion import complete_policy, complete_servers
 from shadowprice.cli.console import (
     Output,
@@ -90,7 +90,7 @@ def whatif(
         typer.Option(
             "--seeds",
             min=1,
-            max=bounds.SEEDS.most,
+            max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run; prints means with 95 % intervals.",
             rich_help_panel=o.HOW,
         ),

@@ -32,7 +32,7 @@ REMARK: Final = (
 PAUSE: Final = 0.5  # interval between polls of a simulation, in seconds
 
 
-def ask_service(
+def run_on_service(
     server: str | None,
     changes: Sequence[ClusterChange],
     more: Sequence[str],

@@ -41,9 +41,11 @@ def resolve_bag(
         try:
             groups.append(BagTaskGroup(task.count, task.duration.distribution(reading)))
         except InputError as error:
-            place = f"tasks[{position}].duration"
+            location = f"tasks[{position}].duration"
             faults += [
-                Fault(place, ": ".join(filter(None, (fault.place, fault.message))), fault.hint)
+                Fault(
+                    location, ": ".join(filter(None, (fault.location, fault.message))), fault.hint
+                )
                 for fault in error.faults
             ]
     if faults:

@@ -132,33 +132,33 @@ class ClusterSpec(Spec):
     restart: DurationField | None = None
     restart_first: bool | None = None
 
-    def resolve(self, place: str = "cluster", *, starts_cost: bool = False) -> Cluster:
+    def resolve(self, location: str = "cluster", *, starts_cost: bool = False) -> Cluster:
         """Return the cluster that the file describes.
 
-        ``place`` is a prefix of locations, such as the file's name. ``starts_cost`` is the default
-        of ``restart_first``. Raises InputError with all faults of the file.
+        ``location`` is a prefix of locations, such as the file's name. ``starts_cost`` is the
+        default of ``restart_first``. Raises InputError with all faults of the file.
         """
-        self._check_size(place)
+        self._check_size(location)
         faults: list[Fault] = []
         if self.slot.slots or not self.slot.seconds:
             faults.append(
-                Fault(f"{place}: slot", "a slot's length must be a positive time", "write 20min")
+                Fault(f"{location}: slot", "a slot's length must be a positive time", "write 20min")
             )
         restart = Fraction(0)
         if self.restart is not None and self.slot.seconds:
             restart = self.restart.in_seconds(self.slot.seconds)
             if restart > self.slot.seconds:
                 hint = "lower it, or lengthen the slot"
-                faults.append(Fault(f"{place}: restart", "is longer than a slot", hint))
+                faults.append(Fault(f"{location}: restart", "is longer than a slot", hint))
         dimensions: dict[str, Dimension] = {}
         holders = [
             (f"servers[{index}].capacity", s.capacity) for index, s in enumerate(self.servers)
         ]
         holders += [(f"tenants[{index}].share", t.share) for index, t in enumerate(self.tenants)]
         for where, amounts in holders:
-            faults += _dimension_faults(f"{place}: {where}", amounts, dimensions)
+            faults += _dimension_faults(f"{location}: {where}", amounts, dimensions)
         for index, server in enumerate(self.servers):
-            faults += total_faults(f"{place}: servers[{index}].capacity", server.capacity)
+            faults += total_faults(f"{location}: servers[{index}].capacity", server.capacity)
         # Equal servers share one mapping, because an entry may stand for 100,000 servers.
         servers = [
             (name, role, amounts)
@@ -166,14 +166,14 @@ class ClusterSpec(Spec):
             for role, amounts in [(Role(server.role), to_integer_amounts(server.capacity))]
             for name in server.names()
         ]
-        faults += _duplicates(f"{place}: servers", [name for name, _, _ in servers])
-        faults += _duplicates(f"{place}: tenants", [tenant.name for tenant in self.tenants])
+        faults += _duplicates(f"{location}: servers", [name for name, _, _ in servers])
+        faults += _duplicates(f"{location}: tenants", [tenant.name for tenant in self.tenants])
         owned = {name for server in self.servers for name in server.capacity}
         owned |= {GPU for name in owned if is_device(name)}
         for index, tenant in enumerate(self.tenants):
             for name in tenant.share.keys() - owned:
                 hint = f"shares are given in {', '.join(sorted(owned))}"
-                where = f"{place}: tenants[{index}].share.{name}"
+                where = f"{location}: tenants[{index}].share.{name}"
                 faults.append(Fault(where, "no server has this resource", hint))
         if faults:
             raise InputError(faults)
@@ -194,31 +194,31 @@ class ClusterSpec(Spec):
             return None
         return [server.cost or 0.0 for server in self.servers for _ in server.names()]
 
-    def _check_size(self, place: str) -> None:
+    def _check_size(self, location: str) -> None:
         """Raise InputError for a cluster that is too large to plan, before arrays are allocated."""
         servers = sum(server.count or 1 for server in self.servers)
-        bounds.SERVERS.check(servers, f"{place}: servers")
+        bounds.SERVERS.check(servers, f"{location}: servers")
         resources = len({name for server in self.servers for name in server.capacity})
-        bounds.RESOURCES.check(resources, f"{place}: servers")
+        bounds.RESOURCES.check(resources, f"{location}: servers")
         bounds.PLAN_CELLS.check(
             servers * resources,
-            f"{place}: servers",
+            f"{location}: servers",
             "plan in parts: fewer servers, or fewer resources",
         )
 
 
-def total_faults(place: str, capacity: Mapping[str, Amount]) -> list[Fault]:
+def total_faults(location: str, capacity: Mapping[str, Amount]) -> list[Fault]:
     """Return the fault of a server whose ``gpu`` isn't the total of the kinds that it names."""
     gpus = gpus_of_kinds(to_integer_amounts(capacity))
     if not gpus or GPU not in capacity or capacity[GPU].value in (0, gpus):
         return []
     total = format_amount(gpus, Dimension.COUNT)
     message = f"{capacity[GPU]} isn't the total of the kinds, {total}"
-    return [Fault(f"{place}.{GPU}", message, "name each GPU by its kind, and leave `gpu` out")]
+    return [Fault(f"{location}.{GPU}", message, "name each GPU by its kind, and leave `gpu` out")]
 
 
 def _dimension_faults(
-    place: str, amounts: Mapping[str, Amount], dimensions: dict[str, Dimension]
+    location: str, amounts: Mapping[str, Amount], dimensions: dict[str, Dimension]
 ) -> list[Fault]:
     faults = []
     for name, amount in amounts.items():
@@ -228,7 +228,7 @@ def _dimension_faults(
         if amount.dimension is not expected:
             faults.append(
                 Fault(
-                    f"{place}.{name}",
+                    f"{location}.{name}",
                     f"counted as {amount.dimension.value} here, as {expected.value} elsewhere",
                     "give every server's amount in the same unit",
                 )
@@ -236,13 +236,13 @@ def _dimension_faults(
     return faults
 
 
-def _duplicates(place: str, names: Sequence[str]) -> list[Fault]:
+def _duplicates(location: str, names: Sequence[str]) -> list[Fault]:
     if len(set(names)) == len(names):
         return []
     seen: set[str] = set()
     faults = []
     for name in names:
         if name in seen:
-            faults.append(Fault(place, f"duplicate name {name!r}", "rename one"))
+            faults.append(Fault(location, f"duplicate name {name!r}", "rename one"))
         seen.add(name)
     return faults

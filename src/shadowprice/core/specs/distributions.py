@@ -51,7 +51,7 @@ class DistributionContext:
         if self.slot is not None:
             return float(value.in_seconds(self.slot))
         if value.slots:
-            raise InputError("there are no slots here; write seconds, minutes or hours")
+            raise InputError("slots aren't valid here; write seconds, minutes or hours")
         return float(value.seconds)
 
 
@@ -144,7 +144,7 @@ class HyperExponentialDuration(Spec):
     minimum: DurationField = Duration()
 
     @model_validator(mode="after")
-    def _whole(self) -> HyperExponentialDuration:
+    def _shares_sum_to_one(self) -> HyperExponentialDuration:
         total = math.fsum(phase.share for phase in self.phases)
         if abs(total - 1.0) > 1e-9:
             raise ValueError(f"the shares of the phases sum to {total:g}; they must sum to 1")

@@ -36,16 +36,18 @@ MAX_KEYS_IN_MESSAGE: Final = 6
 MAX_SUGGESTIONS: Final = 16  # maximum number of keys in the hint for an unknown key
 
 
-def validate(model: type[Model], value: object, place: str) -> tuple[Model | None, list[Fault]]:
+def validate(model: type[Model], value: object, location: str) -> tuple[Model | None, list[Fault]]:
     """Validate a value from a file; return the model instance, or None and the faults.
 
-    ``place`` is the location of the value, such as ``jobs.yaml: jobs[3]``.
+    ``location`` is the location of the value, such as ``jobs.yaml: jobs[3]``.
     """
     try:
         return model.model_validate(value), []
     except ValidationError as error:
         issues = error.errors(include_url=False)
-        return None, [_fault(model, issue, place) for issue in issues[: int(bounds.FAULTS.most)]]
+        return None, [
+            _fault(model, issue, location) for issue in issues[: int(bounds.FAULTS.maximum)]
+        ]
 
 
 def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
@@ -79,12 +81,12 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     return Fault(where, issue["msg"].removeprefix("Value error, "))
 
 
-def _join_location(place: str, path: str) -> str:
+def _join_location(location: str, path: str) -> str:
     """Join the location of a value and the path of a key in it, such as ``.servers[0].name``."""
-    if place.endswith("]") or not path:
-        return f"{place}{path}"
-    separator = " " if place.endswith(":") else ": "
-    return f"{place}{separator}{path.removeprefix('.')}"
+    if location.endswith("]") or not path:
+        return f"{location}{path}"
+    separator = " " if location.endswith(":") else ": "
+    return f"{location}{separator}{path.removeprefix('.')}"
 
 
 def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:

@@ -99,7 +99,7 @@ class _Limited:
     ) -> dict[str, Any]:
         json_schema = handler.resolve_ref_schema(handler(schema))
         keyword = _LIMITS.get(str(json_schema.get("type")))
-        return json_schema if keyword is None else {**json_schema, keyword: self.bound.most}
+        return json_schema if keyword is None else {**json_schema, keyword: self.bound.maximum}
 
 
 def _size_validator(bound: InputLimit, kind: type[Any]) -> Callable[[Any], Any]:
@@ -127,7 +127,7 @@ def max_length(bound: InputLimit, *, fail_fast: bool = False) -> _Limited:
     return _Limited(bound, size=True, fail_fast=fail_fast)
 
 
-_LENGTH: Final = {"type": "string", "maxLength": bounds.QUANTITY.most}
+_LENGTH: Final = {"type": "string", "maxLength": bounds.QUANTITY.maximum}
 _QUANTITY: Final = {"anyOf": [{"type": "number"}, _LENGTH]}
 
 DurationField = Annotated[
@@ -209,15 +209,15 @@ class LimitedModel(BaseModel):
 
     @classmethod
     def _limit_unknown_keys(cls, value: Mapping[Any, Any]) -> Mapping[Any, Any]:
-        """Return a mapping with at most `bounds.FAULTS.most` unknown keys: only these are listed.
+        """Return a mapping with at most `bounds.FAULTS.maximum` unknown keys, which are listed.
 
         Pydantic builds an error of more than a kilobyte for each unknown key.
         """
-        if len(value) <= len(cls.model_fields) + bounds.FAULTS.most:
+        if len(value) <= len(cls.model_fields) + bounds.FAULTS.maximum:
             return value
         aliases = {field.alias for field in cls.model_fields.values()}
         known = {key for key in value if key in cls.model_fields or key in aliases}
-        unknown = islice((key for key in value if key not in known), int(bounds.FAULTS.most))
+        unknown = islice((key for key in value if key not in known), int(bounds.FAULTS.maximum))
         kept = known.union(unknown)
         return {key: part for key, part in value.items() if key in kept}
 

@@ -119,7 +119,7 @@ PriorityField = Annotated[
 DeadlineField = Annotated[
     Duration | str,
     PlainValidator(as_validator(_deadline)),
-    WithJsonSchema({"type": "string", "maxLength": bounds.QUANTITY.most}),
+    WithJsonSchema({"type": "string", "maxLength": bounds.QUANTITY.maximum}),
 ]
 
 

@@ -19,7 +19,7 @@ from shadowprice.core.wording import quote_for_display
 _NAME: Final = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _LABEL: Final = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _VALUE: Final = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
-_OURS: Final = "shadowprice.io/"
+_RESERVED_PREFIX: Final = "shadowprice.io/"
 _SOURCES: Final = ("claim", "config_map", "secret", "host_path", "scratch", "memory")
 
 ShortTuple = max_length(bounds.POD_PARTS)
@@ -50,7 +50,7 @@ def _absolute(value: str | None) -> str | None:
 
 
 class TolerationSpec(Spec):
-    """A taint that pods bear."""
+    """A toleration of a taint, for all pods of a job."""
 
     key: Text = ""
     operator: Literal["Equal", "Exists"] = "Equal"
@@ -58,18 +58,18 @@ class TolerationSpec(Spec):
     effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
 
     @model_validator(mode="after")
-    def _fits(self) -> TolerationSpec:
+    def _check_key_and_operator(self) -> TolerationSpec:
         if self.key and not _LABEL.fullmatch(self.key):
             raise ValueError(f"{quote_for_display(self.key)} is not a valid key of a taint")
         if not self.key and self.operator != "Exists":
-            raise ValueError("name a key, or write operator: Exists to bear every taint")
+            raise ValueError("name a key, or write operator: Exists to tolerate every taint")
         if self.value and self.operator == "Exists":
             raise ValueError("operator Exists takes no value")
         return self
 
 
 class VolumeSpec(Spec):
-    """A place that all processes of a job see, by one source."""
+    """A volume that is mounted into all pods of a job, from one source."""
 
     path: Annotated[str, max_length(bounds.PATH)]
     claim: ObjectName | None = None
@@ -87,7 +87,7 @@ class VolumeSpec(Spec):
 
     @field_validator("part")
     @classmethod
-    def _stays_inside(cls, value: str | None) -> str | None:
+    def _is_relative_path(cls, value: str | None) -> str | None:
         if value is not None and (value.startswith("/") or ".." in value or "\0" in value):
             raise ValueError(
                 f"{quote_for_display(value)} leads out of its volume; write a path inside it"
@@ -103,7 +103,7 @@ class VolumeSpec(Spec):
 
 
 class PodSpec(Spec):
-    """What a job may say of its pods."""
+    """Pod options that a job may set."""
 
     tolerations: Annotated[list[TolerationSpec], ShortTuple] = Field(default_factory=list)
     volumes: Annotated[list[VolumeSpec], ShortTuple] = Field(default_factory=list)
@@ -128,20 +128,20 @@ class PodSpec(Spec):
 
     @field_validator("pull_secrets")
     @classmethod
-    def _are_named(cls, value: list[str]) -> list[str]:
+    def _check_names(cls, value: list[str]) -> list[str]:
         for name in value:
             _check_object_name(name)
         return value
 
     @field_validator("labels", "annotations")
     @classmethod
-    def _are_the_jobs_own(cls, value: dict[str, str]) -> dict[str, str]:
+    def _check_keys(cls, value: dict[str, str]) -> dict[str, str]:
         for name in value:
             if not _LABEL.fullmatch(name):
                 raise ValueError(
                     f"{quote_for_display(name)} is not a valid name of a label or an annotation"
                 )
-            if name.startswith(_OURS) or "kubernetes.io/" in name:
+            if name.startswith(_RESERVED_PREFIX) or "kubernetes.io/" in name:
                 raise ValueError(
                     f"{quote_for_display(name)} is reserved: the executor sets it; remove it"
                 )
@@ -149,7 +149,7 @@ class PodSpec(Spec):
 
     @field_validator("labels")
     @classmethod
-    def _have_values(cls, value: dict[str, str]) -> dict[str, str]:
+    def _check_values(cls, value: dict[str, str]) -> dict[str, str]:
         for text in value.values():
             if not _VALUE.fullmatch(text):
                 raise ValueError(f"{quote_for_display(text)} is not a valid value of a label")
@@ -157,7 +157,7 @@ class PodSpec(Spec):
 
     @field_validator("volumes")
     @classmethod
-    def _have_paths_of_their_own(cls, value: list[VolumeSpec]) -> list[VolumeSpec]:
+    def _check_distinct_paths(cls, value: list[VolumeSpec]) -> list[VolumeSpec]:
         paths = [volume.path.rstrip("/") for volume in value]
         for path in paths:
             if paths.count(path) > 1:

@@ -82,9 +82,11 @@ class PowerSpec(Spec):
     def _countable(self) -> PowerSpec:
         # The maximum is at d = 1: scale^exponent.
         if self.scale > 1 and self.exponent * math.log10(self.scale) > math.log10(
-            bounds.NUMBER.most
+            bounds.NUMBER.maximum
         ):
-            raise ValueError(f"scale^exponent is above {bounds.NUMBER.most:g}; lower one of them")
+            raise ValueError(
+                f"scale^exponent is above {bounds.NUMBER.maximum:g}; lower one of them"
+            )
         return self
 
 

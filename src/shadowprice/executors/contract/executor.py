@@ -102,13 +102,13 @@ class Executor(Protocol):
         process: str = "worker-0",
         *,
         start: int | None = None,
-        most: int = 65_536,
+        max_bytes: int = 65_536,
     ) -> LogChunk:
         """Return a chunk of a process's log, by default of the newest generation that has logs.
 
-        ``start`` is the offset of the first byte; by default the last ``most`` bytes are returned.
-        If that byte was rotated away, the chunk starts at the first byte that is kept. At most one
-        mebibyte is returned. Raises KeyError if the job, generation or process is unknown.
+        ``start`` is the offset of the first byte; by default the last ``max_bytes`` bytes are
+        returned. If that byte was rotated away, the chunk starts at the first byte that is kept. At
+        most one mebibyte is returned. Raises KeyError if the job, generation or process is unknown.
         """
 
     async def observe(self) -> tuple[ObservedJob, ...]:

@@ -93,7 +93,7 @@ def _newest(content: bytes, path: Path) -> tuple[int, dict[str, Any]]:
         if newest is None or sequence > newest[0]:
             newest = (sequence, json.loads(payload))
     if newest is None:
-        raise ValueError(f"{path}: it holds no complete record")
+        raise ValueError(f"{path}: it contains no complete record")
     return newest
 
 

@@ -197,12 +197,12 @@ class DiskGenerationRegistry(GenerationRegistry[GenerationT]):
         return bool(logs.names(self.store.generation(job, number).logs))
 
     def read_log(
-        self, job: str, number: int, process: str, start: int | None, most: int
+        self, job: str, number: int, process: str, start: int | None, max_bytes: int
     ) -> LogChunk:
         """Return a chunk of a log on this machine; see `Executor.logs`."""
         generation = self.store.generation(job, number)
         complete = generation.state()["phase"] in TERMINAL_PHASES
-        return read_chunk(generation.logs, number, process, start, most, complete=complete)
+        return read_chunk(generation.logs, number, process, start, max_bytes, complete=complete)
 
 
 class DiskExecutor(Generic[GenerationT]):

@@ -12,7 +12,7 @@ MAX_CHUNK_BYTES: Final = 1 << 20  # maximum bytes of a chunk
 
 
 def read_chunk(
-    folder: Path, number: int, process: str, start: int | None, most: int, *, complete: bool
+    folder: Path, number: int, process: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> LogChunk:
     """Return a chunk of a process's log in a generation's log folder; see `Executor.logs`.
 
@@ -20,7 +20,7 @@ def read_chunk(
     """
     if process not in logs.names(folder):
         raise KeyError(f"{process} of generation {number}")
-    most = max(1, min(most, MAX_CHUNK_BYTES))
-    begin, end, text = logs.read(folder, process, start, most, complete=complete)
+    max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
+    begin, end, text = logs.read(folder, process, start, max_bytes, complete=complete)
     _, last, _ = logs.read(folder, process, None, 1, complete=True)
     return LogChunk(number, process, begin, end, text, complete and end >= last)

@@ -139,24 +139,24 @@ def names(directory: Path) -> list[str]:
 
 
 def read(
-    directory: Path, name: str, start: int | None, most: int, *, complete: bool
+    directory: Path, name: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> tuple[int, int, str]:
     """Return a piece of a log: start, end and text.
 
-    ``start`` is the offset of the first byte; None for the last ``most`` bytes. If the log is
+    ``start`` is the offset of the first byte; None for the last ``max_bytes`` bytes. If the log is
     ``complete``, an incomplete character at its end is replaced; otherwise it is left for the next
     read.
     """
     for _ in range(3):  # a segment may be rotated away meanwhile
         try:
-            return _read(directory, name, start, most, complete=complete)
+            return _read(directory, name, start, max_bytes, complete=complete)
         except FileNotFoundError:
             continue
     return (start or 0, start or 0, "")
 
 
 def _read(
-    directory: Path, name: str, start: int | None, most: int, *, complete: bool
+    directory: Path, name: str, start: int | None, max_bytes: int, *, complete: bool
 ) -> tuple[int, int, str]:
     segments = sorted(
         (int(match[2]), directory / match[0])
@@ -167,8 +167,8 @@ def _read(
     if not sizes:
         return (start or 0, start or 0, "")
     first, last = sizes[0][0], sizes[-1][0] + sizes[-1][2]
-    begin = max(first, last - most if start is None else min(start, last))
-    end = min(last, begin + most)
+    begin = max(first, last - max_bytes if start is None else min(start, last))
+    end = min(last, begin + max_bytes)
     content = b""
     for offset, path, size in sizes:
         if offset < end and offset + size > begin:

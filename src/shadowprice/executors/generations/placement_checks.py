@@ -60,6 +60,6 @@ def list_allocations(spec: GenerationSpec, processes: Iterable[Process]) -> list
     ]
 
 
-def allocated_on(server: str, deals: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
+def allocated_on(server: str, allocations: Iterable[Mapping[str, Any]]) -> list[Mapping[str, int]]:
     """Return the demands on one server, process by process."""
-    return [deal["amounts"] for deal in deals if deal["server"] == server]
+    return [allocation["amounts"] for allocation in allocations if allocation["server"] == server]

@@ -102,7 +102,7 @@ class TrackedGeneration:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
         if plan:
             self.processes = tuple(process["name"] for process in plan["processes"])
-            self.allocations = plan["deals"]
+            self.allocations = plan["allocations"]
             self.port = plan["port"]
             self.grace = plan["grace"]
             self.progress = Path(plan.get("progress") or self.generation.progress)
@@ -234,13 +234,13 @@ class TrackedGeneration:
                 reason = (
                     "its progress file can't be read: it is a link, or its permissions forbid it"
                 )
-                self._misread(reason)
+                self._record_read_error(reason)
             return None
         try:
             status = os.fstat(descriptor)
             version = (status.st_mtime_ns, status.st_ino)
             if not stat.S_ISREG(status.st_mode):
-                self._misread("its progress file is not a regular file")
+                self._record_read_error("its progress file is not a regular file")
                 return None
             if version == self._seen_progress:
                 self._faults += bool(self._faults)
@@ -265,18 +265,18 @@ class TrackedGeneration:
         try:
             report, omitted = read_progress(self.job, json.loads(content), at)
         except InputError as error:
-            self._misread(str(error))
+            self._record_read_error(str(error))
         except (ValueError, RecursionError):
-            self._misread('its progress file is not JSON; write {"generation": 1, ...}')
+            self._record_read_error('its progress file is not JSON; write {"generation": 1, ...}')
         else:
             if omitted:
-                self._misread(str(InputError(omitted)))
+                self._record_read_error(str(InputError(omitted)))
             else:
                 self._faults = 0
             return report if report.generation == self.number else None
         return None
 
-    def _misread(self, why: str) -> None:
+    def _record_read_error(self, why: str) -> None:
         self._fault = format_report_error(why)
         self._faults += 1
 

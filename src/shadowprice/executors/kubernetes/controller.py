@@ -201,7 +201,7 @@ class KubernetesGenerationController:
             await self._withdraw()
         while any(part.end is None for part in entry.parts.values()):
             entry.changed.clear()
-            await self._judge()
+            await self._apply_pod_states()
             self._session.emit(entry.pop_reports())  # the wait below may be long
             if entry.state.get("closing") and not self._closed:
                 await self._withdraw()
@@ -242,7 +242,7 @@ class KubernetesGenerationController:
 
     # ---------------------------------------------------------------- following
 
-    async def _judge(self) -> None:
+    async def _apply_pod_states(self) -> None:
         """Apply the state of the pods: starts, ends and refusals."""
         entry, cluster, settings = self._entry, self._cluster, self._session.settings
         await self._list_unseen()

@@ -185,8 +185,10 @@ class KubernetesExecutor:
         if not self._observing:
             session.gates = await supports_scheduling_gates(connection)
             await self._load_records()
-        self._look_at_nodes()
-        self.background.again("resync", self._patrol, "looking at the cluster", RESYNC_SECONDS)
+        self._poll_nodes()
+        self.background.spawn_repeating(
+            "resync", self._resync, "resyncing with the cluster", RESYNC_SECONDS
+        )
 
     async def _load_records(self) -> None:
         for record in await self.session.records.load():
@@ -213,7 +215,7 @@ class KubernetesExecutor:
     async def set_servers(self, servers: Sequence[ServerInfo]) -> None:
         """Set the servers that the service expects; missing ones are reported as `ServerGone`."""
         self._expected = frozenset(server.name for server in servers)
-        self._look_at_nodes()
+        self._poll_nodes()
         self._registry.emit(map(self._gone, self._expected - self.session.cluster.servers.keys()))
 
     def _gone(self, name: str) -> ServerGone:
@@ -298,7 +300,7 @@ class KubernetesExecutor:
 
     def _leave(self, views: Iterable[PodView]) -> None:
         self.session.cluster.leave(views)
-        self._look_at_nodes()
+        self._poll_nodes()
 
     def obstacles(self) -> tuple[Obstacle, ...]:
         """Return the generations that can't be started or ended; see `ReportsObstacles`."""
@@ -379,9 +381,9 @@ class KubernetesExecutor:
             if any(part.server == name for part in entry.parts.values()):
                 entry.changed.set()
 
-    async def _patrol(self) -> None:
+    async def _resync(self) -> None:
         try:
-            self._look_at_nodes()
+            self._poll_nodes()
             if not self._observing and self._backoff.over:
                 if self._lease.lost:
                     identity = self.session.identity
@@ -403,7 +405,7 @@ class KubernetesExecutor:
     def _live(self) -> set[tuple[str, int]]:
         return {(entry.key, entry.number) for entry in self._registry.live}
 
-    def _look_at_nodes(self) -> None:
+    def _poll_nodes(self) -> None:
         if not self._observing:
             self.session.cluster.find_strays(self._live())
         changed, gone = self.session.cluster.diff_servers(self._expected)
@@ -478,7 +480,7 @@ class KubernetesExecutor:
         process: str = "worker-0",
         *,
         start: int | None = None,
-        most: int = 65_536,
+        max_bytes: int = 65_536,
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
         if generation is None:
@@ -495,7 +497,7 @@ class KubernetesExecutor:
         complete = entry is None or entry.is_finished
         folder = self._directories.generation(job, generation).logs
         return await asyncio.to_thread(
-            read_chunk, folder, generation, process, start, most, complete=complete
+            read_chunk, folder, generation, process, start, max_bytes, complete=complete
         )
 
     async def _fetch(self, entry: KubernetesGeneration, process: str) -> None:

@@ -34,20 +34,20 @@ def build_launch_plan(
     """Return the plan of a generation, and a reason if it is refused.
 
     ``servers`` are the nodes that currently are servers. ``used`` returns the usage of other pods
-    on a node. ``held`` has the ``deals`` of other generations.
+    on a node. ``held`` has the ``allocations`` of other generations.
     """
     held = list(held)
     processes = list_processes(spec)
     try:
         validate_spec(spec)
         check_pod(spec, settings)
-        deals = list_allocations(spec, processes)
+        allocations = list_allocations(spec, processes)
         for server in dict.fromkeys(item.server for item in processes):
             if server not in nodes:
                 raise PlacementError(f"the cluster has no node named {server!r}")
             if server not in servers:
                 raise PlacementError(f"the node {server} is not ready")
-            demands, existing = allocated_on(server, deals), allocated_on(server, held)
+            demands, existing = allocated_on(server, allocations), allocated_on(server, held)
             check_allocatable(nodes[server], used(server), demands, existing, settings.gpu)
             for item in demands:
                 resource_requests(item, nodes[server], settings.gpu)
@@ -63,7 +63,7 @@ def build_launch_plan(
             }
             for item in processes
         ],
-        "deals": deals,
+        "allocations": allocations,
         "grace": spec.program.grace,
         "tolerates_workers": spec.program.tolerates_workers,
         "master": _master(spec, processes, nodes, settings),

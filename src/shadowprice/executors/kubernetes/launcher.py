@@ -94,12 +94,12 @@ class GenerationLauncher:
                 self._objects.uids["services"] = service
             limit = asyncio.Semaphore(_MAX_CONCURRENT_CREATES)
 
-            async def ask(body: dict[str, Any]) -> None:
+            async def create_pod(body: dict[str, Any]) -> None:
                 async with limit:
                     uid = await self._create_object("pods", body, launch)
                 entry.parts[body["metadata"]["labels"][names.PROCESS]].uid = uid
 
-            results = await asyncio.gather(*map(ask, bodies), return_exceptions=True)
+            results = await asyncio.gather(*map(create_pod, bodies), return_exceptions=True)
             for error in results:
                 if isinstance(error, BaseException):
                     raise error

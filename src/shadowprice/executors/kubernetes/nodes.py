@@ -51,7 +51,7 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
         for entry in spec.get("taints") or ()
         if entry.get("effect") in _REPELLING_EFFECTS
     )
-    limit = int(bounds.RESOURCES.most)
+    limit = int(bounds.RESOURCES.maximum)
     has = {
         name: parse_quantity(text, units_per_quantity(name))
         for name, text in list((status.get("allocatable") or {}).items())[:limit]
@@ -109,7 +109,9 @@ def to_server_info(
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
     open_ = not node.cordoned and all(tolerates(tolerations, taint) for taint in node.taints)
-    return ServerInfo(node.name[: int(bounds.NAME.most)], capacity, node.labels, takes_work=open_)
+    return ServerInfo(
+        node.name[: int(bounds.NAME.maximum)], capacity, node.labels, takes_work=open_
+    )
 
 
 def resource_requests(amounts: Mapping[str, int], node: NodeView, gpu: str) -> dict[str, str]:

@@ -126,7 +126,7 @@ class PodLogFollower:
             before = self._last
             silence = _LONG if follow else _SHORT
             lines = self._connection.lines(self._path, silence=silence, answer=silence, **query)
-            async for line in _begun(lines, begun):
+            async for line in _mark_begun(lines, begun):
                 timestamp, separator, text = line.partition(b" ")
                 if not separator or _TIME.fullmatch(timestamp) is None:
                     continue  # a message of the kubelet
@@ -157,7 +157,9 @@ class PodLogFollower:
         self._ready().feed(text)
 
 
-async def _begun(lines: AsyncIterator[bytes], begun: asyncio.Event | None) -> AsyncIterator[bytes]:
+async def _mark_begun(
+    lines: AsyncIterator[bytes], begun: asyncio.Event | None
+) -> AsyncIterator[bytes]:
     """Yield lines, and set ``begun`` at the first."""
     async for line in lines:
         if begun is not None:

@@ -69,9 +69,9 @@ def process_exit_of(
         reason = f"the node {part.server} was removed while {part.process} ran on it"
         return _lost_exit(part, reason)
     if view.over and not view.running and view.began is None and not signalled:
-        return _never_began(part, view)
+        return _exit_before_start(part, view)
     if part.vanished is None:
-        if not view.over or not _seems_over(part, view, now):
+        if not view.over or not _has_ended(part, view, now):
             return None
         return (
             _exit_after_deletion(part)
@@ -93,7 +93,7 @@ def _lost_exit(part: PodProcess, why: str) -> ProcessExit:
     return ProcessExit(part.process, -1, time.time(), lost=why)
 
 
-def _seems_over(part: PodProcess, view: PodView, now: float) -> bool:
+def _has_ended(part: PodProcess, view: PodView, now: float) -> bool:
     """Return whether the processes of a pod in a final phase have ended.
 
     An evicted pod is marked as failed before they end.
@@ -132,7 +132,7 @@ def start_error_message(message: str) -> str:
     return f"cannot run {program}: {reason}"
 
 
-def _never_began(part: PodProcess, view: PodView) -> ProcessExit:
+def _exit_before_start(part: PodProcess, view: PodView) -> ProcessExit:
     reason = view.message or view.reason or "its pod ended before its container started"
     context = f"{part.server} did not take {part.process}"
     return _lost_exit(part, f"{context}: {view.reason}: {reason}")

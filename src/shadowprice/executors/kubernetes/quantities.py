@@ -31,7 +31,7 @@ def parse_quantity(text: object, unit: int) -> int:
     if match is None or match[1] in {"", ".", "+", "-"} or (match[3] or "") not in _UNITS:
         return 0
     value = Fraction(match[1]) * Fraction(10) ** int(match[2] or 0) * _UNITS[match[3] or ""]
-    return max(0, min(int(value * unit), int(bounds.MEMORY.most)))
+    return max(0, min(int(value * unit), int(bounds.MEMORY.maximum)))
 
 
 def units_per_quantity(resource: str) -> int:

@@ -35,7 +35,7 @@ _NAMES: Final = (
     "tolerate_unready",
     "volume",
 )
-_MOST_POD: Final = 1 << 20
+_MAX_POD_FILE_BYTES: Final = 1 << 20
 _OBJECT: Final = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9._-]{1,63}")
 
@@ -94,8 +94,8 @@ class _Reader(OptionsReader):
             return {}
         try:
             with Path(path).open("rb") as stream:
-                content = stream.read(_MOST_POD + 1)
-            if len(content) > _MOST_POD:
+                content = stream.read(_MAX_POD_FILE_BYTES + 1)
+            if len(content) > _MAX_POD_FILE_BYTES:
                 raise ValueError("it is larger than 1 MiB")
             document = parse_yaml(content)
         except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:

@@ -143,7 +143,7 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         generation=int(number) if number.isdecimal() and len(number) < 16 else 0,
         process=str(labels.get(names.PROCESS, "")),
         takes=requested_resources(spec),
-        outer=_outer(meta, labels, notes),
+        outer=_read_labels(meta, labels, notes),
         created=parse_timestamp(meta.get("creationTimestamp")),
     )
 
@@ -218,7 +218,7 @@ def _requests(container: Mapping[str, Any]) -> dict[str, int]:
     return {name: parse_quantity(text, units_per_quantity(name)) for name, text in amounts.items()}
 
 
-def _outer(
+def _read_labels(
     meta: Mapping[str, Any], labels: Mapping[str, Any], notes: Mapping[str, Any]
 ) -> tuple[str, str, str]:
     """Return job, tenant and role of a pod; empty if it belongs to no job."""
@@ -235,5 +235,5 @@ def _outer(
         return ("", "", "")
     tenant = str(notes.get(names.TENANT) or labels.get(names.TENANT) or meta["namespace"])
     role = str(next((labels[name] for name in _ROLE_LABELS if name in labels), "worker")).lower()
-    job = key or job[: int(bounds.NAME.most)]
+    job = key or job[: int(bounds.NAME.maximum)]
     return (job, tenant, "ps" if role in {"ps", "server"} else "worker")

@@ -118,9 +118,9 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             await self.close()
             raise
         asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
-        resync = ("resync", self._patrol, "looking at what runs")
+        resync = ("resync", self._resync, "resyncing with the running jobs")
         await self._background.attempt(*resync)
-        self._background.again(*resync, RESYNC_SECONDS)
+        self._background.spawn_repeating(*resync, RESYNC_SECONDS)
 
     def _open(self) -> None:
         self._registry.open()
@@ -194,7 +194,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             if entry is not None:
                 if not refusal:
                     await asyncio.to_thread(self._launch, entry)
-                await self._look(entry)
+                await self._poll(entry)
             return receipt
 
     def _files(self, spec: GenerationSpec) -> JobFiles:
@@ -293,7 +293,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         async with self._registry.job_lock(job):
             receipt, entry = await self._registry.stop(command, job, generation, grace)
             if entry is not None:
-                await self._look(entry)
+                await self._poll(entry)
                 self._signal(entry)
             return receipt
 
@@ -332,10 +332,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         for entry in tuple(self._registry.entries.values()):
             if f"{entry.key} {entry.number}" in names:
                 # Not vital: the resync polls again, and reports a health error while it fails.
-                description = "looking at what has something new"
-                self._background.spawn("poll", self._look(entry), description, vital=False)
+                description = "polling generations with new reports"
+                self._background.spawn("poll", self._poll(entry), description, vital=False)
 
-    async def _look(self, entry: TrackedGeneration) -> None:
+    async def _poll(self, entry: TrackedGeneration) -> None:
         """Emit a generation's new reports, and signal its supervisor if a stop is pending."""
         await self._registry.refresh(entry)
         if entry.stop_ordered:
@@ -358,7 +358,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         """Return an empty set: progress files are local and always current."""
         return frozenset()
 
-    async def _patrol(self) -> None:
+    async def _resync(self) -> None:
         for process in tuple(self._launched):
             with contextlib.suppress(ChildProcessError):
                 if not os.waitpid(process, os.WNOHANG)[0]:
@@ -368,7 +368,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         for entry in self._registry.live:
             try:
                 await asyncio.to_thread(self._check_supervisor, entry)
-                await self._look(entry)
+                await self._poll(entry)
             except (OSError, ValueError) as error:  # a broken one must not stop the others
                 log.warning("generation %d of %r: %s", entry.number, entry.job, error)
             except Exception as error:
@@ -450,13 +450,13 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         process: str = "worker-0",
         *,
         start: int | None = None,
-        most: int = 65_536,
+        max_bytes: int = 65_536,
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
-        return await asyncio.to_thread(self._logs, job, generation, process, start, most)
+        return await asyncio.to_thread(self._logs, job, generation, process, start, max_bytes)
 
     def _logs(
-        self, job: str, number: int | None, process: str, start: int | None, most: int
+        self, job: str, number: int | None, process: str, start: int | None, max_bytes: int
     ) -> LogChunk:
         numbers = self._registry.store.generations(job)
         if number is None:
@@ -466,7 +466,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             )
         if number not in numbers:
             raise KeyError(f"{process} of generation {number}")
-        return self._registry.read_log(job, number, process, start, most)
+        return self._registry.read_log(job, number, process, start, max_bytes)
 
     async def observe(self) -> tuple[ObservedJob, ...]:
         """Return the jobs that run on this machine; see `observation`."""

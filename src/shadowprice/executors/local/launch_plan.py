@@ -74,7 +74,7 @@ def build_launch_plan(
     return {
         "execution": execution,
         "processes": processes,
-        "deals": [allocation.record() for allocation in allocations],
+        "allocations": [allocation.record() for allocation in allocations],
         "grace": spec.program.grace,
         "tolerates_workers": spec.program.tolerates_workers,
         "port": port,

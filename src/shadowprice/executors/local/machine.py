@@ -65,11 +65,11 @@ def physical_devices() -> tuple[str, ...] | None:
     is_container = 0 < len(nvidia) <= len(outer.split(","))
     is_amd = bool(devices) and not nvidia
     if not is_amd and (hides_all or not (outer == "all" or is_container)):
-        devices = _visible(devices, "" if hides_all else outer)
+        devices = _visible_devices(devices, "" if hides_all else outer)
     if not nvidia and "ROCR_VISIBLE_DEVICES" in os.environ:
-        devices = _visible(devices, os.environ["ROCR_VISIBLE_DEVICES"])
+        devices = _visible_devices(devices, os.environ["ROCR_VISIBLE_DEVICES"])
     inner = [
-        _visible(devices, os.environ[name])
+        _visible_devices(devices, os.environ[name])
         for name in ("CUDA_VISIBLE_DEVICES", *(() if nvidia else ("HIP_VISIBLE_DEVICES",)))
         if name in os.environ
     ]
@@ -78,7 +78,7 @@ def physical_devices() -> tuple[str, ...] | None:
     return inner[0] if inner else devices
 
 
-def _visible(devices: tuple[str, ...] | None, text: str) -> tuple[str, ...]:
+def _visible_devices(devices: tuple[str, ...] | None, text: str) -> tuple[str, ...]:
     """Return the devices that a variable's value shows: numbers of ``devices``, or UUIDs.
 
     ``devices`` is None if it is unknown which there are. As in CUDA and ROCm, the first invalid

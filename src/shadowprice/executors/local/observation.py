@@ -82,7 +82,7 @@ def _marked_processes() -> dict[int, tuple[int, dict[str, str]]]:
                 for name, _, value in pairs
                 if name.startswith(b"SHADOWPRICE_")
             }
-            if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.most:
+            if 0 < len(variables.get("SHADOWPRICE_JOB", "")) <= bounds.NAME.maximum:
                 marks[process] = (parent, variables)
     return marks
 

@@ -48,7 +48,7 @@ def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
     base.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = base.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
-        raise PermissionError(f"{root} belongs to someone else; set node_dir to another place")
+        raise PermissionError(f"{root} belongs to another user; set node_dir to another directory")
     base.chmod(0o700)  # `mkdir` keeps the mode of an existing directory
     code = base / "code" / digest
     if not code.is_dir():
@@ -132,7 +132,7 @@ class ProcessActor:
     def go(self, plan: dict[str, Any]) -> dict[str, Any]:
         """Start the process unless it has been started already; return its state.
 
-        ``plan`` is as in `local.planning.build_launch_plan`, for one process.
+        ``plan`` is as in `local.launch_plan.build_launch_plan`, for one process.
         """
         with self._lock:
             if self._gone:
@@ -196,9 +196,9 @@ class ProcessActor:
         version = f"{state['phase']} {stop} {progress_version}"
         return {"version": version, "state": state, "stop": stop, "progress": progress}
 
-    def wait(self, version: str, most: float) -> dict[str, Any]:
-        """Return the state once it differs from ``version``, or after ``most`` seconds."""
-        until = time.monotonic() + most
+    def wait(self, version: str, timeout: float) -> dict[str, Any]:
+        """Return the state once it differs from ``version``, or after ``timeout`` seconds."""
+        until = time.monotonic() + timeout
         while True:
             status = self.look()
             if status["version"] != version or time.monotonic() > until:
@@ -244,14 +244,16 @@ class ProcessActor:
             finally:
                 os.close(handle)
 
-    def logs(self, process: str, start: int | None, most: int, complete: bool) -> list[Any] | None:
+    def logs(
+        self, process: str, start: int | None, max_bytes: int, complete: bool
+    ) -> list[Any] | None:
         """Return a piece of the log as `generations.logs.read` does, and the log's end offset."""
         from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
             return None
         folder = self._path / "logs"
-        begin, end, text = logs.read(folder, process, start, most, complete=complete)
+        begin, end, text = logs.read(folder, process, start, max_bytes, complete=complete)
         return [begin, end, text, logs.read(folder, process, None, 1, complete=True)[1]]
 
     def segments(self) -> dict[str, int]:

@@ -149,19 +149,19 @@ class Bridge:
             getattr(self._actor(name), method).remote(*arguments), timeout=CALL_TIMEOUT_SECONDS
         )
 
-    def do_progress(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
+    def do_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
         """Return current progress of the processes whose actors respond in time.
 
-        ``names`` are the actors' names. ``most`` is their common timeout in seconds.
+        ``names`` are the actors' names. ``timeout`` is their common timeout in seconds.
         """
         if not self._looking.acquire(blocking=False):
             return {}  # Ray is blocked; let only one thread wait
         try:
-            return self._poll_progress(names, most)
+            return self._poll_progress(names, timeout)
         finally:
             self._looking.release()
 
-    def _poll_progress(self, names: list[str], most: float) -> dict[str, list[Any] | None]:
+    def _poll_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
         if self._polls:  # drop late responses, which are outdated
             late, _ = ray.wait(
                 list(self._polls.values()), num_returns=len(self._polls), timeout=0.0
@@ -175,7 +175,9 @@ class Bridge:
                 self._polls[name] = actor.look.remote()
         requests = {self._polls[name]: name for name in names if name in self._polls}
         ready = (
-            ray.wait(list(requests), num_returns=len(requests), timeout=most)[0] if requests else []
+            ray.wait(list(requests), num_returns=len(requests), timeout=timeout)[0]
+            if requests
+            else []
         )
         progress: dict[str, list[Any] | None] = {}
         for reference in ready:

@@ -51,7 +51,7 @@ class RayGenerationController:
     def __init__(self, session: RaySession, entry: RayGeneration) -> None:
         self._session = session
         self._entry = entry
-        self._asking: set[asyncio.Task[None]] = set()
+        self._requests: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
 
     async def run(self) -> None:
@@ -61,7 +61,7 @@ class RayGenerationController:
                 "drive", self._attempt, self._entry.task_description
             )
         finally:
-            for task in self._asking:
+            for task in self._requests:
                 task.cancel()
 
     async def _attempt(self) -> bool:
@@ -92,8 +92,8 @@ class RayGenerationController:
                 failure, self._failure = self._failure, None
                 raise failure
             for part in entry.parts.values():
-                if part.end is None and not part.attached and not part.asking:
-                    part.asking = True
+                if part.end is None and not part.attached and not part.is_requesting:
+                    part.is_requesting = True
                     self._start_task(self._attach(part))
             await asyncio.to_thread(entry.read)
             await self._order()
@@ -103,16 +103,16 @@ class RayGenerationController:
 
     def _start_task(self, work: Any) -> None:
         task = asyncio.create_task(work)
-        self._asking.add(task)
+        self._requests.add(task)
         task.add_done_callback(self._on_request_done)
 
     def _on_request_done(self, task: asyncio.Task[None]) -> None:
-        self._asking.discard(task)
+        self._requests.discard(task)
         if not task.cancelled() and task.exception() is not None:
             self._failure = task.exception()
             self._entry.changed.set()
 
-    async def _ask(self, what: str, **more: Any) -> Any:
+    async def _request(self, what: str, **more: Any) -> Any:
         link = self._session.link
         if link is None:
             raise BridgeError("not connected to Ray", "Closed")
@@ -172,7 +172,7 @@ class RayGenerationController:
                 limit_memory=session.settings.memory == "rlimit",
             )
             with contextlib.suppress(BridgeError):  # `_attach` finds out whether it started
-                await self._ask("call", name=part.actor, method="go", arguments=[plan])
+                await self._request("call", name=part.actor, method="go", arguments=[plan])
 
         await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
         await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
@@ -189,7 +189,7 @@ class RayGenerationController:
         node = session.nodes.get(part.server)
         if node is None or node.id != part.node:
             return {"error": f"the node {part.server} has left the Ray cluster"}
-        properties: dict[str, Any] = await self._ask(
+        properties: dict[str, Any] = await self._request(
             "create",
             name=part.actor,
             node=part.node,
@@ -210,7 +210,7 @@ class RayGenerationController:
     async def _end_actors(self) -> None:
         for part in self._entry.parts.values():
             with contextlib.suppress(BridgeError):
-                await self._ask("kill", name=part.actor)
+                await self._request("kill", name=part.actor)
 
     # ---------------------------------------------------------------- following
 
@@ -219,9 +219,9 @@ class RayGenerationController:
         try:
             if part.gone_since is None and await self._actor_exists(part):
                 if self._entry.phase == LAUNCHING:
-                    look = await self._ask("call", name=part.actor, method="look", arguments=[])
+                    look = await self._request("call", name=part.actor, method="look", arguments=[])
                     if look["state"] is None:  # never got `go`, and must not start now
-                        await self._ask("kill", name=part.actor)
+                        await self._request("kill", name=part.actor)
                         part.mark_lost(f"the service stopped before it started {part.process}")
                         return
                 part.attached = True
@@ -232,7 +232,7 @@ class RayGenerationController:
             if error.kind != "Closed":
                 part.gone_since = part.gone_since or time.monotonic()
         finally:
-            part.asking = False
+            part.is_requesting = False
             if part.end is not None or part.attached:
                 self._entry.changed.set()
 
@@ -240,11 +240,11 @@ class RayGenerationController:
         """Return whether the actor exists; retry until Ray knows."""
         while True:
             try:
-                return bool(await self._ask("find", name=part.actor))
+                return bool(await self._request("find", name=part.actor))
             except BridgeError as error:  # the actor may still exist
                 if error.kind == "Closed":
                     raise
-                log.warning("looking for %s on %s: %s", part.process, part.server, error)
+                log.warning("failed to find %s on %s: %s", part.process, part.server, error)
                 await asyncio.sleep(1.0)
 
     async def _clear(self, part: RayProcess) -> None:
@@ -259,7 +259,7 @@ class RayGenerationController:
         node = part.node if part.node in ids else current.id if current is not None else ""
         if node:
             into = str(self._entry.generation.logs)
-            result = await self._ask("clear", name=part.actor, node=node, into=into)
+            result = await self._request("clear", name=part.actor, node=node, into=into)
             if result["known"] and result["cleared"]:
                 part.on_node = False
                 part.load_state(result["state"])
@@ -274,7 +274,7 @@ class RayGenerationController:
                 )
                 return
         if time.monotonic() - part.gone_since > session.settings.lost_after:
-            session.litter[part.actor] = part.server
+            session.lost_actors[part.actor] = part.server
             part.mark_lost(
                 f"the node {part.server} left the Ray cluster while {part.process} ran on it"
             )
@@ -300,7 +300,7 @@ class RayGenerationController:
 
     async def _deliver(self, part: RayProcess, command: int, grace: float) -> None:
         try:
-            await self._ask("call", name=part.actor, method="stop", arguments=[command, grace])
+            await self._request("call", name=part.actor, method="stop", arguments=[command, grace])
         except BridgeError:
             return  # its actor ended, or delivery is retried
         part.delivered = command
@@ -315,7 +315,7 @@ class RayGenerationController:
         for part in parts:
             if part.on_node:
                 with contextlib.suppress(BridgeError):
-                    await self._ask("collect", name=part.actor, into=into)
+                    await self._request("collect", name=part.actor, into=into)
         ends = [part.end for part in parts if isinstance(part.end, ProcessExit)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         result = outcome_from_exits(
@@ -341,8 +341,8 @@ class RayGenerationController:
         for part in entry.parts.values():
             if part.on_node:
                 with contextlib.suppress(BridgeError):
-                    await self._ask("call", name=part.actor, method="retire", arguments=[])
+                    await self._request("call", name=part.actor, method="retire", arguments=[])
                 with contextlib.suppress(BridgeError):
-                    await self._ask("kill", name=part.actor)
+                    await self._request("kill", name=part.actor)
         await asyncio.to_thread(self._write, phase=ENDED)
         entry.unlock()

@@ -139,15 +139,15 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             await asyncio.sleep(0 if self._lock is not None else 0.1)
         try:
             await self._connect()
-            await self._look_at_nodes()
+            await self._poll_nodes()
             await asyncio.to_thread(self._registry.load_existing)
         except BaseException:
             await self.close()
             raise
         for entry in self._registry.live:
             self._drive(entry)
-        self._background.again(
-            "resync", self._patrol, "looking at the nodes of Ray", RESYNC_SECONDS
+        self._background.spawn_repeating(
+            "resync", self._resync, "polling the nodes of Ray", RESYNC_SECONDS
         )
 
     def _open(self) -> None:
@@ -289,7 +289,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 continue
             if event["event"] == "gone":
                 part.attached = False
-                part.asking = False
+                part.is_requesting = False
             else:
                 entry.on_progress_file(part, event["news"]["progress"])
                 if event["news"]["state"] is not None:
@@ -323,7 +323,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 "progress",
                 2 * PROGRESS_FETCH_TIMEOUT_SECONDS,
                 names=list(running),
-                most=PROGRESS_FETCH_TIMEOUT_SECONDS,
+                timeout=PROGRESS_FETCH_TIMEOUT_SECONDS,
             )
         reports = []
         for entry in {id(entry): entry for entry in running.values()}.values():
@@ -340,18 +340,18 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         """Return the jobs whose actors didn't respond to the last poll; see `PollsProgress`."""
         return frozenset(entry.job for entry in self._registry.live if entry.is_stale)
 
-    async def _patrol(self) -> None:
+    async def _resync(self) -> None:
         try:
             if self.session.link is None or not self.session.link.is_running:
                 for entry in self._registry.entries.values():
                     for part in entry.parts.values():
-                        part.attached = part.asking = False
+                        part.attached = part.is_requesting = False
                 await self._connect()
-            await self._look_at_nodes()
+            await self._poll_nodes()
             if self._health_error:
                 log.warning("Ray can be reached again")
             self._health_error = ""
-            await self._tidy()
+            await self._clean_up_returned_nodes()
         except ExecutorError as error:
             if str(error) != self._health_error:  # not every second
                 log.warning("failed to reach Ray; retrying: %s", error)
@@ -360,12 +360,12 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 # Unlike a driver, a client may outlive its connection.
                 await self.session.link.close()
         except (OSError, ValueError) as error:
-            log.warning("looking at the nodes of Ray failed: %s", error)
+            log.warning("failed to poll the nodes of Ray: %s", error)
         finally:
             for entry in self._registry.entries.values():
                 entry.changed.set()
 
-    async def _look_at_nodes(self) -> None:
+    async def _poll_nodes(self) -> None:
         session = self.session
         assert session.link is not None
         records = await session.link.call("nodes", 10.0)
@@ -377,13 +377,13 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 self._registry.emit([ServerSeen(node.server, now)])
         self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
 
-    async def _tidy(self) -> None:
+    async def _clean_up_returned_nodes(self) -> None:
         """Clean up lost processes on nodes that have returned."""
         session = self.session
-        for actor, server in tuple(session.litter.items()):
+        for actor, server in tuple(session.lost_actors.items()):
             node = session.nodes.get(server)
             if node is not None and session.link is not None:
-                del session.litter[actor]
+                del session.lost_actors[actor]
                 with contextlib.suppress(BridgeError):
                     await session.link.call("clear", 60.0, name=actor, node=node.id, into="")
 
@@ -418,7 +418,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         process: str = "worker-0",
         *,
         start: int | None = None,
-        most: int = 65_536,
+        max_bytes: int = 65_536,
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
         numbers = await asyncio.to_thread(self._registry.store.generations, job)
@@ -429,10 +429,10 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             raise KeyError(f"{process} of generation {generation}")
         entry = self._registry.entries.get((job, generation))
         if entry is not None and not entry.is_finished:
-            most = max(1, min(most, MAX_CHUNK_BYTES))
-            return await self._live_logs(entry, process, start, most)
+            max_bytes = max(1, min(max_bytes, MAX_CHUNK_BYTES))
+            return await self._live_logs(entry, process, start, max_bytes)
         return await asyncio.to_thread(
-            self._registry.read_log, job, generation, process, start, most
+            self._registry.read_log, job, generation, process, start, max_bytes
         )
 
     def _has_logs(self, job: str, number: int) -> bool:
@@ -442,7 +442,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         return self._registry.has_logs(job, number)
 
     async def _live_logs(
-        self, entry: RayGeneration, process: str, start: int | None, most: int
+        self, entry: RayGeneration, process: str, start: int | None, max_bytes: int
     ) -> LogChunk:
         part = next(
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
@@ -450,7 +450,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         response = None
         if part is not None and self.session.link is not None and entry.phase == RUNNING:
             with contextlib.suppress(BridgeError):
-                arguments = [process, start, most, part.end is not None]
+                arguments = [process, start, max_bytes, part.end is not None]
                 response = await self.session.link.call(
                     "call", 20.0, name=part.actor, method="logs", arguments=arguments
                 )

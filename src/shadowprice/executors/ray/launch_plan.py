@@ -31,7 +31,7 @@ def build_launch_plan(
 ) -> tuple[dict[str, Any], str]:
     """Return a generation's plan, or an empty plan and the reason why it is refused.
 
-    ``nodes`` are keyed by server. ``held`` contains the ``deals`` of other generations.
+    ``nodes`` are keyed by server. ``held`` contains the ``allocations`` of other generations.
     """
     held = list(held)
     processes = list_processes(spec)
@@ -39,11 +39,13 @@ def build_launch_plan(
         validate_spec(spec)
         if spec.devices:
             raise PlacementError("Ray assigns devices itself; don't name any")
-        deals = list_allocations(spec, processes)
+        allocations = list_allocations(spec, processes)
         for server in dict.fromkeys(process.server for process in processes):
             if server not in nodes:
                 raise PlacementError(f"the Ray cluster has no node named {server!r}")
-            check_available(nodes[server], allocated_on(server, deals), allocated_on(server, held))
+            check_available(
+                nodes[server], allocated_on(server, allocations), allocated_on(server, held)
+            )
     except PlacementError as error:
         return {}, str(error)
     execution = secrets.token_hex(16)
@@ -61,7 +63,7 @@ def build_launch_plan(
         "spec": spec.record(),
         "processes": [{"name": process.name} for process in processes],
         "parts": parts,
-        "deals": deals,
+        "allocations": allocations,
         "grace": spec.program.grace,
         "tolerates_workers": spec.program.tolerates_workers,
         "port": 0,
@@ -81,7 +83,7 @@ def build_process_plan(
     log_bytes: int,
     limit_memory: bool,
 ) -> dict[str, Any]:
-    """Return the supervisor's plan for one process; see `local.planning.build_launch_plan`.
+    """Return the supervisor's plan for one process; see `local.launch_plan.build_launch_plan`.
 
     ``actor`` is the name of its actor; an environment variable marks its processes with it.
     ``master`` is the rendezvous address and port, on the node of worker 0. ``inherited`` is the

@@ -19,7 +19,7 @@ log = logging.getLogger("shadowprice.executors")
 _RESOURCE_NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
 _IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
 _ACCELERATOR: Final = "ray.io/accelerator-type"
-_MAX_NAMES: Final = int(bounds.RESOURCES.most)
+_MAX_NAMES: Final = int(bounds.RESOURCES.maximum)
 """Maximum number of resources and of labels read from a node."""
 
 
@@ -63,7 +63,7 @@ def list_nodes(
 
 
 def _name(record: Mapping[str, Any]) -> str:
-    return str(record.get("NodeName") or record["NodeManagerAddress"])[: int(bounds.NAME.most)]
+    return str(record.get("NodeName") or record["NodeManagerAddress"])[: int(bounds.NAME.maximum)]
 
 
 def _node(record: Mapping[str, Any]) -> RayNode:
@@ -72,7 +72,7 @@ def _node(record: Mapping[str, Any]) -> RayNode:
         if name.startswith(_IGNORED_PREFIXES):
             continue
         unit = 1 if name == "memory" else MILLI
-        units = min(int(float(amount) * unit), int(bounds.MEMORY.most))
+        units = min(int(float(amount) * unit), int(bounds.MEMORY.maximum))
         if name == "memory":
             units = round_down_memory(units)
         if units > 0:

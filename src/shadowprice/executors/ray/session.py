@@ -25,7 +25,7 @@ class RaySession:
     token: str = ""  # content of a file in ``base``, by which nodes recognize the directory
     link: BridgeClient | None = None  # replaced when the bridge ended
     nodes: dict[str, RayNode] = field(default_factory=dict)  # by server
-    litter: dict[str, str] = field(default_factory=dict)
+    lost_actors: dict[str, str] = field(default_factory=dict)
     """Actors of processes lost with their server, and the server whose files need cleanup."""
 
     def folder(self, job: str) -> Path:

@@ -24,7 +24,7 @@ class RayProcess:
     node: str
     actor: str
     attached: bool = False  # whether the bridge follows its actor
-    asking: bool = False  # whether a request about it is pending
+    is_requesting: bool = False  # whether a request about it is pending
     gone_since: float | None = None  # monotonic time since which its actor hasn't been found
     state: dict[str, Any] = field(default_factory=dict)
     delivered: int = 0  # the newest stop command that its actor received

@@ -19,7 +19,7 @@ def find_or_create(name: str, chosen: str = "") -> Path | None:
     this user.
     """
     try:
-        parent = Path(chosen) if chosen else _own()
+        parent = Path(chosen) if chosen else _own_cgroup()
         if parent is None:
             return None
         group = parent / name
@@ -29,7 +29,7 @@ def find_or_create(name: str, chosen: str = "") -> Path | None:
     return group if (group / "cgroup.kill").exists() else None
 
 
-def _own() -> Path | None:
+def _own_cgroup() -> Path | None:
     own = None
     for line in Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         hierarchy, _, path = line.split(":", 2)

@@ -110,10 +110,10 @@ class VirtualExecutor:
         self.generations.append(entry)
         refusal = self._refusal(spec)
         if refusal:
-            self._over(entry, StartRefused(spec.command, *key, self._wall(), refusal))
+            self._end_generation(entry, StartRefused(spec.command, *key, self._wall(), refusal))
             return Receipt.ACCEPTED
         self._live[spec.job] = entry
-        self._after(job.launch_seconds, self._on_launched, entry)
+        self._call_later(job.launch_seconds, self._on_launched, entry)
         return Receipt.ACCEPTED
 
     def _refusal(self, spec: GenerationSpec) -> str:
@@ -168,11 +168,11 @@ class VirtualExecutor:
         limit = entry.spec.program.grace if grace is None else grace
         saving = entry.job.save_seconds
         if entry.trains is None or self._now() < entry.trains or saving is None:
-            self._after(0.0, self._on_stopped, entry, None, False)
+            self._call_later(0.0, self._on_stopped, entry, None, False)
         elif saving > limit:
-            self._after(limit, self._on_stopped, entry, None, True)
+            self._call_later(limit, self._on_stopped, entry, None, True)
         else:
-            self._after(saving, self._on_stopped, entry, saving, False)
+            self._call_later(saving, self._on_stopped, entry, saving, False)
         return Receipt.ACCEPTED
 
     # ------------------------------------------------------------------ job behaviour
@@ -182,7 +182,7 @@ class VirtualExecutor:
             return
         entry.phase, entry.started = GenerationPhase.RUNNING, self._now()
         self._reports.put_nowait(Started(entry.spec.command, *entry.key, self._wall()))
-        self._after(entry.job.start_of(entry.spec.generation), self._train, entry)
+        self._call_later(entry.job.start_of(entry.spec.generation), self._train, entry)
 
     def _train(self, entry: VirtualGeneration) -> None:
         if entry.phase is not GenerationPhase.RUNNING:
@@ -191,18 +191,18 @@ class VirtualExecutor:
         remaining = (entry.job.work - entry.base) / entry.rate
         fails = entry.job.fails_after.get(entry.spec.generation)
         if fails is not None and fails < remaining:
-            self._after(fails, self._exit, entry, Ending.FAILED, 1, "exit status 1")
+            self._call_later(fails, self._exit, entry, Ending.FAILED, 1, "exit status 1")
         elif entry.job.hangs_at is None:
-            self._after(remaining, self._exit, entry, Ending.DONE, 0, "")
+            self._call_later(remaining, self._exit, entry, Ending.DONE, 0, "")
         if entry.job.report_every is not None:
             # First at the first step: an earlier report doesn't show the job's speed.
-            self._after(1.0 / entry.rate, self._report, entry)
+            self._call_later(1.0 / entry.rate, self._report, entry)
 
     def _report(self, entry: VirtualGeneration) -> None:
         if entry.phase is not GenerationPhase.RUNNING or entry.job.report_every is None:
             return
         self._reports.put_nowait(entry.report(self._now(), self._wall()))
-        self._after(entry.job.report_every, self._report, entry)
+        self._call_later(entry.job.report_every, self._report, entry)
 
     def _exit(self, entry: VirtualGeneration, ending: Ending, code: int, reason: str) -> None:
         if entry.phase is GenerationPhase.RUNNING:
@@ -234,9 +234,9 @@ class VirtualExecutor:
         self._left[entry.spec.job] = saving, now
         wall = self._wall()
         end = Ended(entry.command, *entry.key, wall, ending, code, reason, (), forced)
-        self._over(entry, end)
+        self._end_generation(entry, end)
 
-    def _over(self, entry: VirtualGeneration, end: Ended | StartRefused) -> None:
+    def _end_generation(self, entry: VirtualGeneration, end: Ended | StartRefused) -> None:
         entry.phase, entry.ended, entry.end = GenerationPhase.ENDED, self._now(), end
         if self._live.get(entry.spec.job) is entry:
             del self._live[entry.spec.job]
@@ -312,10 +312,10 @@ class VirtualExecutor:
         process: str = "worker-0",
         *,
         start: int | None = None,
-        most: int = 65_536,
+        max_bytes: int = 65_536,
     ) -> LogChunk:
         """Raise `KeyError`: no process writes a log."""
-        del start, most
+        del start, max_bytes
         raise KeyError(f"{process} of generation {generation} of {job}")
 
     async def observe(self) -> tuple[ObservedJob, ...]:
@@ -343,5 +343,5 @@ class VirtualExecutor:
         return now if moment is None else now - self._now() + moment
 
     @staticmethod
-    def _after(seconds: float, action: Callable[..., None], *arguments: object) -> None:
+    def _call_later(seconds: float, action: Callable[..., None], *arguments: object) -> None:
         asyncio.get_running_loop().call_later(seconds, action, *arguments)

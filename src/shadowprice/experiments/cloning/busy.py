@@ -73,7 +73,7 @@ def measure_load(settings: ExperimentSettings) -> Tables:
         return lambda load, seed: poisson_jobs(
             [TaskGroup(30, distribution)],
             machines=MACHINES, load=load, jobs=150 if settings.quick else 800, seed=seed,
-            spread=2.0, most=2,
+            spread=2.0, max_copies=2,
         )  # fmt: skip
 
     return {
@@ -94,7 +94,8 @@ def measure_workers(settings: ExperimentSettings) -> Tables:
         half = len(times) // 2
         return lambda load, seed: jobs_from_records(
             times[half:], times[:half],
-            machines=MACHINES, load=load, jobs=300 if settings.quick else 3000, seed=seed, most=2,
+            machines=MACHINES, load=load, jobs=300 if settings.quick else 3000, seed=seed,
+            max_copies=2,
         )  # fmt: skip
 
     return {"load": _over_load(settings, {key: maker(file) for key, file in TRACES.items()})}

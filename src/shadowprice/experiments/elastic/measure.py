@@ -58,7 +58,7 @@ POLICIES: Final = (
 SLOT: Final = 5.0  # minimum length of a slot in seconds; long starts use a multiple of it
 MIN_STARTS_PER_SLOT: Final = 3  # minimum length of a slot, in durations of a start
 PROBE_JOBS: Final = 3  # jobs that start one after the other to measure a start
-MOST_SLOTS: Final = 120  # slots after which jobs that aren't over are cancelled
+MAX_SLOTS: Final = 120  # slots after which jobs that aren't over are cancelled
 SCRIPT: Final = Path(__file__).with_name("train.py")
 SERVERS: Final = ("box-1", "box-2")
 WIDTHS: Final = (1, 2, 4)
@@ -175,7 +175,7 @@ def _run_live(
     target: ExecutorTarget,
 ) -> dict[str, LiveJobResult]:
     """Run jobs for real, and return their results."""
-    return run_live_in_temp_dir(cluster(slot), jobs, choice, MOST_SLOTS * slot, target)
+    return run_live_in_temp_dir(cluster(slot), jobs, choice, MAX_SLOTS * slot, target)
 
 
 def _probe(
@@ -225,7 +225,7 @@ def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
                 command,
                 [(n, 0) for n in widths],
                 Limits(seconds=60.0),
-                _unseen,
+                _without_progress,
             )
         )
     if unmeasured:
@@ -237,7 +237,7 @@ def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
     }
 
 
-def _unseen(*_: object) -> None:
+def _without_progress(*_: object) -> None:
     """Discard progress, because the experiment has a progress line of its own."""
 
 

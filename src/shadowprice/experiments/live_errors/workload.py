@@ -76,7 +76,7 @@ class Workload:
             rate, factor = stated_rate(job, SLOT), 1.0 + luck * error
             behaviour = VirtualJob(
                 work=float(job.work),
-                rate=_slow_down(rate, factor),
+                rate=_slower_rate(rate, factor),
                 start_seconds=starts,
                 save_seconds=SAVE * SLOT,
                 report_every=SLOT / 5,
@@ -86,7 +86,7 @@ class Workload:
         return results
 
 
-def _slow_down(rate: Rate, factor: float) -> Rate:
+def _slower_rate(rate: Rate, factor: float) -> Rate:
     return lambda shares: rate(shares) / factor
 
 

@@ -184,12 +184,12 @@ def _add_shams(sham: Callable[[Job, int], Job]) -> Strategy:
     return strategy
 
 
-def _dense_sham(job: Job, size: int) -> Job:
+def _overstate_value(job: Job, size: int) -> Job:
     report = scale_value(float(size))(job)
     return job if report is None else report.jobs[0]
 
 
-def _poor_sham(job: Job, size: int) -> Job:
+def _overstate_job_work(job: Job, size: int) -> Job:
     return replace(job, required=job.required * size, epochs=job.epochs * size)
 
 
@@ -199,8 +199,8 @@ STRATEGIES: Final[Mapping[str, tuple[tuple[int, ...], Strategy]]] = {
     "inflate a tenth": ((1000,), _inflate_tenth),
     "split": ((2, 8, 64), _by_job(_split)),
     "accounts": ((8,), _use_accounts),
-    "cancel dense": ((1000,), _add_shams(_dense_sham)),
-    "cancel poor": ((1000,), _add_shams(_poor_sham)),
+    "cancel dense": ((1000,), _add_shams(_overstate_value)),
+    "cancel poor": ((1000,), _add_shams(_overstate_job_work)),
     "less work": ((2, 4), _by_job(lambda size: understate_work(Fraction(1, size)))),
     "slower": ((2,), _by_job(lambda size: misstate_rate(Fraction(1, size)))),
     "urgent": ((2,), _by_job(lambda size: scale_urgency(float(size)))),

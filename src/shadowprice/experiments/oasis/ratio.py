@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SLOTS: Final = 10
 JOBS: Final = 10
 DRAWN: Final = 4000
-LONGEST: Final = 6
+MAX_SLOTS: Final = 6
 """Slots that the longest job takes alone: with T = 10 it can still complete if it arrives by slot
 4."""
 
@@ -112,7 +112,7 @@ def summarize(ratios: pl.DataFrame) -> pl.DataFrame:
 def draw_jobs(on: Cluster, value: tuple[float, float], seed: int) -> list[Job]:
     """Return 10 jobs, by arrival, from those of a long draw that can complete within T."""
     drawn = workload(on, CHUNK, DRAWN, SLOTS, seed, value=value, arrival_share=0.5)
-    fitting = [job for job in drawn if _slots_alone(on, job) <= LONGEST]
+    fitting = [job for job in drawn if _slots_alone(on, job) <= MAX_SLOTS]
     chosen = np.random.default_rng(seed).choice(len(fitting), JOBS, replace=False)
     return [fitting[index] for index in sorted(chosen.tolist())]
 

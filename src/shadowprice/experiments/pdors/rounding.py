@@ -19,7 +19,7 @@ from shadowprice.kernels.slots.choices import slot_at
 from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external
 from shadowprice.kernels.slots.polygons import Slot
-from shadowprice.kernels.slots.rounding import WHOLE, Wanted, mix, round_feasibly
+from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.planner import PdorsPlanner, SlotChoices, build_pairs
 from shadowprice.policies.pdors.policy import Pdors
@@ -208,8 +208,8 @@ def _round_solutions(job: Job, choices: SlotChoices, state: int) -> pl.DataFrame
             between = int((np.abs(point - np.rint(point)) > WHOLE).sum())
             for surplus in SOLUTION_SURPLUS:
                 rounds, _ = round_feasibly(
-                    point[0], point[1], slot, Wanted(m_w, m_p, int(workers[-1])), 1.0 + surplus,
-                    TRIES, stream, scratch[0], scratch[1],
+                    point[0], point[1], slot, RequiredTotals(m_w, m_p, int(workers[-1])),
+                    1.0 + surplus, TRIES, stream, scratch[0], scratch[1],
                 )  # fmt: skip
                 rows.append((name, surplus, between, rounds))
     schema = {

@@ -56,10 +56,10 @@ def measure(settings: ExperimentSettings) -> Tables:
 
 def _rows(jobs: int, slots: int, seed: int, seconds: float) -> list[dict[str, Any]]:
     workload = NamedWorkload("generated: calibrated", jobs=jobs, slots=slots)
-    return [{"seed": seed, **row} for row in _of_bound(workload.scenario(seed), seconds)]
+    return [{"seed": seed, **row} for row in _share_of_bound(workload.scenario(seed), seconds)]
 
 
-def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
+def _share_of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
     """Return the utility of each policy as a share of the bound."""
     certificate = certify(
         scenario.cluster, scenario.jobs, gap=0.01, seconds=seconds, seed=scenario.seed
@@ -82,7 +82,7 @@ def _of_bound(scenario: Scenario, seconds: float) -> list[dict[str, Any]]:
             fixed,
             OASIS_CLAIRVOYANT,
             online,
-            *_at_one(price, constant),
+            *_uniform_price_policies(price, constant),
             ROLLING,
             NO_PROMISES,
             FREE_PROMISES,
@@ -108,7 +108,7 @@ def _one_price(prices: PostedPrices) -> tuple[PostedPrices, float]:
     return replace(prices, prices=np.where(is_resource, price, np.zeros_like(prices.prices))), price
 
 
-def _at_one(price: float, file: Path) -> tuple[PolicyChoice, ...]:
+def _uniform_price_policies(price: float, file: Path) -> tuple[PolicyChoice, ...]:
     """Return policies with one uniform price, which differ in how they treat plans."""
     uniform = {"prices": "given", "price": price}
     return (

@@ -43,7 +43,7 @@ FACTORS: Final[Mapping[str, float]] = {"stated right": 1.0, "up to 1.5": 1.5, "u
 LEARNING: Final = ("rolling", "oasis", "rrh", "elasticflow", "srtf", "las", "drf")
 
 
-def _few(settings: ExperimentSettings) -> list[NamedWorkload]:
+def _representative_workloads(settings: ExperimentSettings) -> list[NamedWorkload]:
     """Return some of the workloads, because the effect of a part is similar on all."""
     names = {"ITP cluster03", "ITP cluster05", "Philly 103959", "generated: calibrated"}
     return [workload for workload in workloads(quick=settings.quick) if workload.name in names]
@@ -53,7 +53,7 @@ def measure_parts(settings: ExperimentSettings) -> Tables:
     """Run `rolling` without each of its parts, and with restart costs."""
     cases = [
         (workload, scheme, settings.seed, seconds)
-        for workload in _few(settings)
+        for workload in _representative_workloads(settings)
         for scheme, seconds in (
             *((part, 0) for part in PARTS),
             *((PolicyChoice("rolling", titled=f"restarts of {n} s"), n) for n in RESTARTS),
@@ -82,7 +82,7 @@ def measure_misstated(settings: ExperimentSettings) -> Tables:
     learning = [scheme for scheme in POLICY_VARIANTS if scheme.label in LEARNING]
     rows = settings.each(
         _run_misstated,
-        product(_few(settings), FACTORS, learning, [settings.seed]),
+        product(_representative_workloads(settings), FACTORS, learning, [settings.seed]),
         lambda workload, name, scheme, _: f"{workload.name}, {name}, {scheme.label}",
     )
     return {"misstated": pl.DataFrame(rows, infer_schema_length=None)}

@@ -166,12 +166,12 @@ def run(scenario: Scenario, scheme: PolicyChoice) -> dict[str, Any]:
 class MisstatedWork(ExecutionModel):
     """Jobs whose work is their stated work times a random factor.
 
-    The factor is log-uniform between ``1 / most`` and ``most``, drawn by the job's name and
-    ``seed``.
+    The factor is log-uniform between ``1 / max_factor`` and ``max_factor``, drawn by the job's name
+    and ``seed``.
     """
 
-    def __init__(self, most: float, seed: int) -> None:
-        self._most, self._seed = most, seed
+    def __init__(self, max_factor: float, seed: int) -> None:
+        self._max_factor, self._seed = max_factor, seed
         self._exact = ExactExecution()
         self._factors: dict[str, float] = {}
 
@@ -179,14 +179,14 @@ class MisstatedWork(ExecutionModel):
         """Return the stated progress over the job's factor, but at least 1 if there is any."""
         if job.name not in self._factors:
             exponent = np.random.default_rng([self._seed, crc32(job.name.encode())]).uniform(-1, 1)
-            self._factors[job.name] = self._most**exponent
+            self._factors[job.name] = self._max_factor**exponent
         stated = self._exact.progress(job, placement, slot, moved=moved)
         return max(min(stated, 1), int(stated / self._factors[job.name]))
 
 
-def misstated(scenario: Scenario, most: float) -> Scenario:
+def misstated(scenario: Scenario, maximum: float) -> Scenario:
     """Return the same jobs, whose work differs from their statement by up to a factor."""
-    return replace(scenario, execution=MisstatedWork(most, scenario.seed))
+    return replace(scenario, execution=MisstatedWork(maximum, scenario.seed))
 
 
 def with_restart_cost(scenario: Scenario, seconds: int) -> Scenario:

@@ -78,7 +78,7 @@ def measure_testbed(settings: ExperimentSettings) -> Tables:
     restart = min(float(size.seconds), start)
     files = _files(size, settings.seed, restart)
     ran = settings.each(
-        _ran,
+        _run_policy,
         [(size, choice, target, settings.seed, restart) for choice in size.policies],
         lambda _size, choice, *_: f"really running under {choice.label}",
     )
@@ -160,7 +160,7 @@ def _mean_start_seconds(size: ExperimentScale, target: ExecutorTarget, seed: int
     raise ShadowpriceError(f"the jobs that were to be measured got nowhere: {reasons}")
 
 
-def _ran(
+def _run_policy(
     size: ExperimentScale, choice: PolicyChoice, target: ExecutorTarget, seed: int, restart: float
 ) -> dict[str, LiveJobResult]:
     """Run all jobs under a policy until the last slot is over."""

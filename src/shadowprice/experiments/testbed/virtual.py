@@ -86,7 +86,7 @@ def measure_virtual(settings: ExperimentSettings) -> Tables:
         for live in (False, True)
     ]
     results = settings.each(
-        _ran,
+        _run_draw,
         cases,
         lambda candidate, seed, live: f"{candidate.label}, draw {seed}{', live' if live else ''}",
     )
@@ -114,7 +114,7 @@ def _order(settings: ExperimentSettings, variants: list[Variant]) -> pl.DataFram
     compared = [variant for variant in variants if not variant.label.startswith("oasis, ")]
     cases = [(variant, draw, False) for variant in compared for draw in draws]
     results = settings.each(
-        _ran, cases, lambda variant, seed, _: f"{variant.label}, order, draw {seed}"
+        _run_draw, cases, lambda variant, seed, _: f"{variant.label}, order, draw {seed}"
     )
     values: dict[str, list[float]] = {}
     for (variant, _, _), rows in zip(cases, results, strict=True):
@@ -142,7 +142,7 @@ def _against_first(samples: Mapping[str, list[float]]) -> dict[str, dict[str, fl
     return columns
 
 
-def _ran(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
+def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     """Return a row per job of a draw; slots count from the first counted slot."""
     files = scaled(SECONDS, seed=seed, restart=RESTART)
     choice = variant.choice

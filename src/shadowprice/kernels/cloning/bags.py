@@ -20,34 +20,34 @@ MIN_PROBABILITY = 1e-20
 
 
 @kernel
-def copy_costs(log_survival: Floats, price: Floats, most: int) -> Floats:
-    """Return c(r), the expected cost of r = 1 to ``most`` copies of a task; shape (groups, most).
+def copy_costs(log_survival: Floats, price: Floats, max_copies: int) -> Floats:
+    """Return c(r), the expected cost of r = 1 to ``max_copies`` copies; shape (groups, copies).
 
     ``log_survival`` (groups, slots) is ln S at the start of each slot after the start of the task,
     0 in the first. ``price`` (slots,) is that of a unit of capacity in each slot.
     """
     groups, slots = log_survival.shape
-    cost = np.zeros((groups, most))
+    cost = np.zeros((groups, max_copies))
     for g in range(groups):
         for v in range(slots):
             alive = math.exp(log_survival[g, v])
             power = 1.0
-            for r in range(most):
+            for r in range(max_copies):
                 power *= alive
                 cost[g, r] += (r + 1) * price[v] * power
     return cost
 
 
 @kernel
-def _next_vertex(cost: Floats, late: Floats, at: int, l: float) -> tuple[int, float]:  # noqa: E741
+def _next_vertex(cost: Floats, late: Floats, position: int, l: float) -> tuple[int, float]:  # noqa: E741
     """Return the next vertex of the lower hull of (phi, c + l r), and the price of that step."""
     best, slope = -1, np.inf
-    for r in range(at + 1, len(cost)):
-        fall = late[at] - late[r]
-        if fall > 0.0:
-            here = (cost[r] - cost[at] + l * (r - at)) / fall
-            if here <= slope:
-                best, slope = r, here
+    for r in range(position + 1, len(cost)):
+        late_decrease = late[position] - late[r]
+        if late_decrease > 0.0:
+            step_price = (cost[r] - cost[position] + l * (r - position)) / late_decrease
+            if step_price <= slope:
+                best, slope = r, step_price
     return best, slope
 
 
@@ -67,21 +67,21 @@ def _minimize(
     exception of one group: the group, the number of its tasks with another number of copies, that
     number, and the copies of one more task.
     """
-    groups, most = cost.shape
+    groups, max_copies = cost.shape
     total = 0.0
     value = 0.0
     change[0] = -1
     following = np.empty(groups, np.int64)
     slope = np.empty(groups)
     for g in range(groups):
-        at = 0
-        for r in range(1, most):
-            if cost[g, r] + l * r < cost[g, at] + l * at:
-                at = r
-        copies[g] = at + 1
-        total += count[g] * late[g, at]
-        value += count[g] * (cost[g, at] + l * (at + 1))
-        following[g], slope[g] = _next_vertex(cost[g], late[g], at, l)
+        position = 0
+        for r in range(1, max_copies):
+            if cost[g, r] + l * r < cost[g, position] + l * position:
+                position = r
+        copies[g] = position + 1
+        total += count[g] * late[g, position]
+        value += count[g] * (cost[g, position] + l * (position + 1))
+        following[g], slope[g] = _next_vertex(cost[g], late[g], position, l)
     while total > budget:
         g = 0
         for j in range(1, groups):
@@ -89,23 +89,25 @@ def _minimize(
                 g = j
         if slope[g] == np.inf:
             return False, value
-        at, to = copies[g] - 1, following[g]
-        fall = late[g, at] - late[g, to]
-        over = total - budget
-        if over <= fall * count[g]:
-            tasks = min(math.ceil(over / fall), count[g])
+        position, target_position = copies[g] - 1, following[g]
+        late_decrease = late[g, position] - late[g, target_position]
+        excess = total - budget
+        if excess <= late_decrease * count[g]:
+            tasks = min(math.ceil(excess / late_decrease), count[g])
             # All of these tasks except the last move to the vertex; it moves as far as necessary.
-            target = late[g, at] - (over - (tasks - 1) * fall) + 1e-12 * budget
-            last = to
-            for r in range(most):
-                if late[g, r] <= target and cost[g, r] + l * r < cost[g, last] + l * last:
+            target_late = (
+                late[g, position] - (excess - (tasks - 1) * late_decrease) + 1e-12 * budget
+            )
+            last = target_position
+            for r in range(max_copies):
+                if late[g, r] <= target_late and cost[g, r] + l * r < cost[g, last] + l * last:
                     last = r
-            change[0], change[1], change[2], change[3] = g, tasks - 1, to + 1, last + 1
-            return True, value + slope[g] * over
-        total -= fall * count[g]
-        value += slope[g] * fall * count[g]
-        copies[g] = to + 1
-        following[g], slope[g] = _next_vertex(cost[g], late[g], to, l)
+            change[0], change[1], change[2], change[3] = g, tasks - 1, target_position + 1, last + 1
+            return True, value + slope[g] * excess
+        total -= late_decrease * count[g]
+        value += slope[g] * late_decrease * count[g]
+        copies[g] = target_position + 1
+        following[g], slope[g] = _next_vertex(cost[g], late[g], target_position, l)
     return True, value
 
 
@@ -126,7 +128,7 @@ def cheapest_copies(
     cost: Floats,
     decay: Floats,
     budget: float,
-    places: int,
+    max_total: int,
     copies: Integers,
     change: Integers,
 ) -> tuple[bool, float]:
@@ -142,24 +144,24 @@ def cheapest_copies(
 
     ``count`` (groups,): tasks of each group; ``decay`` (groups,): their a = -ln S at the deadline.
     ``cost`` (groups, copies): as `copy_costs` returns. ``budget``: C = -ln(1 - epsilon).
-    ``places``: maximum number of copies in total, (1b).
+    ``max_total``: maximum number of copies in total, (1b).
     ``copies`` (groups,): copies of each task; written. ``change`` (4,): written: a group (-1 for
     none), the number of its tasks with another number of copies, that number, and the copies of
     one more of its tasks.
     """
-    groups, most = cost.shape
-    late = np.empty((groups, most))
+    groups, max_copies = cost.shape
+    late = np.empty((groups, max_copies))
     for g in range(groups):
-        for r in range(most):
+        for r in range(max_copies):
             late[g, r] = miss(decay[g], r + 1.0, False)
-    found, bound = _minimize(count, cost, late, budget, 0.0, copies, change)
-    if not found or _count_copies(count, copies, change) <= places:
-        return found, bound
-    scale = cost[:, 0].max() / places
+    is_feasible, bound = _minimize(count, cost, late, budget, 0.0, copies, change)
+    if not is_feasible or _count_copies(count, copies, change) <= max_total:
+        return is_feasible, bound
+    scale = cost[:, 0].max() / max_total
     low, high = 0.0, scale
     for _ in range(60):
         _minimize(count, cost, late, budget, high, copies, change)
-        if _count_copies(count, copies, change) <= places:
+        if _count_copies(count, copies, change) <= max_total:
             break
         low, high = high, 4.0 * high
     else:
@@ -167,7 +169,7 @@ def cheapest_copies(
     for _ in range(30):
         middle = 0.5 * (low + high)
         _minimize(count, cost, late, budget, middle, copies, change)
-        if _count_copies(count, copies, change) <= places:
+        if _count_copies(count, copies, change) <= max_total:
             high = middle
         else:
             low = middle
@@ -188,10 +190,10 @@ def _binomial(n: int, p: float, pmf: Floats) -> tuple[int, int]:
     reach = 12.0 * math.sqrt(mean * (1.0 - p)) + 40.0
     low = max(0, int(mean - reach))
     high = min(n, int(mean + reach))
-    whole = math.lgamma(n + 1.0)
+    log_factorial = math.lgamma(n + 1.0)
     ln_p, ln_q = math.log(p), math.log1p(-p)
     for k in range(low, high + 1):
-        ways = whole - math.lgamma(k + 1.0) - math.lgamma(n - k + 1.0)
+        ways = log_factorial - math.lgamma(k + 1.0) - math.lgamma(n - k + 1.0)
         pmf[k] = math.exp(ways + k * ln_p + (n - k) * ln_q)
     return low, high
 
@@ -214,14 +216,14 @@ def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: floa
     for j in range(rows):
         total += tasks[j] * copies[j]
         widest = max(widest, tasks[j])
-    need = np.empty(slots, np.int64)
-    need[0] = total
-    have = np.empty(total + 1)
-    then = np.empty(total + 1)
+    reserved = np.empty(slots, np.int64)
+    reserved[0] = total
+    probability = np.empty(total + 1)
+    convolved = np.empty(total + 1)
     pmf = np.empty(widest + 1)
     for v in range(1, slots):
         low, high = 0, 0
-        have[0] = 1.0
+        probability[0] = 1.0
         mean = 0.0
         for j in range(rows):
             alive = math.exp(copies[j] * log_survival[j, v])
@@ -229,25 +231,25 @@ def reserve(tasks: Integers, copies: Integers, log_survival: Floats, level: floa
             first, last = _binomial(tasks[j], alive, pmf)
             step = copies[j]
             below, above = low + first * step, high + last * step
-            then[below : above + 1] = 0.0
+            convolved[below : above + 1] = 0.0
             for k in range(first, last + 1):
                 weight = pmf[k]
                 if weight > MIN_PROBABILITY:
                     for x in range(low, high + 1):
-                        then[x + k * step] += weight * have[x]
-            have, then = then, have
+                        convolved[x + k * step] += weight * probability[x]
+            probability, convolved = convolved, probability
             low, high = below, above
-            while low < high and have[high] < MIN_PROBABILITY:
+            while low < high and probability[high] < MIN_PROBABILITY:
                 high -= 1
-            while low < high and have[low] < MIN_PROBABILITY:
+            while low < high and probability[low] < MIN_PROBABILITY:
                 low += 1
         tail = 0.0
-        places = low
+        needed = low
         for x in range(high, low, -1):
-            tail += have[x]
+            tail += probability[x]
             if tail > level:
-                places = x
+                needed = x
                 break
-        places = max(places, int(mean))
-        need[v] = min(places, need[v - 1])
-    return need
+        needed = max(needed, int(mean))
+        reserved[v] = min(needed, reserved[v - 1])
+    return reserved

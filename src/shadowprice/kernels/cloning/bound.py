@@ -20,7 +20,7 @@ from shadowprice.kernels.order import stable_order
 @kernel
 def integer_responses(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -34,17 +34,17 @@ def integer_responses(
     count, decay = columns.tasks, columns.decay
     value, late, used = 0.0, 0.0, 0
     for j in range(count.shape[0]):
-        r = response_of(columns, j, most, relaxed, k, l, ratios[j])
+        r = response_of(columns, j, max_copies, relaxed, k, l, ratios[j])
         ratios[j] = r
         below = int(r)
         best = np.inf
         # The integer minimiser is next to the real one, because the cost has a single minimum.
-        for c in range(below, min(below + 1, most[j]) + 1):
+        for c in range(below, min(below + 1, max_copies[j]) + 1):
             cost, _, _ = curve_of(columns, j, float(c))
             phi = miss(decay[j], float(c), relaxed)
-            here = cost + k * phi + l * c
-            if here < best:
-                best = here
+            group_cost = cost + k * phi + l * c
+            if group_cost < best:
+                best = group_cost
                 copies[j] = c
         value += count[j] * best
         late += count[j] * miss(decay[j], float(copies[j]), relaxed)
@@ -55,7 +55,7 @@ def integer_responses(
 @kernel
 def break_step(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     budget: float,
     k_near: float,
@@ -73,7 +73,7 @@ def break_step(
     count, decay = columns.tasks, columns.decay
     groups = count.shape[0]
     upper = np.empty(groups, dtype=np.int64)
-    _, late, used = integer_responses(columns, most, relaxed, 0.0, l, ratios, copies)
+    _, late, used = integer_responses(columns, max_copies, relaxed, 0.0, l, ratios, copies)
     if late <= budget:
         value = 0.0
         for j in range(groups):
@@ -84,7 +84,7 @@ def break_step(
     low = k_near
     while True:
         low /= width
-        _, late, used = integer_responses(columns, most, relaxed, low, l, ratios, copies)
+        _, late, used = integer_responses(columns, max_copies, relaxed, low, l, ratios, copies)
         if late > budget:
             break
         width *= width
@@ -92,8 +92,8 @@ def break_step(
     high = k_near
     while True:
         high *= width
-        _, there, _ = integer_responses(columns, most, relaxed, high, l, ratios, upper)
-        if there <= budget or high > 1e290:
+        _, cost_above, _ = integer_responses(columns, max_copies, relaxed, high, l, ratios, upper)
+        if cost_above <= budget or high > 1e290:
             break
         width *= width
     steps = 0
@@ -105,10 +105,10 @@ def break_step(
     n = 0
     for j in range(groups):
         for c in range(copies[j], upper[j]):
-            here, _, _ = curve_of(columns, j, float(c))
-            there, _, _ = curve_of(columns, j, c + 1.0)
+            cost_below, _, _ = curve_of(columns, j, float(c))
+            cost_above, _, _ = curve_of(columns, j, c + 1.0)
             drop = miss(decay[j], float(c), relaxed) - miss(decay[j], c + 1.0, relaxed)
-            price[n] = (there - here + l) / drop if drop > 0.0 else np.inf
+            price[n] = (cost_above - cost_below + l) / drop if drop > 0.0 else np.inf
             fall[n] = drop
             owner[n] = j
             n += 1
@@ -136,7 +136,7 @@ def break_step(
 @kernel
 def integer_bound(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     budget: float,
     machines: int,
@@ -151,7 +151,7 @@ def integer_bound(
     l is bisected. ``copies`` receives the minimisers just before the break step.
     """
     trial = np.empty_like(copies)
-    k, value, used = break_step(columns, most, relaxed, budget, k_near, 0.0, ratios, copies)
+    k, value, used = break_step(columns, max_copies, relaxed, budget, k_near, 0.0, ratios, copies)
     if used <= machines * (1.0 + 1e-12):
         return k, 0.0, value
     best_k, best_l, best = k, 0.0, value
@@ -164,26 +164,26 @@ def integer_bound(
     side = 0
     for _ in range(200):
         k, value, used = break_step(
-            columns, most, relaxed, budget, k if k > 0.0 else k_near, l, ratios, trial
+            columns, max_copies, relaxed, budget, k if k > 0.0 else k_near, l, ratios, trial
         )
         value -= l * machines
         if value > best:
             best_k, best_l, best = k, l, value
             copy_into(copies, trial)
-        over = used - machines
+        excess = used - machines
         # Within half a machine, the bound is within half of l's last step from its maximum.
-        if abs(over) <= 0.5 and high - low <= 1e-3 * high:
+        if abs(excess) <= 0.5 and high - low <= 1e-3 * high:
             break
-        if over > 0.0:
+        if excess > 0.0:
             if side == 1:
                 below *= 0.5  # Illinois method: halve the weight of an end that is kept twice
             side = 1
-            low, above = l, over
+            low, above = l, excess
         else:
             if side == -1:
                 above *= 0.5
             side = -1
-            high, below = l, over
+            high, below = l, excess
         if high == np.inf:
             l *= factor  # noqa: E741
             factor = min(factor * factor, 1e6)

@@ -49,7 +49,7 @@ def best_response(
     scale: float,
     rows: Floats,
     decay: float,
-    most: float,
+    max_copies: float,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -60,7 +60,7 @@ def best_response(
     Newton on a r + ln(g' + l) [+ ln(1 - h)] = ln(k a), which is nearly linear in r, inside a
     bracket that shrinks at every step.
     """
-    low, high = 1.0, most
+    low, high = 1.0, max_copies
     ratio = min(max(start, low), high)
     # Evaluate an end only when the search reaches it, which is rare with a warm start.
     low_known, high_known = False, False
@@ -120,7 +120,7 @@ def best_response(
 def response_of(
     columns: Columns,
     group: int,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -129,15 +129,15 @@ def response_of(
     """Return `best_response` for a task of a group."""
     return best_response(
         columns.kind[group], columns.shape[group], columns.minimum[group], columns.scale[group],
-        columns.tables[columns.table[group]], columns.decay[group], float(most[group]), relaxed,
-        k, l, start,
+        columns.tables[columns.table[group]], columns.decay[group], float(max_copies[group]),
+        relaxed, k, l, start,
     )  # fmt: skip
 
 
 @kernel
 def sweep(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
@@ -153,32 +153,32 @@ def sweep(
     count, decay = columns.tasks, columns.decay
     sums[:] = 0.0
     for j in range(count.shape[0]):
-        r = response_of(columns, j, most, relaxed, k, l, ratios[j])
+        r = response_of(columns, j, max_copies, relaxed, k, l, ratios[j])
         ratios[j] = r
         cost, _, bow = curve_of(columns, j, r)
         h = math.exp(-decay[j] * r)
         if relaxed:
-            phi, fall = h, decay[j] * h
-            bend = decay[j] * fall
+            phi, phi_decrease = h, decay[j] * h
+            bend = decay[j] * phi_decrease
         else:
             phi = -math.log1p(-h)
-            fall = decay[j] * h / (1.0 - h)
-            bend = decay[j] * fall / (1.0 - h)
+            phi_decrease = decay[j] * h / (1.0 - h)
+            bend = decay[j] * phi_decrease / (1.0 - h)
         sums[0] += count[j] * phi
         sums[1] += count[j] * r
         sums[5] += count[j] * cost
-        if 1.0 < r < most[j]:
+        if 1.0 < r < max_copies[j]:
             stiff = bow + k * bend
             if stiff > 0.0:
-                sums[2] += count[j] * fall * fall / stiff
-                sums[3] -= count[j] * fall / stiff
+                sums[2] += count[j] * phi_decrease * phi_decrease / stiff
+                sums[3] -= count[j] * phi_decrease / stiff
                 sums[4] += count[j] / stiff
 
 
 @kernel
 def _deadline_price(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     budget: float,
     k_start: float,
@@ -193,17 +193,21 @@ def _deadline_price(
     sweeps = 0
     for _ in range(_MAX_ITERATIONS):
         k = math.exp(x)
-        sweep(columns, most, relaxed, k, l, ratios, sums)
+        sweep(columns, max_copies, relaxed, k, l, ratios, sums)
         sweeps += 1
-        over = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
-        if abs(over) <= 1e-12:
+        excess = math.log(sums[0]) - goal if sums[0] > 0.0 else -700.0
+        if abs(excess) <= 1e-12:
             break
-        if over > 0.0:
+        if excess > 0.0:
             low = x
         else:
             high = x
-        steep = k * sums[2] / sums[0] if sums[0] > 0.0 else 0.0
-        step = over / steep if steep > 0.0 else (_SHIFT_LIMIT if over > 0.0 else -_SHIFT_LIMIT)
+        derivative = k * sums[2] / sums[0] if sums[0] > 0.0 else 0.0
+        step = (
+            excess / derivative
+            if derivative > 0.0
+            else (_SHIFT_LIMIT if excess > 0.0 else -_SHIFT_LIMIT)
+        )
         following = x + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
         if not low < following < high:
             if high - low <= 1e-14 * max(1.0, abs(x)):
@@ -218,7 +222,7 @@ def _deadline_price(
 @kernel
 def optimum(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     budget: float,
     machines: float,
@@ -227,32 +231,34 @@ def optimum(
     """Solve the KKT system (8)-(11) for the continuous numbers of copies.
 
     Returns the multipliers k of the deadline and l of (1b), and the number of passes over the
-    groups. ``ratios`` (groups,) are the copies: written, without a warm start. ``most`` (groups,)
-    are their maxima. ``relaxed`` selects constraint (7) instead of (6). ``budget`` is C = -ln(1 -
-    epsilon), and ``machines`` is M of (1b).
+    groups. ``ratios`` (groups,) are the copies: written, without a warm start. ``max_copies``
+    (groups,) are their maxima. ``relaxed`` selects constraint (7) instead of (6). ``budget`` is C =
+    -ln(1 - epsilon), and ``machines`` is M of (1b).
     """
     count, decay = columns.tasks, columns.decay
     sums = np.zeros(6)
     total = float(count.sum())
-    sweep(columns, most, relaxed, 0.0, 0.0, ratios, sums)
+    sweep(columns, max_copies, relaxed, 0.0, 0.0, ratios, sums)
     sweeps = 1
-    tight = sums[0] > budget
-    if not tight and sums[1] <= machines:
+    needs_price = sums[0] > budget
+    if not needs_price and sums[1] <= machines:
         return 0.0, 0.0, sweeps
     # Theorem 1's numbers start the search, for the ratios as for k.
     inverse = (count / decay).sum()
     share = 0.0
     for j in range(count.shape[0]):
-        ratios[j] = min(max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(most[j]))
+        ratios[j] = min(
+            max(math.log(decay[j] * inverse / budget) / decay[j], 1.0), float(max_copies[j])
+        )
         _, slope, _ = curve_of(columns, j, ratios[j])
         share += count[j] * max(slope, 1e-9 * abs(slope)) / total
     share = max(share, 1e-300)
     k = 0.0
-    if tight:
-        k, used = _deadline_price(
-            columns, most, relaxed, budget, share * inverse / budget, 0.0, ratios, sums
+    if needs_price:
+        k, inner_sweeps = _deadline_price(
+            columns, max_copies, relaxed, budget, share * inverse / budget, 0.0, ratios, sums
         )
-        sweeps += used
+        sweeps += inner_sweeps
         if sums[1] <= machines * (1.0 + 1e-12):
             return k, 0.0, sweeps
     # (1b) binds. For each l, k(l) keeps the deadline; sum r falls as l grows.
@@ -266,10 +272,10 @@ def optimum(
     last = 0.0
     for _ in range(_MAX_ITERATIONS):
         l = math.exp(y)  # noqa: E741
-        priced = tight
-        if not tight:
+        priced = needs_price
+        if not needs_price:
             # At small l the deadline may hold without a price.
-            sweep(columns, most, relaxed, 0.0, l, ratios, sums)
+            sweep(columns, max_copies, relaxed, 0.0, l, ratios, sums)
             sweeps += 1
             priced = sums[0] > budget
         if priced:
@@ -278,16 +284,16 @@ def optimum(
                 rate = 0.0
             # Move ln k along the tangent of the curve sum phi = budget.
             shift = min(max(rate * (l - last), -_SHIFT_LIMIT), _SHIFT_LIMIT)
-            k, used = _deadline_price(
-                columns, most, relaxed, budget, k * math.exp(shift), l, ratios, sums
+            k, inner_sweeps = _deadline_price(
+                columns, max_copies, relaxed, budget, k * math.exp(shift), l, ratios, sums
             )
-            sweeps += used
+            sweeps += inner_sweeps
         else:
             k = 0.0
-        over = sums[1] - machines
-        if abs(over) <= 1e-11 * machines:
+        excess = sums[1] - machines
+        if abs(excess) <= 1e-11 * machines:
             break
-        if over > 0.0:
+        if excess > 0.0:
             low = y
         else:
             high = y
@@ -297,7 +303,7 @@ def optimum(
             fall -= sums[3] * sums[3] / sums[2]
             rate = -sums[3] / (sums[2] * k)
         last = l
-        step = over / (l * fall) if fall > 0.0 else (1.0 if over > 0.0 else -1.0)
+        step = excess / (l * fall) if fall > 0.0 else (1.0 if excess > 0.0 else -1.0)
         following = y + min(max(step, -_SHIFT_LIMIT), _SHIFT_LIMIT)
         if not low < following < high:
             if high - low <= 1e-14 * max(1.0, abs(y)):
@@ -310,7 +316,7 @@ def optimum(
 
 
 @kernel
-def fewest_copies(
+def min_copies(
     count: Integers, decay: Floats, machines: int, relaxed: bool, budget: float, copies: Integers
 ) -> tuple[float, int, int]:
     """Add copies where sum phi decreases most, until it is within budget or all machines are used.
@@ -327,9 +333,9 @@ def fewest_copies(
     total = 0.0
     used = 0
     for j in range(groups):
-        here = miss(decay[j], float(copies[j]), relaxed)
-        gain[j] = here - miss(decay[j], copies[j] + 1.0, relaxed)
-        total += count[j] * here
+        phi = miss(decay[j], float(copies[j]), relaxed)
+        gain[j] = phi - miss(decay[j], copies[j] + 1.0, relaxed)
+        total += count[j] * phi
         used += count[j] * copies[j]
         heap[j] = j
     for root in range(groups // 2 - 1, -1, -1):
@@ -339,10 +345,10 @@ def fewest_copies(
         if gain[j] <= 0.0:
             break
         wanted = math.ceil((total - budget) / gain[j])
-        room = machines - used
-        take = min(wanted, room)
-        if take < count[j]:
-            return total - take * gain[j], used + take, j
+        free_machines = machines - used
+        added = min(wanted, free_machines)
+        if added < count[j]:
+            return total - added * gain[j], used + added, j
         total -= count[j] * gain[j]
         used += count[j]
         copies[j] += 1

@@ -14,11 +14,11 @@ from shadowprice.kernels.jit import inlined, kernel
 def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
     """Return K, K' and K'' of the quintic Hermite piece around ln r."""
     x = math.log(ratio) / KNOT_STEP
-    left = min(max(int(x), 0), rows.shape[0] - 2)
-    s = x - left
+    remaining = min(max(int(x), 0), rows.shape[0] - 2)
+    s = x - remaining
     h = KNOT_STEP
-    f0, d0, e0 = rows[left, 0], rows[left, 1] * h, rows[left, 2] * h * h
-    f1, d1, e1 = rows[left + 1, 0], rows[left + 1, 1] * h, rows[left + 1, 2] * h * h
+    f0, d0, e0 = rows[remaining, 0], rows[remaining, 1] * h, rows[remaining, 2] * h * h
+    f1, d1, e1 = rows[remaining + 1, 0], rows[remaining + 1, 1] * h, rows[remaining + 1, 2] * h * h
     # Coefficients of the polynomial in s that meets value, slope and curvature at both ends.
     rise = f1 - f0 - d0 - 0.5 * e0
     bend = d1 - d0 - e0

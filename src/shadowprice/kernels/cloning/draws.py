@@ -7,8 +7,8 @@ from shadowprice.kernels.jit import kernel
 
 
 @kernel
-def least_of_copies(numbers: Floats, copies: Integers, least: Floats) -> None:
-    """Write the minimum of every task's numbers to ``least`` (trials, tasks).
+def min_over_copies(numbers: Floats, copies: Integers, minimum: Floats) -> None:
+    """Write the minimum of every task's numbers to ``minimum`` (trials, tasks).
 
     ``numbers`` (trials, sum of copies) has a number per copy; the copies of a task are adjacent.
     """
@@ -18,5 +18,5 @@ def least_of_copies(numbers: Floats, copies: Integers, least: Floats) -> None:
             smallest = numbers[trial, place]
             for copy in range(place + 1, place + copies[task]):
                 smallest = min(smallest, numbers[trial, copy])
-            least[trial, task] = smallest
+            minimum[trial, task] = smallest
             place += copies[task]

@@ -13,7 +13,7 @@ from shadowprice.kernels.jit import kernel
 @kernel
 def subgradient(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     budget: float,
     machines: float,
@@ -38,14 +38,14 @@ def subgradient(
     or loose at a positive price. It stops when both constraints hold, or bind, within the share
     ``tolerance`` of C and of M.
 
-    ``most`` (groups,): maximum copies of a task. ``relaxed``: phi is h = exp(-a r) instead of
+    ``max_copies`` (groups,): maximum copies of a task. ``relaxed``: phi is h = exp(-a r) instead of
     -ln(1 - h). ``ratios`` (groups,): initial copies of a task; the last responses on return.
     ``trail`` (n, 3): k, l and the dual value of the first n iterations; written.
     """
     sums = np.zeros(6)
     violation = np.inf
     for t in range(iterations):
-        sweep(columns, most, relaxed, k, l, ratios, sums)
+        sweep(columns, max_copies, relaxed, k, l, ratios, sums)
         late = sums[0] - budget
         over = sums[1] - machines
         if t < trail.shape[0]:

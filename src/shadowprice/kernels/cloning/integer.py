@@ -21,27 +21,27 @@ from shadowprice.kernels.jit import kernel
 
 
 @kernel
-def least_penalties(
+def min_penalties(
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
     copies: Integers,
-    least: Floats,
+    min_penalty: Floats,
 ) -> None:
     """Find each group's smallest penalty of a move; rounding may make it slightly negative."""
     decay = columns.decay
     for j in range(decay.shape[0]):
-        least[j] = np.inf
+        min_penalty[j] = np.inf
         base = copies[j]
         cost, _, _ = curve_of(columns, j, float(base))
-        home = cost + k * miss(decay[j], float(base), relaxed) + l * base
+        base_value = cost + k * miss(decay[j], float(base), relaxed) + l * base
         for c in (base - 1, base + 1):
-            if 1 <= c <= most[j]:
-                there, _, _ = curve_of(columns, j, float(c))
-                extra = there + k * miss(decay[j], float(c), relaxed) + l * c - home
-                least[j] = min(least[j], extra)
+            if 1 <= c <= max_copies[j]:
+                changed_cost, _, _ = curve_of(columns, j, float(c))
+                penalty = changed_cost + k * miss(decay[j], float(c), relaxed) + l * c - base_value
+                min_penalty[j] = min(min_penalty[j], penalty)
 
 
 @kernel
@@ -49,14 +49,14 @@ def balanced_options(
     group: int,
     count: int,
     columns: Columns,
-    most: Integers,
+    max_copies: Integers,
     relaxed: bool,
     k: float,
     l: float,  # noqa: E741
     base: int,
     gap: float,
     penalty: Floats,
-    late: Floats,
+    lateness: Floats,
     change: Integers,
 ) -> int:
     """List changes of a group's total copies with a penalty within the gap; return their number.
@@ -68,36 +68,38 @@ def balanced_options(
     decay = columns.decay
     cost, _, _ = curve_of(columns, group, float(base))
     phi = miss(decay[group], float(base), relaxed)
-    home = cost + k * phi + l * base
+    base_value = cost + k * phi + l * base
     penalty[0] = 0.0
-    late[0] = 0.0
+    lateness[0] = 0.0
     change[0] = 0
-    found = 1
+    count_listed = 1
     for direction in (1, -1):
-        here, behind = 0.0, 0.0
+        step_penalty, step_lateness = 0.0, 0.0
         step = 0
         c = base + direction
         open_ended = True
-        while open_ended and 1 <= c <= most[group]:
-            there, _, _ = curve_of(columns, group, float(c))
-            other = miss(decay[group], float(c), relaxed)
-            extra = max(there + k * other + l * c - home, 0.0)
+        while open_ended and 1 <= c <= max_copies[group]:
+            changed_cost, _, _ = curve_of(columns, group, float(c))
+            changed_phi = miss(decay[group], float(c), relaxed)
+            next_penalty = max(changed_cost + k * changed_phi + l * c - base_value, 0.0)
             for moved in range(1, count + 1):
-                total = (count - moved) * here + moved * extra
+                total = (count - moved) * step_penalty + moved * next_penalty
                 if total > gap:
                     open_ended = False
                     break
-                if found >= penalty.shape[0]:
-                    return found + 1
-                penalty[found] = total
-                late[found] = (count - moved) * behind + moved * (other - phi)
-                change[found] = direction * (step * count + moved)
-                found += 1
-            here = extra
-            behind = other - phi
+                if count_listed >= penalty.shape[0]:
+                    return count_listed + 1
+                penalty[count_listed] = total
+                lateness[count_listed] = (count - moved) * step_lateness + moved * (
+                    changed_phi - phi
+                )
+                change[count_listed] = direction * (step * count + moved)
+                count_listed += 1
+            step_penalty = next_penalty
+            step_lateness = changed_phi - phi
             step += 1
             c += direction
-    return found
+    return count_listed
 
 
 @kernel
@@ -105,7 +107,7 @@ def multisets(
     count: int,
     moves: int,
     penalty: Floats,
-    late: Floats,
+    lateness: Floats,
     machines: Integers,
     gap: float,
     limit: int,
@@ -118,40 +120,40 @@ def multisets(
 
     Row 0 has no moves. Returns ``limit + 1`` if there are more than ``limit``.
     """
-    number = np.zeros(moves, dtype=np.int64)
-    found = 0
-    left = count
-    spent, behind, more = 0.0, 0.0, 0
+    moved = np.zeros(moves, dtype=np.int64)
+    ways = 0
+    unmoved = count
+    total_penalty, total_late, total_machines = 0.0, 0.0, 0
     while True:
-        if found >= limit:
+        if ways >= limit:
             return limit + 1
-        chosen[found, :moves] = number
-        out_penalty[found] = spent
-        out_late[found] = behind
-        out_machines[found] = more
-        found += 1
+        chosen[ways, :moves] = moved
+        out_penalty[ways] = total_penalty
+        out_late[ways] = total_late
+        out_machines[ways] = total_machines
+        ways += 1
         # The next multiset in odometer order; a digit that would exceed the gap returns to 0.
-        place = 0
-        while place < moves:
-            if left > 0 and spent + penalty[place] <= gap:
-                number[place] += 1
-                left -= 1
+        digit = 0
+        while digit < moves:
+            if unmoved > 0 and total_penalty + penalty[digit] <= gap:
+                moved[digit] += 1
+                unmoved -= 1
                 break
-            left += number[place]
-            number[place] = 0
-            spent, behind, more = 0.0, 0.0, 0
+            unmoved += moved[digit]
+            moved[digit] = 0
+            total_penalty, total_late, total_machines = 0.0, 0.0, 0
             for m in range(moves):
-                spent += number[m] * penalty[m]
-                behind += number[m] * late[m]
-                more += number[m] * machines[m]
-            place += 1
-        if place == moves:
-            return found
-        spent, behind, more = 0.0, 0.0, 0
+                total_penalty += moved[m] * penalty[m]
+                total_late += moved[m] * lateness[m]
+                total_machines += moved[m] * machines[m]
+            digit += 1
+        if digit == moves:
+            return ways
+        total_penalty, total_late, total_machines = 0.0, 0.0, 0
         for m in range(moves):
-            spent += number[m] * penalty[m]
-            behind += number[m] * late[m]
-            more += number[m] * machines[m]
+            total_penalty += moved[m] * penalty[m]
+            total_late += moved[m] * lateness[m]
+            total_machines += moved[m] * machines[m]
 
 
 class Sums(NamedTuple):
@@ -168,12 +170,12 @@ class Limits(NamedTuple):
     gap: float  # maximum of the penalties and the value of unused slack together
     k: float  # price of slack in sum phi
     l: float  # price of slack in sum r  # noqa: E741
-    room_late: float  # slack of sum phi
-    room_machines: int  # slack of sum r
-    least_late: float  # minimum change of sum phi of the remaining groups
-    most_late: float
-    least_machines: int  # minimum change of sum r of the remaining groups
-    most_machines: int
+    slack_late: float  # slack of sum phi
+    slack_machines: int  # slack of sum r
+    min_late: float  # minimum change of sum phi of the remaining groups
+    max_late: float
+    min_machines: int  # minimum change of sum r of the remaining groups
+    max_machines: int
 
 
 @kernel
@@ -186,31 +188,33 @@ def extend(
     within their slack, with penalties and unused slack worth less than the gap. Returns the number
     of states; if the arrays are too short, one more than their length.
     """
-    kept = 0
+    size = 0
     for s in range(states.penalty.shape[0]):
         for o in range(options.penalty.shape[0]):
-            total = states.penalty[s] + options.penalty[o]
-            if total > limits.gap:
+            total_penalty = states.penalty[s] + options.penalty[o]
+            if total_penalty > limits.gap:
                 break
-            behind = states.late[s] + options.late[o]
-            if behind + limits.least_late > limits.room_late:
+            total_late = states.late[s] + options.late[o]
+            if total_late + limits.min_late > limits.slack_late:
                 continue
-            more = states.machines[s] + options.machines[o]
-            if more + limits.least_machines > limits.room_machines:
+            total_machines = states.machines[s] + options.machines[o]
+            if total_machines + limits.min_machines > limits.slack_machines:
                 continue
-            unused = limits.k * max(limits.room_late - behind - limits.most_late, 0.0)
-            unused += limits.l * max(limits.room_machines - more - limits.most_machines, 0)
-            if total + unused > limits.gap:
+            unused = limits.k * max(limits.slack_late - total_late - limits.max_late, 0.0)
+            unused += limits.l * max(
+                limits.slack_machines - total_machines - limits.max_machines, 0
+            )
+            if total_penalty + unused > limits.gap:
                 continue
-            if kept >= new.penalty.shape[0]:
-                return kept + 1
-            new.penalty[kept] = total
-            new.late[kept] = behind
-            new.machines[kept] = more
-            parent[kept] = s
-            option[kept] = o
-            kept += 1
-    return kept
+            if size >= new.penalty.shape[0]:
+                return size + 1
+            new.penalty[size] = total_penalty
+            new.late[size] = total_late
+            new.machines[size] = total_machines
+            parent[size] = s
+            option[size] = o
+            size += 1
+    return size
 
 
 @kernel
@@ -229,7 +233,7 @@ def list_undominated(
     ``order`` sorts by machines (if they matter), then lateness. The cost relative to the bound is
     penalty - k late - l machines. Returns the number of states, which are written to ``keep``.
     """
-    kept = 0
+    size = 0
     best = np.inf
     for i in range(order.shape[0]):
         s = order[i]
@@ -238,6 +242,6 @@ def list_undominated(
         cost = penalty[s] - k * late[s] - l * machines[s]
         if cost < best:
             best = cost
-            keep[kept] = s
-            kept += 1
-    return kept
+            keep[size] = s
+            size += 1
+    return size

@@ -10,7 +10,7 @@ import numpy as np
 from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import kernel
 
-LEAST_LOG = -35.0
+MIN_LOG_SURVIVAL = -35.0
 """Minimum of ln S; a task that reaches it is assumed never to end by itself."""
 
 
@@ -54,16 +54,16 @@ def log_survival(table: Floats, begin: float, step: float, time: float) -> float
     if x <= 0.0:
         return 0.0
     last = table.shape[0] - 1
-    left = min(int(x), last - 1)
-    value = table[left] + (x - left) * (table[left + 1] - table[left])
-    return max(float(value), LEAST_LOG)
+    knot = min(int(x), last - 1)
+    value = table[knot] + (x - knot) * (table[knot + 1] - table[knot])
+    return max(float(value), MIN_LOG_SURVIVAL)
 
 
 @kernel
 def assess(
     low: int,
     high: int,
-    whole: bool,
+    is_complete: bool,
     now: float,
     tasks: Tasks,
     distributions: DistributionTables,
@@ -85,19 +85,19 @@ def assess(
       running then.
 
     Integrals use the trapezoid rule on ``unit``, scaled by the mean and the longest time that a
-    task of the job has run. The job's tasks from ``low`` to ``high`` have started, and ``whole``
-    says whether those are all of them.
+    task of the job has run. The job's tasks from ``low`` to ``high`` have started, and
+    ``is_complete`` says whether those are all of them.
     """
     distribution, scale, done, copies, begun = tasks
     tables, begins, steps, means, paying = distributions
-    most = begun.shape[1]
+    max_copies = begun.shape[1]
     points = unit.shape[0]
-    reach = 0.0
+    span = 0.0
     for task in range(low, high):
         if not done[task]:
             mean = means[distribution[task]] * scale[task]
-            reach = max(reach, mean + now - begun[task, 0])
-    rest = np.empty((high - low, points))
+            span = max(span, mean + now - begun[task, 0])
+    present = np.empty((high - low, points))
     without = np.empty((high - low, points))
     finished = np.zeros(points)
     for task in range(low, high):
@@ -108,25 +108,25 @@ def assess(
         begin, step = begins[distribution[task]], steps[distribution[task]]
         size = scale[task]
         wait = np.inf
-        if copies[task] < most:
+        if copies[task] < max_copies:
             wait = max(
                 paying[distribution[task]] * size - (now - begun[task, copies[task] - 1]), 0.0
             )
-        settled = 0.0
+        log_survived = 0.0
         for c in range(copies[task]):
-            settled += log_survival(table, begin, step, (now - begun[task, c]) / size)
+            log_survived += log_survival(table, begin, step, (now - begun[task, c]) / size)
         for g in range(points):
-            time = unit[g] * reach
-            value = -settled
+            time = unit[g] * span
+            value = -log_survived
             for c in range(copies[task]):
                 value += log_survival(table, begin, step, (now - begun[task, c] + time) / size)
-            rest[row, g] = math.exp(min(value, 0.0))
-            without[row, g] = rest[row, g]
+            present[row, g] = math.exp(min(value, 0.0))
+            without[row, g] = present[row, g]
             if time > wait:
                 without[row, g] *= math.exp(log_survival(table, begin, step, (time - wait) / size))
             finished[g] += math.log(max(1.0 - without[row, g], 1e-12))
     for task in range(low, high):
-        if done[task] or copies[task] >= most:
+        if done[task] or copies[task] >= max_copies:
             continue
         row = task - low
         table = tables[distribution[task]]
@@ -134,19 +134,19 @@ def assess(
         size = scale[task]
         count = float(copies[task])
         wait = paying[distribution[task]] * size - (now - begun[task, copies[task] - 1])
-        longer, sooner = 0.0, 0.0
-        before_longer, before_sooner = 1.0, 0.0
+        extra_time, saved_time = 0.0, 0.0
+        previous_longer, previous_sooner = 1.0, 0.0
         for g in range(1, points):
-            time = unit[g] * reach
-            both = rest[row, g] * math.exp(log_survival(table, begin, step, time / size))
-            own = rest[row, g] if wait <= 0.0 else without[row, g]
+            time = unit[g] * span
+            with_copy = present[row, g] * math.exp(log_survival(table, begin, step, time / size))
+            without_copy = present[row, g] if wait <= 0.0 else without[row, g]
             running = count + 1.0 if 0.0 < wait < time else count
-            here_longer = (count + 1.0) * both - running * own
-            others = finished[g] - math.log(max(1.0 - without[row, g], 1e-12))
-            here_sooner = (own - both) * math.exp(min(others, 0.0))
-            width = 0.5 * (unit[g] - unit[g - 1]) * reach
-            longer += width * (here_longer + before_longer)
-            sooner += width * (here_sooner + before_sooner)
-            before_longer, before_sooner = here_longer, here_sooner
-        gains.extra[task] = longer
-        gains.saving[task] = sooner if whole else 0.0
+            next_longer = (count + 1.0) * with_copy - running * without_copy
+            log_others = finished[g] - math.log(max(1.0 - without[row, g], 1e-12))
+            next_sooner = (without_copy - with_copy) * math.exp(min(log_others, 0.0))
+            width = 0.5 * (unit[g] - unit[g - 1]) * span
+            extra_time += width * (next_longer + previous_longer)
+            saved_time += width * (next_sooner + previous_sooner)
+            previous_longer, previous_sooner = next_longer, next_sooner
+        gains.extra[task] = extra_time
+        gains.saving[task] = saved_time if is_complete else 0.0

@@ -21,9 +21,9 @@ LATE_TASKS = 2
 BY_SAVING = 3
 
 
-# Rows of `_Course.counts`: free machines, jobs in the queue, jobs with tasks to start, entries of
+# Rows of `_RunState.counts`: free machines, jobs in the queue, jobs with tasks to start, entries of
 # the heap of ends, arrived jobs, unfinished jobs.
-FREE, ACTIVE, WAITING, ENDS, ARRIVED, LEFT = range(6)
+FREE, ACTIVE, WAITING, ENDS, ARRIVED, UNFINISHED = range(6)
 
 
 class Rule(NamedTuple):
@@ -33,7 +33,7 @@ class Rule(NamedTuple):
     late_factor: float  # `LATE_TASKS`: a late task has run this many medians of finished tasks,
     late_share: float  # once this share of its job's tasks have finished
     machine_price: float  # `BY_SAVING`: seconds of flowtime per machine second, besides its delay
-    look: float  # period of checks while machines idle; evaluations by saving are valid as long
+    check_period: float  # seconds between checks while machines idle, and validity of savings
 
 
 class ArrivingJobs(NamedTuple):
@@ -55,7 +55,7 @@ class WaveOutcome(NamedTuple):
     won: Integers  # copy of each task that ended first
 
 
-class _Course(NamedTuple):
+class _RunState(NamedTuple):
     """State of a run, as arrays of shape (jobs,) or (tasks,)."""
 
     counts: Integers  # by the constants above, shape (6,)
@@ -71,16 +71,16 @@ class _Course(NamedTuple):
 @inlined
 def _push(times: Floats, tasks: Integers, size: int, time: float, task: int) -> int:
     """Add an end to the heap; equal ends are in the order of tasks."""
-    place = size
-    while place > 0:
-        parent = (place - 1) // 2
+    position = size
+    while position > 0:
+        parent = (position - 1) // 2
         if times[parent] < time or (times[parent] == time and tasks[parent] <= task):
             break
-        times[place] = times[parent]
-        tasks[place] = tasks[parent]
-        place = parent
-    times[place] = time
-    tasks[place] = task
+        times[position] = times[parent]
+        tasks[position] = tasks[parent]
+        position = parent
+    times[position] = time
+    tasks[position] = task
     return size + 1
 
 
@@ -89,9 +89,9 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
     """Remove the first end from the heap."""
     size -= 1
     time, task = times[size], tasks[size]
-    place = 0
+    position = 0
     while True:
-        child = 2 * place + 1
+        child = 2 * position + 1
         if child >= size:
             break
         right = child + 1
@@ -102,36 +102,36 @@ def _pop(times: Floats, tasks: Integers, size: int) -> int:
             child = right
         if time < times[child] or (time == times[child] and task <= tasks[child]):
             break
-        times[place] = times[child]
-        tasks[place] = tasks[child]
-        place = child
-    times[place] = time
-    tasks[place] = task
+        times[position] = times[child]
+        tasks[position] = tasks[child]
+        position = child
+    times[position] = time
+    tasks[position] = task
     return size
 
 
 @inlined
-def _initial_course(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _Course:
+def _initial_course(machines: int, jobs: ArrivingJobs, tasks: Tasks) -> _RunState:
     """Return the initial state."""
-    many = len(jobs.arrival)
+    job_count = len(jobs.arrival)
     counts = np.zeros(6, dtype=np.int64)
     counts[FREE] = machines
-    counts[LEFT] = many
+    counts[UNFINISHED] = job_count
     size = tasks.begun.shape[0] * tasks.begun.shape[1]
-    return _Course(
+    return _RunState(
         counts,
         np.full(len(tasks.distribution), np.inf),
         jobs.first[:-1].copy(),
         jobs.first[1:] - jobs.first[:-1],
-        np.empty(many, dtype=np.int64),
-        np.full(many, -np.inf),
+        np.empty(job_count, dtype=np.int64),
+        np.full(job_count, -np.inf),
         np.empty(size),
         np.empty(size, dtype=np.int64),
     )
 
 
 @inlined
-def _next_end(course: _Course) -> float:
+def _next_end(course: _RunState) -> float:
     """Return the time of the next task's end, inf if none runs."""
     times, heap, counts = course.times, course.heap, course.counts
     while counts[ENDS] > 0 and times[0] != course.ends[heap[0]]:
@@ -142,7 +142,7 @@ def _next_end(course: _Course) -> float:
 
 @inlined
 def _end(
-    now: float, wasted: float, jobs: ArrivingJobs, tasks: Tasks, course: _Course, out: WaveOutcome
+    now: float, wasted: float, jobs: ArrivingJobs, tasks: Tasks, course: _RunState, out: WaveOutcome
 ) -> float:
     """End the next task; return the machine seconds so far of copies that didn't win."""
     counts, queue = course.counts, course.queue
@@ -160,11 +160,11 @@ def _end(
     course.remaining[job] -= 1
     if course.remaining[job] == 0:
         out.finish[job] = now
-        counts[LEFT] -= 1
-        place = 0
-        while queue[place] != job:
-            place += 1
-        for q in range(place, counts[ACTIVE] - 1):
+        counts[UNFINISHED] -= 1
+        position = 0
+        while queue[position] != job:
+            position += 1
+        for q in range(position, counts[ACTIVE] - 1):
             queue[q] = queue[q + 1]
         counts[ACTIVE] -= 1
     return wasted
@@ -176,17 +176,17 @@ def _arrive(
     jobs: ArrivingJobs,
     tasks: Tasks,
     distributions: DistributionTables,
-    course: _Course,
+    course: _RunState,
 ) -> float:
     """Add the next job to the queue; return the work that has arrived, in seconds."""
     counts, queue, order = course.counts, course.queue, jobs.order
     job = counts[ARRIVED]
     counts[ARRIVED] += 1
-    place = counts[ACTIVE]
-    while place > 0 and order[queue[place - 1]] > order[job]:
-        queue[place] = queue[place - 1]
-        place -= 1
-    queue[place] = job
+    position = counts[ACTIVE]
+    while position > 0 and order[queue[position - 1]] > order[job]:
+        queue[position] = queue[position - 1]
+        position -= 1
+    queue[position] = job
     counts[ACTIVE] += 1
     counts[WAITING] += 1
     for task in range(jobs.first[job], jobs.first[job + 1]):
@@ -202,7 +202,7 @@ def _assess_job(
     tasks: Tasks,
     distributions: DistributionTables,
     unit: Floats,
-    course: _Course,
+    course: _RunState,
     gains: Gains,
 ) -> None:
     """Evaluate copies of the tasks of a job that have started."""
@@ -212,13 +212,13 @@ def _assess_job(
 
 
 @inlined
-def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, course: _Course) -> tuple[int, bool]:
+def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, course: _RunState) -> tuple[int, bool]:
     """Return the first task in the queue that needs a copy, or -1, and whether it already runs."""
-    most = tasks.begun.shape[1]
+    max_copies = tasks.begun.shape[1]
     for q in range(course.counts[ACTIVE]):
         job = course.queue[q]
         for task in range(jobs.first[job], course.upcoming[job]):
-            if not tasks.done[task] and tasks.copies[task] < most:
+            if not tasks.done[task] and tasks.copies[task] < max_copies:
                 return task, True
         if course.upcoming[job] < jobs.first[job + 1]:
             return course.upcoming[job], False
@@ -227,15 +227,15 @@ def _next_of_full(jobs: ArrivingJobs, tasks: Tasks, course: _Course) -> tuple[in
 
 @inlined
 def _next_by_saving(
-    price: float, jobs: ArrivingJobs, tasks: Tasks, course: _Course, gains: Gains
+    price: float, jobs: ArrivingJobs, tasks: Tasks, course: _RunState, gains: Gains
 ) -> int:
     """Return the task whose next copy saves most beyond its price, or -1."""
-    most = tasks.begun.shape[1]
+    max_copies = tasks.begun.shape[1]
     chosen, best = -1, 0.0
     for q in range(course.counts[ACTIVE]):
         job = course.queue[q]
         for task in range(jobs.first[job], course.upcoming[job]):
-            if not tasks.done[task] and tasks.copies[task] < most:
+            if not tasks.done[task] and tasks.copies[task] < max_copies:
                 gain = gains.saving[task] - price * gains.extra[task]
                 if gain > best:
                     best = gain
@@ -245,7 +245,7 @@ def _next_by_saving(
 
 @inlined
 def _next_in_turn(
-    now: float, rule: Rule, jobs: ArrivingJobs, tasks: Tasks, course: _Course, out: WaveOutcome
+    now: float, rule: Rule, jobs: ArrivingJobs, tasks: Tasks, course: _RunState, out: WaveOutcome
 ) -> tuple[int, bool]:
     """Return the first waiting or late task in the queue, or -1, and whether it is late."""
     if course.counts[WAITING] > 0 or rule.kind == LATE_TASKS:
@@ -267,7 +267,7 @@ def _begin(
     now: float,
     jobs: ArrivingJobs,
     tasks: Tasks,
-    course: _Course,
+    course: _RunState,
     out: WaveOutcome,
 ) -> None:
     """Start a task on a free machine, or one more copy of it."""
@@ -308,7 +308,7 @@ def run_waves(
     counts = course.counts
     gains = Gains(np.zeros(len(tasks.distribution)), np.zeros(len(tasks.distribution)))
     offered, wasted, tick = 0.0, 0.0, np.inf
-    while counts[LEFT] > 0:
+    while counts[UNFINISHED] > 0:
         end = _next_end(course)
         arrive = np.inf
         if counts[ARRIVED] < len(jobs.arrival):
@@ -329,7 +329,7 @@ def run_waves(
             for q in range(counts[ACTIVE]):
                 job = course.queue[q]
                 begun = course.upcoming[job] > jobs.first[job]
-                if begun and now - course.assessed[job] >= rule.look:
+                if begun and now - course.assessed[job] >= rule.check_period:
                     _assess_job(job, now, jobs, tasks, distributions, unit, course, gains)
         while counts[FREE] > 0:
             chosen, copy = -1, True
@@ -348,7 +348,7 @@ def run_waves(
                     jobs.owner[chosen], now, jobs, tasks, distributions, unit, course, gains
                 )
         if 0 < counts[FREE] < machines and rule.kind >= LATE_TASKS:
-            tick = now + rule.look
+            tick = now + rule.check_period
     return wasted
 
 

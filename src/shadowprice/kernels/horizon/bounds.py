@@ -80,14 +80,14 @@ def equal_slots(cost: Floats) -> tuple[Integers, Integers]:
         bits = print_bits[t]
         place = (bits ^ (bits >> 21) ^ (bits >> 43)) & (size - 1)
         while True:
-            known = table[place]
-            if known < 0:
+            first_slot = table[place]
+            if first_slot < 0:
                 table[place] = classes
                 first[classes] = t
                 class_of[t] = classes
                 classes += 1
                 break
-            other = first[known]
+            other = first[first_slot]
             if print_of[other] == total:
                 same = True
                 for j in range(choices):
@@ -95,7 +95,7 @@ def equal_slots(cost: Floats) -> tuple[Integers, Integers]:
                         same = False
                         break
                 if same:
-                    class_of[t] = known
+                    class_of[t] = first_slot
                     break
             place = (place + 1) % size
     return class_of, first[:classes].copy()

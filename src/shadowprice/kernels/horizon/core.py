@@ -131,7 +131,7 @@ def _add_leaf(
     """
     g0 = options.gain[k, base]
     c0 = options.cost[k, base]
-    least = target.least
+    minimum = target.least
     start = nodes[used - 1, 0] + nodes[used - 1, 1]
     states = _reserve(states, start + options.gain.shape[1])
     n = 0
@@ -140,7 +140,9 @@ def _add_leaf(
         d = options.gain[k, i] - g0
         r = max(0.0, (options.cost[k, i] - c0) - target.multiplier * d)
         if r <= target.gap and (
-            len(least) == 0 or r + least[(target.need - d) % len(least)] <= target.gap or i == base
+            len(minimum) == 0
+            or r + minimum[(target.need - d) % len(minimum)] <= target.gap
+            or i == base
         ):
             states.deviation[start + n] = d
             states.reduced[start + n] = r
@@ -165,7 +167,7 @@ def _add_equal_slots(
     m: int,
     low: int,
     high: int,
-    most: int,
+    maximum: int,
     fewest: int,
     target: Target,
     states: States,
@@ -173,10 +175,10 @@ def _add_equal_slots(
     """Store the sums of ``m`` > 1 equal slots as nodes from ``used`` on; return the next node.
 
     The last node has the sums of all of them, whose deviations must be from ``low`` to ``high``.
-    ``most`` and ``fewest`` are the deviations of one slot.
+    ``maximum`` and ``fewest`` are the deviations of one slot.
     """
     # Windows from all slots of the class down to one; at odd sizes a single slot is added.
-    spread = most - fewest
+    spread = maximum - fewest
     levels = 0
     size = m
     while size > 1:
@@ -191,7 +193,7 @@ def _add_equal_slots(
         highs[level] = high
         sizes[level] = size
         if size % 2 == 1:
-            low -= most
+            low -= maximum
             if high < FAR:
                 high -= fewest
         half = size // 2
@@ -205,7 +207,7 @@ def _add_equal_slots(
         low = lows[level]
         high = highs[level]
         if sizes[level] % 2 == 1:
-            low -= most
+            low -= maximum
             if high < FAR:
                 high -= fewest
         states = _combine_nodes(nodes, used, node, node, low, high, target, states)
@@ -237,8 +239,8 @@ def _best_pair(
             j -= 1
         if j < 0:
             break
-        over = deviation[xs + i] + deviation[ys + j] - target.need
-        excess = reduced[xs + i] + reduced[ys + j] + target.multiplier * over
+        surplus = deviation[xs + i] + deviation[ys + j] - target.need
+        excess = reduced[xs + i] + reduced[ys + j] + target.multiplier * surplus
         if excess < best:
             best = excess
             best_x = i
@@ -299,9 +301,9 @@ def _deviation_below(
     for k in stable_order(rank)[:open_classes]:
         p = leaf[k]
         start = nodes[p, 0]
-        most = states.deviation[start]
+        maximum = states.deviation[start]
         fewest = states.deviation[start + nodes[p, 1] - 1]
-        reach_up -= copies[k] * most
+        reach_up -= copies[k] * maximum
         reach_down -= copies[k] * fewest
         if nodes[x, 1] == 0 or nodes[y, 1] == 0:
             return np.inf, count
@@ -314,7 +316,7 @@ def _deviation_below(
             if ceiling < FAR:
                 high = ceiling - reach_down - x_fewest - y_fewest
             used, states = _add_equal_slots(
-                nodes, used, p, copies[k], need - reach_up - x_most - y_most, high, most, fewest,
+                nodes, used, p, copies[k], need - reach_up - x_most - y_most, high, maximum, fewest,
                 target, states,
             )  # fmt: skip
             p = used - 1
@@ -358,17 +360,17 @@ def best_deviation(
     ``copies``, ``base`` (classes,): slots of each class, and its option with least reduced cost,
     the smallest on ties.
     """
-    least = np.empty(0)
+    minimum = np.empty(0)
     bound = 0.0
     if 1 < modulus <= MODULUS_LIMIT:
-        least = residue_costs(modulus, gap, multiplier, copies, base, options)
-        bound = least[need % modulus]
+        minimum = residue_costs(modulus, gap, multiplier, copies, base, options)
+        bound = minimum[need % modulus]
     # Lists grow steeply with the gap, and the optimum is mostly near the bound: try narrow first.
     for part in (0.04, 0.2, 1.0):
         narrow = bound + part * (gap - bound)
         if bound >= gap or narrow <= 0.0:
             break
-        target = Target(need, narrow, multiplier, slack, least)
+        target = Target(need, narrow, multiplier, slack, minimum)
         excess, count = _deviation_below(target, copies, base, options)
         if excess < np.inf:
             return excess, count

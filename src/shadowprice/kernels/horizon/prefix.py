@@ -43,21 +43,21 @@ def round_up(
             edge[k] = hull[k, low + 1]
     modulus = 0
     option = np.empty(slot + 1, np.int64)
-    rest = required
+    remaining = required
     for s in range(slot + 1):
         k = class_of[s]
         option[s] = base[k]
-        rest -= option_gain[k, base[k]]
+        remaining -= option_gain[k, base[k]]
     for s in range(slot + 1):
         k = class_of[s]
         if edge[k] >= 0:
             step = option_gain[k, edge[k]] - option_gain[k, base[k]]
             if modulus == 0:
                 modulus = step
-            if step <= rest:
+            if step <= remaining:
                 option[s] = edge[k]
-                rest -= step
-    if rest > 0:
+                remaining -= step
+    if remaining > 0:
         best = np.inf
         best_slot = -1
         best_option = -1
@@ -65,7 +65,7 @@ def round_up(
             k = class_of[s]
             if s > 0 and class_of[s - 1] == k and option[s - 1] == option[s]:
                 continue
-            target = option_gain[k, option[s]] + rest
+            target = option_gain[k, option[s]] + remaining
             low = option[s]
             high = option_count[k]
             while low < high:
@@ -83,17 +83,17 @@ def round_up(
         if best_slot < 0:
             return base, modulus, np.empty(0, np.int64)
         k = class_of[best_slot]
-        rest -= option_gain[k, best_option] - option_gain[k, option[best_slot]]
+        remaining -= option_gain[k, best_option] - option_gain[k, option[best_slot]]
         option[best_slot] = best_option
-    shrink(option, -rest, class_of, options)
+    shrink(option, -remaining, class_of, options)
     return base, modulus, option
 
 
 @kernel
-def shrink(option: Integers, over: int, class_of: Integers, options: SlotOptions) -> None:
+def shrink(option: Integers, excess: int, class_of: Integers, options: SlotOptions) -> None:
     """Remove excess units: the largest saving first, later slots first on ties."""
     option_gain, option_cost = options.gain, options.cost
-    while over > 0:
+    while excess > 0:
         best = 0.0
         best_slot = -1
         best_option = -1
@@ -103,7 +103,7 @@ def shrink(option: Integers, over: int, class_of: Integers, options: SlotOptions
                 continue
             if s + 1 < len(option) and class_of[s + 1] == k and option[s + 1] == option[s]:
                 continue
-            target = option_gain[k, option[s]] - over
+            target = option_gain[k, option[s]] - excess
             low = 0
             high = option[s]
             while low < high:
@@ -121,7 +121,7 @@ def shrink(option: Integers, over: int, class_of: Integers, options: SlotOptions
         if best_slot < 0:
             return
         k = class_of[best_slot]
-        over -= option_gain[k, option[best_slot]] - option_gain[k, best_option]
+        excess -= option_gain[k, option[best_slot]] - option_gain[k, best_option]
         option[best_slot] = best_option
 
 
@@ -177,22 +177,22 @@ def solve_prefix(
         slack = TOLERANCE / (8.0 * (slot + 1)) * limit
         excess, count = best_deviation(need, modulus, gap, multiplier, slack, copies, base, options)
         if excess < np.inf:
-            found = np.empty(slot + 1, np.int64)
-            over = -required
+            exact_option = np.empty(slot + 1, np.int64)
+            surplus = -required
             for s in range(slot + 1):
                 k = class_of[s]
                 i = options.option_count[k] - 1
                 while count[k, i] == 0:  # the largest options in the earliest slots
                     i -= 1
                 count[k, i] -= 1
-                found[s] = i
-                over += options.gain[k, i]
-            shrink(found, over, class_of, options)
-            cost = total_cost(found, class_of, options)
+                exact_option[s] = i
+                surplus += options.gain[k, i]
+            shrink(exact_option, surplus, class_of, options)
+            cost = total_cost(exact_option, class_of, options)
             proof = min(proof, cost)
             if cost < best:
                 best = cost
-                option = found
+                option = exact_option
     if best == np.inf:
         option = np.empty(0, np.int64)
     return best, proof, option

@@ -48,11 +48,11 @@ def residue_costs(
             if r <= gap:
                 step = d % modulus
                 step_cost[step] = min(step_cost[step], r)
-    least = np.full(modulus, np.inf)
-    least[0] = 0.0
+    minimum = np.full(modulus, np.inf)
+    minimum[0] = 0.0
     for step in range(1, modulus):
         extra = step_cost[step]
-        if extra >= least[step]:
+        if extra >= minimum[step]:
             continue
         a = modulus
         b = step
@@ -64,9 +64,9 @@ def residue_costs(
                 y = x + step
                 if y >= modulus:
                     y -= modulus
-                least[y] = min(least[y], least[x] + extra)
+                minimum[y] = min(minimum[y], minimum[x] + extra)
                 x = y
-    return least
+    return minimum
 
 
 @inlined
@@ -76,13 +76,13 @@ def drop_hopeless(states: States, start: int, length: int, target: Target) -> in
     The list is ``length`` states from ``start`` on. Returns the number of remaining states.
     """
     deviation, reduced, left, right = states
-    need, gap, least = target.need, target.gap, target.least
-    modulus = len(least)
+    need, gap, minimum = target.need, target.gap, target.least
+    modulus = len(minimum)
     if modulus == 0:
         return length
     n = start
     for i in range(start, start + length):
-        if reduced[i] + least[(need - deviation[i]) % modulus] <= gap:
+        if reduced[i] + minimum[(need - deviation[i]) % modulus] <= gap:
             deviation[n] = deviation[i]
             reduced[n] = reduced[i]
             left[n] = left[i]

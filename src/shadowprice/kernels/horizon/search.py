@@ -24,7 +24,7 @@ from shadowprice.kernels.horizon.prefix import TOLERANCE, round_up, solve_prefix
 from shadowprice.kernels.jit import inlined, kernel
 
 
-class Found(NamedTuple):
+class BestSchedule(NamedTuple):
     """The best schedule over a horizon.
 
     Attributes
@@ -71,13 +71,13 @@ def search_slots(
     class_of, first = equal_slots(cost)
     options = slot_options(cost, gain, first)
     lower, upper, multiplier = relaxations(class_of, required, options)
-    known = -np.inf  # payoff of some schedule, not necessarily kept
+    best_known = -np.inf  # payoff of some schedule, not necessarily kept
     rounded = -1
     for t in range(slots):
-        if upper[t] < np.inf and utility[t] - upper[t] > known:
-            known = utility[t] - upper[t]
+        if upper[t] < np.inf and utility[t] - upper[t] > best_known:
+            best_known = utility[t] - upper[t]
             rounded = t
-    if known == -np.inf:
+    if best_known == -np.inf:
         return -1, -np.inf, np.inf, choice, -np.inf
 
     relaxed = lower.copy()
@@ -86,9 +86,13 @@ def search_slots(
     best_cost = np.inf
     best_option = np.empty(0, np.int64)
     settled = -np.inf  # upper bound of the payoffs in all settled slots
-    if gap > 0.0:  # keep the schedule of `known`, or an equally good one that completes earlier
+    if (
+        gap > 0.0
+    ):  # keep the schedule of `best_known`, or an equally good one that completes earlier
         for t in range(rounded):
-            if utility[t] - upper[t] >= known - TOLERANCE * (abs(utility[t]) + abs(known)):
+            if utility[t] - upper[t] >= best_known - TOLERANCE * (
+                abs(utility[t]) + abs(best_known)
+            ):
                 rounded = t
                 break
         _, _, option = round_up(rounded, required, multiplier[rounded], class_of, options)
@@ -97,13 +101,13 @@ def search_slots(
             best_slot = _last_used(option)
             best_cost = total_cost(option, class_of, options)
             best = utility[best_slot] - best_cost
-            known = best
+            best_known = best
     widen = True
     while True:
         # Relative to the payoff, so that its sign is always decided. Schedules without a positive
         # payoff needn't be compared.
         accept = gap * max(0.0, best)
-        enough = max(known + accept, 0.0) if gap > 0.0 else known
+        min_payoff = max(best_known + accept, 0.0) if gap > 0.0 else best_known
         # The completion slot with the largest bound that may beat the best, or tie earlier.
         target = -1
         target_bound = -np.inf
@@ -112,7 +116,7 @@ def search_slots(
                 continue
             bound = utility[t] - lower[t]
             if bound > target_bound and _is_open(
-                bound, utility[t], known, enough, t < best_slot, gap
+                bound, utility[t], best_known, min_payoff, t < best_slot, gap
             ):
                 target = t
                 target_bound = bound
@@ -125,18 +129,18 @@ def search_slots(
                 if lower[t] < lower[target] * (1.0 - TOLERANCE):
                     break
                 bound = utility[t] - lower[t]
-                if _is_open(bound, utility[t], known, enough, t < best_slot, gap):
+                if _is_open(bound, utility[t], best_known, min_payoff, t < best_slot, gap):
                     last = t
-        limit = utility[target] - enough
+        limit = utility[target] - min_payoff
         if gap == 0.0:
-            limit += 2.0 * TOLERANCE * (abs(utility[target]) + abs(known))
-        found, proven, option = solve_prefix(
+            limit += 2.0 * TOLERANCE * (abs(utility[target]) + abs(best_known))
+        cheapest, proven, option = solve_prefix(
             last, required, limit, accept, relaxed[last], lower[last], multiplier[last], class_of,
             options,
         )  # fmt: skip
         for t in range(last + 1):
             lower[t] = max(lower[t], proven)
-        if found == np.inf:
+        if cheapest == np.inf:
             widen = True
             if last == target:
                 settled = max(settled, utility[target] - proven)
@@ -144,22 +148,22 @@ def search_slots(
             continue
         widen = last == target
         used = _last_used(option)
-        payoff = utility[used] - found
+        payoff = utility[used] - cheapest
         margin = 2.0 * TOLERANCE * (abs(utility[used]) + abs(payoff))
         if last == target:
             settled = max(settled, utility[target] - proven)
             lower[target] = np.inf
-        known = max(known, payoff)
-        if best < known - margin:
-            better = payoff >= known - margin
+        best_known = max(best_known, payoff)
+        if best < best_known - margin:
+            better = payoff >= best_known - margin
         else:
-            better = payoff >= known - margin and (
-                used < best_slot or (used == best_slot and found < best_cost)
+            better = payoff >= best_known - margin and (
+                used < best_slot or (used == best_slot and cheapest < best_cost)
             )
         if better:
             best = payoff
             best_slot = used
-            best_cost = found
+            best_cost = cheapest
             best_option = option
     bound = best
     if gap > 0.0:
@@ -167,32 +171,32 @@ def search_slots(
         for t in range(slots):
             if lower[t] < np.inf:
                 bound = max(bound, utility[t] - lower[t])
-    over = -required
+    excess = -required
     for s in range(len(best_option)):
         choice[s] = options.choice[class_of[s], best_option[s]]
-        over += options.gain[class_of[s], best_option[s]]
+        excess += options.gain[class_of[s], best_option[s]]
     # Of choices with equal prices, such as free ones, take the smallest that suffice.
     for s in range(len(best_option) - 1, -1, -1):
-        if over <= 0:
+        if excess <= 0:
             break
         if choice[s] >= 0:
             had = choice[s]
             for j in range(len(gain)):
-                if cost[s, j] <= cost[s, had] and gain[had] - over <= gain[j] < gain[choice[s]]:
+                if cost[s, j] <= cost[s, had] and gain[had] - excess <= gain[j] < gain[choice[s]]:
                     choice[s] = j
-            over -= gain[had] - gain[choice[s]]
+            excess -= gain[had] - gain[choice[s]]
     return best_slot, best, best_cost, choice, bound
 
 
 @inlined
 def _is_open(
-    bound: float, utility: float, known: float, enough: float, earlier: bool, gap: float
+    bound: float, utility: float, best_known: float, min_payoff: float, earlier: bool, gap: float
 ) -> bool:
     """Return whether a slot's bound allows a schedule that is better, or as good and earlier."""
-    margin = 2.0 * TOLERANCE * (abs(utility) + abs(known))
+    margin = 2.0 * TOLERANCE * (abs(utility) + abs(best_known))
     if gap > 0.0:
-        return bound > enough + margin
-    return bound >= known - 0.5 * margin if earlier else bound > known + margin
+        return bound > min_payoff + margin
+    return bound >= best_known - 0.5 * margin if earlier else bound > best_known + margin
 
 
 @inlined
@@ -223,7 +227,7 @@ def _check_inputs(cost: Floats, gain: Integers) -> tuple[Floats, Integers]:
 
 def best_schedule(
     cost: Floats, gain: Integers, required: int, utility: Floats, *, gap: float = 0.0
-) -> Found:
+) -> BestSchedule:
     """Return the schedule of largest payoff: exactly (to 1e-9 relative), or to within a gap.
 
     This is OASiS problem (27): max over t of f(t - a) - cost(t), where cost(t) is problem (28). On
@@ -253,4 +257,4 @@ def best_schedule(
     if not 0.0 <= gap < np.inf:
         raise ValueError(f"the gap must be a number >= 0, not {gap}: 0 for the optimum")
     slot, payoff, total, choice, bound = search_slots(cost, gain, required, utility, float(gap))
-    return Found(slot >= 0, int(slot), float(payoff), float(total), choice, float(bound))
+    return BestSchedule(slot >= 0, int(slot), float(payoff), float(total), choice, float(bound))

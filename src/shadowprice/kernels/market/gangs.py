@@ -66,13 +66,13 @@ def reserve_places(
         changed = False
         for places in range(ends.shape[1]):
             if free[slot, server] < places:
-                found = slot
+                run_end = slot
             elif slot + 1 < slots:
-                found = ends[slot + 1, places, server]
+                run_end = ends[slot + 1, places, server]
             else:
-                found = slots
-            if ends[slot, places, server] != found:
-                ends[slot, places, server] = found
+                run_end = slots
+            if ends[slot, places, server] != run_end:
+                ends[slot, places, server] = run_end
                 changed = True
         # Before the reservation a slot's ends depend only on the next slot's.
         if slot < start and not changed:
@@ -139,7 +139,7 @@ def best_gang(
         positive payoff (lines 10-12).
     """
     slots = value.size - 1
-    most_workers = worker_ends.shape[1] - 1
+    max_workers = worker_ends.shape[1] - 1
     kinds = reach.size
     fewest_ps = 0
     while fewest_ps < kinds and reach[fewest_ps] < 0:
@@ -153,7 +153,7 @@ def best_gang(
     spread_ps = np.full(counts.size, kinds, np.int64)
     for choice in range(counts.size):
         for ps in range(fewest_ps, kinds):
-            if reach[ps] >= 1 and counts[choice] - reach[ps] <= most_workers:
+            if reach[ps] >= 1 and counts[choice] - reach[ps] <= max_workers:
                 spread_ps[choice] = ps
                 break
 
@@ -164,7 +164,7 @@ def best_gang(
         for choice in range(counts.size):
             count, block = counts[choice], worker_block[start, choice]
             end = start + colocated_slots[choice]
-            if count <= most_workers and end <= block and end <= ps_block[start, fewest_ps]:
+            if count <= max_workers and end <= block and end <= ps_block[start, fewest_ps]:
                 payoff = _payoff(value, worker_cost, ps_cost, start, end, count, fewest_ps)
                 bound[start] = max(bound[start], payoff)
             end = start + spread_slots[choice]
@@ -174,7 +174,7 @@ def best_gang(
                 bound[start] = max(bound[start], payoff)
 
     # The last end by which some server has that many parameter servers and workers; -1: unknown.
-    longest = np.empty((kinds, most_workers + 1), np.int64)
+    longest = np.empty((kinds, max_workers + 1), np.int64)
     joint = np.empty(slots + 2, np.int64)
     for start in stable_order(-bound):
         if bound[start] <= 0 or bound[start] < best:
@@ -189,7 +189,7 @@ def best_gang(
 
             # Algorithm 5: one server holds every worker and one parameter server.
             end = start + colocated_slots[choice]
-            if count <= most_workers and end <= block and end <= ps_block[start, fewest_ps]:
+            if count <= max_workers and end <= block and end <= ps_block[start, fewest_ps]:
                 payoff = _payoff(value, worker_cost, ps_cost, start, end, count, fewest_ps)
                 if payoff > best or (payoff == best and start < best_start):
                     if longest[fewest_ps, count] < 0:
@@ -215,14 +215,14 @@ def best_gang(
                     joint_known = True
                 if joint[end] < count:
                     break
-                beside = max(count - reach[ps], 0)
-                if beside > most_workers:
+                min_free = max(count - reach[ps], 0)
+                if min_free > max_workers:
                     continue
-                if longest[ps, beside] < 0:
-                    longest[ps, beside] = _longest_run(
-                        worker_ends[start, beside], ps_ends[start, ps]
+                if longest[ps, min_free] < 0:
+                    longest[ps, min_free] = _longest_run(
+                        worker_ends[start, min_free], ps_ends[start, ps]
                     )
-                if longest[ps, beside] >= end:
+                if longest[ps, min_free] >= end:
                     best, best_start, best_end = payoff, start, end
                     best_count, best_ps, best_colocated = count, ps, False
                     break
@@ -310,12 +310,12 @@ def place_gang(
 
     workers_on = np.zeros(servers, np.int64)
     ps_on = np.zeros(servers, np.int64)
-    beside = workers if colocated else max(workers - reach[ps], 0)
-    left = workers
+    min_free = workers if colocated else max(workers - reach[ps], 0)
+    remaining = workers
     host = -1
     if colocated or ps > 0:
         for server in order:
-            if free[server] >= beside and ps_ends[start, ps, server] >= end:
+            if free[server] >= min_free and ps_ends[start, ps, server] >= end:
                 host = server
                 break
         if colocated:
@@ -324,11 +324,11 @@ def place_gang(
             # At least one worker is on another server, or the gang would be co-located.
             workers_on[host] = min(free[host], workers - 1)
         ps_on[host] = ps
-        left -= workers_on[host]
+        remaining -= workers_on[host]
     for server in order:
-        if left == 0:
+        if remaining == 0:
             break
         if server != host:
-            workers_on[server] = min(free[server], left)
-            left -= workers_on[server]
+            workers_on[server] = min(free[server], remaining)
+            remaining -= workers_on[server]
     return workers_on, ps_on

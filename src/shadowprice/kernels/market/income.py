@@ -29,22 +29,22 @@ def divide(amounts: Integers, contributions: Integers) -> Integers:
             total += contributions[slot, owner]
         if total == 0 or amounts[slot] == 0:
             continue
-        # amount = whole * total + rest keeps every product below 2**62.
+        # amount = whole * total + remainder keeps every product below 2**62.
         whole = amounts[slot] // total
-        rest = amounts[slot] - whole * total
-        left = amounts[slot]
+        remainder = amounts[slot] - whole * total
+        undivided = amounts[slot]
         for owner in range(owners):
             contribution = contributions[slot, owner]
-            product = rest * contribution
+            product = remainder * contribution
             shares[slot, owner] = whole * contribution + product // total
             fractions[owner] = product % total
-            left -= shares[slot, owner]
-        while left > 0:
+            undivided -= shares[slot, owner]
+        while undivided > 0:
             largest = 0
             for owner in range(1, owners):
                 if fractions[owner] > fractions[largest]:
                     largest = owner
             shares[slot, largest] += 1
             fractions[largest] = -1
-            left -= 1
+            undivided -= 1
     return shares

@@ -14,8 +14,8 @@ from shadowprice.kernels.jit import allocation_free, inlined, kernel
 #: Capacity of a resource that a server doesn't limit, as in `core.amounts`.
 UNLIMITED = 1 << 62
 #: Logarithms of the largest finite float and of the smallest positive float.
-LARGEST = 709.782712893384
-SMALLEST = -745.1332191019411
+MAX_EXPONENT = 709.782712893384
+MIN_EXPONENT = -745.1332191019411
 
 
 @allocation_free
@@ -37,9 +37,9 @@ def exponential_price(used: int, capacity: int, ln_low: float, ln_high: float) -
         return 0.0
     else:
         exponent = ln_low + fraction * (ln_high - ln_low)
-    if exponent > LARGEST:
+    if exponent > MAX_EXPONENT:
         return np.inf
-    if exponent < SMALLEST:
+    if exponent < MIN_EXPONENT:
         return 0.0
     return math.exp(exponent)
 

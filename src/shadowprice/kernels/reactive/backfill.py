@@ -18,7 +18,7 @@ from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.round_robin import place
 
 
-class Ending(NamedTuple):
+class ReleasedCapacity(NamedTuple):
     """Capacity that running jobs release, in order of time, as arrays of shape (entries,)."""
 
     slots: Integers  # slot before which it is released
@@ -26,8 +26,8 @@ class Ending(NamedTuple):
     amounts: Integers  # shape (entries, resources)
 
 
-class Queued(NamedTuple):
-    """Jobs in order of priority as arrays of shape (jobs,), and the roles of servers."""
+class QueueArrays(NamedTuple):
+    """Queued jobs in order of priority as arrays of shape (jobs,), and the roles of servers."""
 
     worker: Integers  # demands, shape (jobs, resources)
     ps: Integers
@@ -39,79 +39,83 @@ class Queued(NamedTuple):
 
 
 @kernel
-def carries(room: Integers, queued: Queued, j: int) -> bool:
-    """Return whether the workers fit, and the parameter servers fit, each alone.
+def fits_separately(free: Integers, queued: QueueArrays, j: int) -> bool:
+    """Return whether the workers fit alone, and the parameter servers fit alone.
 
-    Necessary for placing both together, and much cheaper.
+    This is necessary for placing both together, and much cheaper to test.
     """
-    servers, resources = room.shape
+    servers, resources = free.shape
     for kind in range(2):
-        wanted = queued.workers[j] if kind == 0 else queued.servers[j]
+        remaining = queued.workers[j] if kind == 0 else queued.servers[j]
         hosts = queued.hosts_workers if kind == 0 else queued.hosts_ps
         demand = queued.worker[j] if kind == 0 else queued.ps[j]
         for s in range(servers):
-            if wanted <= 0:
+            if remaining <= 0:
                 break
             if not hosts[s]:
                 continue
-            most = wanted
+            fit_count = remaining
             for r in range(resources):
                 if demand[r] > 0:
-                    most = min(most, max(room[s, r], 0) // demand[r])
-            wanted -= most
-        if wanted > 0:
+                    fit_count = min(fit_count, max(free[s, r], 0) // demand[r])
+            remaining -= fit_count
+        if remaining > 0:
             return False
     return True
 
 
 @kernel
-def fitting_now(free: Integers, queued: Queued) -> int:
-    """Return one more than the last job that could start on the free capacity, 0 if none could."""
+def last_startable(free: Integers, queued: QueueArrays) -> int:
+    """Return the end of the queue's part that can start: the last fitting position + 1, or 0."""
     for j in range(len(queued.workers) - 1, -1, -1):
-        if carries(free, queued, j):
+        if fits_separately(free, queued, j):
             return j + 1
     return 0
 
 
 @inlined
-def insert(
+def insert_change(
     count: int, slots: Integers, servers: Integers, amounts: Integers, slot: int, server: int
 ) -> int:
-    """Shift the changes to insert one in order of slots; return its position."""
-    at = count
-    while at > 0 and slots[at - 1] > slot:
-        slots[at] = slots[at - 1]
-        servers[at] = servers[at - 1]
-        amounts[at] = amounts[at - 1]
-        at -= 1
-    slots[at] = slot
-    servers[at] = server
-    return at
+    """Insert a change in order of slots; return its position, where the caller sets the amounts."""
+    position = count
+    while position > 0 and slots[position - 1] > slot:
+        slots[position] = slots[position - 1]
+        servers[position] = servers[position - 1]
+        amounts[position] = amounts[position - 1]
+        position -= 1
+    slots[position] = slot
+    servers[position] = server
+    return position
 
 
 @inlined
-def lay(room: Integers, other: Integers, cap: bool) -> None:
-    """Copy free capacity, or (``cap``) reduce it to at most another's."""
-    for s in range(room.shape[0]):
-        for r in range(room.shape[1]):
-            if not cap or other[s, r] < room[s, r]:
-                room[s, r] = other[s, r]
+def copy_or_reduce(target: Integers, source: Integers, reduce_only: bool) -> None:
+    """Copy ``source`` to ``target``; with ``reduce_only``, write the minimum of both."""
+    for s in range(target.shape[0]):
+        for r in range(target.shape[1]):
+            if not reduce_only or source[s, r] < target[s, r]:
+                target[s, r] = source[s, r]
 
 
 @inlined
-def take(room: Integers, out: Integers, filled: int, queued: Queued, j: int) -> None:
-    """Subtract the demand of a job in its placement."""
-    for at in range(filled):
-        for r in range(room.shape[1]):
-            room[out[0, at], r] -= out[1, at] * queued.worker[j, r] + out[2, at] * queued.ps[j, r]
+def subtract_placement(
+    free: Integers, placement: Integers, size: int, queued: QueueArrays, j: int
+) -> None:
+    """Subtract the demand of job ``j`` in a placement of ``size`` entries."""
+    for index in range(size):
+        for r in range(free.shape[1]):
+            free[placement[0, index], r] -= (
+                placement[1, index] * queued.worker[j, r] + placement[2, index] * queued.ps[j, r]
+            )
 
 
 @kernel
 def backfill(
     now: int,
     free: Integers,
-    ending: Ending,
-    queued: Queued,
+    ending: ReleasedCapacity,
+    queued: QueueArrays,
     cursors: Integers,
     reservations: int,
     starts: Integers,
@@ -132,90 +136,100 @@ def backfill(
     """
     jobs = len(starts)
     servers, resources = free.shape
-    places = 0
+    placed_count = 0
     for j in range(jobs):
-        places += min(servers, queued.workers[j] + queued.servers[j])
+        placed_count += min(servers, queued.workers[j] + queued.servers[j])
     # Later changes: released capacity, and the starts and ends of reservations.
     count = len(ending.slots)
-    slots = np.empty(count + 2 * places, dtype=np.int64)
-    where = np.empty(count + 2 * places, dtype=np.int64)
-    amounts = np.empty((count + 2 * places, resources), dtype=np.int64)
+    slots = np.empty(count + 2 * placed_count, dtype=np.int64)
+    change_servers = np.empty(count + 2 * placed_count, dtype=np.int64)
+    amounts = np.empty((count + 2 * placed_count, resources), dtype=np.int64)
     for k in range(count):
         slots[k] = ending.slots[k]
-        where[k] = ending.servers[k]
-    lay(amounts[:count], ending.amounts, False)
+        change_servers[k] = ending.servers[k]
+    copy_or_reduce(amounts[:count], ending.amounts, False)
     # Start of each reservation, and the free capacity then.
-    held = 0
-    begins = np.empty(min(jobs, reservations), dtype=np.int64)
-    at_begin = np.empty((len(begins), servers, resources), dtype=np.int64)
-    placed = np.empty((places, 4), dtype=np.int64)
-    places = 0
-    room = np.empty((servers, resources), dtype=np.int64)
-    then = np.empty((servers, resources), dtype=np.int64)
-    out = np.empty((3, servers), dtype=np.int64)
-    trial = np.empty(2, dtype=np.int64)
+    reserved = 0
+    reservation_starts = np.empty(min(jobs, reservations), dtype=np.int64)
+    reservation_free = np.empty((len(reservation_starts), servers, resources), dtype=np.int64)
+    placed = np.empty((placed_count, 4), dtype=np.int64)
+    placed_count = 0
+    trial_free = np.empty((servers, resources), dtype=np.int64)
+    free_then = np.empty((servers, resources), dtype=np.int64)
+    placement = np.empty((3, servers), dtype=np.int64)
+    trial_cursors = np.empty(2, dtype=np.int64)
     for j in range(jobs):
         starts[j] = -1
-        lay(then, free, False)
+        copy_or_reduce(free_then, free, False)
         first = now
         change = 0
         while True:
             end = first + queued.lengths[j]
-            filled = 0
-            if carries(then, queued, j):
-                lay(room, then, False)
-                for i in range(held):
-                    if first < begins[i] < end:
-                        lay(room, at_begin[i], True)
-                trial[0] = cursors[0]
-                trial[1] = cursors[1]
-                filled = place(
-                    room,
+            placement_size = 0
+            if fits_separately(free_then, queued, j):
+                copy_or_reduce(trial_free, free_then, False)
+                for i in range(reserved):
+                    if first < reservation_starts[i] < end:
+                        copy_or_reduce(trial_free, reservation_free[i], True)
+                trial_cursors[0] = cursors[0]
+                trial_cursors[1] = cursors[1]
+                placement_size = place(
+                    trial_free,
                     queued.worker[j],
                     queued.ps[j],
                     queued.workers[j],
                     queued.servers[j],
                     queued.hosts_workers,
                     queued.hosts_ps,
-                    trial,
-                    out,
+                    trial_cursors,
+                    placement,
                 )
-            if filled > 0:
+            if placement_size > 0:
                 break
-            if held >= reservations or change == count:
+            if reserved >= reservations or change == count:
                 break
             first = slots[change]
             while change < count and slots[change] == first:
                 for r in range(resources):
-                    then[where[change], r] += amounts[change, r]
+                    free_then[change_servers[change], r] += amounts[change, r]
                 change += 1
-        if filled == 0:
+        if placement_size == 0:
             continue
         starts[j] = first
-        for i in range(held):
-            if first <= begins[i] < end:
-                take(at_begin[i], out, filled, queued, j)
+        for i in range(reserved):
+            if first <= reservation_starts[i] < end:
+                subtract_placement(reservation_free[i], placement, placement_size, queued, j)
         if first == now:
-            cursors[0] = trial[0]
-            cursors[1] = trial[1]
-            take(free, out, filled, queued, j)
-            for at in range(filled):
-                placed[places, 0] = j
+            cursors[0] = trial_cursors[0]
+            cursors[1] = trial_cursors[1]
+            subtract_placement(free, placement, placement_size, queued, j)
+            for index in range(placement_size):
+                placed[placed_count, 0] = j
                 for column in range(3):
-                    placed[places, 1 + column] = out[column, at]
-                places += 1
+                    placed[placed_count, 1 + column] = placement[column, index]
+                placed_count += 1
         else:
-            begins[held] = first
-            take(then, out, filled, queued, j)
-            lay(at_begin[held], then, False)
-            held += 1
-        if held >= reservations:
+            reservation_starts[reserved] = first
+            subtract_placement(free_then, placement, placement_size, queued, j)
+            copy_or_reduce(reservation_free[reserved], free_then, False)
+            reserved += 1
+        if reserved >= reservations:
             continue  # later slots don't matter any more
-        for at in range(filled):
-            for back in range(first == now, 2):
-                new = insert(count, slots, where, amounts, end if back else first, out[0, at])
+        for index in range(placement_size):
+            for is_release in range(first == now, 2):
+                position = insert_change(
+                    count,
+                    slots,
+                    change_servers,
+                    amounts,
+                    end if is_release else first,
+                    placement[0, index],
+                )
                 count += 1
                 for r in range(resources):
-                    given = out[1, at] * queued.worker[j, r] + out[2, at] * queued.ps[j, r]
-                    amounts[new, r] = given if back else -given
-    return placed[:places]
+                    amount = (
+                        placement[1, index] * queued.worker[j, r]
+                        + placement[2, index] * queued.ps[j, r]
+                    )
+                    amounts[position, r] = amount if is_release else -amount
+    return placed[:placed_count]

@@ -16,13 +16,13 @@ from shadowprice.kernels.heap import TOP, sink_smallest
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.reactive.places import (
     SAME,
-    Places,
+    PlacementTable,
+    clear_new,
     compare_placement,
-    empty,
+    fits_on_any_server,
     grant,
-    keep,
-    least_of,
-    room_left,
+    min_worker_demand,
+    subtract_current,
 )
 
 
@@ -37,11 +37,11 @@ class Widths(NamedTuple):
 
 
 @inlined
-def _release_rest(spare: Integers, places: Places, row: int) -> None:
+def _release_rest(spare: Integers, places: PlacementTable, row: int) -> None:
     """Release the resources of a job beyond its new placement to others."""
     for s in range(len(spare)):
-        workers = max(0, places.on_workers[row, s] - places.new_workers[row, s])
-        servers = max(0, places.on_ps[row, s] - places.new_ps[row, s])
+        workers = max(0, places.current_workers[row, s] - places.new_workers[row, s])
+        servers = max(0, places.current_ps[row, s] - places.new_ps[row, s])
         if workers > 0 or servers > 0:
             for r in range(spare.shape[1]):
                 spare[s, r] += workers * places.worker[row, r] + servers * places.ps[row, r]
@@ -52,7 +52,7 @@ def fill(
     free: Integers,
     total: Floats,
     rows: Integers,
-    places: Places,
+    places: PlacementTable,
     widths: Widths,
     cursors: Integers,
     change: Integers,
@@ -68,15 +68,15 @@ def fill(
     share = np.zeros(jobs)
     step = np.zeros(jobs, dtype=np.int64)
     heap = np.arange(jobs)
-    least = least_of(places, rows)
+    minimum = min_worker_demand(places, rows)
     spare = free.copy()
     kinds = 0
     for j in range(jobs):
         row = rows[j]
         kinds = max(kinds, widths.alike[row] + 1)
-        if places.standing[row]:
-            empty(places, row)
-            keep(spare, places, row, 1)
+        if places.is_placed[row]:
+            clear_new(places, row)
+            subtract_current(spare, places, row, 1)
     hopeless = np.zeros(kinds, dtype=np.bool_)
     touched = np.zeros(jobs, dtype=np.bool_)
     size = jobs
@@ -88,8 +88,8 @@ def fill(
         if step[j] < widths.choices[row] and not known:
             if not touched[j]:
                 touched[j] = True
-                if not places.standing[row]:
-                    empty(places, row)
+                if not places.is_placed[row]:
+                    clear_new(places, row)
             at = widths.first[row] + step[j]
             workers, servers = widths.workers[at], widths.servers[at]
             had_workers = widths.workers[at - 1] if step[j] > 0 else 0
@@ -106,17 +106,17 @@ def fill(
             sink_smallest(heap, size, TOP, share)
             continue
         # The job can't use more, or no more fits, so the rest of its old placement is spare.
-        if places.standing[row]:
+        if places.is_placed[row]:
             _release_rest(spare, places, row)
         if step[j] == 0:
             hopeless[widths.alike[row]] = True
         size -= 1
         heap[0] = heap[size]
         sink_smallest(heap, size, TOP, share)
-        if not known and not room_left(free, places, least):
+        if not known and not fits_on_any_server(free, places, minimum):
             break
     for j in range(jobs):
         change[j] = SAME
-        if touched[j] or places.standing[rows[j]]:
+        if touched[j] or places.is_placed[rows[j]]:
             change[j] = compare_placement(places, rows[j])
     return share

@@ -6,13 +6,13 @@ from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.reactive.places import (
     SAME,
-    Places,
+    PlacementTable,
+    clear_new,
     compare_placement,
-    empty,
+    fits_on_any_server,
     grant,
-    keep,
-    least_of,
-    room_left,
+    min_worker_demand,
+    subtract_current,
 )
 
 
@@ -20,7 +20,7 @@ from shadowprice.kernels.reactive.places import (
 def run_in_order(
     free: Integers,
     rows: Integers,
-    places: Places,
+    places: PlacementTable,
     workers: Integers,
     servers_needed: Integers,
     cursors: Integers,
@@ -37,18 +37,18 @@ def run_in_order(
     `MOVED`.
     """
     spare = free.copy()
-    least = least_of(places, rows)
+    minimum = min_worker_demand(places, rows)
     for j in range(len(rows)):
-        if places.standing[rows[j]]:
-            keep(spare, places, rows[j], 1)
+        if places.is_placed[rows[j]]:
+            subtract_current(spare, places, rows[j], 1)
     room = True
     for j in range(len(rows)):
         row = rows[j]
         change[j] = SAME
-        if not room and not places.standing[row]:
+        if not room and not places.is_placed[row]:
             continue
-        empty(places, row)
+        clear_new(places, row)
         if room and not grant(free, spare, places, row, workers[row], servers_needed[row], cursors):
-            keep(spare, places, row, -1)
-            room = room_left(free, places, least)
+            subtract_current(spare, places, row, -1)
+            room = fits_on_any_server(free, places, minimum)
         change[j] = compare_placement(places, row)

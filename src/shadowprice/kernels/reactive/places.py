@@ -17,62 +17,62 @@ SAME, LESS, MORE, MOVED = 0, 1, 2, 3
 """Comparison of a job's new placement with its current one, server by server."""
 
 
-class Places(NamedTuple):
+class PlacementTable(NamedTuple):
     """Open jobs as rows, with their placements."""
 
     worker: Integers  # demands, shape (rows, resources)
     ps: Integers  # zeros for all-reduce jobs
     hosts_workers: Flags  # whether each server may host workers now
     hosts_ps: Flags
-    on_workers: Integers  # current placements, shape (rows, servers)
-    on_ps: Integers
+    current_workers: Integers  # current placements, shape (rows, servers)
+    current_ps: Integers
     new_workers: Integers  # new placements, shape (rows, servers)
     new_ps: Integers
-    standing: Flags  # whether each row has a current placement
+    is_placed: Flags  # whether each row has a current placement
 
 
 @inlined
-def fits(room: Integers, server: int, demand: Integers) -> bool:
+def fits(free: Integers, server: int, demand: Integers) -> bool:
     """Return whether a demand fits on a server."""
-    enough = True
+    all_fit = True
     for r in range(len(demand)):
-        enough = enough and (demand[r] == 0 or room[server, r] >= demand[r])
-    return enough
+        all_fit = all_fit and (demand[r] == 0 or free[server, r] >= demand[r])
+    return all_fit
 
 
 @inlined
-def room_left(free: Integers, places: Places, least: Integers) -> bool:
+def fits_on_any_server(free: Integers, places: PlacementTable, min_demand: Integers) -> bool:
     """Return whether the minimum demand fits on any server for workers."""
-    room = False
+    fits_anywhere = False
     for s in range(len(free)):
-        if places.hosts_workers[s] and fits(free, s, least):
-            room = True
+        if places.hosts_workers[s] and fits(free, s, min_demand):
+            fits_anywhere = True
             break
-    return room
+    return fits_anywhere
 
 
 @inlined
-def least_of(places: Places, rows: Integers) -> Integers:
+def min_worker_demand(places: PlacementTable, rows: Integers) -> Integers:
     """Return the minimum demand of the jobs' workers, by resource."""
-    least = np.full(places.worker.shape[1], np.iinfo(np.int64).max)
+    minimum = np.full(places.worker.shape[1], np.iinfo(np.int64).max)
     for j in range(len(rows)):
-        for r in range(len(least)):
-            least[r] = min(least[r], places.worker[rows[j], r])
-    return least
+        for r in range(len(minimum)):
+            minimum[r] = min(minimum[r], places.worker[rows[j], r])
+    return minimum
 
 
 @inlined
-def keep(spare: Integers, places: Places, row: int, sign: int) -> None:
+def subtract_current(spare: Integers, places: PlacementTable, row: int, sign: int) -> None:
     """Subtract a job's current placement from the spare capacity; with ``sign`` -1, add it."""
     for s in range(len(spare)):
-        workers, servers = sign * places.on_workers[row, s], sign * places.on_ps[row, s]
-        if workers != 0 or servers != 0:
+        workers, ps_count = sign * places.current_workers[row, s], sign * places.current_ps[row, s]
+        if workers != 0 or ps_count != 0:
             for r in range(spare.shape[1]):
-                spare[s, r] -= workers * places.worker[row, r] + servers * places.ps[row, r]
+                spare[s, r] -= workers * places.worker[row, r] + ps_count * places.ps[row, r]
 
 
 @inlined
-def empty(places: Places, row: int) -> None:
+def clear_new(places: PlacementTable, row: int) -> None:
     """Clear a job's new placement."""
     for s in range(places.new_workers.shape[1]):
         places.new_workers[row, s] = 0
@@ -80,49 +80,57 @@ def empty(places: Places, row: int) -> None:
 
 
 @kernel
-def compare_placement(places: Places, row: int) -> int:
+def compare_placement(places: PlacementTable, row: int) -> int:
     """Compare a job's new placement with its current one."""
-    less = False
-    more = False
+    has_less = False
+    has_more = False
     for s in range(places.new_workers.shape[1]):
-        now, then = places.new_workers[row, s], places.on_workers[row, s]
-        less = less or now < then or places.new_ps[row, s] < places.on_ps[row, s]
-        more = more or now > then or places.new_ps[row, s] > places.on_ps[row, s]
-    return (LESS if less else 0) + (MORE if more else 0)
+        new, current = places.new_workers[row, s], places.current_workers[row, s]
+        has_less = has_less or new < current or places.new_ps[row, s] < places.current_ps[row, s]
+        has_more = has_more or new > current or places.new_ps[row, s] > places.current_ps[row, s]
+    return (LESS if has_less else 0) + (MORE if has_more else 0)
 
 
 @inlined
-def _take(
+def _allocate_process(
     free: Integers,
     spare: Integers,
     demand: Integers,
     hosts: Flags,
-    kept: Integers,
-    given: Integers,
+    current: Integers,
+    allocated: Integers,
     cursors: Integers,
     kind: int,
 ) -> int:
-    """Allocate one process; return its server or -1. Adds the server count for a current server."""
+    """Allocate one process of a job; return its server, or -1 if it fits nowhere.
+
+    The number of servers is added to the result if the job currently runs on that server, because
+    such a process doesn't use spare capacity.
+    """
     servers = len(hosts)
     for s in range(servers):
-        if given[s] < kept[s] and hosts[s] and fits(free, s, demand):
+        if allocated[s] < current[s] and hosts[s] and fits(free, s, demand):
             for r in range(len(demand)):
                 free[s, r] -= demand[r]
-            given[s] += 1
+            allocated[s] += 1
             return s + servers
-    for anyone in range(2):
-        at = int(cursors[kind])
+    for attempt in range(2):  # first on capacity without a current user, then on any
+        server = int(cursors[kind])
         for _ in range(servers):
-            after = at + 1 if at + 1 < servers else 0
+            next_server = server + 1 if server + 1 < servers else 0
             # Check both, because spare capacity is negative after a job took that of another.
-            if hosts[at] and fits(free, at, demand) and (anyone == 1 or fits(spare, at, demand)):
+            if (
+                hosts[server]
+                and fits(free, server, demand)
+                and (attempt == 1 or fits(spare, server, demand))
+            ):
                 for r in range(len(demand)):
-                    free[at, r] -= demand[r]
-                    spare[at, r] -= demand[r]
-                given[at] += 1
-                cursors[kind] = after
-                return at
-            at = after
+                    free[server, r] -= demand[r]
+                    spare[server, r] -= demand[r]
+                allocated[server] += 1
+                cursors[kind] = next_server
+                return server
+            server = next_server
     return -1
 
 
@@ -130,7 +138,7 @@ def _take(
 def grant(
     free: Integers,
     spare: Integers,
-    places: Places,
+    places: PlacementTable,
     row: int,
     more_workers: int,
     more_ps: int,
@@ -144,43 +152,45 @@ def grant(
     """
     servers = free.shape[0]
     worker, ps = places.worker[row], places.ps[row]
-    kept_workers, given_workers = places.on_workers[row], places.new_workers[row]
-    kept_ps, given_ps = places.on_ps[row], places.new_ps[row]
+    current_workers, new_workers = places.current_workers[row], places.new_workers[row]
+    current_ps, new_ps = places.current_ps[row], places.new_ps[row]
     log = np.empty(more_workers + more_ps, dtype=np.int64)
     kinds = np.empty(more_workers + more_ps, dtype=np.int64)
     for order in range(2):
-        taken = 0
-        before_w, before_p = cursors[0], cursors[1]
-        for at in range(more_workers + more_ps):
+        allocated_count = 0
+        worker_cursor, ps_cursor = cursors[0], cursors[1]
+        for index in range(more_workers + more_ps):
             # Workers first; if the parameter servers don't fit then, they come first.
-            kind = (0 if at < more_workers else 1) if order == 0 else (0 if at >= more_ps else 1)
+            kind = (
+                (0 if index < more_workers else 1) if order == 0 else (0 if index >= more_ps else 1)
+            )
             if kind == 0:
                 demand, hosts = worker, places.hosts_workers
-                kept, given = kept_workers, given_workers
+                current, allocated = current_workers, new_workers
             else:
                 demand, hosts = ps, places.hosts_ps
-                kept, given = kept_ps, given_ps
-            got = _take(free, spare, demand, hosts, kept, given, cursors, kind)
-            if got < 0:
+                current, allocated = current_ps, new_ps
+            entry = _allocate_process(free, spare, demand, hosts, current, allocated, cursors, kind)
+            if entry < 0:
                 break
-            log[taken] = got
-            kinds[taken] = kind
-            taken += 1
-        if taken == more_workers + more_ps:
+            log[allocated_count] = entry
+            kinds[allocated_count] = kind
+            allocated_count += 1
+        if allocated_count == more_workers + more_ps:
             return True
-        for at in range(taken):
-            s = log[at] % servers
+        for index in range(allocated_count):
+            s = log[index] % servers
             for r in range(len(worker)):
-                amount = worker[r] if kinds[at] == 0 else ps[r]
+                amount = worker[r] if kinds[index] == 0 else ps[r]
                 free[s, r] += amount
-                if log[at] < servers:
+                if log[index] < servers:
                     spare[s, r] += amount
-            if kinds[at] == 0:
-                given_workers[s] -= 1
+            if kinds[index] == 0:
+                new_workers[s] -= 1
             else:
-                given_ps[s] -= 1
-        cursors[0] = before_w
-        cursors[1] = before_p
-        if more_ps == 0 or (order == 0 and taken < more_workers):
+                new_ps[s] -= 1
+        cursors[0] = worker_cursor
+        cursors[1] = ps_cursor
+        if more_ps == 0 or (order == 0 and allocated_count < more_workers):
             break  # the workers don't even fit alone
     return False

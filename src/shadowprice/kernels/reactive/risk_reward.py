@@ -46,7 +46,7 @@ class Appraisal(NamedTuple):
 
 
 @kernel
-def appraisal(size: int) -> Appraisal:
+def new_appraisal(size: int) -> Appraisal:
     """Allocate an appraisal."""
     return Appraisal(
         np.zeros(size),
@@ -65,54 +65,56 @@ def appraise(
 ) -> Appraisal:
     """Appraise the open jobs ``rows`` as if each ran from now on; ``alpha`` is as in the module."""
     count = len(rows)
-    made = appraisal(count)
+    values = new_appraisal(count)
     for j in range(count):
-        foresee(j, rows[j], slot, jobs, made)
-    order, by_delay = stable_order(made.expiry), stable_order(made.delay)
+        set_values(j, rows[j], slot, jobs, values)
+    order, by_delay = stable_order(values.expiry), stable_order(values.delay)
     for j in range(count):
-        made.order[j] = order[j]
-        made.by_delay[j] = by_delay[j]
-    reckon(count, rows, jobs, alpha, discount, made)
-    return made
+        values.order[j] = order[j]
+        values.by_delay[j] = by_delay[j]
+    set_rewards(count, rows, jobs, alpha, discount, values)
+    return values
 
 
 @kernel
-def foresee(j: int, row: int, slot: int, jobs: Candidates, made: Appraisal) -> None:
-    """Set the values of a job at position ``j`` as if it ran from ``slot`` on."""
+def set_values(j: int, row: int, slot: int, jobs: Candidates, values: Appraisal) -> None:
+    """Set all values except the reward of a job at position ``j``, as if it ran from ``slot``."""
     duration = float(slot + jobs.slots_left[row] - 1 - jobs.arrival[row])
     utility = worth(jobs.worths, row, duration)
     decay = max(0.0, utility - worth(jobs.worths, row, duration + 1.0))
-    made.utility[j] = utility
-    made.decay[j] = decay
-    made.expiry[j] = utility / decay if decay > 0.0 else np.inf
-    made.delay[j] = jobs.share[row] * jobs.slots_left[row]
+    values.utility[j] = utility
+    values.decay[j] = decay
+    values.expiry[j] = utility / decay if decay > 0.0 else np.inf
+    values.delay[j] = jobs.share[row] * jobs.slots_left[row]
 
 
 @kernel
-def reckon(
-    count: int, rows: Integers, jobs: Candidates, alpha: float, discount: float, made: Appraisal
+def set_rewards(
+    count: int, rows: Integers, jobs: Candidates, alpha: float, discount: float, values: Appraisal
 ) -> None:
     """Set the rewards of the first ``count`` jobs, in time linear in their number.
 
-    ``made`` comes from `foresee`, with the positions sorted. Its arrays may be longer.
+    ``values`` comes from `set_values`, with the positions sorted. Its arrays may be longer.
     """
     # A delay x costs jobs that expire before x all their utility, and others x times their decay.
-    utility, decay, expiry, delay = made.utility, made.decay, made.expiry, made.delay
+    utility, decay, expiry, delay = values.utility, values.decay, values.expiry, values.delay
     fading = 0.0
     fadings = np.zeros(count + 1)
     for k in range(count - 1, -1, -1):
-        fading += decay[made.order[k]]
+        fading += decay[values.order[k]]
         fadings[k] = fading
     lost = 0.0
     k = 0
     for n in range(count):
-        j = made.by_delay[n]
-        while k < count and expiry[made.order[k]] <= delay[j]:
-            lost += utility[made.order[k]] if decay[made.order[k]] > 0.0 else 0.0
+        j = values.by_delay[n]
+        while k < count and expiry[values.order[k]] <= delay[j]:
+            lost += utility[values.order[k]] if decay[values.order[k]] > 0.0 else 0.0
             k += 1
-        others = lost + fadings[k] * delay[j] - min(decay[j] * delay[j], utility[j])
+        delay_cost = lost + fadings[k] * delay[j] - min(decay[j] * delay[j], utility[j])
         present = utility[j] / (1.0 + discount * jobs.slots_left[rows[j]])
-        made.reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, others)) / max(delay[j], 1e-12)
+        values.reward[j] = (alpha * present - (1.0 - alpha) * max(0.0, delay_cost)) / max(
+            delay[j], 1e-12
+        )
 
 
 @kernel
@@ -141,30 +143,32 @@ def remove_position(j: int, order: Integers) -> None:
 
 
 @kernel
-def admission(at: int, rows: Integers, jobs: Candidates, made: Appraisal) -> tuple[float, float]:
+def admission(
+    position: int, rows: Integers, jobs: Candidates, values: Appraisal
+) -> tuple[float, float]:
     """Return the delay cost of admitting a job, and its expected slots until completion.
 
     Jobs are served in order of reward. If all fit side by side, none waits. Otherwise the job
     completes after all jobs up to it, at the rate of the entire cluster, and not before its own
-    duration. It delays the jobs behind it by its own work. ``at`` is its position among ``rows``.
-    The arrays of ``made`` may be longer.
+    duration. It delays the jobs behind it by its own work. ``position`` is its position among
+    ``rows``. The arrays of ``values`` may be longer.
     """
-    row = rows[at]
-    reward = made.reward
-    filled = 0.0
-    before = 0.0
+    row = rows[position]
+    reward = values.reward
+    total_share = 0.0
+    work_before = 0.0
     cost = 0.0
     delay = jobs.share[row] * jobs.slots_left[row]
     for j in range(len(rows)):
         other = rows[j]
-        filled += jobs.share[other]
-        if j == at:
+        total_share += jobs.share[other]
+        if j == position:
             continue
-        if reward[j] > reward[at] or (reward[j] == reward[at] and j < at):
-            before += jobs.share[other] * jobs.slots_left[other]
+        if reward[j] > reward[position] or (reward[j] == reward[position] and j < position):
+            work_before += jobs.share[other] * jobs.slots_left[other]
         else:
-            cost += min(made.decay[j] * delay, made.utility[j])
+            cost += min(values.decay[j] * delay, values.utility[j])
     wait = float(jobs.slots_left[row])
-    if filled <= 1.0:
+    if total_share <= 1.0:
         return 0.0, wait
-    return cost, max(wait, before + delay)
+    return cost, max(wait, work_before + delay)

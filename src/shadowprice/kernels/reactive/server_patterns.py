@@ -19,7 +19,7 @@ def _fractional(
     depth: int,
     weight: Integers,
     demand: Integers,
-    left: Integers,
+    remaining: Integers,
     limit: Integers,
 ) -> float:
     """Return an upper bound of the value of items from ``depth`` on: the least relaxation."""
@@ -30,17 +30,17 @@ def _fractional(
             best += float(weight[i]) * limit[i]
     for r in range(resources):
         total = 0.0
-        room = float(left[r])
+        capacity = float(remaining[r])
         for k in range(items):
             i = orders[r, k]
             if depth_of[i] < depth:
                 continue
-            need = float(demand[i, r])
-            if need == 0.0 or need * limit[i] <= room:
+            needed = float(demand[i, r])
+            if needed == 0.0 or needed * limit[i] <= capacity:
                 total += float(weight[i]) * limit[i]
-                room -= need * limit[i]
+                capacity -= needed * limit[i]
             else:
-                total += weight[i] * room / need
+                total += weight[i] * capacity / needed
                 break
         best = min(best, total)
     return best
@@ -52,7 +52,7 @@ def best_pattern(
     demand: Integers,
     capacity: Integers,
     limit: Integers,
-    most_nodes: int,
+    max_nodes: int,
     pattern: Integers,
 ) -> tuple[int, int]:
     """Maximise ``weight . p`` over integers ``0 <= p <= limit`` with ``p demand <= capacity``.
@@ -62,7 +62,7 @@ def best_pattern(
 
     ``weight`` (items,) is not negative, and ``demand`` has the shape (items, resources).
     ``pattern`` (items,) receives the best pattern. Returns its value and an upper bound for all
-    patterns, which is equal unless the search stopped after ``most_nodes`` branches.
+    patterns, which is equal unless the search stopped after ``max_nodes`` branches.
     """
     items, resources = demand.shape
     orders = np.zeros((resources, items), dtype=np.int64)
@@ -81,36 +81,38 @@ def best_pattern(
     depth_of = np.zeros(items, dtype=np.int64)
     for k in range(items):
         depth_of[sequence[k]] = k
-    left = capacity.copy()
+    remaining = capacity.copy()
     count = np.zeros(items, dtype=np.int64)
     pattern[:] = 0
     best = 0
-    worth = 0
+    value = 0
     nodes = 0
-    root = int(np.floor(_fractional(orders, depth_of, TOP, weight, demand, left, limit) + 1e-6))
+    root = int(
+        np.floor(_fractional(orders, depth_of, TOP, weight, demand, remaining, limit) + 1e-6)
+    )
     depth = 0
     down = True
     while True:
         if down and depth < items:
             nodes += 1
-            if nodes > most_nodes:
+            if nodes > max_nodes:
                 return best, max(best, root)
-            bound = worth + _fractional(orders, depth_of, depth, weight, demand, left, limit)
+            bound = value + _fractional(orders, depth_of, depth, weight, demand, remaining, limit)
             # Values are integers: a bound below best + 1 can't improve it.
             if np.floor(bound + 1e-6) > best:
                 i = sequence[depth]
-                most = limit[i]
+                max_count = limit[i]
                 for r in range(resources):
                     if demand[i, r] > 0:
-                        most = min(most, left[r] // demand[i, r])
-                count[i] = most
-                worth += most * weight[i]
+                        max_count = min(max_count, remaining[r] // demand[i, r])
+                count[i] = max_count
+                value += max_count * weight[i]
                 for r in range(resources):
-                    left[r] -= most * demand[i, r]
+                    remaining[r] -= max_count * demand[i, r]
                 depth += 1
                 continue
-        if down and worth > best:
-            best = worth
+        if down and value > best:
+            best = value
             pattern[:] = count
         # Backtrack to the last item with a smaller count to try.
         down = False
@@ -119,9 +121,9 @@ def best_pattern(
         i = sequence[depth - 1]
         if count[i] > 0:
             count[i] -= 1
-            worth -= weight[i]
+            value -= weight[i]
             for r in range(resources):
-                left[r] += demand[i, r]
+                remaining[r] += demand[i, r]
             down = True
         else:
             depth -= 1

@@ -12,47 +12,53 @@ interval is enough.
 from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.jit import allocation_free, constant
 
-NOTHING = constant(-1)
+PAUSED = constant(-1)
 """Level of a paused job."""
 
 
 @allocation_free
 def completes(
-    begins: Integers, intervals: int, room: Integers, gains: Integers, top: int, left: int, end: int
+    starts: Integers,
+    intervals: int,
+    fitting: Integers,
+    gains: Integers,
+    top: int,
+    remaining: int,
+    end: int,
 ) -> int:
     """Return the completion slot of a job with a maximum level, -1 if not before ``end``.
 
-    ``begins`` (intervals + 1,): first slot of each interval, ascending, and the end of the last.
-    ``room`` (intervals,): highest level that fits in each that starts before ``end``; -1 for none.
-    ``gains`` (levels,): progress units of a slot with each level; 0 if nothing is certain.
-    ``left``: remaining progress units.
+    ``starts`` (intervals + 1,): first slot of each interval, ascending, and the end of the last.
+    ``fitting`` (intervals,): highest level that fits in each that starts before ``end``; -1 for
+    none. ``gains`` (levels,): progress units of a slot with each level; 0 if nothing is certain.
+    ``top``: the maximum level. ``remaining``: progress units that are still to be done.
     """
     for k in range(intervals):
-        if begins[k] >= end:
+        if starts[k] >= end:
             break
-        level = min(top, room[k])
+        level = min(top, fitting[k])
         if level >= 0 and gains[level] > 0:
             gain = gains[level]
-            if left <= gain:
-                return int(begins[k])
-            slots = min(begins[k + 1], end) - begins[k]
+            if remaining <= gain:
+                return int(starts[k])
+            slots = min(starts[k + 1], end) - starts[k]
             if slots > 1:  # avoid the division for single slots: it takes longer than the rest
-                needed = (left + gain - 1) // gain
+                needed = (remaining + gain - 1) // gain
                 if needed <= slots:
-                    return int(begins[k] + needed - 1)
-            left -= slots * gain
+                    return int(starts[k] + needed - 1)
+            remaining -= slots * gain
     return -1
 
 
 @allocation_free
 def completes_fresh(
-    begins: Integers,
+    starts: Integers,
     intervals: int,
-    room: Integers,
+    fitting: Integers,
     gains: Integers,
     first: Integers,
     top: int,
-    left: int,
+    remaining: int,
     end: int,
 ) -> int:
     """Return `completes` for a job whose first slot of running may yield more.
@@ -61,26 +67,26 @@ def completes_fresh(
     ``gains``.
     """
     for k in range(intervals):
-        if begins[k] >= end:
+        if starts[k] >= end:
             break
-        if room[k] >= 0:
-            level = min(top, room[k])
-            left -= first[level] - gains[level]
-            if left <= gains[level]:
-                return int(begins[k])
-            return completes(begins, intervals, room, gains, top, left, end)
+        if fitting[k] >= 0:
+            level = min(top, fitting[k])
+            remaining -= first[level] - gains[level]
+            if remaining <= gains[level]:
+                return int(starts[k])
+            return completes(starts, intervals, fitting, gains, top, remaining, end)
     return -1
 
 
 @allocation_free
-def least_ceiling(
-    begins: Integers,
+def min_ceiling(
+    starts: Integers,
     intervals: int,
-    room: Integers,
+    fitting: Integers,
     gains: Integers,
     ceilings: Integers,
     count: int,
-    left: int,
+    remaining: int,
     end: int,
     first: Integers,
 ) -> tuple[int, int]:
@@ -91,16 +97,20 @@ def least_ceiling(
     may decrease from one ceiling to the next.
     """
     high = count - 1
-    done = completes_fresh(begins, intervals, room, gains, first, ceilings[high], left, end)
-    if done < 0:
+    completion = completes_fresh(
+        starts, intervals, fitting, gains, first, ceilings[high], remaining, end
+    )
+    if completion < 0:
         return -1, -1
     low = 0
     while low < high:
         middle = (low + high) // 2
-        slot = completes_fresh(begins, intervals, room, gains, first, ceilings[middle], left, end)
+        slot = completes_fresh(
+            starts, intervals, fitting, gains, first, ceilings[middle], remaining, end
+        )
         if slot >= 0:
             high = middle
-            done = slot
+            completion = slot
         else:
             low = middle + 1
-    return high, done
+    return high, completion

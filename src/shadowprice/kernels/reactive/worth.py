@@ -42,12 +42,12 @@ def worth(worths: Worths, row: int, duration: float) -> float:
     if family == POWER:
         return float((first / max(1.0, duration)) ** second)
     if family == TOLD:
-        return _between(worths.knots[row], worths.values[row], int(first), duration)
+        return _interpolate(worths.knots[row], worths.values[row], int(first), duration)
     return first if duration <= second else 0.0
 
 
 @inlined
-def _between(knots: Integers, values: Floats, count: int, duration: float) -> float:
+def _interpolate(knots: Integers, values: Floats, count: int, duration: float) -> float:
     """Interpolate the knots linearly."""
     low, high = 0, count - 1
     if duration >= knots[high]:

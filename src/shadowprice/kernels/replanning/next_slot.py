@@ -78,17 +78,17 @@ def min_cluster_slots(jobs: JobArrays, rows: Integers, on_worker: Floats, on_ps:
 
 @allocation_free
 def latest_acceptable_slot(
-    jobs: JobArrays, row: int, next_slot: int, done: int, horizon: int, slack: float
+    jobs: JobArrays, row: int, next_slot: int, completion: int, horizon: int, slack: float
 ) -> int:
-    """Return the last slot whose utility is within ``slack`` of that of completing in ``done``.
+    """Return the last slot whose utility is within ``slack`` of that in the slot ``completion``.
 
     ``slack`` is the share of the utility that may be lost. ``horizon`` is the maximum number of
-    slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``done`` are more.
+    slots ahead, unless `MAX_PROMISE_STRETCH` times those of ``completion`` are more.
     """
-    reach = max(horizon, MAX_PROMISE_STRETCH * (done - next_slot + 1))
-    last = max(done, min(jobs.last_slot[row], next_slot + reach))
-    min_utility = utility(jobs, row, done) * (1.0 - slack)
-    return max(done, last_slot_worth(jobs, row, min_utility, done, last))
+    reach = max(horizon, MAX_PROMISE_STRETCH * (completion - next_slot + 1))
+    last = max(completion, min(jobs.last_slot[row], next_slot + reach))
+    min_utility = utility(jobs, row, completion) * (1.0 - slack)
+    return max(completion, last_slot_worth(jobs, row, min_utility, completion, last))
 
 
 @allocation_free
@@ -108,9 +108,9 @@ def latest_acceptable_slots(
     for n in range(len(rows)):
         row = rows[n]
         fastest = max(max_gain(jobs, row), 1)
-        done = next_slot + (jobs.remaining[row] + fastest - 1) // fastest - 1
-        value[n] = utility(jobs, row, done)
-        result[n] = latest_acceptable_slot(jobs, row, next_slot, done, horizon, slack)
+        completion = next_slot + (jobs.remaining[row] + fastest - 1) // fastest - 1
+        value[n] = utility(jobs, row, completion)
+        result[n] = latest_acceptable_slot(jobs, row, next_slot, completion, horizon, slack)
 
 
 @kernel
@@ -171,22 +171,24 @@ def plan_waiting(
         row = rows[n]
         result[n, 0] = -1.0
         result[n, 4] = 1.0
-        end, ceiling, done, value, cost = best_plan(line, jobs, row, price[row], shared, fitting)
+        end, ceiling, completion, value, cost = best_plan(
+            line, jobs, row, price[row], shared, fitting
+        )
         if end >= 0:
-            if not commit_plan(line, jobs, row, ceiling, done, fitting, steps, log):
+            if not commit_plan(line, jobs, row, ceiling, completion, fitting, steps, log):
                 return
         elif restarts[n]:
             result[n, 4] = 0.0
-            end, ceiling, done, value, cost = best_plan(
+            end, ceiling, completion, value, cost = best_plan(
                 line, expected, row, price[row], shared, fitting
             )
             if end >= 0 and not commit_plan(
-                line, expected, row, ceiling, done, fitting, steps, log
+                line, expected, row, ceiling, completion, fitting, steps, log
             ):
                 return
         if end >= 0:
             result[n, 0] = end
-            result[n, 1] = done
+            result[n, 1] = completion
             result[n, 2] = value
             result[n, 3] = cost
 
@@ -196,7 +198,7 @@ class StepWeights(NamedTuple):
 
     process: Floats  # weight of a worker and of a parameter server, shape (rows, 2)
     loss: Floats  # share of a slot lost by a move; 0 before the first start, shape (rows,)
-    current_level: Integers  # level in the slot before, -1 for none, shape (rows,)
+    previous_level: Integers  # level in the previous slot, -1 for none, shape (rows,)
     forbidden: Flags  # levels that are not allowed, shape (rows, levels); empty without limits
 
 
@@ -228,29 +230,29 @@ def allocate_spare(
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
-        before = log.level[row]
+        current_level = log.level[row]
         workers = jobs.worker_counts[row, target]
         ps_count = jobs.ps_counts[row, target]
-        if before >= 0:
-            workers -= jobs.worker_counts[row, before]
-            ps_count -= jobs.ps_counts[row, before]
+        if current_level >= 0:
+            workers -= jobs.worker_counts[row, current_level]
+            ps_count -= jobs.ps_counts[row, current_level]
         colocated = target >= jobs.spread_levels[row]
-        put_first = 0
+        first_role = 0
         if not colocated:
-            put_first = _pack_spread_step(
+            first_role = _pack_spread_step(
                 line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
             )
         elif max_colocated_level(line, state, jobs, row) >= target:
-            put_first = WORKER_ROLE
+            first_role = WORKER_ROLE
             pack(line, state, colocated_role(jobs, row), colocated_demand(jobs, row, target), ONE)
             add_tenant_usage(
                 line, state, jobs.tenant[row], jobs.worker[row], workers, jobs.ps[row], ps_count
             )
-        if put_first == 0:
+        if first_role == 0:
             # Free capacity only shrinks, but a smaller step may still fit.
             push_step(heap, jobs, row, job_utility[n], n, target, weights, log)
             continue
-        if not log_allocation(log, row, target, workers, ps_count, put_first):
+        if not log_allocation(log, row, target, workers, ps_count, first_role):
             return
         below = jobs.levels[row]
         push_step(heap, jobs, row, job_utility[n], n, below, weights, log)
@@ -271,50 +273,51 @@ def push_step(
 
     A paused job starts co-located if it can, else spread.
     """
-    before, spread = log.level[row], jobs.spread_levels[row]
-    if before >= spread:
+    current_level, spread = log.level[row], jobs.spread_levels[row]
+    if current_level >= spread:
         return
     value, target = 0.0, -1
-    if before < 0 and below > spread:
-        value, target = best_step(jobs, row, before, spread, below, weights)
+    if current_level < 0 and below > spread:
+        value, target = best_step(jobs, row, current_level, spread, below, weights)
     if target < 0:
-        first, end = before + 1, min(below, spread)
-        value, target = best_step(jobs, row, before, first, end, weights)
+        first, end = current_level + 1, min(below, spread)
+        value, target = best_step(jobs, row, current_level, first, end, weights)
     if target >= 0:
         heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
 
 
 @allocation_free
 def best_step(
-    jobs: JobArrays, row: int, before: int, first: int, end: int, weights: StepWeights
+    jobs: JobArrays, row: int, current_level: int, first: int, end: int, weights: StepWeights
 ) -> tuple[float, int]:
     """Return the value per weight of the best step up, and its level; -1 if none adds progress.
 
-    ``before`` is the job's present level, -1 for none. ``[first, end)`` are the levels to consider.
+    ``current_level`` is the job's present level, -1 for none. ``[first, end)`` are the levels to
+    consider.
     """
     gain = 0.0
     used = 0.0
-    if before >= 0:
-        gain = float(jobs.gains[row, before])
+    if current_level >= 0:
+        gain = float(jobs.gains[row, current_level])
         if gain >= jobs.remaining[row]:
             return 0.0, -1
-        used = weights.process[row, 0] * jobs.worker_counts[row, before]
-        used += weights.process[row, 1] * jobs.ps_counts[row, before]
-        if weights.current_level[row] != before:
+        used = weights.process[row, 0] * jobs.worker_counts[row, current_level]
+        used += weights.process[row, 1] * jobs.ps_counts[row, current_level]
+        if weights.previous_level[row] != current_level:
             gain *= 1.0 - weights.loss[row]
     best = 0.0
     target = -1
     # Compare all steps, because one more worker may add nothing, and several more may.
     for level in range(first, end):
-        more = float(min(jobs.gains[row, level], jobs.remaining[row]))
-        if weights.current_level[row] != level:
-            more *= 1.0 - weights.loss[row]
-        more -= gain
+        step_gain = float(min(jobs.gains[row, level], jobs.remaining[row]))
+        if weights.previous_level[row] != level:
+            step_gain *= 1.0 - weights.loss[row]
+        step_gain -= gain
         cost = weights.process[row, 0] * jobs.worker_counts[row, level]
         cost += weights.process[row, 1] * jobs.ps_counts[row, level] - used
         allowed = len(weights.forbidden) == 0 or not weights.forbidden[row, level]
-        if allowed and more > 0.0 and more > best * cost * (1.0 + 1e-9):
-            best = more / cost
+        if allowed and step_gain > 0.0 and step_gain > best * cost * (1.0 + 1e-9):
+            best = step_gain / cost
             target = level
         if jobs.gains[row, level] >= jobs.remaining[row]:
             break
@@ -339,7 +342,7 @@ def _pack_spread_step(
         return 0
     if total_fit(line, state, WORKER_ROLE, worker, workers) < workers:
         return 0
-    put_first = WORKER_ROLE
+    first_role = WORKER_ROLE
     if ps_count == 0:
         pack(line, state, WORKER_ROLE, worker, workers)
     else:
@@ -349,6 +352,6 @@ def _pack_spread_step(
         if not pack(line, state, PS_ROLE, ps, ps_count):
             if not pack_ps_first(line, state, scratch, worker, workers, ps, ps_count):
                 return 0
-            put_first = PS_ROLE
+            first_role = PS_ROLE
     add_tenant_usage(line, state, tenant, worker, workers, ps, ps_count)
-    return put_first
+    return first_role

@@ -28,48 +28,50 @@ class ServerGroups(NamedTuple):
     end: Integers
     head: Integers  # linked list of the group's other servers, unordered; -1 ends it
     next: Integers  # shape (servers,)
-    of: Integers  # group of each server, -1 for one without a role, shape (servers,)
+    group_of: Integers  # group of each server, -1 for one without a role, shape (servers,)
     used: Integers  # number of groups, shape (1,)
 
 
 @allocation_free
-def best_fit_group(groups: ServerGroups, role: int, demand: Integers, rest: int) -> tuple[int, int]:
-    """Return the best-fitting group for the rest of a demand, -1 for none, and the fit of a server.
+def best_fit_group(
+    groups: ServerGroups, role: int, demand: Integers, remaining: int
+) -> tuple[int, int]:
+    """Return the best-fitting group for ``remaining`` demands, or -1, and how many fit on a server.
 
-    The best group is the one that the rest fills best, or if the rest fits on no single server, the
-    one with the most free capacity.
+    The best group is the one that all remaining demands together fill best. If no server fits all
+    of them, it is the group with the most free capacity.
     """
     best = -1
-    best_fit = 0
+    best_fit_count = 0
     for g in range(groups.used[0]):
         if groups.size[g] == 0 or groups.role[g] & role != role:
             continue
-        fits = INFINITE_SLOT
+        fit_count = INFINITE_SLOT
         for r in range(len(demand)):
             if demand[r] > 0:
                 if groups.free[g, r] < demand[r]:
-                    fits = 0
+                    fit_count = 0
                     break
-                fits = min(fits, groups.free[g, r] // demand[r])
-        if fits == 0:
+                fit_count = min(fit_count, groups.free[g, r] // demand[r])
+        if fit_count == 0:
             continue
         if best < 0:
             better = True
-        elif fits == best_fit:
+        elif fit_count == best_fit_count:
             better = _precedes(groups, g, best)
-        elif fits >= rest:
-            better = best_fit < rest or fits < best_fit
+        elif fit_count >= remaining:
+            better = best_fit_count < remaining or fit_count < best_fit_count
         else:
-            better = best_fit < rest and fits > best_fit
+            better = best_fit_count < remaining and fit_count > best_fit_count
         if better:
             best = g
-            best_fit = fits
-    return best, best_fit
+            best_fit_count = fit_count
+    return best, best_fit_count
 
 
 @inlined
 def _precedes(groups: ServerGroups, g: int, other: int) -> bool:
-    """Return whether a group precedes another with the same fit, as in `timeline`."""
+    """Return whether a group precedes another with the same fit; see `timeline._precedes`."""
     for r in range(groups.free.shape[1]):
         if groups.free[g, r] != groups.free[other, r]:
             return bool(groups.free[g, r] < groups.free[other, r])
@@ -79,7 +81,7 @@ def _precedes(groups: ServerGroups, g: int, other: int) -> bool:
 @allocation_free
 def lowest_server(groups: ServerGroups, g: int) -> int:
     """Return the lowest server of a group."""
-    lowest = len(groups.of)
+    lowest = len(groups.group_of)
     if groups.first[g] < groups.end[g]:
         lowest = groups.member[groups.first[g]]
     s = groups.head[g]
@@ -96,7 +98,7 @@ def update_free(
     """Add a number of demands to a server's free capacity, and move it to the matching group."""
     if number == 0:
         return
-    g = groups.of[server]
+    g = groups.group_of[server]
     role = groups.role[g]
     if groups.first[g] < groups.end[g] and groups.member[groups.first[g]] == server:
         groups.first[g] += 1  # nothing was put on it yet
@@ -111,7 +113,7 @@ def update_free(
     for r in range(len(demand)):
         free[server, r] += number * demand[r]
     g = _find_or_add_group(groups, free[server], role)
-    groups.of[server] = g
+    groups.group_of[server] = g
     groups.size[g] += 1
     groups.next[server] = groups.head[g]
     groups.head[g] = server
@@ -139,10 +141,10 @@ def _find_or_add_group(groups: ServerGroups, free: Integers, role: int) -> int:
 
 
 @inlined
-def _equal(one: Integers, other: Integers) -> bool:
+def _equal(first: Integers, second: Integers) -> bool:
     same = True
-    for r in range(len(one)):
-        same = same and one[r] == other[r]
+    for r in range(len(first)):
+        same = same and first[r] == second[r]
     return same
 
 
@@ -163,18 +165,18 @@ def group_servers(free: Integers, hosts_workers: Flags, hosts_ps: Flags) -> Serv
         np.full(servers, -1),
         np.zeros(1, np.int64),
     )
-    slots = 2 * servers + 1
-    table = np.full(slots, -1)  # hash table of groups with open addressing
+    buckets = 2 * servers + 1
+    table = np.full(buckets, -1)  # hash table of groups with open addressing
     for s in range(servers):
         role = (WORKER_ROLE if hosts_workers[s] else 0) + (PS_ROLE if hosts_ps[s] else 0)
         if role == 0:
             continue
         key = role
         for r in range(resources):
-            key = (31 * key + free[s, r] % 1_000_003) % slots
+            key = (31 * key + free[s, r] % 1_000_003) % buckets
         g = table[key]
         while g >= 0 and not (groups.role[g] == role and _equal(groups.free[g], free[s])):
-            key = key + 1 if key + 1 < slots else 0
+            key = key + 1 if key + 1 < buckets else 0
             g = table[key]
         if g < 0:
             g = groups.used[0]
@@ -183,15 +185,15 @@ def group_servers(free: Integers, hosts_workers: Flags, hosts_ps: Flags) -> Serv
             for r in range(free.shape[1]):
                 groups.free[g, r] = free[s, r]
             groups.role[g] = role
-        groups.of[s] = g
+        groups.group_of[s] = g
         groups.size[g] += 1
-    begin = 0
+    start = 0
     for g in range(groups.used[0]):
-        groups.first[g] = begin
-        groups.end[g] = begin
-        begin += groups.size[g]
+        groups.first[g] = start
+        groups.end[g] = start
+        start += groups.size[g]
     for s in range(servers):
-        g = groups.of[s]
+        g = groups.group_of[s]
         if g >= 0:
             groups.member[groups.end[g]] = s
             groups.end[g] += 1
@@ -212,7 +214,7 @@ class PlacementLists(NamedTuple):
     """Placements while they are computed: a linked list of entries for each job."""
 
     head: Integers  # newest entry of a row, -1 for none
-    next: Integers  # the entry of the same row before it, -1 for none
+    next: Integers  # the row's next older entry, -1 for none
     server: Integers
     workers: Integers
     ps: Integers
@@ -241,7 +243,7 @@ def find_or_add_entry(lists: PlacementLists, row: int, server: int) -> int:
 def to_placements(lists: PlacementLists) -> Placements:
     """Return the placements of all entries that aren't empty."""
     rows, used = len(lists.head), lists.used[0]
-    first, number = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    first, size = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     server, workers = np.empty(used, np.int64), np.empty(used, np.int64)
     ps = np.empty(used, np.int64)
     end = 0
@@ -250,17 +252,20 @@ def to_placements(lists: PlacementLists) -> Placements:
         entry = lists.head[row]
         while entry >= 0:
             if lists.workers[entry] > 0 or lists.ps[entry] > 0:
-                to = end
-                while to > first[row] and server[to - 1] > lists.server[entry]:
-                    server[to], workers[to] = server[to - 1], workers[to - 1]
-                    ps[to] = ps[to - 1]
-                    to -= 1
-                server[to], workers[to] = lists.server[entry], lists.workers[entry]
-                ps[to] = lists.ps[entry]
+                position = end
+                while position > first[row] and server[position - 1] > lists.server[entry]:
+                    server[position], workers[position] = (
+                        server[position - 1],
+                        workers[position - 1],
+                    )
+                    ps[position] = ps[position - 1]
+                    position -= 1
+                server[position], workers[position] = lists.server[entry], lists.workers[entry]
+                ps[position] = lists.ps[entry]
                 end += 1
             entry = lists.next[entry]
-        number[row] = end - first[row]
-    return Placements(first, number, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
+        size[row] = end - first[row]
+    return Placements(first, size, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
 
 
 @allocation_free
@@ -269,25 +274,25 @@ def place_spread(
     groups: ServerGroups,
     role: int,
     demand: Integers,
-    number: int,
+    count: int,
     row: int,
     lists: PlacementLists,
 ) -> bool:
     """Place several of a job's demands on servers, by the rule of `timeline.pack`."""
-    rest = number
-    while rest > 0:
-        best, fits = best_fit_group(groups, role, demand, rest)
+    remaining = count
+    while remaining > 0:
+        best, fit_count = best_fit_group(groups, role, demand, remaining)
         if best < 0:
             return False
         server = lowest_server(groups, best)
-        each = min(fits, rest)
+        placed = min(fit_count, remaining)
         entry = find_or_add_entry(lists, row, server)
         if role == WORKER_ROLE:
-            lists.workers[entry] += each
+            lists.workers[entry] += placed
         else:
-            lists.ps[entry] += each
-        update_free(free, groups, server, demand, -each)
-        rest -= each
+            lists.ps[entry] += placed
+        update_free(free, groups, server, demand, -placed)
+        remaining -= placed
     return True
 
 
@@ -365,11 +370,11 @@ def place_packed_jobs(
         if pinned_level[row] >= 0:
             _place_pinned(free, jobs, row, pinned, lists)
     if keep_servers:
-        seen = np.zeros(rows, np.bool_)
+        is_logged = np.zeros(rows, np.bool_)
         for entry in range(entries):
             row = log.row[entry]
-            if not seen[row]:
-                seen[row] = True
+            if not is_logged[row]:
+                is_logged[row] = True
                 if log.level[row] >= jobs.spread_levels[row]:
                     _keep_colocated(
                         free, hosts_workers, hosts_ps, jobs, row, log.level[row], current, lists
@@ -378,7 +383,7 @@ def place_packed_jobs(
                     _keep_spread(free, jobs, row, log.level[row], current, lists)
         groups = group_servers(free, hosts_workers, hosts_ps)
         for row in range(rows):
-            if not seen[row]:
+            if not is_logged[row]:
                 continue
             if log.level[row] >= jobs.spread_levels[row]:
                 if lists.head[row] < 0 and not place_colocated(
@@ -437,22 +442,22 @@ def compare_placements(rows: Integers, current: Placements, new: Placements) -> 
         row = rows[n]
         a, b = current.first[row], new.first[row]
         a_end, b_end = a + current.size[row], b + new.size[row]
-        less = False
-        more = False
+        has_less = False
+        has_more = False
         while a < a_end or b < b_end:
             if b == b_end or (a < a_end and current.server[a] < new.server[b]):
-                less = True
+                has_less = True
                 a += 1
             elif a == a_end or new.server[b] < current.server[a]:
-                more = True
+                has_more = True
                 b += 1
             else:
                 workers, ps = new.workers[b] - current.workers[a], new.ps[b] - current.ps[a]
-                less = less or workers < 0 or ps < 0
-                more = more or workers > 0 or ps > 0
+                has_less = has_less or workers < 0 or ps < 0
+                has_more = has_more or workers > 0 or ps > 0
                 a += 1
                 b += 1
-        result[n] = (1 if less else 0) + (2 if more else 0)
+        result[n] = (1 if has_less else 0) + (2 if has_more else 0)
     return result
 
 
@@ -531,27 +536,28 @@ def _keep_spread(
     current: Placements,
     lists: PlacementLists,
 ) -> None:
-    """Keep a level's processes where they are, releasing the smallest groups first.
+    """Keep a level's processes on their servers; release the smallest groups first.
 
-    Capacity that other jobs took meanwhile, such as bags of tasks, is released before that.
+    Processes whose capacity was meanwhile allocated to others, such as bags of tasks, are released
+    before those.
     """
-    begin, end = current.first[row], current.first[row] + current.size[row]
-    workers, ps = current.workers[begin:end].copy(), current.ps[begin:end].copy()
+    start, end = current.first[row], current.first[row] + current.size[row]
+    workers, ps = current.workers[start:end].copy(), current.ps[start:end].copy()
     entry = lists.head[row]
     while entry >= 0:  # pinned processes are placed already
-        for n in range(end - begin):
-            if current.server[begin + n] == lists.server[entry]:
+        for n in range(end - start):
+            if current.server[start + n] == lists.server[entry]:
                 workers[n] = max(0, workers[n] - lists.workers[entry])
                 ps[n] = max(0, ps[n] - lists.ps[entry])
         entry = lists.next[entry]
-    for n in range(end - begin):
-        free_here = free[current.server[begin + n]]
+    for n in range(end - start):
+        free_on_server = free[current.server[start + n]]
         for r in range(free.shape[1]):
-            need, ps_need = jobs.worker[row, r], jobs.ps[row, r]
-            if need > 0 and workers[n] * need > free_here[r]:
-                workers[n] = max(0, free_here[r]) // need
-            if ps_need > 0 and workers[n] * need + ps[n] * ps_need > free_here[r]:
-                ps[n] = max(0, free_here[r] - workers[n] * need) // ps_need
+            worker_demand, ps_demand = jobs.worker[row, r], jobs.ps[row, r]
+            if worker_demand > 0 and workers[n] * worker_demand > free_on_server[r]:
+                workers[n] = max(0, free_on_server[r]) // worker_demand
+            if ps_demand > 0 and workers[n] * worker_demand + ps[n] * ps_demand > free_on_server[r]:
+                ps[n] = max(0, free_on_server[r] - workers[n] * worker_demand) // ps_demand
     missing, missing_ps = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
     entry = lists.head[row]
     while entry >= 0:
@@ -560,10 +566,10 @@ def _keep_spread(
         entry = lists.next[entry]
     workers = _reduce_to_sum(workers, missing)
     ps = _reduce_to_sum(ps, missing_ps)
-    for n in range(end - begin):
+    for n in range(end - start):
         if workers[n] == 0 and ps[n] == 0:
             continue
-        server = current.server[begin + n]
+        server = current.server[start + n]
         entry = find_or_add_entry(lists, row, server)
         lists.workers[entry] += workers[n]
         lists.ps[entry] += ps[n]
@@ -602,15 +608,15 @@ def _keep_colocated(
 
 
 @kernel
-def _reduce_to_sum(counts: Integers, wanted: int) -> Integers:
+def _reduce_to_sum(counts: Integers, limit: int) -> Integers:
     """Reduce numbers to a sum, the smallest first; return them."""
     total = counts.sum()
-    while total > wanted:
+    while total > limit:
         smallest = -1
         for n in range(len(counts)):
             if counts[n] > 0 and (smallest < 0 or counts[n] < counts[smallest]):
                 smallest = n
-        removed = min(counts[smallest], total - wanted)
+        removed = min(counts[smallest], total - limit)
         counts[smallest] -= removed
         total -= removed
     return counts
@@ -641,11 +647,11 @@ def scale_up_colocated(
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
-        before = log.level[row]
+        current_level = log.level[row]
         entry = placements.first[row]
         server = placements.server[entry]
-        workers = jobs.worker_counts[row, target] - jobs.worker_counts[row, before]
-        ps_count = jobs.ps_counts[row, target] - jobs.ps_counts[row, before]
+        workers = jobs.worker_counts[row, target] - jobs.worker_counts[row, current_level]
+        ps_count = jobs.ps_counts[row, target] - jobs.ps_counts[row, current_level]
         fits = True
         for r in range(free.shape[1]):
             needed = workers * jobs.worker[row, r] + ps_count * jobs.ps[row, r]
@@ -673,8 +679,8 @@ def _push_colocated_step(
     log: PackingLog,
 ) -> None:
     """Push the best step up of a co-located job below a level, if it adds progress."""
-    before = log.level[row]
-    value, target = best_step(jobs, row, before, before + 1, below, weights)
+    current_level = log.level[row]
+    value, target = best_step(jobs, row, current_level, current_level + 1, below, weights)
     if target >= 0:
         heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
 
@@ -710,7 +716,7 @@ def place_paused_jobs(
         return placements
     groups = group_servers(free, hosts_workers, hosts_ps)
     lists = _with_capacity(_empty_lists(len(placements.first)), len(free))
-    found = False
+    placed_any = False
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
@@ -720,11 +726,11 @@ def place_paused_jobs(
         lists = _with_capacity(lists, used + 2 * len(free))
         if _place_job(free, groups, jobs, row, target, lists):
             log.level[row] = target
-            found = True
+            placed_any = True
         else:
             lists.head[row], lists.used[0] = -1, used
             push_step(heap, jobs, row, job_utility[n], n, target, weights, log)
-    return _concatenate(placements, to_placements(lists)) if found else placements
+    return _concatenate(placements, to_placements(lists)) if placed_any else placements
 
 
 @inlined
@@ -796,17 +802,17 @@ def _longer(column: Integers, capacity: int) -> Integers:
 
 
 @inlined
-def _concatenate(placements: Placements, more: Placements) -> Placements:
-    """Return placements of both; a row has entries in at most one of them."""
-    first, number = placements.first.copy(), placements.size.copy()
+def _concatenate(placements: Placements, added: Placements) -> Placements:
+    """Return the union of two placements; a row has entries in at most one of them."""
+    first, size = placements.first.copy(), placements.size.copy()
     for row in range(len(first)):
-        if more.size[row] > 0:
-            first[row] = len(placements.server) + more.first[row]
-            number[row] = more.size[row]
+        if added.size[row] > 0:
+            first[row] = len(placements.server) + added.first[row]
+            size[row] = added.size[row]
     return Placements(
         first,
-        number,
-        np.concatenate((placements.server, more.server)),
-        np.concatenate((placements.workers, more.workers)),
-        np.concatenate((placements.ps, more.ps)),
+        size,
+        np.concatenate((placements.server, added.server)),
+        np.concatenate((placements.workers, added.workers)),
+        np.concatenate((placements.ps, added.ps)),
     )

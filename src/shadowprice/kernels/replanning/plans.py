@@ -15,7 +15,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
-from shadowprice.kernels.reactive.shares import completes_fresh, least_ceiling
+from shadowprice.kernels.reactive.shares import completes_fresh, min_ceiling
 from shadowprice.kernels.replanning.jobs import (
     COLOCATED,
     SPREAD,
@@ -203,7 +203,7 @@ class PackingLog(NamedTuple):
 
 @allocation_free
 def min_final_level(
-    line: Timeline, jobs: JobArrays, row: int, ceiling: int, done: int, fitting: Integers
+    line: Timeline, jobs: JobArrays, row: int, ceiling: int, completion: int, fitting: Integers
 ) -> int:
     """Return the least level that completes a plan in its last slot."""
     top = jobs.hull[row, ceiling]
@@ -212,10 +212,10 @@ def min_final_level(
     starts_free = jobs.starts_free[row]
     level = -1
     for k in range(line.used[0]):
-        if line.start[k] > done:
+        if line.start[k] > completion:
             break
         level = min(top, fitting[k])
-        slots = min(line.start[k + 1], done) - line.start[k]
+        slots = min(line.start[k + 1], completion) - line.start[k]
         if level >= 0 and slots > 0:
             remaining -= slots * jobs.certain_gains[row, level]
             if starts_free:
@@ -233,34 +233,34 @@ def plan_cost(
     jobs: JobArrays,
     row: int,
     ceiling: int,
-    done: int,
+    completion: int,
     fitting: Integers,
     price: Floats,
 ) -> tuple[float, float]:
     """Return the cost of a plan up to its completion, and its worker-slots.
 
-    ``ceiling`` is the position on the hulls of the plan's highest level, and ``done`` its
+    ``ceiling`` is the position on the hulls of the plan's highest level, and ``completion`` its
     completion slot. ``fitting`` (intervals,) comes from `fitting_levels`, without this plan.
     ``price`` (2,) is that of a worker and of a parameter server in a slot.
     """
     top = jobs.hull[row, ceiling]
     total = 0.0
-    used = 0.0
+    worker_slots = 0.0
     for k in range(line.used[0]):
-        if line.start[k] > done:
+        if line.start[k] > completion:
             break
         level = min(top, fitting[k])
         if level < 0:
             continue
-        slots = float(min(line.start[k + 1], done) - line.start[k])
+        slots = float(min(line.start[k + 1], completion) - line.start[k])
         workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
-        used += slots * workers
+        worker_slots += slots * workers
         total += slots * (price[0] * workers + price[1] * ps_count)
-    level = min_final_level(line, jobs, row, ceiling, done, fitting)
+    level = min_final_level(line, jobs, row, ceiling, completion, fitting)
     workers, ps_count = jobs.worker_counts[row, level], jobs.ps_counts[row, level]
-    used += workers
+    worker_slots += workers
     total += price[0] * workers + price[1] * ps_count
-    return total, used
+    return total, worker_slots
 
 
 @kernel
@@ -269,7 +269,7 @@ def commit_plan(
     jobs: JobArrays,
     row: int,
     ceiling: int,
-    done: int,
+    completion: int,
     fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
@@ -278,10 +278,10 @@ def commit_plan(
 
     A failure leaves the timeline half-changed, so the caller must discard it.
     """
-    final = min_final_level(line, jobs, row, ceiling, done, fitting)
-    if split_interval_at(line, done + 1) < 0:
+    final = min_final_level(line, jobs, row, ceiling, completion, fitting)
+    if split_interval_at(line, completion + 1) < 0:
         return False
-    last = split_interval_at(line, done)
+    last = split_interval_at(line, completion)
     if last < 0:
         return False
     top = jobs.hull[row, ceiling]
@@ -318,13 +318,13 @@ def pack_spread(
         copy_state(line, state, scratch)
     if not pack(line, state, WORKER_ROLE, worker, workers):
         return False
-    put_first = WORKER_ROLE
+    first_role = WORKER_ROLE
     if ps_count > 0 and not pack(line, state, PS_ROLE, ps, ps_count):
         if not pack_ps_first(line, state, scratch, worker, workers, ps, ps_count):
             return False
-        put_first = PS_ROLE
+        first_role = PS_ROLE
     add_tenant_usage(line, state, jobs.tenant[row], worker, workers, ps, ps_count)
-    return not first or log_allocation(log, row, level, workers, ps_count, put_first)
+    return not first or log_allocation(log, row, level, workers, ps_count, first_role)
 
 
 @inlined
@@ -344,13 +344,13 @@ def pack_colocated(
 
 @allocation_free
 def log_allocation(
-    log: PackingLog, row: int, level: int, workers: int, ps_count: int, put_first: int
+    log: PackingLog, row: int, level: int, workers: int, ps_count: int, first_role: int
 ) -> bool:
     """Log an allocation of the first slot; return False if the log is full."""
     if log.used[0] + 2 > len(log.row):
         return False
     log.level[row] = level
-    if put_first == PS_ROLE:
+    if first_role == PS_ROLE:
         # Entries are packed again with their workers first, so this order needs two entries.
         _append(log, row, 0, ps_count)
         ps_count = 0
@@ -383,7 +383,7 @@ def recommit_plan(
     next_slot = line.start[0]
     remaining = jobs.remaining[row]
     starts_free = jobs.starts_free[row]
-    begin = next_slot
+    start = next_slot
     runs = 0
     for n in range(old.runs[row]):
         until = old.until[row, n]
@@ -396,13 +396,13 @@ def recommit_plan(
                 remaining -= jobs.gains[row, level] - gain
                 starts_free = False
             if remaining <= gain:
-                until = begin + 1
+                until = start + 1
             elif gain > 0:
-                until = min(until, begin + (remaining + gain - 1) // gain)
-            remaining -= (until - begin) * gain
+                until = min(until, start + (remaining + gain - 1) // gain)
+            remaining -= (until - start) * gain
             if split_interval_at(line, until) < 0:
                 return False
-            k = split_interval_at(line, begin)
+            k = split_interval_at(line, start)
             if k < 0:
                 return False
             while line.start[k] < until:
@@ -415,7 +415,7 @@ def recommit_plan(
         steps.until[row, runs] = until
         steps.level[row, runs] = level
         runs += 1
-        begin = until
+        start = until
         if remaining <= 0:
             steps.runs[row] = runs
             return True
@@ -429,7 +429,7 @@ def plan_in_order(
     order: Integers,
     promise: Integers,
     shared: bool,
-    go_on: bool,
+    continue_on_failure: bool,
     fitting: Integers,
     steps: PlannedLevels,
     log: PackingLog,
@@ -438,7 +438,7 @@ def plan_in_order(
     """Plan jobs in order, each with the least ceiling that keeps its promise.
 
     Returns the number of rows without a plan, which are written to ``failed`` (jobs,). Planning
-    stops at the first one unless ``go_on``.
+    stops at the first one unless ``continue_on_failure``.
 
     ``order`` (jobs,): rows in planning order. ``promise`` (rows,): promised completion slots.
     ``shared``: whether some servers host both workers and parameter servers. Written: ``line`` (the
@@ -449,16 +449,18 @@ def plan_in_order(
     for n in range(len(order)):
         row = order[n]
         end = promise[row] + 1
-        ceiling, done = -1, -1
+        ceiling, completion = -1, -1
         mode = mode_count(jobs, row)
         while ceiling < 0 and mode > SPREAD:  # co-located first: never slower with equal workers
             mode -= 1
             intervals = fitting_levels(line, jobs, row, mode, end, shared, fitting)
-            ceiling, done = _min_ceiling(line, jobs, row, mode, intervals, fitting, end)
-        if ceiling < 0 or not commit_plan(line, jobs, row, ceiling, done, fitting, steps, log):
+            ceiling, completion = _min_ceiling(line, jobs, row, mode, intervals, fitting, end)
+        if ceiling < 0 or not commit_plan(
+            line, jobs, row, ceiling, completion, fitting, steps, log
+        ):
             failed[failures] = row
             failures += 1
-            if not go_on:
+            if not continue_on_failure:
                 break
     return failures
 
@@ -476,11 +478,11 @@ def _min_ceiling(
     """Return the least ceiling of a mode that completes before ``end``, and its completion slot."""
     low, high = hull_range(jobs, row, mode)
     gains, hull = jobs.certain_gains[row], jobs.hull[row, low:high]
-    ceiling, done = least_ceiling(
+    ceiling, completion = min_ceiling(
         line.start, intervals, fitting, gains, hull, high - low, jobs.remaining[row], end,
         first_slot_gains(jobs, row),
     )  # fmt: skip
-    return (low + ceiling if ceiling >= 0 else -1), done
+    return (low + ceiling if ceiling >= 0 else -1), completion
 
 
 @kernel
@@ -550,9 +552,9 @@ def _best_plan_in_mode(
     remaining = jobs.remaining[row]
     intervals = fitting_levels(line, jobs, row, mode, last + 1, shared, fitting)
     _, hull_end = hull_range(jobs, row, mode)
-    begins, certain_gains, hull = line.start, jobs.certain_gains[row], jobs.hull[row]
+    starts, certain_gains, hull = line.start, jobs.certain_gains[row], jobs.hull[row]
     earliest = completes_fresh(
-        begins,
+        starts,
         intervals,
         fitting,
         certain_gains,
@@ -567,9 +569,9 @@ def _best_plan_in_mode(
     if first_worth <= 0.0:
         return best
     duration = earliest - next_slot + 1
-    tried = -1
+    previous_end = -1
     best_payoff = -np.inf
-    best_used = np.inf
+    best_worker_slots = np.inf
     for n in range(2 * len(_DURATION_FACTORS)):
         if n < len(_DURATION_FACTORS):
             end = next_slot + int(np.ceil(duration * _DURATION_FACTORS[n])) - 1
@@ -578,20 +580,22 @@ def _best_plan_in_mode(
                 jobs, row, first_worth * _UTILITY_PARTS[n - len(_DURATION_FACTORS)], earliest, last
             )
         end = min(end, last)
-        if end == tried:
+        if end == previous_end:
             continue
-        tried = end
-        ceiling, done = _min_ceiling(line, jobs, row, mode, intervals, fitting, end + 1)
+        previous_end = end
+        ceiling, completion = _min_ceiling(line, jobs, row, mode, intervals, fitting, end + 1)
         if ceiling < 0:
             continue
-        value = utility(jobs, row, done)
-        cost, used = plan_cost(line, jobs, row, ceiling, done, fitting, price)
-        more = value - cost - best_payoff
+        value = utility(jobs, row, completion)
+        cost, worker_slots = plan_cost(line, jobs, row, ceiling, completion, fitting, price)
+        improvement = value - cost - best_payoff
         # Of plans with equal payoff, the one with the fewest worker-slots leaves most to others.
-        if more > 1e-9 * first_worth or (more > -1e-9 * first_worth and used < best_used):
+        if improvement > 1e-9 * first_worth or (
+            improvement > -1e-9 * first_worth and worker_slots < best_worker_slots
+        ):
             best_payoff = value - cost
-            best_used = used
-            best = (end, ceiling, done, value, cost)
+            best_worker_slots = worker_slots
+            best = (end, ceiling, completion, value, cost)
     return best
 
 
@@ -621,8 +625,8 @@ def utility_density(
             continue
         weight = price[0] * jobs.worker_counts[row, level] + price[1] * jobs.ps_counts[row, level]
         value = utility(jobs, row, next_slot + slots - 1)
-        used = max(weight, 1e-300) * slots
-        if value > best * used:
-            best = value / used
+        weighted_slots = max(weight, 1e-300) * slots
+        if value > best * weighted_slots:
+            best = value / weighted_slots
             best_utility = value
     return best, best_utility

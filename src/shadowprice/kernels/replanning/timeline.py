@@ -109,8 +109,8 @@ def tenant_headroom(line: Timeline, state: int, tenant: int, resource: int) -> i
         return INFINITE_SLOT
     for t in range(len(line.share)):
         common -= max(0, line.tenant_usage[state, t, resource] - line.share[t, resource])
-    own = line.share[tenant, resource] - line.tenant_usage[state, tenant, resource]
-    return int(max(0, own) + max(0, common))
+    own_share = line.share[tenant, resource] - line.tenant_usage[state, tenant, resource]
+    return int(max(0, own_share) + max(0, common))
 
 
 @inlined
@@ -167,15 +167,15 @@ def split_interval_at(line: Timeline, slot: int) -> int:
         return low
     if line.used[1] >= len(line.state) - 1:
         return -1
-    fresh = line.used[1]
+    new_state = line.used[1]
     line.used[1] += 1
-    copy_state(line, line.state[low], fresh)
+    copy_state(line, line.state[low], new_state)
     line.start[intervals + 1] = INFINITE_SLOT
     for k in range(intervals, low + 1, -1):
         line.start[k] = line.start[k - 1]
         line.state[k] = line.state[k - 1]
     line.start[low + 1] = slot
-    line.state[low + 1] = fresh
+    line.state[low + 1] = new_state
     line.used[0] += 1
     return low + 1
 
@@ -233,7 +233,7 @@ def copy_capacity(
 
 @inlined
 def _precedes(line: Timeline, state: int, group: int, other: int) -> bool:
-    """Return whether a group precedes another with the same fit: the less free one does.
+    """Return whether a group precedes another with the same fit: the one with less free capacity.
 
     The order depends only on the groups' contents. So packing the same demands in the same order
     fills the same servers, regardless of the groups' numbers.
@@ -247,52 +247,52 @@ def _precedes(line: Timeline, state: int, group: int, other: int) -> bool:
 
 @inlined
 def _allocate(
-    line: Timeline, state: int, group: int, servers: int, demand: Integers, each: int
+    line: Timeline, state: int, group: int, servers: int, demand: Integers, per_server: int
 ) -> None:
-    """Allocate ``each`` demands on each of some servers of a group, which leave it."""
+    """Allocate ``per_server`` demands on each of some servers of a group, which leave it."""
     resources = line.free.shape[2]
     role = line.role[state, group]
-    same = -1
+    target = -1
     for g in range(line.groups[state]):
         if line.role[state, g] != role:
             continue
         equal = True
         for r in range(resources):
-            if line.free[state, g, r] != line.free[state, group, r] - each * demand[r]:
+            if line.free[state, g, r] != line.free[state, group, r] - per_server * demand[r]:
                 equal = False
                 break
         if equal:
-            same = g
+            target = g
             break
-    if line.servers[state, group] == servers and same < 0:
+    if line.servers[state, group] == servers and target < 0:
         for r in range(resources):
-            line.free[state, group, r] -= each * demand[r]
+            line.free[state, group, r] -= per_server * demand[r]
         return
-    if same < 0 and line.groups[state] == line.servers.shape[1]:
+    if target < 0 and line.groups[state] == line.servers.shape[1]:
         # All groups are in use. These servers join a group with less free capacity, which loses
         # the difference but never overbooks. Without one, all of the group counts as used.
         for g in range(line.groups[state]):
             if g != group and line.role[state, g] == role:
                 lower = True
                 for r in range(resources):
-                    if line.free[state, g, r] > line.free[state, group, r] - each * demand[r]:
+                    if line.free[state, g, r] > line.free[state, group, r] - per_server * demand[r]:
                         lower = False
                         break
                 if lower:
-                    same = g
+                    target = g
                     break
-        if same < 0:
+        if target < 0:
             for r in range(resources):
-                line.free[state, group, r] -= each * demand[r]
+                line.free[state, group, r] -= per_server * demand[r]
             return
-    if same < 0:
-        same = line.groups[state]
+    if target < 0:
+        target = line.groups[state]
         line.groups[state] += 1
-        line.servers[state, same] = 0
-        line.role[state, same] = role
+        line.servers[state, target] = 0
+        line.role[state, target] = role
         for r in range(resources):
-            line.free[state, same, r] = line.free[state, group, r] - each * demand[r]
-    line.servers[state, same] += servers
+            line.free[state, target, r] = line.free[state, group, r] - per_server * demand[r]
+    line.servers[state, target] += servers
     line.servers[state, group] -= servers
     if line.servers[state, group] == 0:
         last = line.groups[state] - 1
@@ -305,40 +305,40 @@ def _allocate(
 
 
 @allocation_free
-def pack(line: Timeline, state: int, role: int, demand: Integers, number: int) -> bool:
+def pack(line: Timeline, state: int, role: int, demand: Integers, count: int) -> bool:
     """Pack a demand several times into a state; return whether all of them fit.
 
     Servers need all bits of the role: co-located jobs with parameter servers need both. The rest
     goes to the server that it fills best. If it fits on no single server, the freest servers are
     filled first, so that a job is on few of them. A failure changes the state.
     """
-    rest = number
-    while rest > 0:
+    remaining = count
+    while remaining > 0:
         best = -1
-        best_fit = 0
+        best_fit_count = 0
         for g in range(line.groups[state]):
             if line.role[state, g] & role != role:
                 continue
-            fits = fit_on_server(line, state, g, demand, INFINITE_SLOT)
-            if fits == 0:
+            fit_count = fit_on_server(line, state, g, demand, INFINITE_SLOT)
+            if fit_count == 0:
                 continue
             if best < 0:
                 better = True
-            elif fits >= rest:
-                better = best_fit < rest or fits < best_fit
+            elif fit_count >= remaining:
+                better = best_fit_count < remaining or fit_count < best_fit_count
             else:
-                better = best_fit < rest and fits > best_fit
-            if best >= 0 and fits == best_fit:
+                better = best_fit_count < remaining and fit_count > best_fit_count
+            if best >= 0 and fit_count == best_fit_count:
                 better = _precedes(line, state, g, best)
             if better:
                 best = g
-                best_fit = fits
+                best_fit_count = fit_count
         if best < 0:
             return False
-        each = min(rest, best_fit)
-        servers = min(line.servers[state, best], rest // each)
-        _allocate(line, state, best, servers, demand, each)
-        rest -= servers * each
+        per_server = min(remaining, best_fit_count)
+        servers = min(line.servers[state, best], remaining // per_server)
+        _allocate(line, state, best, servers, demand, per_server)
+        remaining -= servers * per_server
     return True
 
 
@@ -346,7 +346,7 @@ def pack(line: Timeline, state: int, role: int, demand: Integers, number: int) -
 def pack_ps_first(
     line: Timeline,
     state: int,
-    before: int,
+    backup: int,
     worker: Integers,
     workers: int,
     ps: Integers,
@@ -355,12 +355,12 @@ def pack_ps_first(
     """Pack parameter servers and then workers, which didn't fit in the other order.
 
     On servers that host both, workers may have taken the only place of a parameter server.
-    ``before`` is the state's content before; it is restored on failure.
+    ``backup`` is the state's content before; it is restored on failure.
     """
-    copy_state(line, before, state)
+    copy_state(line, backup, state)
     if pack(line, state, PS_ROLE, ps, ps_count) and pack(line, state, WORKER_ROLE, worker, workers):
         return True
-    copy_state(line, before, state)
+    copy_state(line, backup, state)
     return False
 
 

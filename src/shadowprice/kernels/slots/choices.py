@@ -1,6 +1,6 @@
 """All choices of all slots of a horizon for one job: PD-ORS Algorithm 4, slot by slot.
 
-`horizon.best_schedule` takes the result and runs Algorithms 2 and 3.
+`horizon.search.best_schedule` takes the result and runs Algorithms 2 and 3.
 """
 
 from typing import NamedTuple

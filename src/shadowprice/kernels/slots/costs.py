@@ -21,77 +21,77 @@ WORKERS, PS = constant(2), constant(3)
 
 
 @inlined
-def places_on(free: Integers, demand: Integers, most: int) -> int:
-    """Return how many times ``demand`` fits into ``free`` (both int64[R]), at most ``most``."""
-    fits = most
+def count_fits(free: Integers, demand: Integers, limit: int) -> int:
+    """Return how many times ``demand`` fits into ``free`` (both int64[R]), at most ``limit``."""
+    fit_count = limit
     for r in range(len(demand)):
         if demand[r] > 0:
-            fits = max(0, min(fits, free[r] // demand[r]))
-    return fits
+            fit_count = max(0, min(fit_count, free[r] // demand[r]))
+    return fit_count
 
 
 @allocation_free
-def cheapest_places(
+def cheapest_positions(
     pool: Groups,
     row: int,
     demand: Integers,
     share: Floats,
-    most: int,
-    unit: Floats,
-    room: Integers,
+    limit: int,
+    unit_cost: Floats,
+    positions: Integers,
     chosen: Integers,
 ) -> int:
     """Find the groups with a slot's cheapest positions, the cheapest first; return their number.
 
-    They have ``most`` positions, or all that exist. ``demand`` and ``share`` (resources,) are the
+    They have ``limit`` positions, or all that exist. ``demand`` and ``share`` (resources,) are the
     needs of one worker (or parameter server), in amounts and as shares, to which prices refer.
     Written, (groups,): ``unit``, cost of one position in each group; ``room``, positions of each
     group that is returned (on all its servers, at most ``most``); ``chosen``, the groups, the
     lowest number first on ties.
     """
-    if most <= 0:
+    if limit <= 0:
         return 0
     groups, price, free = pool.groups[row], pool.price[row], pool.free[row]
     count = pool.members[row]
     resources = len(demand)
-    unit[:groups] = 0.0
+    unit_cost[:groups] = 0.0
     for r in range(resources):
         if share[r] > 0.0:  # 0 times an infinite price is NaN
             part = share[r]
             prices = price[r]
             for g in range(groups):
-                unit[g] += part * prices[g]
+                unit_cost[g] += part * prices[g]
     size = 0
-    held = 0
-    bar = np.inf
+    total = 0
+    max_cost = np.inf
     for g in range(groups):
-        if unit[g] >= bar:
+        if unit_cost[g] >= max_cost:
             continue
-        fits = most
+        fit_count = limit
         for r in range(resources):
             if demand[r] > 0:
-                fits = max(0, min(fits, free[r, g] // demand[r]))
-        if fits == 0 or unit[g] == np.inf:
+                fit_count = max(0, min(fit_count, free[r, g] // demand[r]))
+        if fit_count == 0 or unit_cost[g] == np.inf:
             continue
-        room[g] = most
-        if count[g] * fits < most:
-            room[g] = count[g] * fits
-        held += room[g]
+        positions[g] = limit
+        if count[g] * fit_count < limit:
+            positions[g] = count[g] * fit_count
+        total += positions[g]
         chosen[size] = g
-        lift(chosen, size, unit)
+        lift(chosen, size, unit_cost)
         size += 1
-        while held - room[chosen[0]] >= most:
-            held -= room[chosen[0]]
+        while total - positions[chosen[0]] >= limit:
+            total -= positions[chosen[0]]
             size -= 1
             chosen[0] = chosen[size]
-            sink(chosen, size, unit)
-        if held >= most:
-            bar = unit[chosen[0]]
+            sink(chosen, size, unit_cost)
+        if total >= limit:
+            max_cost = unit_cost[chosen[0]]
     # Popping the most expensive group first fills the result from the end.
     for last in range(size - 1, 0, -1):
         top = chosen[0]
         chosen[0] = chosen[last]
-        sink(chosen, last, unit)
+        sink(chosen, last, unit_cost)
         chosen[last] = top
     return size
 
@@ -107,13 +107,13 @@ def _running_cost(
     ints: Integers,
 ) -> None:
     """Write the cost of a row's n cheapest positions to ``total[n]``; ``inf`` if fewer exist."""
-    most = len(total) - 1
-    size = cheapest_places(pool, row, demand, share, most, scratch, ints[0], ints[1])
+    limit = len(total) - 1
+    size = cheapest_positions(pool, row, demand, share, limit, scratch, ints[0], ints[1])
     total[0] = 0.0
     n = 0
     for i in range(size):
         g = ints[1, i]
-        for _ in range(min(ints[0, g], most - n)):
+        for _ in range(min(ints[0, g], limit - n)):
             total[n + 1] = total[n] + scratch[g]
             n += 1
     total[n + 1 :] = np.inf
@@ -151,23 +151,23 @@ def slot_costs(
     """
     slots = len(worker_pool.row_of)
     choices = len(workers)
-    most_workers = 0
-    most_servers = 0
+    max_workers = 0
+    max_ps = 0
     for c in range(choices):
-        most_workers = max(most_workers, workers[c])
-        most_servers = max(most_servers, servers[c])
+        max_workers = max(max_workers, workers[c])
+        max_ps = max(max_ps, servers[c])
     widest = max(worker_pool.members.shape[1], server_pool.members.shape[1])
     scratch = np.empty(widest)
     ints = np.empty((2, widest), np.int64)
-    worker_total = np.empty(most_workers + 1)
-    server_total = np.empty(most_servers + 1)
+    worker_total = np.empty(max_workers + 1)
+    server_total = np.empty(max_ps + 1)
     cost = np.empty((slots, choices))
     worker_row = -1
     server_row = -1
     for t in range(slots):
         row = worker_pool.row_of[t]
         other = server_pool.row_of[t]
-        if t > 0 and row == worker_row and (other == server_row or most_servers == 0):
+        if t > 0 and row == worker_row and (other == server_row or max_ps == 0):
             for c in range(choices):
                 cost[t, c] = cost[t - 1, c]
             continue
@@ -176,7 +176,7 @@ def slot_costs(
                 worker_pool, row, worker_demand, worker_share, worker_total, scratch, ints
             )
             worker_row = row
-        if other != server_row and most_servers > 0:
+        if other != server_row and max_ps > 0:
             _running_cost(
                 server_pool, other, server_demand, server_share, server_total, scratch, ints
             )
@@ -213,12 +213,12 @@ def _take(
 
 
 @inlined
-def _place(
+def _write_entries(
     pool: Groups,
     slot: int,
     demand: Integers,
     share: Floats,
-    most: int,
+    count: int,
     numbers: Integers,
     column: int,
     entry: Integers,
@@ -227,13 +227,13 @@ def _place(
     ints: Integers,
     found: Filled,
 ) -> int:
-    """Write the entries of ``most`` demands on a slot's cheapest positions; return their end.
+    """Write the entries of ``count`` demands on a slot's cheapest positions; return their end.
 
     ``numbers`` (S,) are the servers' numbers in the cluster, ``column`` that of the counts in
     ``entry``, and ``n`` the first entry.
     """
     row = pool.row_of[slot]
-    size = cheapest_places(pool, row, demand, share, most, scratch, ints[0], ints[1])
+    size = cheapest_positions(pool, row, demand, share, count, scratch, ints[0], ints[1])
     quota = ints[2]
     quota[: pool.groups[row]] = 0
     rest = most
@@ -337,11 +337,11 @@ def expand_choices(
         c = choice[t]
         if c < 0:
             continue
-        n = _place(
+        n = _write_entries(
             worker_pool, t, worker_demand, worker_share, workers[c], worker_servers, WORKERS,
             entry, n, scratch, ints, found,
         )  # fmt: skip
-        n = _place(
+        n = _write_entries(
             server_pool, t, server_demand, server_share, servers[c], server_servers, PS,
             entry, n, scratch, ints, found,
         )  # fmt: skip

@@ -110,7 +110,7 @@ def _column(corners: Corners, path: Path, place: int) -> Column:
 
 
 @inlined
-def _first_to_vanish(path: Path, row_0: Row, row_1: Row, start: Row, along: Row) -> int:
+def _leaving_variable(path: Path, row_0: Row, row_1: Row, start: Row, along: Row) -> int:
     """Return the basic variable that reaches 0 first on the way to the new demands.
 
     Four candidates: the two columns (0, 1) and their classes' key corners (2, 3); -1 for none.
@@ -215,7 +215,7 @@ def advance(corners: Corners, path: Path, workers: float, servers: float) -> boo
         row_1 = Row(-a.s / det, a.w / det)
         duals = Row(a.cost * row_0.w + b.cost * row_1.w, a.cost * row_0.s + b.cost * row_1.s)
         if leaving < 0:
-            leaving = _first_to_vanish(path, row_0, row_1, start, along)
+            leaving = _leaving_variable(path, row_0, row_1, start, along)
             if leaving < 0:
                 rest_w, rest_s = workers - state[KEY_W], servers - state[KEY_S]
                 state[WEIGHT_0] = max(row_0.w * rest_w + row_0.s * rest_s, 0.0)
@@ -291,9 +291,9 @@ def path_point(corners: Corners, path: Path, out_w: Floats, out_s: Floats) -> No
                 part_1 = max(min(at_1, 1.0 - part_0), 0.0)
             at_0 -= part_0
             at_1 -= part_1
-            left = max(1.0 - part_0 - part_1, 0.0)
-            out_w[h] = left * k_w + part_0 * a_w + part_1 * b_w
-            out_s[h] = left * k_s + part_0 * a_s + part_1 * b_s
+            remaining = max(1.0 - part_0 - part_1, 0.0)
+            out_w[h] = remaining * k_w + part_0 * a_w + part_1 * b_w
+            out_s[h] = remaining * k_s + part_0 * a_s + part_1 * b_s
             h = following[h]
 
 

@@ -24,7 +24,7 @@ from shadowprice.kernels.slots.coupled_lp import (
     start_path,
 )
 from shadowprice.kernels.slots.greedy import placement_cost
-from shadowprice.kernels.slots.polygons import Corners, Slot, most_servers, slot_corners
+from shadowprice.kernels.slots.polygons import Corners, Slot, max_servers, slot_corners
 
 EXACT = 1e-12
 """Costs closer than this, relative to the largest terms, are equal."""
@@ -66,30 +66,30 @@ def _core_points(
     base: float,
     budget: float,
     core: Core,
-    at: int,
+    position: int,
 ) -> int:
     """Write a machine's points with a reduced cost within `budget` to the core; count them.
 
     The first call has an empty core, and only counts.
     """
     price_w, price_s = slot.price_worker[machine], slot.price_server[machine]
-    room, wanted = slot.free[machine], requested.servers
+    free, servers = slot.free[machine], requested.servers
     points = 0
     for w in range(requested.workers + 1):
-        top = most_servers(room, slot.worker, slot.server, w, wanted)
+        top = max_servers(free, slot.worker, slot.server, w, servers)
         if top < 0:
             break
         for s in range(top + 1):
-            if requested.spread and w == requested.workers and s == wanted:
+            if requested.spread and w == requested.workers and s == servers:
                 continue
             reduced = (
                 (price_w * w + price_s * s) - requested.dual_w * w - requested.dual_s * s - base
             )
             if reduced <= budget:
                 if len(core.w) > 0:
-                    core.w[at + points] = w
-                    core.s[at + points] = s
-                    core.cost[at + points] = max(reduced, 0.0)
+                    core.w[position + points] = w
+                    core.s[position + points] = s
+                    core.cost[position + points] = max(reduced, 0.0)
                 points += 1
     return points
 
@@ -133,7 +133,7 @@ def _loose(corners: Corners, core: Core) -> Loose:
 
 @inlined
 def _combine(
-    core: Core, loose: Loose, rest_w: int, rest_s: int, budget: float
+    core: Core, loose: Loose, remaining_w: int, remaining_s: int, budget: float
 ) -> tuple[float, NDArray[np.int32]]:
     """Choose a point of the core for every loose machine, to reach the totals at the least cost.
 
@@ -141,10 +141,10 @@ def _combine(
     machine reached each pair of totals, shape (loose machines, states).
     """
     n = len(loose.machine)
-    wide = rest_s + 1
-    states = (rest_w + 1) * wide
+    wide = remaining_s + 1
+    states = (remaining_w + 1) * wide
     value = np.full((n + 1, states), np.inf)
-    taken = np.full((n, states), -1, np.int32)
+    chosen_points = np.full((n, states), -1, np.int32)
     value[0, 0] = 0.0
     top_w, top_s = 0, 0
     for i in range(n):
@@ -152,7 +152,7 @@ def _combine(
         next_w, next_s = top_w, top_s
         for p in range(core.begin[c], core.begin[c + 1]):
             w, s, extra = core.w[p], core.s[p], core.cost[p]
-            last_w, last_s = min(top_w, rest_w - w), min(top_s, rest_s - s)
+            last_w, last_s = min(top_w, remaining_w - w), min(top_s, remaining_s - s)
             if last_w >= 0 and last_s >= 0:
                 next_w = max(next_w, last_w + w)
                 next_s = max(next_s, last_s + s)
@@ -162,9 +162,9 @@ def _combine(
                     cost = value[i, x * wide + y] + extra
                     if cost < value[i + 1, shift + y] and cost <= budget:
                         value[i + 1, shift + y] = cost
-                        taken[i, shift + y] = p
+                        chosen_points[i, shift + y] = p
         top_w, top_s = next_w, next_s
-    return value[n, states - 1], taken
+    return value[n, states - 1], chosen_points
 
 
 @inlined
@@ -172,7 +172,7 @@ def _unfold(
     corners: Corners,
     core: Core,
     loose: Loose,
-    taken: NDArray[np.int32],
+    chosen_points: NDArray[np.int32],
     wide: int,
     at_w: Integers,
     at_s: Integers,
@@ -187,9 +187,9 @@ def _unfold(
             at_w[h] = core.w[p]
             at_s[h] = core.s[p]
             h = corners.following[h]
-    state = taken.shape[1] - 1
+    state = chosen_points.shape[1] - 1
     for i in range(len(loose.machine) - 1, -1, -1):
-        p = taken[i, state]
+        p = chosen_points[i, state]
         at_w[loose.machine[i]] = core.w[p]
         at_s[loose.machine[i]] = core.s[p]
         state -= core.w[p] * wide + core.s[p]
@@ -224,10 +224,12 @@ def place_exactly(
     for c in range(len(first)):
         max_price_w = max(max_price_w, slot.price_worker[first[c]])
         max_price_s = max(max_price_s, slot.price_server[first[c]])
-        least = np.inf
+        min_reduced = np.inf
         for j in range(begin[c], begin[c + 1]):
-            least = min(least, corner_cost[j] - dual_w * corner_w[j] - dual_s * corner_s[j])
-        base[c] = least / count[c]
+            min_reduced = min(
+                min_reduced, corner_cost[j] - dual_w * corner_w[j] - dual_s * corner_s[j]
+            )
+        base[c] = min_reduced / count[c]
     slack = EXACT * (bound + dual_w * workers + dual_s * servers)
     ceiling = max_price_w * workers + max_price_s * servers
     if np.isfinite(best):
@@ -240,18 +242,20 @@ def place_exactly(
     at_w, at_s = np.empty_like(out_w), np.empty_like(out_s)
     while True:
         core = _core(slot, corners, requested, base, budget + slack)
-        rest_w, rest_s, settled = workers, servers, True
+        remaining_w, remaining_s, settled = workers, servers, True
         for c in range(len(first)):
             points = core.begin[c + 1] - core.begin[c]
             settled = settled and points > 0
             if points == 1:
-                rest_w -= count[c] * core.w[core.begin[c]]
-                rest_s -= count[c] * core.s[core.begin[c]]
-        if settled and rest_w >= 0 and rest_s >= 0:
+                remaining_w -= count[c] * core.w[core.begin[c]]
+                remaining_s -= count[c] * core.s[core.begin[c]]
+        if settled and remaining_w >= 0 and remaining_s >= 0:
             loose = _loose(corners, core)
-            found, taken = _combine(core, loose, rest_w, rest_s, budget + slack)
-            if found < np.inf:
-                _unfold(corners, core, loose, taken, rest_s + 1, at_w, at_s)
+            reduced_sum, chosen_points = _combine(
+                core, loose, remaining_w, remaining_s, budget + slack
+            )
+            if reduced_sum < np.inf:
+                _unfold(corners, core, loose, chosen_points, remaining_s + 1, at_w, at_s)
                 cost = placement_cost(slot, at_w, at_s)
                 if cost < best:
                     best = cost

@@ -8,7 +8,7 @@ import numpy as np
 from shadowprice.kernels.arrays import Floats, Integers, copy_into
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
-from shadowprice.kernels.slots.polygons import Slot, most_servers, room_for
+from shadowprice.kernels.slots.polygons import Slot, fits_on_machine, max_servers
 from shadowprice.kernels.slots.rounding import WHOLE
 
 
@@ -32,23 +32,23 @@ def placement_cost(slot: Slot, at_w: Integers, at_s: Integers) -> float:
 @inlined
 def is_on_one_machine(at_w: Integers, at_s: Integers) -> bool:
     """Return whether a placement uses one machine, so that its traffic is internal (Fact 1)."""
-    seen = 0
+    used_machines = 0
     for h in range(len(at_w)):
         if at_w[h] > 0 or at_s[h] > 0:
-            seen += 1
-    return seen == 1
+            used_machines += 1
+    return used_machines == 1
 
 
 @kernel
 def machines_by_price(price: Floats, other_price: Floats) -> Integers:
     """Return the machines with finite prices by ascending `price`, lower numbers first."""
     order = stable_order(price)
-    kept = 0
+    size = 0
     for h in order:
         if np.isfinite(price[h]) and np.isfinite(other_price[h]):
-            order[kept] = h
-            kept += 1
-    return order[:kept]
+            order[size] = h
+            size += 1
+    return order[:size]
 
 
 @kernel
@@ -67,17 +67,17 @@ def fill(
     ``demand`` is that of the added kind. ``counts`` and ``other_counts`` (machines,) are the
     placement so far; `counts` grows.
     """
-    lack: int = total - counts.sum()
+    missing: int = total - counts.sum()
     for h in order:
-        if lack <= 0:
+        if missing <= 0:
             break
-        # `most_servers` is symmetric in the two kinds.
-        room = most_servers(free[h], other_demand, demand, other_counts[h], total)
-        extra = min(room - counts[h], lack)
+        # `max_servers` is symmetric in the two kinds.
+        max_count = max_servers(free[h], other_demand, demand, other_counts[h], total)
+        extra = min(max_count - counts[h], missing)
         if extra > 0:
             counts[h] += extra
-            lack -= extra
-    return lack <= 0
+            missing -= extra
+    return missing <= 0
 
 
 @kernel
@@ -155,15 +155,15 @@ def repair(
         up_s = math.ceil(relaxed_s[h] - WHOLE)
         if up_w == 0 and up_s == 0:
             out_w[h], out_s[h] = 0, 0
-        elif room_for(free[h], worker, server, up_w, up_s):
+        elif fits_on_machine(free[h], worker, server, up_w, up_s):
             out_w[h], out_s[h] = up_w, up_s
-        elif room_for(free[h], worker, server, up_w, down_s):
+        elif fits_on_machine(free[h], worker, server, up_w, down_s):
             out_w[h], out_s[h] = up_w, down_s
-        elif room_for(free[h], worker, server, down_w, up_s):
+        elif fits_on_machine(free[h], worker, server, down_w, up_s):
             out_w[h], out_s[h] = down_w, up_s
         else:
             # The counts rounded down fit, except for floating-point error.
-            while not room_for(free[h], worker, server, down_w, down_s):
+            while not fits_on_machine(free[h], worker, server, down_w, down_s):
                 if down_w > 0:
                     down_w -= 1
                 else:
@@ -221,7 +221,7 @@ def cheapest_machines(
             over -= 1
         probe = over
         while fits < over:
-            if room_for(free[h], worker, server, workers[probe - 1], servers[probe - 1]):
+            if fits_on_machine(free[h], worker, server, workers[probe - 1], servers[probe - 1]):
                 fits = probe
             else:
                 over = probe - 1

@@ -84,7 +84,7 @@ class Groups(NamedTuple):
 class Rows(NamedTuple):
     """Users and reservations of the rows of `Groups`, and the known version of each slot."""
 
-    holders: Integers  # number of slots on each row, without row 0, shape (Q,)
+    slot_counts: Integers  # number of slots on each row, without row 0, shape (Q,)
     spare: Integers  # stack of rows without slots, shape (T,)
     spares: Integers  # height of the stack, shape (1,)
     size: Integers  # number of servers of each group, lost or not, shape (Q, W)
@@ -147,10 +147,10 @@ def find_groups(groups: Groups, row: Integers, server: Integers) -> Integers:
 def _release_row(row: int, rows: Rows) -> None:
     """Release a slot's row; without slots it becomes spare."""
     if row > 0:
-        rows.holders[row] -= 1
-        if rows.holders[row] == 0:
-            rows.spare[rows.spares[0]] = row
-            rows.spares[0] += 1
+        rows.slot_counts[row] -= 1
+        if rows.slot_counts[row] == 0:
+            rows.spare[rows.spare_count[0]] = row
+            rows.spare_count[0] += 1
 
 
 @inlined
@@ -172,10 +172,10 @@ def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
         _release_row(groups.row_of[t], rows)
     for t in range(slots - steps):
         groups.row_of[t] = groups.row_of[t + steps]
-        rows.seen[t] = rows.seen[t + steps]
+        rows.versions[t] = rows.versions[t + steps]
     for t in range(slots - steps, slots):
         groups.row_of[t] = 0
-        rows.seen[t] = 0
+        rows.versions[t] = 0
 
 
 @allocation_free
@@ -487,7 +487,7 @@ def fill_empty(
 def reprice_rows(ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows) -> None:
     """Compute all prices of the rows in use again, with other constants."""
     for row in range(len(groups.groups)):
-        if row > 0 and rows.holders[row] == 0:
+        if row > 0 and rows.slot_counts[row] == 0:
             continue
         for g in range(groups.groups[row]):
             for r in range(len(ln_low)):

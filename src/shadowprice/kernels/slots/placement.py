@@ -24,7 +24,7 @@ from shadowprice.kernels.slots.greedy import (
     repair,
 )
 from shadowprice.kernels.slots.polygons import Slot, slot_corners
-from shadowprice.kernels.slots.rounding import Wanted, gain_factor, mix, round_feasibly
+from shadowprice.kernels.slots.rounding import RequiredTotals, gain_factor, mix, round_feasibly
 
 RANDOMISED, EXACT, GREEDY = range(3)
 """Method for external placements: Algorithm 4, the optimum, or cheapest first."""
@@ -59,7 +59,7 @@ class Method(NamedTuple):
 def _round(
     slot: Slot,
     method: Method,
-    wanted: Wanted,
+    required: RequiredTotals,
     point_w: Floats,
     point_s: Floats,
     stream: np.uint64,
@@ -69,16 +69,16 @@ def _round(
     """Round a relaxed solution and remove surplus; return the number of rounds, 0 on failure."""
     factor = method.gain
     if factor == 0.0:
-        rows, cover = 2, min(wanted.workers, wanted.servers)
-        if wanted.servers == 0:
-            rows, cover = 1, wanted.workers
+        rows, cover = 2, min(required.workers, required.servers)
+        if required.servers == 0:
+            rows, cover = 1, required.workers
         factor = gain_factor(method.delta, rows, cover)
     tried, _ = round_feasibly(
-        point_w, point_s, slot, wanted, factor, method.tries, stream, out_w, out_s
+        point_w, point_s, slot, required, factor, method.tries, stream, out_w, out_s
     )
     if tried > 0:
-        remove_surplus(slot.price_worker, out_w, wanted.workers)
-        remove_surplus(slot.price_server, out_s, wanted.servers)
+        remove_surplus(slot.price_worker, out_w, required.workers)
+        remove_surplus(slot.price_server, out_s, required.servers)
     return tried
 
 
@@ -111,8 +111,8 @@ def place_external(
     cost = np.full(choices, np.inf)
     relaxed = np.full(choices, np.inf)
     rounds = np.zeros(choices, np.int64)
-    most = pairs.workers[choices - 1]
-    corners = slot_corners(slot, most, pairs.servers[choices - 1], method.kind == EXACT)
+    maximum = pairs.workers[choices - 1]
+    corners = slot_corners(slot, maximum, pairs.servers[choices - 1], method.kind == EXACT)
     path = start_path(corners)
     point_w = np.empty(machines)
     point_s = np.empty(machines)
@@ -127,8 +127,8 @@ def place_external(
         if method.kind != GREEDY:
             path_point(corners, path, point_w, point_s)
         if method.kind == RANDOMISED:
-            wanted = Wanted(m_w, m_p, most)
-            tried = _round(slot, method, wanted, point_w, point_s, mix(stream, m_w), out_w, out_s)
+            required = RequiredTotals(m_w, m_p, maximum)
+            tried = _round(slot, method, required, point_w, point_s, mix(stream, m_w), out_w, out_s)
             if tried > 0:
                 cost[i] = placement_cost(slot, out_w, out_s)
                 rounds[i] = tried

@@ -47,7 +47,7 @@ class Corners(NamedTuple):
 
 
 @kernel
-def room_for(
+def fits_on_machine(
     free: Integers,
     worker: Integers,
     server: Integers,
@@ -59,18 +59,18 @@ def room_for(
     Counts are not negative. Dividing avoids products that overflow int64.
     """
     for r in range(len(free)):
-        left = free[r]
+        remaining = free[r]
         if worker[r] > 0 and workers > 0:
-            if workers > left // worker[r]:
+            if workers > remaining // worker[r]:
                 return False
-            left -= worker[r] * workers
-        if server[r] > 0 and servers > 0 and servers > left // server[r]:
+            remaining -= worker[r] * workers
+        if server[r] > 0 and servers > 0 and servers > remaining // server[r]:
             return False
     return True
 
 
 @kernel
-def most_servers(
+def max_servers(
     free: Integers,
     worker: Integers,
     server: Integers,
@@ -81,16 +81,16 @@ def most_servers(
 
     The result is -1 if not even the workers fit.
     """
-    most = cap
+    fit_count = cap
     for r in range(len(free)):
-        left = free[r]
+        remaining = free[r]
         if worker[r] > 0 and workers > 0:
-            if workers > left // worker[r]:
+            if workers > remaining // worker[r]:
                 return -1
-            left -= worker[r] * workers
+            remaining -= worker[r] * workers
         if server[r] > 0:
-            most = min(most, max(left, 0) // server[r])
-    return most
+            fit_count = min(fit_count, max(remaining, 0) // server[r])
+    return fit_count
 
 
 @inlined
@@ -138,11 +138,11 @@ def group_machines(
         mixed = 0
         for k in range(kinds):
             mixed = add_to_hash(mixed, free[h, requested[k]])
-        at = mixed & (size - 1)
+        bucket = mixed & (size - 1)
         while True:
-            c = table[at]
+            c = table[bucket]
             if c < 0:
-                table[at] = classes
+                table[bucket] = classes
                 first[classes] = h
                 last[classes] = h
                 count[classes] = 1
@@ -157,7 +157,7 @@ def group_machines(
                 last[c] = h
                 count[c] += 1
                 break
-            at = (at + 1) & (size - 1)
+            bucket = (bucket + 1) & (size - 1)
     return first, count, following, classes
 
 
@@ -166,20 +166,20 @@ def machine_polygon(
     free: Integers,
     worker: Integers,
     server: Integers,
-    most_w: int,
-    most_s: int,
+    max_w: int,
+    max_s: int,
     at_w: Floats,
     at_s: Floats,
 ) -> int:
     """Write the corners of {w, s >= 0 : worker w + server s <= free}, w and s also capped.
 
-    Returns the number of corners; 1 if nothing fits. The caps ``most_w`` and ``most_s`` are a
+    Returns the number of corners; 1 if nothing fits. The caps ``max_w`` and ``max_s`` are a
     slot's totals, because more are never needed. ``at_w`` and ``at_s`` (at least resources + 4,)
     receive the origin first, then corners clockwise from the servers' axis.
     """
     resources = len(free)
-    top = float(most_s)
-    reach = float(most_w)
+    top = float(max_s)
+    reach = float(max_w)
     for r in range(resources):
         if worker[r] > 0:
             reach = min(reach, max(free[r], 0) / worker[r])
@@ -188,8 +188,8 @@ def machine_polygon(
     at_w[0] = 0.0
     at_s[0] = 0.0
     corners = 1
-    near_w = SAME_VERTEX * max(most_w, 1)
-    near_s = SAME_VERTEX * max(most_s, 1)
+    near_w = SAME_VERTEX * max(max_w, 1)
+    near_s = SAME_VERTEX * max(max_s, 1)
     if top > near_s:
         at_w[corners] = 0.0
         at_s[corners] = top
@@ -235,22 +235,22 @@ def machine_hull(
     free: Integers,
     worker: Integers,
     server: Integers,
-    most_w: int,
-    most_s: int,
+    max_w: int,
+    max_s: int,
     at_w: Floats,
     at_s: Floats,
 ) -> int:
     """Write the corners of the hull of the integer points of `machine_polygon`, in the same order.
 
     Returns the number of corners; 1 if not even one worker or server fits. ``at_w`` and ``at_s``
-    have at least most_w + 3 entries.
+    have at least max_w + 3 entries.
     """
     at_w[0] = 0.0
     at_s[0] = 0.0
     corners = 1
     reach = 0
-    for w in range(most_w + 1):
-        s = most_servers(free, worker, server, w, most_s)
+    for w in range(max_w + 1):
+        s = max_servers(free, worker, server, w, max_s)
         if s < 0:
             break
         reach = w
@@ -276,49 +276,61 @@ def machine_hull(
 
 
 @kernel
-def slot_corners(slot: Slot, most_w: int, most_s: int, whole: bool) -> Corners:
+def slot_corners(slot: Slot, max_w: int, max_s: int, integral: bool) -> Corners:
     """Return a slot's classes of machines and their corners, class by class.
 
-    ``most_w`` and ``most_s`` are the maximum workers and servers to be placed in the slot.
-    ``whole`` selects the integer hulls instead of the polygons.
+    ``max_w`` and ``max_s`` are the maximum workers and servers to be placed in the slot.
+    ``integral`` selects the integer hulls instead of the polygons.
     """
     price_worker, price_server, free, worker, server = slot
     first, count, following, classes = group_machines(slot)
     widest = free.shape[1] + 4
-    if whole:
-        widest = most_w + 3
+    if integral:
+        widest = max_w + 3
     begin = np.zeros(classes + 1, np.int64)
     corner_w = np.empty(classes * widest)
     corner_s = np.empty(classes * widest)
     cost = np.empty(classes * widest)
-    kept, at = 0, 0
+    class_count, corner_count = 0, 0
     for c in range(classes):
         h = first[c]
-        if whole:
+        if integral:
             corners = machine_hull(
-                free[h], worker, server, most_w, most_s, corner_w[at:], corner_s[at:]
+                free[h],
+                worker,
+                server,
+                max_w,
+                max_s,
+                corner_w[corner_count:],
+                corner_s[corner_count:],
             )
         else:
             corners = machine_polygon(
-                free[h], worker, server, most_w, most_s, corner_w[at:], corner_s[at:]
+                free[h],
+                worker,
+                server,
+                max_w,
+                max_s,
+                corner_w[corner_count:],
+                corner_s[corner_count:],
             )
         if corners == 1:
             continue
-        for j in range(at, at + corners):
+        for j in range(corner_count, corner_count + corners):
             corner_w[j] *= count[c]
             corner_s[j] *= count[c]
             cost[j] = price_worker[h] * corner_w[j] + price_server[h] * corner_s[j]
-        first[kept] = h
-        count[kept] = count[c]
-        kept += 1
-        at += corners
-        begin[kept] = at
+        first[class_count] = h
+        count[class_count] = count[c]
+        class_count += 1
+        corner_count += corners
+        begin[class_count] = corner_count
     return Corners(
-        begin[: kept + 1],
-        corner_w[:at],
-        corner_s[:at],
-        cost[:at],
-        first[:kept],
-        count[:kept],
+        begin[: class_count + 1],
+        corner_w[:corner_count],
+        corner_s[:corner_count],
+        cost[:corner_count],
+        first[:class_count],
+        count[:class_count],
         following,
     )

@@ -12,31 +12,31 @@ from shadowprice.kernels.jit import inlined, kernel
 
 
 @kernel
-def fits_on(free: Integers, demand: Integers, most: int) -> int:
-    """Return how many times a demand fits on one server, at most ``most``."""
+def fits_on(free: Integers, demand: Integers, limit: int) -> int:
+    """Return how many times a demand fits on one server, at most ``limit``."""
     for r in range(len(demand)):
         if demand[r] > free[r]:
             return 0
-    fits = most
+    fit_count = limit
     for r in range(len(demand)):
         if demand[r] > 0:
-            fits = min(fits, free[r] // demand[r])
-    return fits
+            fit_count = min(fit_count, free[r] // demand[r])
+    return fit_count
 
 
 @inlined
-def _room(free: Integers, members: Integers, demand: Integers, most: int) -> int:
-    """Return how many times a demand fits on a pool in a slot, at most ``most``."""
+def _pool_fit(free: Integers, members: Integers, demand: Integers, limit: int) -> int:
+    """Return how many times a demand fits on a pool in a slot, at most ``limit``."""
     total = 0
     for s in members:
-        total += fits_on(free[s], demand, most - total)
-        if total >= most:
-            return most
+        total += fits_on(free[s], demand, limit - total)
+        if total >= limit:
+            return limit
     return total
 
 
 @kernel
-def room_costs(
+def choice_costs(
     free: Integers,
     first: int,
     worker_members: Integers,
@@ -57,17 +57,17 @@ def room_costs(
     """
     slots, choices = len(worker_price), len(workers)
     cost = np.empty((slots, choices))
-    most_servers = 0
+    max_ps = 0
     for c in range(choices):
-        most_servers = max(most_servers, servers[c])
+        max_ps = max(max_ps, servers[c])
     for t in range(slots):
         row = free[first + t]
-        room = _room(row, worker_members, worker, workers[choices - 1])
-        beside = 0
-        if most_servers > 0 and room >= workers[0]:
-            beside = _room(row, server_members, ps, most_servers)
+        worker_fit = _pool_fit(row, worker_members, worker, workers[choices - 1])
+        ps_fit = 0
+        if max_ps > 0 and worker_fit >= workers[0]:
+            ps_fit = _pool_fit(row, server_members, ps, max_ps)
         for c in range(choices):
-            if workers[c] <= room and servers[c] <= beside:
+            if workers[c] <= worker_fit and servers[c] <= ps_fit:
                 cost[t, c] = workers[c] * worker_price[t] + servers[c] * server_price[t]
             else:
                 cost[t, c] = np.inf
@@ -80,32 +80,32 @@ def _choose_servers(
     members: Integers,
     demand: Integers,
     count: int,
-    before: Integers,
-    room: Integers,
-    taken: Integers,
+    previous: Integers,
+    fit_counts: Integers,
+    chosen: Integers,
 ) -> None:
     """Choose servers in a slot: those of the slot before, then the tightest."""
     for s in members:
-        room[s] = fits_on(free[s], demand, count)
-        kept = min(before[s], room[s], count)
-        taken[s] = kept
-        room[s] -= kept
-        count -= kept
+        fit_counts[s] = fits_on(free[s], demand, count)
+        reused = min(previous[s], fit_counts[s], count)
+        chosen[s] = reused
+        fit_counts[s] -= reused
+        count -= reused
     while count > 0:
         best = -1
         for s in members:
-            if room[s] > 0 and (best < 0 or room[s] < room[best]):
+            if fit_counts[s] > 0 and (best < 0 or fit_counts[s] < fit_counts[best]):
                 best = s
         if best < 0:
             return
-        more = min(room[best], count)
-        taken[best] += more
-        room[best] = 0
-        count -= more
+        added = min(fit_counts[best], count)
+        chosen[best] += added
+        fit_counts[best] = 0
+        count -= added
 
 
 @kernel
-def stand_in_slots(
+def choose_servers(
     free: Integers,
     first: int,
     worker_members: Integers,
@@ -119,45 +119,47 @@ def stand_in_slots(
     """Choose the servers of the chosen workers in each slot; free capacity doesn't change.
 
     ``choice`` (slots,) is the entry of ``workers``, which fits, or -1. Other parameters are as in
-    `room_costs`. The result (entries, 4) has slot, server, workers and parameter servers, by slot
+    `choice_costs`. The result (entries, 4) has slot, server, workers and parameter servers, by slot
     and server.
     """
     count = free.shape[1]
-    most = 0
+    max_entries = 0
     for t in range(len(choice)):
         if choice[t] >= 0:
-            most += min(count, workers[choice[t]] + servers[choice[t]])
-    entries = np.empty((most, 4), np.int64)
-    room = np.zeros(count, np.int64)
-    taken = np.zeros((2, count), np.int64)
-    before = np.zeros((2, count), np.int64)
+            max_entries += min(count, workers[choice[t]] + servers[choice[t]])
+    entries = np.empty((max_entries, 4), np.int64)
+    fit_counts = np.zeros(count, np.int64)
+    chosen = np.zeros((2, count), np.int64)
+    previous = np.zeros((2, count), np.int64)
     used = 0
     for t in range(len(choice)):
         c = choice[t]
         if c < 0:
             continue
-        taken[:] = 0
+        chosen[:] = 0
         _choose_servers(
-            free[first + t], worker_members, worker, workers[c], before[0], room, taken[0]
+            free[first + t], worker_members, worker, workers[c], previous[0], fit_counts, chosen[0]
         )
         if servers[c] > 0:
             _choose_servers(
-                free[first + t], server_members, ps, servers[c], before[1], room, taken[1]
+                free[first + t], server_members, ps, servers[c], previous[1], fit_counts, chosen[1]
             )
         for s in range(count):
-            if taken[0, s] > 0 or taken[1, s] > 0:
+            if chosen[0, s] > 0 or chosen[1, s] > 0:
                 entries[used, 0] = first + t
                 entries[used, 1] = s
-                entries[used, 2] = taken[0, s]
-                entries[used, 3] = taken[1, s]
+                entries[used, 2] = chosen[0, s]
+                entries[used, 3] = chosen[1, s]
                 used += 1
-        copy_into(before[0], taken[0])
-        copy_into(before[1], taken[1])
+        copy_into(previous[0], chosen[0])
+        copy_into(previous[1], chosen[1])
     return entries[:used].copy()
 
 
 @kernel
-def take_off(free: Integers, entries: Integers, worker: Integers, ps: Integers, times: int) -> bool:
+def subtract_entries(
+    free: Integers, entries: Integers, worker: Integers, ps: Integers, times: int
+) -> bool:
     """Subtract the demand of entries from the free capacity, or (``times`` -1) add it.
 
     Returns False, and changes nothing, if the demand doesn't fit.

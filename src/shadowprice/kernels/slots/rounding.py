@@ -18,7 +18,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.jit import constant, inlined, kernel
-from shadowprice.kernels.slots.polygons import Slot, room_for
+from shadowprice.kernels.slots.polygons import Slot, fits_on_machine
 
 WHOLE = 1e-9
 """Relaxed counts closer than this to an integer are integers."""
@@ -75,12 +75,12 @@ def gain_factor(delta: float, rows: int, cover: float) -> float:
     return 1.0 + part + math.sqrt(part * part + 2.0 * part)
 
 
-class Wanted(NamedTuple):
-    """Totals of a feasible placement."""
+class RequiredTotals(NamedTuple):
+    """Limits of a feasible placement's totals."""
 
-    workers: int  # m_w of (3.24)
-    servers: int  # m_p of (3.25)
-    most: int  # K of (3.2); (3.5) bounds servers by workers
+    workers: int  # minimum of workers, m_w of (3.24)
+    servers: int  # minimum of parameter servers, m_p of (3.25)
+    max_workers: int  # K of (3.2); (3.5) bounds servers by workers
 
 
 class Parts(NamedTuple):
@@ -140,7 +140,7 @@ def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
     totals[0, 0, 0] = 1.0
     top_a, top_b = 0, 0
     for i in range(n):
-        room = slot.free[parts.machine[i]]
+        free = slot.free[parts.machine[i]]
         more_a, more_b = 0, 0
         for a in range(2):
             if a == 1 and up_w[i] == 0.0:
@@ -148,8 +148,8 @@ def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
             for b in range(2):
                 if b == 1 and up_s[i] == 0.0:
                     continue
-                if not room_for(
-                    room, slot.worker, slot.server, parts.low_w[i] + a, parts.low_s[i] + b
+                if not fits_on_machine(
+                    free, slot.worker, slot.server, parts.low_w[i] + a, parts.low_s[i] + b
                 ):
                     continue
                 weight = (up_w[i] if a == 1 else 1.0 - up_w[i]) * (
@@ -166,9 +166,12 @@ def _total_distribution(slot: Slot, parts: Parts) -> TotalDistribution:
 
 
 @inlined
-def _feasible(wanted: Wanted, workers: int, servers: int) -> bool:
+def _feasible(required: RequiredTotals, workers: int, servers: int) -> bool:
     """Return whether totals meet the constraints that machines share."""
-    return wanted.workers <= workers <= wanted.most and wanted.servers <= servers <= workers
+    return (
+        required.workers <= workers <= required.max_workers
+        and required.servers <= servers <= workers
+    )
 
 
 @inlined
@@ -186,20 +189,20 @@ def _draw(
     out_w[:] = 0
     out_s[:] = 0
     for i in range(len(parts.machine) - 1, -1, -1):
-        left = uniform(stream, i + 2) * totals[i + 1, end_a, end_b]
-        taken = -1
+        remaining = uniform(stream, i + 2) * totals[i + 1, end_a, end_b]
+        outcome = -1
         for k in range(4):
             a, b = k // 2, k % 2
             if chance[i, k] == 0.0 or a > end_a or b > end_b:
                 continue
             weight = chance[i, k] * totals[i, end_a - a, end_b - b]
-            if weight > 0.0 and left >= 0.0:
-                taken = k
-            left -= weight
-        end_a -= taken // 2
-        end_b -= taken % 2
-        out_w[parts.machine[i]] = parts.low_w[i] + taken // 2
-        out_s[parts.machine[i]] = parts.low_s[i] + taken % 2
+            if weight > 0.0 and remaining >= 0.0:
+                outcome = k
+            remaining -= weight
+        end_a -= outcome // 2
+        end_b -= outcome % 2
+        out_w[parts.machine[i]] = parts.low_w[i] + outcome // 2
+        out_s[parts.machine[i]] = parts.low_s[i] + outcome % 2
 
 
 @inlined
@@ -207,7 +210,7 @@ def round_feasibly(
     relaxed_w: Floats,
     relaxed_s: Floats,
     slot: Slot,
-    wanted: Wanted,
+    required: RequiredTotals,
     gain: float,
     tries: int,
     stream: np.uint64,
@@ -224,9 +227,9 @@ def round_feasibly(
     sum_w: int = parts.low_w.sum()
     sum_s: int = parts.low_s.sum()
     if (
-        sum_w > wanted.most
-        or sum_w + (parts.up_w > 0.0).sum() < wanted.workers
-        or sum_s + (parts.up_s > 0.0).sum() < wanted.servers
+        sum_w > required.max_workers
+        or sum_w + (parts.up_w > 0.0).sum() < required.workers
+        or sum_s + (parts.up_s > 0.0).sum() < required.servers
     ):
         return 0, 0.0
     distribution = _total_distribution(slot, parts)
@@ -234,7 +237,7 @@ def round_feasibly(
     probability = 0.0
     for a in range(last.shape[0]):
         for b in range(last.shape[1]):
-            if _feasible(wanted, sum_w + a, sum_s + b):
+            if _feasible(required, sum_w + a, sum_s + b):
                 probability += last[a, b]
     if probability <= 0.0:
         return 0, 0.0
@@ -246,13 +249,13 @@ def round_feasibly(
     if rounds > tries:
         return 0, probability
     # The totals first, then each machine.
-    left = uniform(stream, OUTCOME) * probability
+    remaining = uniform(stream, OUTCOME) * probability
     end_a, end_b = -1, -1
     for a in range(last.shape[0]):
         for b in range(last.shape[1]):
-            if _feasible(wanted, sum_w + a, sum_s + b):
-                if last[a, b] > 0.0 and left >= 0.0:
+            if _feasible(required, sum_w + a, sum_s + b):
+                if last[a, b] > 0.0 and remaining >= 0.0:
                     end_a, end_b = a, b
-                left -= last[a, b]
+                remaining -= last[a, b]
     _draw(parts, distribution, end_a, end_b, stream, out_w, out_s)
     return int(rounds), probability

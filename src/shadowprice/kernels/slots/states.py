@@ -46,19 +46,19 @@ def slot_states(
     seen = np.full(len(pool.groups), -1, np.int64)
     most = 0
     for t in range(slots):
-        if seen[row_of[t]] < 0:
-            seen[row_of[t]] = 0
-            most += 1
-    seen[:] = -1
-    price_worker = np.empty((most, machines))
-    price_server = np.empty((most, machines))
-    room = np.empty((most, machines, wide), np.int64)
+        if state_of_row[row_of[t]] < 0:
+            state_of_row[row_of[t]] = 0
+            max_states += 1
+    state_of_row[:] = -1
+    price_worker = np.empty((max_states, machines))
+    price_server = np.empty((max_states, machines))
+    needed_free = np.empty((max_states, machines, wide), np.int64)
     state_of = np.empty(slots, np.int64)
-    first = np.empty(most, np.int64)
-    prints = np.empty(most, np.int64)
+    first = np.empty(max_states, np.int64)
+    hashes = np.empty(max_states, np.int64)
     states = 0
     size = 4
-    while size < 2 * most:
+    while size < 2 * max_states:
         size *= 2
     table = np.full(size, -1, np.int64)
     resources = price.shape[1]
@@ -70,8 +70,8 @@ def slot_states(
     group_of = np.empty(machines, np.int64)
     for t in range(slots):
         row = row_of[t]
-        if seen[row] >= 0:
-            state_of[t] = seen[row]
+        if state_of_row[row] >= 0:
+            state_of[t] = state_of_row[row]
             continue
         for g in range(pool.groups[row]):
             for r in range(resources):
@@ -90,32 +90,38 @@ def slot_states(
             price_worker[states, h] = group_w[g]
             price_server[states, h] = group_s[g]
             for k in range(kinds):
-                room[states, h, k] = free[row, requested[k], g]
-        place = mixed & (size - 1)
+                needed_free[states, h, k] = free[row, requested[k], g]
+        bucket = mixed & (size - 1)
         while True:
-            twin = table[place]
+            twin = table[bucket]
             if twin < 0:
-                table[place] = states
-                prints[states] = mixed
+                table[bucket] = states
+                hashes[states] = mixed
                 first[states] = t
-                seen[row] = states
+                state_of_row[row] = states
                 states += 1
                 break
             if (
-                prints[twin] == mixed
+                hashes[twin] == mixed
                 and np.array_equal(price_worker[twin], price_worker[states])
                 and np.array_equal(price_server[twin], price_server[states])
-                and np.array_equal(room[twin, :, :kinds], room[states, :, :kinds])
+                and np.array_equal(needed_free[twin, :, :kinds], needed_free[states, :, :kinds])
             ):
-                seen[row] = twin
+                state_of_row[row] = twin
                 break
-            place = (place + 1) & (size - 1)
-        state_of[t] = seen[row]
+            bucket = (bucket + 1) & (size - 1)
+        state_of[t] = state_of_row[row]
     if wide > kinds:
         for h in range(machines):
             for side in range(2):
-                places = 0
+                capacity = 0
                 if hosts[side, h]:
-                    places = PLACES
-                room[:states, h, kinds + side] = places
-    return price_worker[:states], price_server[:states], room[:states], state_of, first[:states]
+                    capacity = PLACES
+                needed_free[:states, h, kinds + side] = capacity
+    return (
+        price_worker[:states],
+        price_server[:states],
+        needed_free[:states],
+        state_of,
+        first[:states],
+    )

@@ -52,7 +52,7 @@ class TenantPool:
         """Return a tenant's position in the pool."""
         return self.tenants.index(tenant)
 
-    def most_ps(self, claim: UnitClaim) -> int:
+    def max_ps(self, claim: UnitClaim) -> int:
         """Return the maximum of parameter servers of a claim's type on one server."""
         return 0 if claim.ps_type is None else int(self.ps[claim.ps_type].max(initial=0))
 
@@ -83,7 +83,7 @@ class TenantPool:
     def _compute_theta(
         self, job: Job, claim: UnitClaim, *, rigid: bool, min_price: float
     ) -> TaughtTheta:
-        gang = gang_job(job, claim, self.most_ps(claim), rigid=rigid, tenant=0)
+        gang = gang_job(job, claim, self.max_ps(claim), rigid=rigid, tenant=0)
         max_workers = int(self.workers[claim.worker_type].max(initial=0))
         worker, ps = min_thetas([gang], max_workers, job.payable, min_price)
         return TaughtTheta(job.arrival, claim.worker_type, worker, claim.ps_type, ps)

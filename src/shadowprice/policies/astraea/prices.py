@@ -31,7 +31,7 @@ def price_table(theta: float, capacity: int) -> Integers:
 
 def min_thetas(
     jobs: Iterable[GangJob],
-    most_workers: int,
+    max_workers: int,
     max_utility: float = math.inf,
     min_price: float = 1.0,
 ) -> tuple[float, float]:
@@ -39,7 +39,7 @@ def min_thetas(
 
     Section 4.4: the price of an exhausted resource, ``theta - 1``, is at least the utility of any
     job per worker-slot (parameter-server-slot) of any of its schedules, and at least ``min_price``,
-    which is 1 in the paper. The jobs are of one pair of types. ``most_workers`` is the maximum on
+    which is 1 in the paper. The jobs are of one pair of types. ``max_workers`` is the maximum on
     one server, which limits co-located gangs. Utility counts up to ``max_utility``.
     """
     worker = ps = min_price
@@ -49,10 +49,10 @@ def min_thetas(
             continue
         counts, reach = job.counts, job.reach
         min_ps = np.full(counts.size, allowed[0])
-        can_colocate = np.asarray(counts <= most_workers)
+        can_colocate = np.asarray(counts <= max_workers)
         # The minimum of parameter servers on one server with which each gang size can be spread.
         local_workers = counts[:, None] - np.minimum(reach, counts[:, None])
-        serves = (reach >= 1) & (local_workers <= most_workers)
+        serves = (reach >= 1) & (local_workers <= max_workers)
         ways = (
             (job.colocated_slots, can_colocate, min_ps),
             (job.spread_slots, np.asarray(serves.any(axis=1)), serves.argmax(axis=1)),
@@ -67,7 +67,7 @@ def min_thetas(
 
 
 def lemma_1_rounds(
-    total_utility: float, least_utility: float, theta_worker: float, theta_ps: float
+    total_utility: float, min_utility: float, theta_worker: float, theta_ps: float
 ) -> int:
     """Return Lemma 1's lambda: rounds in which a batch earns the ideal optimum of one.
 
@@ -75,10 +75,10 @@ def lemma_1_rounds(
     ``sigma = 2 (log theta_w + log theta_p)``. The total is over all jobs, each at its best; the
     least utility of a job must be positive.
     """
-    if not 0 < least_utility <= total_utility:
+    if not 0 < min_utility <= total_utility:
         raise InputError("the least utility must be positive and at most the total")
     ratio = lemma3_sigma(theta_worker, theta_ps)
     if ratio <= 1:
         # In one round the algorithm is as good as the optimum.
         return 1
-    return math.floor(math.log(total_utility / least_utility) / -math.log1p(-1 / ratio)) + 1
+    return math.floor(math.log(total_utility / min_utility) / -math.log1p(-1 / ratio)) + 1

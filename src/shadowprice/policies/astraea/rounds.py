@@ -45,9 +45,9 @@ from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, find_extension
 from shadowprice.policies.tenants.gang_jobs import (
     MICRO,
     GangJob,
-    fewest_slots,
     gang_job,
     infeasibility,
+    min_gang_slots,
 )
 from shadowprice.policies.tenants.tenancy import (
     TenantShares,
@@ -379,7 +379,7 @@ class RoundPolicy:
     def _infeasibility(self, job: Job, claim: UnitClaim) -> Refusal | None:
         """Return why no round can ever schedule a job; None if an empty round could."""
         pool = self._pool_of[claim.tenant]
-        gang = gang_job(job, claim, pool.most_ps(claim), rigid=self._rigid)
+        gang = gang_job(job, claim, pool.max_ps(claim), rigid=self._rigid)
         return infeasibility(job, gang, *pool.places(claim), self.longest, own=not self.sharing)
 
     def _is_postponed(self, view: View, refusal: Refusal) -> bool:
@@ -567,7 +567,7 @@ class RoundPolicy:
         gang = gang_job(
             job,
             claim,
-            pool.most_ps(claim),
+            pool.max_ps(claim),
             remaining=state.remaining,
             # A gang never moves, so only its start can cost progress. In the paper it doesn't; here
             # it does after an interruption, or if the cluster charges first starts too.
@@ -621,15 +621,15 @@ class RoundPolicy:
     # ---------------------------------------------------------------- unscheduled jobs
 
     def _postpone(
-        self, view: View, turn: Round, market: RoundMarket, left: list[GangJob]
+        self, view: View, turn: Round, market: RoundMarket, remaining: list[GangJob]
     ) -> Iterator[Decision]:
         """Abandon jobs that no later round can schedule; once a batch, report why jobs wait."""
-        yield from self._abandon_worthless(turn, left)
+        yield from self._abandon_worthless(turn, remaining)
         if turn.number < self.rounds - 1:
             return
         later = next(self._rounds_from(turn.end))
         timespan_over = view.until is not None and later.start >= view.until
-        for gang in left:
+        for gang in remaining:
             if gang.name not in self._waiting:
                 continue
             refusal = self._reason(market, gang, turn)
@@ -645,9 +645,9 @@ class RoundPolicy:
         never = self._infeasibility(waiting.job, waiting.claim) if self._rigid else None
         return never or explain_refusal(self.tenancy, market, gang, turn, borrow=self.sharing)
 
-    def _abandon_worthless(self, turn: Round, left: list[GangJob]) -> Iterator[Decision]:
+    def _abandon_worthless(self, turn: Round, remaining: list[GangJob]) -> Iterator[Decision]:
         """Abandon jobs whose utility is 0 even if they run at once, as fast as possible."""
-        for gang in left:
+        for gang in remaining:
             if gang.values(self._min_slots(gang))[-1] > 0:
                 continue
             refusal = Refusal(
@@ -662,7 +662,7 @@ class RoundPolicy:
     def _min_slots(self, gang: GangJob) -> int:
         """Return the slots that a waiting job needs at least, up to the longest round."""
         claim = self._waiting[gang.name].claim
-        slots, _ = fewest_slots(gang, *self._pool_of[claim.tenant].places(claim))
+        slots, _ = min_gang_slots(gang, *self._pool_of[claim.tenant].places(claim))
         min_slots = int(slots.min())
         if min_slots >= UNLIMITED:
             # The units for it don't exist; how long it waits for them isn't known.

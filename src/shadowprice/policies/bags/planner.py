@@ -19,7 +19,7 @@ from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.distributions.named import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
-from shadowprice.kernels.cloning.continuous import fewest_copies
+from shadowprice.kernels.cloning.continuous import min_copies
 
 RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""
@@ -119,9 +119,9 @@ class BagPlanner:
                 best, best_payoff = plan, utility - plan.cost
         return None if best is None else replace(best, loss_at_most=max(0.0, ceiling - best_payoff))
 
-    def least_places(self, promise: int) -> int | None:
+    def min_units(self, promise: int) -> int | None:
         """Return the minimum units that keep a promise if started at once, None if none do."""
-        need = self._need(0, promise)
+        need = self._required_copies(0, promise)
         return None if need is None else need[2]
 
     def room(self, start: int) -> int:
@@ -135,15 +135,17 @@ class BagPlanner:
             for start in range(promise, -1, -1):
                 if not self._open[start]:
                     break
-                need = self._need(start, promise)
+                need = self._required_copies(start, promise)
                 if need is not None and need[2] <= self._open[start]:
                     yield utility - float(self.cost[start, need[2]]), start, promise
 
-    def _need(self, start: int, promise: int) -> tuple[Floats, Integers, int, int] | None:
+    def _required_copies(
+        self, start: int, promise: int
+    ) -> tuple[Floats, Integers, int, int] | None:
         """Return decays at the promise, and the minimum copies that keep it; None if none do.
 
         The last two values are the number of copies, and the group in which some tasks have one
-        more, -1 for none; see `fewest_copies`.
+        more, -1 for none; see `min_copies`.
         """
         time = min(promise + 1.0, self.bag.deadline - self.passed) - start
         cached = self._needs.get(time)
@@ -158,7 +160,7 @@ class BagPlanner:
             if decay.min() > 0.0:
                 places = self.cost.shape[1] - 1
                 budget = self._budget * _SLACK
-                phi, used, extra = fewest_copies(self._count, decay, places, False, budget, copies)
+                phi, used, extra = min_copies(self._count, decay, places, False, budget, copies)
                 used = int(used) if phi <= budget and used <= places else 0
             cached = self._needs[time] = decay, copies, used, int(extra)
         return cached if cached[2] else None
@@ -207,7 +209,7 @@ class BagPlanner:
         The bound of a combination is the cost of all copies in the first slot, and of the expected
         running copies, rounded down, in later ones. A reservation never has fewer units.
         """
-        need = self._need(start, promise)
+        need = self._required_copies(start, promise)
         assert need is not None
         decay = need[0]
         window = slice(start, promise + 1)
@@ -254,7 +256,7 @@ class BagPlanner:
         cost = self.cost[window]
         price = cost[:, 1]
         candidates = dict.fromkeys(
-            [self._fewest_copies(start, promise)] + ([copies] if copies else [])
+            [self._min_copies(start, promise)] + ([copies] if copies else [])
         )
         plans = {given: self._reserve_copies(start, promise, given) for given in candidates}
         best = min(plans.values(), key=lambda plan: (plan.cost, plan.short))
@@ -281,7 +283,7 @@ class BagPlanner:
         self, start: int, promise: int, price: Floats
     ) -> tuple[float, tuple[TaskCopies, ...] | None]:
         """Return a lower bound on a plan's cost at these prices, and the cheapest copies."""
-        need = self._need(start, promise)
+        need = self._required_copies(start, promise)
         assert need is not None
         decay, fewest, _, _ = need
         places = int(self._open[start])
@@ -318,8 +320,8 @@ class BagPlanner:
             ]
         return tuple(entries)
 
-    def _fewest_copies(self, start: int, promise: int) -> tuple[TaskCopies, ...]:
-        need = self._need(start, promise)
+    def _min_copies(self, start: int, promise: int) -> tuple[TaskCopies, ...]:
+        need = self._required_copies(start, promise)
         assert need is not None
         _, copies, used, group = need
         extra = used - int(self._count @ copies)

@@ -92,7 +92,7 @@ class PricedBag:
         limit = "timespan" if view.until == view.end else "planning horizon"
         cut = f", in the {limit} that ends at slot {view.end}" if view.end <= last else ""
         planner = self._planner
-        need = None if planner is None else planner.least_places(self._slots - 1)
+        need = None if planner is None else planner.min_units(self._slots - 1)
         if planner is None or need is None:
             return self._refuse_infeasible(cut)
         # Later starts need more units.
@@ -103,7 +103,7 @@ class PricedBag:
             f"needs {need} places in one slot or more of them later, and places for what still "
             f"runs after it{cut}; until its deadline no slot has room for more than {max_room}",
             bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
-            numbers={"places_needed": need, "most_room": max_room},
+            numbers={"places_needed": need, "max_room": max_room},
         )
 
     # ---------------------------------------------------------------- state

@@ -29,7 +29,7 @@ POLICIES = (
     PolicyInfo(
         name="drf",
         summary="All jobs are admitted; their numbers of workers are max-min fair in dominant "
-        "shares, worked out anew whenever a job arrives or leaves.",
+        "shares, computed again whenever a job arrives or leaves.",
         paper="OASiS (INFOCOM 2018), section V, scheme (ii); Ghodsi et al., Dominant Resource "
         "Fairness (NSDI 2011), Algorithm 1",
         parameters=DrfParameters,

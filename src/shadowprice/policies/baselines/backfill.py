@@ -16,7 +16,12 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
-from shadowprice.kernels.reactive.backfill import Ending, Queued, backfill, fitting_now
+from shadowprice.kernels.reactive.backfill import (
+    QueueArrays,
+    ReleasedCapacity,
+    backfill,
+    last_startable,
+)
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import BackfillParameters
 from shadowprice.policies.baselines.waiting import JobQueue, QueuedJob
@@ -92,7 +97,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         """Resume an open job: keep its placement and expected end, or queue it."""
         job, placement = state.job, state.placement
-        wanted = self._wanted(job)
+        wanted = self._target_worker_count(job)
         entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
         if placement is None:
             self._waiting.insert([entry])
@@ -102,14 +107,14 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
                 ends = before._running[job.name].ends
             self._run(entry, placement, ends)
 
-    def _wanted(self, job: Job) -> int:
+    def _target_worker_count(self, job: Job) -> int:
         return self._workers_of(job)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # only the capacity of the empty cluster decides
         entries = []
         for job in jobs:
-            workers = self._empty.workers(job, self._wanted(job))
+            workers = self._empty.workers(job, self._target_worker_count(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
@@ -142,7 +147,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         limited = self._total > 0
         return float((used[limited] / self._total[limited]).max(initial=0.0))
 
-    def _leave(self, name: str) -> None:
+    def _remove_job(self, name: str) -> None:
         self._room.release(name)
         self._running.pop(name, None)
         self._waiting.remove([name])
@@ -161,7 +166,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
                 f"it ran for the wall time that it states, {running.entry.job.walltime} slots, "
                 "without being done",
             )
-            self._leave(name)
+            self._remove_job(name)
             self._changed = True
             yield Drop(name, refusal)
 
@@ -175,7 +180,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._changed, self._last_order = False, orders
         queued = self._kernel_rows(rows)
         # Jobs after the last one that fits now can't start, and delay none that could.
-        count = fitting_now(self._room.free, queued)
+        count = last_startable(self._room.free, queued)
         if not count:
             return
         if not self._running:
@@ -195,18 +200,18 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._waiting.remove([placing.job for placing in started])
         yield from started
 
-    def _kernel_rows(self, rows: Rows) -> Queued:
+    def _kernel_rows(self, rows: Rows) -> QueueArrays:
         """Return jobs, in this order, as the columns that kernels read."""
         columns = ("worker", "ps", "workers", "servers", "length")
         worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
         hosts = self._room.hosts_workers, self._room.hosts_ps
-        return Queued(worker, ps, workers, servers, lengths, *hosts)
+        return QueueArrays(worker, ps, workers, servers, lengths, *hosts)
 
-    def _releases(self) -> Ending:
+    def _releases(self) -> ReleasedCapacity:
         """Return the resources that running jobs will release, in order of time."""
         running = sorted(self._running.values(), key=lambda job: job.ends)
         slots = np.array([job.ends for job in running], dtype=np.int64)
-        return Ending(
+        return ReleasedCapacity(
             np.repeat(slots, [len(job.servers) for job in running]),
             np.concatenate([self._none[:, 0], *(job.servers for job in running)]),
             np.concatenate([self._none, *(job.amounts for job in running)]),

@@ -9,11 +9,11 @@ from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.reactive.risk_reward import (
     Candidates,
     admission,
-    appraisal,
-    foresee,
     insert_position,
-    reckon,
+    new_appraisal,
     remove_position,
+    set_rewards,
+    set_values,
 )
 
 
@@ -31,9 +31,9 @@ class OpenJobAppraisal:
         size = max(64, 2 * self.count)
         self._rows = np.zeros(size, dtype=np.int64)
         self._rows[: self.count] = rows
-        self._made = appraisal(size)
+        self._made = new_appraisal(size)
         for position in range(self.count):
-            foresee(position, rows[position], slot, jobs, self._made)
+            set_values(position, rows[position], slot, jobs, self._made)
         for order, values in (
             (self._made.order, self._made.expiry),
             (self._made.by_delay, self._made.delay),
@@ -44,13 +44,13 @@ class OpenJobAppraisal:
         """Add the job in a table row to the appraisal."""
         if self.count == len(self._rows):
             self._rows = np.concatenate((self._rows, np.zeros_like(self._rows)))
-            larger = appraisal(len(self._rows))
+            larger = new_appraisal(len(self._rows))
             for new, old in zip(larger, self._made, strict=True):
                 new[: self.count] = old
             self._made = larger
         position = self.count
         self._rows[position] = row
-        foresee(position, row, self.slot, jobs, self._made)
+        set_values(position, row, self.slot, jobs, self._made)
         insert_position(position, self._made.expiry, self._made.order)
         insert_position(position, self._made.delay, self._made.by_delay)
         self.count += 1
@@ -64,6 +64,6 @@ class OpenJobAppraisal:
     def admission(self, jobs: Candidates, alpha: float, discount: float) -> tuple[float, float]:
         """Return the delay cost that the newest job imposes on others, and its wait in slots."""
         rows = self._rows[: self.count]
-        reckon(self.count, rows, jobs, alpha, discount, self._made)
+        set_rewards(self.count, rows, jobs, alpha, discount, self._made)
         cost, wait = admission(self.count - 1, rows, jobs, self._made)
         return cost, wait

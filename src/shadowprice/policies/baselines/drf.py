@@ -29,7 +29,7 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
 
     capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
 
-    def _wanted(self, job: Job) -> int:
+    def _target_worker_count(self, job: Job) -> int:
         return int(job.worker_counts[0])
 
     def _enter(self, job: Job, workers: int) -> int:

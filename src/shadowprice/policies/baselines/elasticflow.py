@@ -19,7 +19,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.kernels.reactive.places import LESS
-from shadowprice.kernels.reactive.satisfactory import deal_spare, next_change, satisfy
+from shadowprice.kernels.reactive.satisfactory import allocate_by_return, next_change, satisfy
 from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import ElasticFlowParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
@@ -127,8 +127,8 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     # ------------------------------------------------------------ admission
 
-    def _wanted(self, job: Job) -> int:
-        return job.most_workers
+    def _target_worker_count(self, job: Job) -> int:
+        return job.max_workers
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         self._refresh(view)
@@ -151,7 +151,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it can't be promised, remove it and return the reason."""
-        workers = self._empty.workers(job, self._wanted(job))
+        workers = self._empty.workers(job, self._target_worker_count(job))
         if not workers:
             return NO_PLACEMENT
         row = self._enter(job, workers)
@@ -211,7 +211,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         common = (jobs["demand"], jobs["gains"], jobs["levels"])
         satisfy(free, promised, *common, jobs["left"], last, plan, False, ends)
         now = np.full(len(jobs["left"]), -1, dtype=np.int64)
-        deal_spare(free, order, *common, jobs["gpus"], jobs["left"], last, ends, plan, now)
+        allocate_by_return(free, order, *common, jobs["gpus"], jobs["left"], last, ends, plan, now)
         allocated = now.copy()
         yield from self._place_levels(order, now)
         # A job that couldn't be placed with its allocated workers is behind its plan: replan in the
@@ -233,13 +233,13 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
                 jobs["ps"][each, level], self._cursors, change,
             )  # fmt: skip
             moved = (change > 0) & table.new_workers[running].any(axis=1)
-            left_out = running[~moved & ((change > 0) | ~table.standing[running])]
-            if not len(left_out) or attempt == _MAX_NARROWINGS:
+            excluded = running[~moved & ((change > 0) | ~table.is_placed[running])]
+            if not len(excluded) or attempt == _MAX_NARROWINGS:
                 break
-            now[left_out] = (now[left_out] + 1) // 2 - 1
+            now[excluded] = (now[excluded] + 1) // 2 - 1
             running = order[now[order] >= 0]
         idle = np.setdiff1d(order, running)
-        idle = idle[table.standing[idle]]
+        idle = idle[table.is_placed[idle]]
         table.new_workers[idle] = 0
         table.new_ps[idle] = 0
         paused = np.full(len(idle), LESS, dtype=np.int64)
@@ -289,11 +289,11 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             columns[name][row, :count] = values
         columns["levels"][row] = count
         columns["left"][row] = job.required
-        columns["deadline"][row] = self._due(job)
+        columns["deadline"][row] = self._deadline_slot(job)
         columns["promised"][row] = False
         return row
 
-    def _due(self, job: Job) -> int:
+    def _deadline_slot(self, job: Job) -> int:
         """Return the last slot of a job's deadline, capped by the end of a movable timespan.
 
         Thus a simulation that is stopped runs the same jobs up to its end as one that goes on.

@@ -38,13 +38,13 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._arrivals = 0
         self._blocked = False
 
-    def _wanted(self, job: Job) -> int:
+    def _target_worker_count(self, job: Job) -> int:
         return self._workers_of(job)
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view
         for job in jobs:
-            workers = self._empty.workers(job, self._wanted(job))
+            workers = self._empty.workers(job, self._target_worker_count(job))
             if not workers:
                 yield Reject(job.name, NO_PLACEMENT)
                 continue
@@ -63,13 +63,13 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         if placement is not None:
             self._room.allocate(job, placement)
             return
-        workers = self._empty.workers(job, self._wanted(job))
+        workers = self._empty.workers(job, self._target_worker_count(job))
         if workers:
             self._queue.append((job, workers))
         else:  # only larger servers help, and these cause another resync
             self._too_large.add(job.name)
 
-    def _leave(self, name: str) -> None:
+    def _remove_job(self, name: str) -> None:
         if self._order.pop(name, None) is None:
             return
         if name in self._too_large:
@@ -89,7 +89,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
             self._room.release(name)
             wanted = placement.total_workers
             if job.worker_count_index(wanted) is None:  # a revision disallowed this worker count
-                wanted = self._wanted(job)
+                wanted = self._target_worker_count(job)
             workers = self._empty.workers(job, wanted)
             if workers:
                 displaced.append((job, workers))

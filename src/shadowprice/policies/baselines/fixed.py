@@ -26,31 +26,31 @@ def fixed_workers(setting: FixedWorkers, seed: int) -> Callable[[Job], int]:
     change it. The function can be pickled, as a part of the policy state.
     """
     if setting == "most":
-        return _most
+        return _max_workers
     if setting == "fewest":
-        return _fewest
+        return _min_workers
     if setting == "drawn":
-        return partial(_drawn, key=(seed % 2**64).to_bytes(8, "little"))
+        return partial(_random_workers, key=(seed % 2**64).to_bytes(8, "little"))
     return partial(_nearest, wanted=setting)
 
 
-def _most(job: Job) -> int:
-    return job.most_workers
+def _max_workers(job: Job) -> int:
+    return job.max_workers
 
 
-def _fewest(job: Job) -> int:
+def _min_workers(job: Job) -> int:
     return int(job.worker_counts[0])
 
 
 def _nearest(job: Job, wanted: int) -> int:
     # Most jobs allow a contiguous range, which needs no search.
-    minimum, maximum = int(job.worker_counts[0]), job.most_workers
+    minimum, maximum = int(job.worker_counts[0]), job.max_workers
     if maximum - minimum + 1 == len(job.worker_counts) or wanted <= minimum or wanted >= maximum:
         return min(max(wanted, minimum), maximum)
     return int(job.worker_counts[int(np.abs(job.worker_counts - wanted).argmin())])
 
 
-def _drawn(job: Job, key: bytes) -> int:
+def _random_workers(job: Job, key: bytes) -> int:
     counts = job.worker_counts
     allowed = len(counts)
     if int(counts[-1]) > MAX_WORKERS:

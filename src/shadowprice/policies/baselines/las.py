@@ -60,7 +60,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
 
     def _record_running(self, rows: Integers) -> None:
         columns = self._columns
-        runs = self._table.standing[rows]
+        runs = self._table.is_placed[rows]
         columns["runs"][rows] = runs
         columns["ran"][rows[runs]] += 1
         # A job that never ran is in the first queue, where waiting doesn't count.

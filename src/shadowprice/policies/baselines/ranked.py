@@ -37,7 +37,7 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
             "ps": np.zeros(0, dtype=np.int64),
         }
 
-    def _wanted(self, job: Job) -> int:
+    def _target_worker_count(self, job: Job) -> int:
         return self._workers_of(job)
 
     def _enter(self, job: Job, workers: int) -> int:
@@ -83,7 +83,7 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         raise NotImplementedError
 
     def _record_running(self, rows: Integers) -> None:
-        """Record which jobs run in the coming slot (``table.standing``) and which wait."""
+        """Record which jobs run in the coming slot (``table.is_placed``) and which wait."""
 
     def _begin(self, view: View) -> Iterator[Decision]:
         rows = self._table.in_order()

@@ -92,7 +92,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
 
     def _try_admitting(self, view: View, job: Job) -> Refusal | None:
         """Enter a job into the table; if it is refused, remove it and return the reason."""
-        workers = self._empty.workers(job, self._wanted(job))
+        workers = self._empty.workers(job, self._target_worker_count(job))
         if not workers:
             return NO_PLACEMENT
         appraisal = self._appraisal

@@ -6,8 +6,8 @@ from shadowprice.policies.registry import PolicyInfo
 POLICIES = (
     PolicyInfo(
         name="dorm",
-        summary="All jobs are admitted; an MILP of utilisation, under bounds on unfairness and on "
-        "adjustments, works out their workers anew whenever a job arrives or leaves.",
+        summary="All jobs are admitted. Whenever a job arrives or leaves, an MILP computes worker "
+        "counts that maximise utilisation within limits on unfairness and on adjustments.",
         paper="OASiS (INFOCOM 2018), section V, scheme (iv); Sun et al., Towards Distributed "
         "Machine Learning in Shared Clusters: A Dynamically-Partitioned Approach (SMARTCOMP 2017)",
         parameters=DormParameters,

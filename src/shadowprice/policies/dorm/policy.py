@@ -106,23 +106,23 @@ class Dorm(QueueingPolicy[DormParameters]):
         entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
         self._running[state.job.name] = entry
 
-    def _recall(self, before: Self) -> None:
+    def _keep_learnt_state(self, before: Self) -> None:
         self._count = before._count
 
-    def _wanted(self, job: Job) -> int:
+    def _target_worker_count(self, job: Job) -> int:
         return int(job.worker_counts[0])
 
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # only the capacity of the empty cluster decides
         for job in jobs:
-            if self._empty.workers(job, self._wanted(job)):
+            if self._empty.workers(job, self._target_worker_count(job)):
                 self._queue[job.name] = OpenJob.of(job, self._arrivals)
                 self._arrivals += 1
                 yield Queue(job.name)
             else:
                 yield Reject(job.name, NO_PLACEMENT)
 
-    def _leave(self, name: str) -> None:
+    def _remove_job(self, name: str) -> None:
         entry = self._running.pop(name, None) or self._queue.pop(name, None)
         if entry is not None:
             self._pools.remove(entry)

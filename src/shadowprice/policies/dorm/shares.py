@@ -13,7 +13,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths, fill
-from shadowprice.kernels.reactive.places import Places
+from shadowprice.kernels.reactive.places import PlacementTable
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.reactive.table import increasing_positions
 
@@ -37,14 +37,14 @@ class OpenJob:
         return cls(job, order, job.worker_counts[useful], job.ps_counts[useful], ps)
 
 
-def _classes(cluster: Cluster, rows: Integers, most: int) -> Integers:
+def _classes(cluster: Cluster, rows: Integers, maximum: int) -> Integers:
     """Return the class of each server: equal servers, or a role if those are too many.
 
     A program over dozens of classes takes seconds. Servers of one role that have and limit the same
     resources then count as one pool, and the placement afterwards finds servers that fit.
     """
     kinds = cluster.kinds[rows]
-    if len(np.unique(kinds)) <= most:
+    if len(np.unique(kinds)) <= maximum:
         return kinds
     capacity = cluster.capacity[rows]
     traits = np.column_stack(
@@ -139,7 +139,7 @@ class ServerGroups:
             return [0.0] * jobs
         sizes = np.array([len(entry.counts) for entry in entries], dtype=np.int64)
         empty = np.zeros((jobs, groups), dtype=np.int64)
-        places = Places(
+        places = PlacementTable(
             np.array([entry.job.worker for entry in entries]),
             np.array([entry.ps for entry in entries]), self._group_hosts[0], self._group_hosts[1],
             empty, empty, np.zeros_like(empty), np.zeros_like(empty),

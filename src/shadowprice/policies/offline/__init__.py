@@ -11,9 +11,9 @@ POLICIES = (
         parameters=OptimumParameters,
         build="shadowprice.policies.offline.policy:Optimum",
         knows_all_jobs=True,
-        details="For small instances, such as 10 jobs over 10 slots: the problem is NP-hard. Where "
-        "the time limit ends the search, the parameters in force report the bound and the gap "
-        "that are left. Lost and changed servers and revised jobs are surprises: what they "
-        "displace is planned anew, together with the jobs to come, around the plans that stand.",
+        details="For small instances, such as 10 jobs over 10 slots: the problem is NP-hard. If "
+        "the time limit ends the search, the parameters in force report the bound and the "
+        "remaining gap. Lost and changed servers and revised jobs are unforeseen events: the jobs "
+        "that they displace are replanned together with future jobs, around the other plans.",
     ),
 )

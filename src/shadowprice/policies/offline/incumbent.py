@@ -83,7 +83,7 @@ class Incumbent:
         total = 0.0
         for index, request in enumerate(self._problem.requests):
             schedule = Schedule.of(entries.get(index, ()))
-            utility, schedule = _cut_to_work(request, schedule)
+            utility, schedule = _truncate_at_completion(request, schedule)
             schedules.append(schedule if len(schedule) else None)
             total += utility
         if total > self.utility:
@@ -133,7 +133,7 @@ def _fit_in(
     return None
 
 
-def _cut_to_work(request: JobRequest, schedule: Schedule) -> tuple[float, Schedule]:
+def _truncate_at_completion(request: JobRequest, schedule: Schedule) -> tuple[float, Schedule]:
     """Cut a schedule when the work is done; return utility and schedule, 0 and empty if not."""
     progress = 0
     workers, _, _ = schedule.totals()

@@ -15,8 +15,8 @@ class OptimumParameters(Parameters):
     time_limit: float = Field(
         default=60.0,
         gt=0,
-        description="seconds after which the best schedules so far are taken, with their gap; as "
-        "long again for each surprise that is planned anew",
+        description="time limit of the solver in seconds, for the first plan and for each "
+        "replanning after an unforeseen event; the best schedules so far are then used",
     )
     clock: Literal["wall", "processor"] = Field(
         default="wall",
@@ -29,8 +29,8 @@ class OptimumParameters(Parameters):
         lt=1,
         description="relative distance from the bound that counts as optimal",
     )
-    most_decisions: int = Field(
+    max_decisions: int = Field(
         default=20_000,
         ge=1,
-        description="pairs of a job and a slot beyond which an instance is refused as too large",
+        description="maximum number of pairs of a job and a slot; a larger instance is refused",
     )

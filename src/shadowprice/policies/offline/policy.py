@@ -45,7 +45,7 @@ NOT_IN_OPTIMUM: Final = Refusal(
     RefusalReason.NO_ROOM, "not in the set of jobs with the largest total utility"
 )
 CANNOT_COMPLETE: Final = Refusal(
-    RefusalReason.TOO_LATE, "cannot complete before the end, whatever the others do"
+    RefusalReason.TOO_LATE, "cannot complete before the end, even on an empty cluster"
 )
 TIMESPAN_OVER: Final = Refusal(
     RefusalReason.TOO_LATE, "its plan fell short, and the timespan is over"
@@ -185,8 +185,8 @@ class Optimum:
         cluster = replace(view.cluster, capacity=ledger.capacity)
         reserved = np.flatnonzero(ledger.used.any(axis=(1, 2)))
         begin = view.slot + (int(reserved[-1]) + 1 if len(reserved) else 0)
-        left = [_remaining_work(view, job.name) for job in jobs]
-        ends = utility_end_slots(cluster, jobs, self._until, begin=begin, left=left)
+        remaining = [_remaining_work(view, job.name) for job in jobs]
+        ends = utility_end_slots(cluster, jobs, self._until, begin=begin, remaining=remaining)
         return [
             min(end, max(view.slot, job.arrival) + self._window)
             for job, end in zip(jobs, ends, strict=True)
@@ -202,12 +202,12 @@ class Optimum:
         return solution
 
     def _check_size(self, decisions: int) -> None:
-        if decisions > self._parameters.most_decisions:
+        if decisions > self._parameters.max_decisions:
             raise InputError(
                 Fault(
                     "policy optimum",
                     f"{decisions} pairs of a job and a slot are too many to solve exactly",
-                    "give fewer jobs or an earlier --until, or raise --set most_decisions",
+                    "give fewer jobs or an earlier --until, or raise --set max_decisions",
                 )
             )
 

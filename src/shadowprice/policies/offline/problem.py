@@ -109,15 +109,15 @@ def utility_end_slots(
     until: int | None,
     *,
     begin: int = 0,
-    left: Sequence[int | None] | None = None,
+    remaining: Sequence[int | None] | None = None,
 ) -> list[int]:
     """Return the first slot that is useless for each job.
 
     That is the earliest of T, the slot in which its utility becomes 0, and `finish_bound`. All
-    servers are free from slot ``begin`` on. ``left`` has the progress units that each job still has
-    to make; None for all.
+    servers are free from slot ``begin`` on. ``remaining`` has the progress units that each job
+    still has to make; None for all.
     """
-    done = finish_bound(cluster, jobs, begin=begin, left=left)
+    done = finish_bound(cluster, jobs, begin=begin, remaining=remaining)
     ends = []
     for job in jobs:
         end = done if until is None else min(done, until)
@@ -131,7 +131,7 @@ def finish_bound(
     jobs: Sequence[Job],
     *,
     begin: int = 0,
-    left: Sequence[int | None] | None = None,
+    remaining: Sequence[int | None] | None = None,
 ) -> int:
     """Return a slot by which some best solution of problem (1) without T has ended.
 
@@ -146,7 +146,7 @@ def finish_bound(
     alone = StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps)
     exact = not bool((cluster.hosts_workers & cluster.hosts_ps).any())
     done = max([begin, *(job.arrival for job in jobs)])
-    for job, required in zip(jobs, left or [None] * len(jobs), strict=True):
+    for job, required in zip(jobs, remaining or [None] * len(jobs), strict=True):
         gain = alone.gain(job)
         if not gain and not exact:
             # It may still fit on servers that carry both kinds. It then runs at least with the

@@ -42,7 +42,7 @@ def _add_number(
 ) -> Totals | None:
     """Add one integer for the workers and one for the parameter servers."""
     job = request.job
-    maximum = min(job.most_workers, request.required, workers)
+    maximum = min(job.max_workers, request.required, workers)
     if job.ps is not None:
         maximum = min(maximum, ps * job.ps_bandwidth // job.worker_bandwidth)
     if maximum <= 0:

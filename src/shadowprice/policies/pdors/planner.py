@@ -322,10 +322,14 @@ class PdorsPricedJob:
         slots = view.end - view.slot
         free = np.maximum(view.ledger.capacity - view.ledger.used[:slots], 0)
         per_worker = float(job.ps_counts[-1] / job.worker_counts[-1])
-        candidates = [("workers", 1.0, _room(free, view.cluster.hosts_workers, job.worker))]
+        candidates = [
+            ("workers", 1.0, _mean_fit_count(free, view.cluster.hosts_workers, job.worker))
+        ]
         if job.ps is not None and per_worker > 0:
             hosts = view.cluster.hosts_ps
-            candidates.append(("parameter servers", per_worker, _room(free, hosts, job.ps)))
+            candidates.append(
+                ("parameter servers", per_worker, _mean_fit_count(free, hosts, job.ps))
+            )
             both = job.worker + per_worker * job.ps
             together = np.full(len(both), np.inf)
             total = free.sum(axis=1, dtype=np.float64).mean(axis=0)
@@ -368,7 +372,7 @@ def _hash_name(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=7).digest(), "big")
 
 
-def _room(free: Amounts, hosts: Flags, demand: Amounts) -> Floats:
+def _mean_fit_count(free: Amounts, hosts: Flags, demand: Amounts) -> Floats:
     """Return how often a demand fits in a slot by each resource alone, averaged over slots."""
     room = np.full(len(demand), np.inf)
     demanded = demand > 0

@@ -37,7 +37,7 @@ def build_refusal(
         value=nearest.utility,
         cost=nearest.cost,
         completion=nearest.completion,
-        bottleneck=_dearest(quote, nearest),
+        bottleneck=_most_expensive_resource(quote, nearest),
         numbers={"payoff": offer.payoff},
     )
 
@@ -93,7 +93,7 @@ def _no_schedule(quote: PricedJob, view: View, work: int) -> Refusal:
     )
 
 
-def _dearest(quote: PricedJob, offer: PricedOffer) -> str:
+def _most_expensive_resource(quote: PricedJob, offer: PricedOffer) -> str:
     """Return the most expensive resource of a plan, its part of the cost, and its slots."""
     schedule = quote.schedule(offer)
     label, amount = quote.most_expensive(schedule)

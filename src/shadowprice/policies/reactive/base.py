@@ -72,7 +72,7 @@ class ReactivePolicy(ABC, Generic[P]):
         for state in view.open_jobs.values():
             if state.status is not Status.ARRIVED:  # their arrival is still to be answered
                 self._take_up(view, state, before)
-        self._recall(before)
+        self._keep_learnt_state(before)
         self._changed = True
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
@@ -123,7 +123,7 @@ class ReactivePolicy(ABC, Generic[P]):
         yield from ()
 
     @abstractmethod
-    def _leave(self, name: str) -> None:
+    def _remove_job(self, name: str) -> None:
         """Remove a job that finished or was cancelled, if the policy knows it.
 
         After a resync it doesn't know jobs that had ended.
@@ -132,11 +132,11 @@ class ReactivePolicy(ABC, Generic[P]):
     def _finish(self, view: View, name: str) -> None:
         """Remove a job that finished, if the policy knows it."""
         del view
-        self._leave(name)
+        self._remove_job(name)
 
     def _cancel(self, name: str) -> None:
         """Remove a job that was cancelled or failed, if the policy knows it."""
-        self._leave(name)
+        self._remove_job(name)
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         """Record that open jobs are longer than stated so far, if the policy uses lengths."""
@@ -167,7 +167,7 @@ class ReactivePolicy(ABC, Generic[P]):
         self._changed = True
         yield from ()
 
-    def _recall(self, before: Self) -> None:
+    def _keep_learnt_state(self, before: Self) -> None:
         """Keep the learnt state that outlives a resync; the open jobs are added already."""
 
 
@@ -181,10 +181,10 @@ class QueueingPolicy(ReactivePolicy[P]):
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return whether the job would be queued."""
         del explained  # there is only one reason to refuse
-        return self._empty.quote(job, self._wanted(job), view.slot)
+        return self._empty.quote(job, self._target_worker_count(job), view.slot)
 
     @abstractmethod
-    def _wanted(self, job: Job) -> int:
+    def _target_worker_count(self, job: Job) -> int:
         """Return the worker count that a job should have, if the empty cluster carries it."""
 
 
@@ -203,14 +203,14 @@ class TableReactivePolicy(QueueingPolicy[P]):
     def _arrive(self, view: View, jobs: Sequence[Job]) -> Iterator[Decision]:
         del view  # jobs are refused only if the empty cluster can't carry them
         for job in jobs:
-            workers = self._empty.workers(job, self._wanted(job))
+            workers = self._empty.workers(job, self._target_worker_count(job))
             if workers:
                 self._enter(job, workers)
                 yield Queue(job.name)
             else:
                 yield Reject(job.name, NO_PLACEMENT)
 
-    def _leave(self, name: str) -> None:
+    def _remove_job(self, name: str) -> None:
         if name in self._table.rows:
             self._table.remove(name)
 
@@ -227,7 +227,7 @@ class TableReactivePolicy(QueueingPolicy[P]):
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view, before
-        wanted = self._wanted(state.job)
+        wanted = self._target_worker_count(state.job)
         row = self._enter(state.job, self._empty.workers(state.job, wanted) or wanted)
         if state.placement is not None:
             self._table.set_placement(row, state.placement)

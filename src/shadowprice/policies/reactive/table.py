@@ -15,10 +15,10 @@ from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.dominant_share import Widths
-from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, Places
+from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
 
-_MOSTLY_ZERO: Final = ("on_workers", "on_ps", "new_workers", "new_ps")
+_MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
 
 
 class JobRows(ABC):
@@ -122,11 +122,11 @@ class JobTable(JobRows):
         self.counts = np.zeros(0, dtype=np.int64)  # ascending for each job
         self.ps_counts = np.zeros(0, dtype=np.int64)
         places = (0, cluster.servers)
-        self.on_workers = np.zeros(places, dtype=np.int64)  # current placements
-        self.on_ps = np.zeros(places, dtype=np.int64)
+        self.current_workers = np.zeros(places, dtype=np.int64)  # current placements
+        self.current_ps = np.zeros(places, dtype=np.int64)
         self.new_workers = np.zeros(places, dtype=np.int64)  # next placements
         self.new_ps = np.zeros(places, dtype=np.int64)
-        self.standing = np.zeros(0, dtype=np.bool_)  # whether each job has a placement
+        self.is_placed = np.zeros(0, dtype=np.bool_)  # whether each job has a placement
         # Equal for jobs with equal demands and useful worker counts.
         self.alike = np.zeros(0, dtype=np.int64)
         self._alike: dict[tuple[bytes, bytes, int], int] = {}
@@ -150,11 +150,11 @@ class JobTable(JobRows):
             setattr(self, name, array)
 
     @property
-    def places(self) -> Places:
+    def places(self) -> PlacementTable:
         """Demands, and current and next placements, for kernels."""
-        return Places(
-            self.worker, self.ps, self.hosts_workers, self.hosts_ps, self.on_workers, self.on_ps,
-            self.new_workers, self.new_ps, self.standing,
+        return PlacementTable(
+            self.worker, self.ps, self.hosts_workers, self.hosts_ps, self.current_workers,
+            self.current_ps, self.new_workers, self.new_ps, self.is_placed,
         )  # fmt: skip
 
     @property
@@ -174,16 +174,16 @@ class JobTable(JobRows):
 
     def clear(self, row: int) -> None:
         """Record that a job has no placement."""
-        self.on_workers[row] = self.on_ps[row] = 0
-        self.standing[row] = False
+        self.current_workers[row] = self.current_ps[row] = 0
+        self.is_placed[row] = False
 
     def set_placement(self, row: int, placement: Placement) -> None:
         """Record the placement of a job."""
         servers = list(placement.servers)
         self.clear(row)
-        self.on_workers[row, servers] = placement.workers
-        self.on_ps[row, servers] = placement.ps
-        self.standing[row] = True
+        self.current_workers[row, servers] = placement.workers
+        self.current_ps[row, servers] = placement.ps
+        self.is_placed[row] = True
 
     def lose(self, server: int) -> None:
         """Mark a server as lost; its jobs are displaced one by one."""
@@ -207,14 +207,14 @@ class JobTable(JobRows):
         """Yield the moves of jobs to their next placements; see `_move`."""
         yield from self._move(rows, change)
         moved = rows[change != 0]
-        self.on_workers[moved] = self.new_workers[moved]
-        self.on_ps[moved] = self.new_ps[moved]
-        self.standing[moved] = self.on_workers[moved].any(axis=1)
+        self.current_workers[moved] = self.new_workers[moved]
+        self.current_ps[moved] = self.new_ps[moved]
+        self.is_placed[moved] = self.current_workers[moved].any(axis=1)
 
     def compare(self, rows: Integers) -> Integers:
         """Compare the next placements of rows with the current ones."""
-        workers = self.new_workers[rows] - self.on_workers[rows]
-        ps = self.new_ps[rows] - self.on_ps[rows]
+        workers = self.new_workers[rows] - self.current_workers[rows]
+        ps = self.new_ps[rows] - self.current_ps[rows]
         less = ((workers < 0) | (ps < 0)).any(axis=1)
         more = ((workers > 0) | (ps > 0)).any(axis=1)
         return np.asarray(less * LESS + more * MORE, dtype=np.int64)
@@ -240,9 +240,9 @@ class JobTable(JobRows):
             "first",
             "choices",
             "alike",
-            "standing",
-            "on_workers",
-            "on_ps",
+            "is_placed",
+            "current_workers",
+            "current_ps",
             "new_workers",
             "new_ps",
         ):

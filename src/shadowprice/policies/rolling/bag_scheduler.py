@@ -133,7 +133,7 @@ class BagScheduler:
         if job.name in state.bags.promised_once:
             return self._usable_slots(slot, job) > 0
         planner = self._search(state, slot, job, 0.0, CapacityScope.NONE)
-        return planner is not None and planner.least_places(len(planner.utility) - 1) is not None
+        return planner is not None and planner.min_units(len(planner.utility) - 1) is not None
 
     def _refuse_out_of_reach(self, state: State, slot: int, job: Job) -> Refusal:
         remaining, slots = state.bags.remaining[job.name], self._usable_slots(slot, job)

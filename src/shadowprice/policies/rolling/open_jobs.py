@@ -275,7 +275,7 @@ class OpenJobs(JobRows):
             arrays = self.arrays
             certain = self._max_gains(arrays.certain_gains, rows)
             gain = np.where(certain > 0, certain, self.max_gain(rows))
-            slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.most)
+            slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.maximum)
             arrays.remaining[rows] = np.minimum(arrays.remaining[rows], gain * slots)
 
     def record_levels(self, rows: Integers, level: Integers, unmoved: Flags) -> None:

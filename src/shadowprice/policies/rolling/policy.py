@@ -155,7 +155,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     # ---------------------------------------------------------------- other events
 
-    def _recall(self, before: Self) -> None:
+    def _keep_learnt_state(self, before: Self) -> None:
         """Keep the learnt prices, and what tenants are owed."""
         self._state.demand.restore_learnt(before._state.demand)
         if self._quotas.given and before._quotas.given:
@@ -194,24 +194,24 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             )
             self._state.plan.pinned = {**self._state.plan.pinned, row: moved}
 
-    def _leave(self, name: str) -> None:
+    def _remove_job(self, name: str) -> None:
         if name in self._state.bags.jobs:
             self._state.bags.remove(name)
         else:
-            self._remove_job(name)
+            self._remove_training_job(name)
 
     def _finish(self, view: View, name: str) -> None:
         del view
         row = self._state.jobs.rows.get(name)
         if row is not None:
             self._state.demand.limit_use(name, int(self._state.jobs.slots_run[row]))
-        self._leave(name)
+        self._remove_job(name)
 
     def _cancel(self, name: str) -> None:
         self._state.demand.take_back(name)
-        self._leave(name)
+        self._remove_job(name)
 
-    def _remove_job(self, name: str) -> None:
+    def _remove_training_job(self, name: str) -> None:
         """Remove a training job, if the policy knows it."""
         if name in self._state.jobs.rows:
             self._state.unpin(self._state.jobs.remove(name))
@@ -293,7 +293,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs = self._state, self._state.jobs
         done = slot if job.predicted else slot + job.min_slots_colocated - 1
         if jobs.arrays.last_slot[row] < done:
-            self._remove_job(job.name)
+            self._remove_training_job(job.name)
             refuse = refuse_past_end if jobs.ends_first(job, done) else refuse_no_value
             return Reject(job.name, refuse(job, done)), False
         answer = self._promise_for(slot, row)
@@ -311,7 +311,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if self._parameters.standby and not is_infeasible:
             decision = Queue(job.name, f"waits without a promise: {answer.message}")
             return decision, could_be_promised(answer)
-        self._remove_job(job.name)
+        self._remove_training_job(job.name)
         return Reject(job.name, answer), False
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
@@ -538,7 +538,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         #    shares is lent to the densest jobs of all tenants.
         line = state.plan.line
         if self._quotas.given:
-            line = self._lend_shares(slot, rows, waiting, weight)
+            line = self._plan_beyond_shares(slot, rows, waiting, weight)
         self._allocate_spare(slot, rows, weight, line)
 
         # 8. Place the levels of the slot on servers, with few moves: first what shrinks.
@@ -549,7 +549,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             self._record_owed(slot, rows)
         # New promises have the plan of their offer, which may use more workers than they need.
         has_offers |= not np.array_equal(promised, state.promised())
-        state.held_until = slot + 1 if has_offers else self._held_until(slot)
+        state.held_until = slot + 1 if has_offers else self._next_planned_slot(slot)
 
     def _hold(self, view: View) -> bool:
         """Leave all jobs where they run, if they did what was planned; return whether."""
@@ -558,7 +558,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             state.held = state.jobs.running_jobs(state.plan.pinned)
         return state.jobs.hold(view, state.held)
 
-    def _held_until(self, slot: int) -> int:
+    def _next_planned_slot(self, slot: int) -> int:
         """Return the next slot to plan if no event comes before.
 
         Until then, no plan changes its level, and each waiting job can still be in time.
@@ -676,7 +676,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if view.is_pinned(name):
                 continue  # the engine abandons it if it seems to never end
             refuse = refuse_past_end if ends_first else refuse_no_value
-            self._remove_job(name)
+            self._remove_training_job(name)
             drop = Drop if state.status is Status.ADMITTED else Reject
             yield drop(name, refuse(state.job, completion))
 
@@ -767,7 +767,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     # ---------------------------------------------------------------- tenants' shares
 
-    def _lend_shares(
+    def _plan_beyond_shares(
         self, slot: int, rows: Integers, waiting: Integers, weight: Floats
     ) -> Timeline:
         """Plan waiting jobs again, in all capacity that no promise uses, the densest first.

@@ -508,7 +508,7 @@ class DemandPrices:
         size, observed = self._promise_size(slot, jobs.arrays, rows)
         limit = parameters.evidence * observed * np.where(self._alone(jobs, rows), _ALONE_FACTOR, 1)
         is_small = size <= limit
-        return np.asarray(is_small & ~_earn_little(jobs, rows, utility), np.bool_)
+        return np.asarray(is_small & ~_earns_little(jobs, rows, utility), np.bool_)
 
     def _alone(self, jobs: OpenJobs, rows: Integers) -> Flags:
         """Return which jobs compete with no open job, or none of their tenant if it has a share.
@@ -529,7 +529,7 @@ class DemandPrices:
     def refusal(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> Refusal:
         """Return the refusal of a promise that the observed demand doesn't justify."""
         rows = np.array([row])
-        if _earn_little(jobs, rows, np.array([offer.utility]))[0]:
+        if _earns_little(jobs, rows, np.array([offer.utility]))[0]:
             return refuse_little_utility(offer, float(jobs.full_utility[row]), _MIN_PROMISED_SHARE)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
         return refuse_little_evidence(offer, float(size[0]), float(observed[0]))
@@ -558,6 +558,6 @@ def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     )
 
 
-def _earn_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
+def _earns_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
     """Return which jobs would earn little of their maximum utility."""
     return np.asarray(utility < _MIN_PROMISED_SHARE * jobs.full_utility[rows], np.bool_)

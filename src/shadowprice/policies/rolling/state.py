@@ -162,8 +162,8 @@ class State:
 
     def unpin(self, row: int) -> None:
         """Remove the pinned plan of a job that is gone or has no placement."""
-        self.plan.pinned = _without(self.plan.pinned, row)
-        self.fixed = _without(self.fixed, row)
+        self.plan.pinned = _remove_row(self.plan.pinned, row)
+        self.fixed = _remove_row(self.fixed, row)
 
     def fix(self, fixed: PinnedPlans) -> None:
         """Replace the plans of running jobs that can't be stopped."""
@@ -199,7 +199,7 @@ class State:
         self.misfits = None
 
 
-def _without(pinned: PinnedPlans, row: int) -> PinnedPlans:
+def _remove_row(pinned: PinnedPlans, row: int) -> PinnedPlans:
     """Return plans without that of a row."""
     if row not in pinned:
         return pinned

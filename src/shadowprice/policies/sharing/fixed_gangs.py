@@ -13,7 +13,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.parameters import Size
-from shadowprice.policies.tenants.gang_jobs import fewest_slots, gang_job
+from shadowprice.policies.tenants.gang_jobs import gang_job, min_gang_slots
 from shadowprice.policies.tenants.tenancy import UnitClaim
 
 GANG: Final = "gang"  # label of a job that states its number of workers
@@ -40,7 +40,7 @@ def fixed_gang(
     job's types on each server.
     """
     gang = gang_job(job, claim, int(ps.max(initial=0)) if claim.ps_type is not None else 0)
-    slots, _ = fewest_slots(gang, workers, ps)
+    slots, _ = min_gang_slots(gang, workers, ps)
     possible = gang.counts[slots < UNLIMITED]
     if not possible.size:
         return Refusal(

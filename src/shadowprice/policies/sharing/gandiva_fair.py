@@ -31,10 +31,10 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
 
     def __init__(self, context: PolicyContext, parameters: GandivaFairParameters) -> None:
         super().__init__(context, parameters)
-        self._tickets = _trade(self._tenancy, parameters)
+        self._tickets = _traded_tickets(self._tenancy, parameters)
         self._strides = [SplitStrideScheduler(row) for row in self._tickets.tolist()]
 
-    def _recall(self, before: Self) -> None:
+    def _keep_learnt_state(self, before: Self) -> None:
         """Keep the stride state if tenants and their tickets are the same."""
         same = before._tenancy.tenants == self._tenancy.tenants
         if same and np.array_equal(before._tickets, self._tickets):
@@ -85,7 +85,7 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         yield from self._rearrange(view, placed)
 
 
-def _trade(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
+def _traded_tickets(tenancy: TenantShares, parameters: GandivaFairParameters) -> Integers:
     """Return tickets after trading, shape (types, tenants)."""
     for tenant, by_type in parameters.speeds.items():
         known = tenancy.tenants if tenant not in tenancy.tenants else tenancy.worker_types

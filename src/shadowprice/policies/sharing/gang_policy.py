@@ -85,7 +85,7 @@ class GangPolicy(ReactivePolicy[P]):
                 self._gangs[job.name] = gang
                 yield self._build_queue(gang)
 
-    def _leave(self, name: str) -> None:
+    def _remove_job(self, name: str) -> None:
         self._gangs.pop(name, None)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:

@@ -78,8 +78,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def _build_queue(self, gang: FixedGang) -> Queue:
         return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
 
-    def _leave(self, name: str) -> None:
-        super()._leave(name)
+    def _remove_job(self, name: str) -> None:
+        super()._remove_job(name)
         self._release(name)
 
     def _displace(self, view: View, names: Sequence[str]) -> None:

@@ -49,19 +49,19 @@ class GangJob:
 
 
 def workers_servable(
-    most_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool
+    max_ps: int, worker_bandwidth: int, ps_bandwidth: int, served: bool
 ) -> Integers:
     """Return the workers elsewhere that each number of parameter servers can serve: (3i).
 
-    The numbers go up to ``most_ps`` on one server; -1 if the job can't have this number. Bandwidths
+    The numbers go up to ``max_ps`` on one server; -1 if the job can't have this number. Bandwidths
     are b_w and b_p in bit/s; there is no limit if the job states none (0). ``served`` is whether
     the job trains with parameter servers at all.
     """
-    reach = np.full(most_ps + 1, -1, np.int64)
+    reach = np.full(max_ps + 1, -1, np.int64)
     if not served:
         reach[0] = UNLIMITED
         return reach
-    for ps in range(1, most_ps + 1):
+    for ps in range(1, max_ps + 1):
         if worker_bandwidth and ps_bandwidth:
             reach[ps] = min(ps * ps_bandwidth // worker_bandwidth, UNLIMITED)
         else:
@@ -85,7 +85,7 @@ class _Shifted:
 def gang_job(
     job: Job,
     claim: UnitClaim,
-    most_ps: int,
+    max_ps: int,
     *,
     remaining: int | None = None,
     restarts: int = 0,
@@ -95,8 +95,8 @@ def gang_job(
 ) -> GangJob:
     """Convert a job to the form that rounds use.
 
-    ``most_ps`` is the maximum of parameter servers of its type on one server. ``remaining`` are the
-    progress units still to make; None for all. If the job can end within ``restarts`` slots, its
+    ``max_ps`` is the maximum of parameter servers of its type on one server. ``remaining`` are the
+    remaining progress units; None for all. If the job can end within ``restarts`` slots, its
     first slot counts as a restart: that is the length of the longest round, which can't schedule a
     longer job, or 0 if restarts are free. ``tenant`` is its owner's position in the market, if not
     that of the claim. If ``rigid``, it runs only with its maximum number of workers. The clock of
@@ -119,19 +119,19 @@ def gang_job(
         spread_slots=spread,
         colocated_slots=np.minimum(colocated, spread),
         reach=workers_servable(
-            most_ps, job.worker_bandwidth, job.ps_bandwidth, served=claim.ps_type is not None
+            max_ps, job.worker_bandwidth, job.ps_bandwidth, served=claim.ps_type is not None
         ),
         utility=_Shifted(job.utility, shift),
     )
 
 
-def _slots(left: int, gains: Integers, moved: Integers, restarts: int) -> Integers:
-    """Return the slots that ``left`` progress units take at each number of workers."""
-    plain, with_restart = -(-left // gains), -(-(left + gains - moved) // gains)
+def _slots(remaining: int, gains: Integers, moved: Integers, restarts: int) -> Integers:
+    """Return the slots that ``remaining`` progress units take at each number of workers."""
+    plain, with_restart = -(-remaining // gains), -(-(remaining + gains - moved) // gains)
     return np.asarray(np.where(with_restart <= restarts, with_restart, plain), np.int64)
 
 
-def fewest_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integers, Integers]:
+def min_gang_slots(job: GangJob, workers: Integers, ps: Integers) -> tuple[Integers, Integers]:
     """Return how fast each gang size runs on empty servers with these units.
 
     The first array has the minimum of slots; ``UNLIMITED`` if this many workers can't be placed at
@@ -162,7 +162,7 @@ def infeasibility(
     ``gang`` is the job on its own clock. The units of its types that rounds can use belong to its
     tenant alone if ``own``. ``longest`` is the length of the longest round.
     """
-    slots, _ = fewest_slots(gang, workers, ps)
+    slots, _ = min_gang_slots(gang, workers, ps)
     best = int(np.argmin(slots))
     minimum, count = int(slots[best]), int(gang.counts[best])
     where, have, none = "the empty cluster", "has", "no server of the empty cluster"
@@ -176,8 +176,8 @@ def infeasibility(
             message = f"needs {smallest} workers at once, {where} {have} room for {total}"
             return Refusal(RefusalReason.NEVER_FITS, message, bottleneck="places of workers")
         message = (
-            f"needs a server whose parameter servers carry its workers elsewhere, with {smallest} "
-            f"workers; {none} can"
+            f"needs a server whose parameter servers serve its {smallest} workers on other "
+            f"servers; {none} can"
         )
         return Refusal(
             RefusalReason.NEVER_FITS,

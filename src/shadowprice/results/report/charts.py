@@ -62,13 +62,15 @@ def chart(description: Mapping[str, Any], *blocks: object) -> str:
     return f'<div class="chart" data-chart="{text(description["kind"])}">{inside}</div>'
 
 
-def downsample(values: Floats, most: int = POINTS, *, last: bool = False) -> tuple[Floats, Floats]:
-    """Reduce one value per slot to at most ``most`` points, by mean or last value.
+def downsample(
+    values: Floats, maximum: int = POINTS, *, last: bool = False
+) -> tuple[Floats, Floats]:
+    """Reduce one value per slot to at most ``maximum`` points, by mean or last value.
 
     Last values are for sums over time. Returns the position of each group's first (or last) value,
     and the group's value.
     """
-    size = -(-len(values) // most) if len(values) else 1
+    size = -(-len(values) // maximum) if len(values) else 1
     starts = np.arange(0, len(values), size)
     if last:
         ends = np.minimum(starts + size, len(values)) - 1
@@ -117,7 +119,7 @@ def line_chart(
     }
     if steps and len(xs):
         step = xs[-1] - xs[-2] if len(xs) > 1 else 1.0
-        description["end"] = _whole(float(xs[-1] + step))
+        description["end"] = _integer_if_whole(float(xs[-1] + step))
     if y_high is not None:
         description["y_high"] = y_high
     flags = {"fill": fill, "percent": percent, "legend": legend, "steps": steps, "prices": prices}
@@ -130,11 +132,15 @@ def line_chart(
 def _axis(xs: Floats) -> object:
     """Return positions, or only first, step and count if they are evenly spaced."""
     if len(xs) > 2 and (np.diff(xs) == xs[1] - xs[0]).all():
-        return {"first": _whole(xs[0]), "step": _whole(xs[1] - xs[0]), "count": len(xs)}
+        return {
+            "first": _integer_if_whole(xs[0]),
+            "step": _integer_if_whole(xs[1] - xs[0]),
+            "count": len(xs),
+        }
     return round_numbers(xs, 9)
 
 
-def _whole(value: float) -> float | int:
+def _integer_if_whole(value: float) -> float | int:
     return int(value) if float(value).is_integer() else float(value)
 
 

@@ -33,7 +33,7 @@ from shadowprice.results.report.seeds import seeds_section
 from shadowprice.results.report.tables import Cell, TableColumn, data_table
 from shadowprice.results.run_directory import RunData, folder_name
 
-MOST_DIFFERENT = 20  # maximum number of listed jobs with different results
+MAX_DIFFERENT_JOBS = 20  # maximum number of listed jobs with different results
 
 LONG_TAIL = 3
 """Maximum ratio of the longest time to the 99th percentile for drawing all of the curve."""
@@ -156,14 +156,14 @@ def _gains(gains: Sequence[CapacityGain]) -> str:
     return f"{_html_table('table', heads, rows)}<p class=remark>{text(GAINS_REMARK)}</p>"
 
 
-def _slots(runs: Sequence[RunData], most: int = POINTS) -> Floats:
+def _slots(runs: Sequence[RunData], maximum: int = POINTS) -> Floats:
     """Return slots common to all runs, so that their lines share an axis."""
     firsts = [int(run.slots.item(0, "slot")) for run in runs if len(run.slots)]
     lasts = [int(run.slots.item(-1, "slot")) for run in runs if len(run.slots)]
     if not firsts:
         return np.zeros(0)
     span_ = max(lasts) - min(firsts) + 1
-    step = max(1, -(-span_ // most))
+    step = max(1, -(-span_ // maximum))
     return np.arange(min(firsts), max(lasts) + 1, step, dtype=np.float64)
 
 
@@ -357,7 +357,7 @@ def _different(runs: Sequence[RunData]) -> str | None:
         return None
     earned = np.stack([run.jobs["utility"].to_numpy() for run in runs], axis=1)
     spread = earned.max(axis=1) - earned.min(axis=1)
-    order = np.argsort(-spread, kind="stable")[:MOST_DIFFERENT]
+    order = np.argsort(-spread, kind="stable")[:MAX_DIFFERENT_JOBS]
     chosen = [int(row) for row in order if spread[row] > 0]
     if not chosen:
         return None

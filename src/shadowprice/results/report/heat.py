@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from shadowprice.results.report.charts import Floats, chart
 
-MOST_CELLS: Final = 150_000
+MAX_CELLS: Final = 150_000
 """Maximum number of cells of a heat map; above it, neighbouring slots are merged."""
 
 
@@ -26,10 +26,10 @@ class HeatGrid:
     names: Sequence[str]  # first server of each row
     per_row: int  # servers that a row averages over
 
-    def fitted(self, most: int = MOST_CELLS) -> HeatGrid:
-        """Return the grid with at most ``most`` cells, by averaging neighbouring bins."""
+    def fitted(self, maximum: int = MAX_CELLS) -> HeatGrid:
+        """Return the grid with at most ``maximum`` cells, by averaging neighbouring bins."""
         grid = self
-        while grid.values.size > most and grid.values.shape[1] > 1:
+        while grid.values.size > maximum and grid.values.shape[1] > 1:
             grid = grid._halve_columns()
         return grid
 

@@ -18,10 +18,10 @@ from shadowprice.results.report.charts import (
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.section_time import slot_label
 from shadowprice.results.report.sections import figure, section
-from shadowprice.results.report.tables import MOST_ROWS, Cell, TableColumn, data_table
+from shadowprice.results.report.tables import MAX_ROWS, Cell, TableColumn, data_table
 from shadowprice.results.run_directory import RunData
 
-MOST_DRAWN: Final = 40  # maximum number of drawn jobs; the table has more
+MAX_DRAWN_JOBS: Final = 40  # maximum number of drawn jobs; the table has more
 
 COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0  # colours of co-located and spread slots
 
@@ -123,7 +123,7 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
 
 def _strips(run: RunData, slots: pl.DataFrame) -> str:
     """Return a strip of coloured slots for each of the jobs that ran longest."""
-    longest = shares(slots).sort("slots", descending=True, maintain_order=True).head(MOST_DRAWN)
+    longest = shares(slots).sort("slots", descending=True, maintain_order=True).head(MAX_DRAWN_JOBS)
     names = [name for name in run.jobs["job"] if name in set(longest["job"])]
     first, last = int(run.slots.item(0, "slot")), int(run.slots.item(-1, "slot"))
     by_job = slots.partition_by("job", as_dict=True)
@@ -147,7 +147,9 @@ def _strips(run: RunData, slots: pl.DataFrame) -> str:
         last=last + 1,
     )
     total = slots["job"].n_unique()
-    title = "Job by job" if total <= MOST_DRAWN else f"The {MOST_DRAWN} jobs that ran longest"
+    title = (
+        "Job by job" if total <= MAX_DRAWN_JOBS else f"The {MAX_DRAWN_JOBS} jobs that ran longest"
+    )
     return figure(title, drawing, "Beside each name: the share of its slots on one machine.")
 
 
@@ -166,7 +168,7 @@ def _table(slots: pl.DataFrame) -> str:
     by_job = shares(slots)
     rows: list[list[Cell]] = [
         [name, ran, together, f"{share:.0%}", widest]
-        for name, ran, together, share, widest in by_job.head(MOST_ROWS).iter_rows()
+        for name, ran, together, share, widest in by_job.head(MAX_ROWS).iter_rows()
     ]
     columns = [
         TableColumn("job", link=True),

@@ -21,7 +21,7 @@ from shadowprice.results.run_directory import Fields, RunData
 MAX_CHARS: Final = 700_000
 """Maximum characters of all job histories in a page; the most valuable jobs are kept."""
 
-MOST_STORIES: Final = 6000  # maximum number of job histories in a page, whatever their size
+MAX_HISTORIES: Final = 6000  # maximum number of job histories in a page, whatever their size
 
 PLACEMENT_COLUMNS: Final = ("job", "server", "workers", "ps", "slot", "slots")
 """Columns of placements: position of the job, server, counts, first slot, duration."""
@@ -81,7 +81,7 @@ def _advisable(run: RunData) -> str:
 def stories_block(run: RunData, budget: int = MAX_CHARS) -> tuple[str, int]:
     """Return the data of as many job histories as fit into the budget, and their number."""
     chosen = run.jobs.with_row_index("row").sort("value", descending=True, maintain_order=True)
-    count = min(len(run.jobs), MOST_STORIES)
+    count = min(len(run.jobs), MAX_HISTORIES)
     decisions = _decisions(run, set(chosen["job"].head(count)))
     while True:
         rows = np.sort(chosen["row"].head(count).to_numpy().astype(np.int64))
@@ -100,7 +100,7 @@ def stories(
     """
     names = chosen["job"].to_list()
     last = [decisions.get(name, [{}])[-1] for name in names]
-    ran = _ran(run, names)
+    ran = _run_segments(run, names)
     plan = _plans_by_job(names, decisions, run.server_names)
     planned, unkept = _compare(ran, plan, len(names))
     # A decision's cost is a price in units of utility, but the job table's cost is money.
@@ -158,7 +158,7 @@ def _facts(run: RunData, row: Fields, decided: Sequence[Fields]) -> list[list[st
     return [list(line) for line in lines]
 
 
-def _ran(run: RunData, names: Sequence[str]) -> PlacementColumns:
+def _run_segments(run: RunData, names: Sequence[str]) -> PlacementColumns:
     order = pl.DataFrame({"job": names, "at": np.arange(len(names))})
     parts = []
     # Merge in pieces: most rows of a long run only differ in the slot.

@@ -9,7 +9,7 @@ from shadowprice.results.metrics import NOT_ARRIVED, met_target, restricted_mean
 from shadowprice.results.report.charts import Box, bars, box_plot, share_bars
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.report.sections import figure, section
-from shadowprice.results.report.tables import MOST_ROWS, Cell, TableColumn, data_table
+from shadowprice.results.report.tables import MAX_ROWS, Cell, TableColumn, data_table
 from shadowprice.results.run_directory import Fields, RunData
 
 OUTCOMES = (
@@ -85,7 +85,7 @@ def refusals(run: RunData) -> str | None:
         TableColumn("first bottleneck", long=True, minor=True),
     ]
     rows: list[list[Cell]] = []
-    for record in refused[:MOST_ROWS]:
+    for record in refused[:MAX_ROWS]:
         refusal: Fields = record["refusal"]
         rows.append(
             [

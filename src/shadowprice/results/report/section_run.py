@@ -10,7 +10,7 @@ from shadowprice.results.report.number_format import format_duration
 from shadowprice.results.report.sections import section
 from shadowprice.results.run_directory import RunData
 
-MOST_KINDS = 6  # maximum number of listed server kinds
+MAX_LISTED_KINDS = 6  # maximum number of listed server kinds
 
 
 @section("What was run", 90)
@@ -23,10 +23,10 @@ def what_was_run(run: RunData) -> str | None:
         f"{kind['servers']:,} of role {kind['role']} ("
         + ", ".join(f"{name} {amount}" for name, amount in kind["capacity"].items())
         + ")"
-        for kind in all_kinds[:MOST_KINDS]
+        for kind in all_kinds[:MAX_LISTED_KINDS]
     )
-    if len(all_kinds) > MOST_KINDS:
-        kinds += f"; and {len(all_kinds) - MOST_KINDS:,} more kinds, in run.json"
+    if len(all_kinds) > MAX_LISTED_KINDS:
+        kinds += f"; and {len(all_kinds) - MAX_LISTED_KINDS:,} more kinds, in run.json"
     facts = {
         "policy": info["policy"],
         "seed": info["seed"],

@@ -16,7 +16,7 @@ from shadowprice.results.run_directory import RunData
 _MINOR = {"jobs", "received", "paid to itself", "lent, place-slots", "borrowed, place-slots"}
 """Columns that narrow screens omit."""
 
-MOST_LINES = 7  # maximum number of tenants with a line, which is the number of colours
+MAX_LINES = 7  # maximum number of tenants with a line, which is the number of colours
 
 
 @section("Tenants", 60)
@@ -75,7 +75,7 @@ def _over_time(run: RunData, result: TenantAccounts) -> str:
         key=lambda entry: (
             -(entry.paid + entry.received + sum(entry.lent.values()) + sum(entry.borrowed.values()))
         ),
-    )[:MOST_LINES]
+    )[:MAX_LINES]
     names = [account.tenant for account in busiest]
     remark = (
         f"The {len(names)} tenants that traded most." if len(result.accounts) > len(names) else ""

@@ -53,7 +53,10 @@ def seeds_section(trials: Mapping[str, Any]) -> str:
         parts.append(f'<p class="remark">{text(trials["remark"].capitalize())}.</p>')
     first, *others = policies
     rows = [
-        (measure.name, [_against(measure, policies[name].get(measure.key)) for name in others])
+        (
+            measure.name,
+            [_significance_cell(measure, policies[name].get(measure.key)) for name in others],
+        )
         for measure in measures
         if measure.better
         and any("against_first" in policies[name].get(measure.key, {}) for name in others)
@@ -100,7 +103,7 @@ def _with_reach(measure: MetricDefinition, entry: Entry) -> str:
     return f"{formatted} ± {measure.written((entry['high'] - entry['low']) / 2)}"
 
 
-def _against(measure: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
+def _significance_cell(measure: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
     test = (entry or {}).get("against_first")
     if test is None:
         return "-", ""

@@ -10,7 +10,7 @@ from typing import Any, Final
 from shadowprice.results.report.inline_assets import data_script, text
 from shadowprice.results.report.number_format import format_number
 
-MOST_ROWS: Final = 1000  # maximum number of rows of a table in a page
+MAX_ROWS: Final = 1000  # maximum number of rows of a table in a page
 
 PAGE: Final = 10  # rows shown at a time
 
@@ -48,11 +48,11 @@ def data_table(
     total: int | None = None,
     remark: str = "",
 ) -> str:
-    """Return a table with at most `MOST_ROWS` rows.
+    """Return a table with at most `MAX_ROWS` rows.
 
     ``total`` is the number of all rows if ``rows`` is a selection, which ``remark`` describes.
     """
-    shown = [[_round_cell(cell) for cell in row] for row in rows[:MOST_ROWS]]
+    shown = [[_round_cell(cell) for cell in row] for row in rows[:MAX_ROWS]]
     heads = "".join(
         f'<th{column.classes} scope="col">{text(column.heading)}</th>' for column in columns
     )

@@ -50,7 +50,7 @@ async def comparison(
     cached = cache.get(key)
     if cached is None or time.monotonic() >= cached[0]:
         published, now = driver.published, driver.clock.now()
-        plans = await driver.ask_standing(timelines.planned_bars, 1)
+        plans = await driver.query_standing(timelines.planned_bars, 1)
         result = await service.read(
             lambda connection: comparisons.comparison(
                 connection, published, plans, now=now, days=days, scope=caller.scope

@@ -335,7 +335,7 @@ async def list_jobs(
     search: Annotated[
         str,
         Query(
-            max_length=bounds.NAME.most,
+            max_length=bounds.NAME.maximum,
             description="part of the name, letters a to z in any case",
         ),
     ] = "",
@@ -677,7 +677,9 @@ async def logs(
     ] = None,
     process: Annotated[str, Query(description="such as worker-0")] = "worker-0",
     start: Annotated[int | None, Query(ge=0, le=2**53, description="first byte")] = None,
-    most: Annotated[int, Query(ge=1, le=1 << 20, description="maximum bytes")] = 65_536,
+    max_bytes: Annotated[
+        int, Query(ge=1, le=1 << 20, description="maximum number of bytes")
+    ] = 65_536,
 ) -> LogChunk:
     """Return a part of the output of one process; request `end` as `start` to follow it."""
     view = await find_job(service, caller, name)
@@ -685,7 +687,7 @@ async def logs(
         raise ProblemError("unsupported", "the service only observes and runs no processes")
     try:
         chunk = await service.runner.executor.logs(
-            view.key, generation, process, start=start, most=most
+            view.key, generation, process, start=start, max_bytes=max_bytes
         )
     except KeyError as error:
         raise ProblemError("not-found", "no logs of this job, generation and process") from error

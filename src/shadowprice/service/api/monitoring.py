@@ -57,7 +57,7 @@ async def prices(
 ) -> Prices:
     """Return prices and reserved shares by kind of server, over the coming slots."""
     del caller
-    answer = await service.writing.ask_standing(_next_prices, slots)
+    answer = await service.writing.query_standing(_next_prices, slots)
     return answer.model_copy(update={"slots": answer.slots[:slots]})
 
 
@@ -129,7 +129,7 @@ async def timeline(
     started = time.monotonic()
     if cached is None or not cached.is_fresh(published.sequence, started):
         sequence, now = published.sequence, driver.clock.now()
-        plans = await driver.ask_standing(timelines.planned_bars, future_slots)
+        plans = await driver.query_standing(timelines.planned_bars, future_slots)
         result = await service.read(
             lambda connection: timelines.timeline(
                 connection,
@@ -238,7 +238,7 @@ async def events(
 
 
 @router.post("/whatif", status_code=202, responses=problems(409))
-async def ask_whatif(
+async def start_whatif(
     service: ServiceDep,
     caller: OperatorDep,
     parameters: Annotated[WhatIfParameters, Depends(JsonBody(WhatIfParameters))],

@@ -188,7 +188,8 @@ class JsonBody:
         if spec is None:
             # The location of a key, such as ``body: tenant``, is written ``body.tenant``.
             faults = [
-                replace(fault, place=fault.place.replace("body: ", "body.", 1)) for fault in faults
+                replace(fault, location=fault.location.replace("body: ", "body.", 1))
+                for fault in faults
             ]
             raise InputError(faults)
         return spec
@@ -288,8 +289,8 @@ def parse_json(text: bytes, *, strict: bool = True) -> Any:
     Unless ``strict``, only the syntax is checked, and the caller must check each part. Raise
     `ProblemError` with the location of the first problem.
     """
-    if sum(map(text.count, _SEPARATORS)) > bounds.BODY_VALUES.most:
-        hint = f"send at most {bounds.BODY_VALUES.most:,}"
+    if sum(map(text.count, _SEPARATORS)) > bounds.BODY_VALUES.maximum:
+        hint = f"send at most {bounds.BODY_VALUES.maximum:,}"
         raise ProblemError("too-large", f"the body has too many values; {hint}")
     try:
         value = json.loads(
@@ -337,9 +338,9 @@ _InvalidPart = tuple[list[str], str, str]  # steps to a value (last one first), 
 
 def _invalid_part(value: Any, depth: int) -> _InvalidPart | None:
     """Return the first part that is too deep, not finite, or not text that can be stored."""
-    if depth > bounds.NESTING.most:
-        return [], "nested too deeply", f"nest at most {bounds.NESTING.most} levels"
-    if isinstance(value, dict | list) and len(value) > bounds.ENTRIES.most:
+    if depth > bounds.NESTING.maximum:
+        return [], "nested too deeply", f"nest at most {bounds.NESTING.maximum} levels"
+    if isinstance(value, dict | list) and len(value) > bounds.ENTRIES.maximum:
         return [], bounds.ENTRIES.message(len(value)), "send less at once"
     if isinstance(value, str):
         reason = text_problem(value)

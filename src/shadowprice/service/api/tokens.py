@@ -47,7 +47,7 @@ class TokenRequest(StrictSpec):
 
     @field_validator("tenant")
     @classmethod
-    def _of_role(cls, tenant: str | None, info: ValidationInfo) -> str | None:
+    def _check_tenant(cls, tenant: str | None, info: ValidationInfo) -> str | None:
         role = info.data.get("role")
         if role == "tenant" and tenant is None:
             raise ValueError("is missing; name the tenant")

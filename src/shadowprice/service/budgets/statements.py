@@ -92,7 +92,7 @@ def totals(connection: Connection, entry_filter: EntryFilter) -> Totals:
     first = connection.execute(query.order_by(table.c.id).limit(1)).first()
     last = connection.execute(query.order_by(table.c.id.desc()).limit(1)).first()
     if first is None or last is None:
-        balance = _held_before(connection, entry_filter)
+        balance = _balance_without_entries(connection, entry_filter)
         return Totals(balance, balance, _sums(sums))
     opening = in_points(first.balance - first.points)
     return Totals(opening, in_points(last.balance), _sums(sums))
@@ -102,7 +102,7 @@ def _sums(sums: dict[str, int]) -> dict[str, float]:
     return {kind.value: in_points(abs(sums.get(kind.value, 0))) for kind in EntryKind}
 
 
-def _held_before(connection: Connection, entry_filter: EntryFilter) -> float:
+def _balance_without_entries(connection: Connection, entry_filter: EntryFilter) -> float:
     """Return the balance of a time span without entries."""
     table = tables.entries
     query = select(table.c.balance).where(table.c.tenant == entry_filter.tenant)

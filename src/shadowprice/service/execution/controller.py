@@ -197,9 +197,9 @@ class ExecutionController:
 
     def begin(self) -> None:
         """Start the background tasks."""
-        self._background.again("watch", self._watch, "following the executor's reports")
-        self._background.again("runner", self._record_step, "recording reports")
-        self._background.again("runner", self._command_step, "sending commands")
+        self._background.spawn_repeating("watch", self._watch, "following the executor's reports")
+        self._background.spawn_repeating("runner", self._record_step, "recording reports")
+        self._background.spawn_repeating("runner", self._command_step, "sending commands")
         self._wake.set()
 
     async def close(self) -> None:
@@ -571,18 +571,18 @@ class ExecutionController:
         self._limited = cluster, available
 
 
-async def _each(ask: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:
+async def _each(call: Callable[[ItemT], Awaitable[None]], items: Iterable[ItemT]) -> None:
     """Run a call for every item, and raise the first error after all have ended.
 
     At most `MAX_CONCURRENT_CALLS` run at a time.
     """
     limit = asyncio.Semaphore(MAX_CONCURRENT_CALLS)
 
-    async def one(item: ItemT) -> None:
+    async def call_item(item: ItemT) -> None:
         async with limit:
-            await ask(item)
+            await call(item)
 
-    results = await asyncio.gather(*map(one, items), return_exceptions=True)
+    results = await asyncio.gather(*map(call_item, items), return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):
             raise result

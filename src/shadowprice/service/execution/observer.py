@@ -105,7 +105,7 @@ class RecordObservation:
         new_jobs = [observed for observed in seen.values() if observed.job not in open_rows]
         last_rows = _newest(connection, [observed.job for observed in new_jobs])
         for observed in new_jobs:
-            if self._came(observed, last_rows.get(observed.job), now, rows):
+            if self._record_new_job(observed, last_rows.get(observed.job), now, rows):
                 changed[observed.job] = observed
         for name, row in open_rows.items():
             current = seen.get(name)
@@ -114,7 +114,7 @@ class RecordObservation:
                 rows.end(row, end)
             elif current.ended is not None:
                 rows.end(row, min(int(current.ended * SECOND), now))
-            elif self._began_anew(row, current, previous_poll):
+            elif self._was_restarted(row, current, previous_poll):
                 rows.end(row, now if previous_poll is None else min(previous_poll, now))
                 rows.began.append(_row(current, min(int(current.since * SECOND), now)))
             elif row.placement != _placement_json(current.placement):
@@ -128,7 +128,7 @@ class RecordObservation:
         batch.set_value(LAST_OBSERVATION_KEY, str(now))
 
     @staticmethod
-    def _came(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
+    def _record_new_job(one: ObservedJob, last: Row[Any] | None, now: int, rows: _Rows) -> bool:
         """Record a job that didn't run at the previous poll; return whether that is a change."""
         since = min(int(one.since * SECOND), now)
         if one.ended is not None:
@@ -145,7 +145,7 @@ class RecordObservation:
         return True
 
     @staticmethod
-    def _began_anew(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
+    def _was_restarted(row: Row[Any], reported_job: ObservedJob, before: int | None) -> bool:
         """Return whether a job ended and started again between two polls."""
         since = int(reported_job.since * SECOND)
         return before is not None and since > max(before, row.since + START_TIME_TOLERANCE_NS)
@@ -216,7 +216,7 @@ def _find_key(
 
 
 def _is_name(text: str) -> bool:
-    return 0 < len(text) <= bounds.NAME.most
+    return 0 < len(text) <= bounds.NAME.maximum
 
 
 def _submitted_jobs(connection: Connection, names: Iterable[str]) -> dict[str, list[Any]]:
@@ -406,7 +406,7 @@ class ObservationLoop:
 
     def begin(self) -> None:
         """Start polling in the background."""
-        self._background.again("observer", self._step, "looking at what runs")
+        self._background.spawn_repeating("observer", self._step, "observing the running jobs")
 
     async def close(self) -> None:
         """Stop polling, and close the executor."""

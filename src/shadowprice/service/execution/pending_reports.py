@@ -90,11 +90,11 @@ class PendingReports:
         previous = self.kept.pop(_subject(report), None)
         if isinstance(report, ServerSeen | ServerGone):
             previous = None
-            self._overtake(_server_name(report))
+            self._drop_superseded(_server_name(report))
         entry = PendingReport(report) if previous is None else replace(previous, report=report)
         self.kept[_subject(report)] = entry
 
-    def _overtake(self, server: str) -> None:
+    def _drop_superseded(self, server: str) -> None:
         """Drop failed reports of a server, because a newer report supersedes them."""
         for kind in (ServerSeen, ServerGone):
             entry = self.kept.get((kind, server))
@@ -111,7 +111,7 @@ class PendingReports:
     def retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         """Schedule a retry of a report, with backoff, and log the error."""
         reason = "see the log" if error is None else f"{type(error).__name__}: {error}"
-        entry.fault = f"failed to record a report on {_about(entry.report)}: {reason}"
+        entry.fault = f"failed to record a report on {_describe_subject(entry.report)}: {reason}"
         entry.due, entry.pause = (
             monotonic() + entry.pause,
             min(2.0 * entry.pause, MAX_BACKOFF_SECONDS),
@@ -132,7 +132,7 @@ def _server_name(report: ServerSeen | ServerGone) -> str:
     return report.server if isinstance(report, ServerGone) else report.server.name
 
 
-def _about(report: DurableReport | ServerSeen | ServerGone) -> str:
+def _describe_subject(report: DurableReport | ServerSeen | ServerGone) -> str:
     """Describe a report's subject for a log line."""
     if isinstance(report, ServerSeen | ServerGone):
         return f"server {_server_name(report)!r}"

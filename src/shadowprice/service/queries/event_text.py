@@ -19,7 +19,7 @@ def format_event(entry: Mapping[str, Any]) -> str:
     message = join_lines(
         str(reason.get("message", "") if isinstance(reason, Mapping) else reason or "")
     )
-    text = _decision_text(kind, data, message) or _ran(
+    text = _decision_text(kind, data, message) or _execution_line(
         kind, data, f": {message}" if message else ""
     )
     return escape_controls(text or _change_text(kind, data, message))
@@ -65,7 +65,7 @@ def _decision_text(kind: str, data: Mapping[str, Any], why: str) -> str | None:
     return None
 
 
-def _ran(kind: str, data: Mapping[str, Any], because: str) -> str | None:
+def _execution_line(kind: str, data: Mapping[str, Any], because: str) -> str | None:
     """Return the line of an event about a generation or the end; None for other events."""
     if kind == "finished":
         kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]

@@ -315,7 +315,7 @@ def _search(
         )
     ]
 
-    def ask(variant: Job) -> AdmissionOutcome | None:
+    def quote_variant(variant: Job) -> AdmissionOutcome | None:
         if time.thread_time() > deadline:
             raise _TimeUpError
         try:
@@ -335,10 +335,10 @@ def _search(
     tried = 0
     admitted_now = False
     try:
-        admitted_now = ask(job) is not None
+        admitted_now = quote_variant(job) is not None
         if not admitted_now:
             variants = JobVariants(record, job, engine.cluster, fork.resolve)
-            for way, result, _ in search_changes(variants, ways, ask):
+            for way, result, _ in search_changes(variants, ways, quote_variant):
                 tried += 1
                 described = describe_result(way, result)
                 if isinstance(described, Advice):

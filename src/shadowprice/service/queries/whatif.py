@@ -92,7 +92,7 @@ class WhatIfRun:
     """A what-if run: its request and its results so far."""
 
     id: int  # counts from 1 at each start of the service
-    question: WhatIfRequest
+    request: WhatIfRequest
     requested_at: int  # nanoseconds since 1970
     state: WhatIfState = "waiting"
     done: int = 0  # completed simulations, of two
@@ -265,7 +265,7 @@ def workload(connection: Connection, since: int, until: int) -> list[dict[str, A
     for row in reversed(rows):
         record = json.loads(row.spec)
         # Names of several jobs may be equal, and a key may be longer than a name.
-        record["name"] = row.key if len(row.key) <= bounds.NAME.most else f"id:{row.id}"
+        record["name"] = row.key if len(row.key) <= bounds.NAME.maximum else f"id:{row.id}"
         record.pop("run", None)  # it may hold secrets, and nothing runs here
         record["arrival"] = _seconds(Fraction(max(0, row.submitted - first), SECOND))
         if isinstance(record.get("by"), str):
@@ -302,9 +302,9 @@ class WhatIfRunner:
             raise ProblemError("not-found", f"unknown what-if {number}")
         return self._runs[number]
 
-    def ask(
+    def start(
         self,
-        question: WhatIfRequest,
+        request: WhatIfRequest,
         cluster: Cluster,
         jobs: Sequence[Mapping[str, Any]],
         current: PolicyChoice,
@@ -315,13 +315,14 @@ class WhatIfRunner:
         Raise `ProblemError` if too many runs wait, or no job was submitted in that time.
         """
         if not jobs:
-            raise ProblemError("conflict", f"nothing was submitted in {question.days:g} days")
+            message = f"no job was submitted in the last {request.days:g} days"
+            raise ProblemError("conflict", message)
         if (
             sum(run.state in {"waiting", "running"} for run in self._runs.values())
             >= MAX_QUEUED_RUNS
         ):
-            raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-ifs are already waiting")
-        run = WhatIfRun(max(self._runs, default=0) + 1, question, now, jobs=len(jobs))
+            raise ProblemError("overloaded", f"{MAX_QUEUED_RUNS} what-if runs are already waiting")
+        run = WhatIfRun(max(self._runs, default=0) + 1, request, now, jobs=len(jobs))
         self._runs[run.id] = run
         while len(self._runs) > MAX_KEPT_RUNS:
             del self._runs[next(iter(self._runs))]
@@ -349,7 +350,7 @@ class WhatIfRunner:
         jobs: Sequence[Mapping[str, Any]],
         current: PolicyChoice,
     ) -> None:
-        async with self._turn:
+        async with self._run_lock:
             run.state = "running"
             try:
                 as_is = await self._simulate_as_is(cluster, jobs, current)

@@ -160,7 +160,7 @@ class Batch(Transaction):
 
     def resync_policy(self) -> None:
         """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
-        with _as_policy_error("beginning anew"):
+        with _as_policy_error("resyncing"):
             self.engine.session.resync()
 
     # ---------------------------------------------------------------- consequences

@@ -41,7 +41,7 @@ _SHELL_WORD: Final = re.compile(
 """Words that only a shell knows: no program has these names."""
 _ASSIGNMENT: Final = re.compile(r"([A-Za-z_]\w*)=")
 _BASH_LINE: Final = "command: [bash, -c, ...]"
-_FEW: Final = 200  # maximum number of words of a command that are checked
+_MAX_CHECKED_WORDS: Final = 200  # maximum number of words of a command that are checked
 
 
 def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[str]) -> str:
@@ -55,7 +55,7 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
     lines of its log.
     """
     command, workdir = run.get("command", ""), run.get("workdir")
-    argv = _words(command)
+    argv = _split_command(command)
     lines = [line.rstrip() for line in (reason, *tail)]
     if (match := _NO_PROGRAM.search(reason)) and (hint := _shell_words_hint(command, match[1])):
         return hint
@@ -105,7 +105,7 @@ def _shell_words_hint(command: object, program: str) -> str:
 def _bash_hint(command: object, line: str) -> str:
     """Return the hint for a word or syntax of bash that another shell refused; else empty."""
     if match := _BASH_SYNTAX.search(line):
-        return f"sh refused what bash may accept ({match[2]}); {_bash_instead(command, match[1])}"
+        return f"sh refused what bash may accept ({match[2]}); {_bash_hint_for(command, match[1])}"
     match = _LOOKUP.search(line)
     word = (match[1] or "") if match else ""
     if not _BASH_WORD.fullmatch(word) or line.endswith("command not found"):
@@ -113,12 +113,12 @@ def _bash_hint(command: object, line: str) -> str:
     if not _is_from_shell(line):
         return ""
     reporter = _REPORTER.search(line)
-    instead = _bash_instead(command, reporter[1] if reporter else "")
+    instead = _bash_hint_for(command, reporter[1] if reporter else "")
     dot = "write . for source, or " if word == "source" else ""
     return f"sh has no {quote_for_display(word)}, which is a word of bash; {dot}{instead}"
 
 
-def _bash_instead(command: object, reporter: str) -> str:
+def _bash_hint_for(command: object, reporter: str) -> str:
     """Return how a command is run by bash. ``reporter`` is the shell or script with the error."""
     if script := script_name(command):
         return f"begin {quote_for_display(script)} with #!/bin/bash"
@@ -164,16 +164,16 @@ def _not_on_path(run: Mapping[str, Any], word: str) -> str:
     return f"{quote_for_display(word)} is in no directory of PATH; {hint}"
 
 
-def _words(command: object) -> list[str]:
+def _split_command(command: object) -> list[str]:
     """Return the words of a command; arguments with spaces are split like shell commands."""
     words = [command] if isinstance(command, str) else list(command or ())  # type: ignore[call-overload]  # a list
     argv: list[str] = []
-    for word in map(str, words[:_FEW]):
+    for word in map(str, words[:_MAX_CHECKED_WORDS]):
         try:
             argv += shlex.split(word) if " " in word or len(words) == 1 else [word]
         except ValueError:
             argv += word.split()
-    return argv[:_FEW]
+    return argv[:_MAX_CHECKED_WORDS]
 
 
 def _relative(words: Sequence[str]) -> Iterator[str]:

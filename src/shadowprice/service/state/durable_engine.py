@@ -223,7 +223,7 @@ class DurableEngine(DurableState):
             while remaining:
                 together = leading_submissions(remaining)
                 if len(together) > 1:
-                    answers = self._together(batch, together)
+                    answers = self._decide_together(batch, together)
                 else:
                     answers = [self._attempt(batch, remaining[0])]
                 committed.answers += answers
@@ -248,7 +248,7 @@ class DurableEngine(DurableState):
         committed.views, committed.specs, committed.events = batch.views, batch.specs, batch.events
         return self._with_present_state(committed)
 
-    def _together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
+    def _decide_together(self, batch: Batch, submits: Sequence[SubmitJobs]) -> list[Any]:
         """Decide submissions in one event; if that fails, each in its own event."""
         try:
             with batch.savepoint():

@@ -23,7 +23,7 @@ from shadowprice.service.store.lookups import in_chunks
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
 
-_LEAST: Final = 5.0  # minimum seconds between two samples
+_MIN_SAMPLE_INTERVAL_SECONDS: Final = 5.0  # minimum seconds between two samples
 
 _SHARE: Final = 100.0
 """Minimum time between two samples, as a multiple of the time that a sample takes."""
@@ -67,22 +67,22 @@ class PriceSampler:
             with state.store.transaction() as connection:
                 state.store.write(connection, tables.prices.insert(), [record])
         spent = time.monotonic() - started
-        self._not_before = time.monotonic() + max(_LEAST, _SHARE * spent)
+        self._not_before = time.monotonic() + max(_MIN_SAMPLE_INTERVAL_SECONDS, _SHARE * spent)
 
 
 def history(
-    connection: Connection, calendar: SlotCalendar, since: int, most: int
+    connection: Connection, calendar: SlotCalendar, since: int, maximum: int
 ) -> list[PriceSlot]:
-    """Return evenly spaced samples since a moment in nanoseconds since 1970, at most ``most``."""
+    """Return at most ``maximum`` evenly spaced samples since a time in nanoseconds since 1970."""
     table = tables.prices
     ids: list[int] = []
     for grain in (0, 1, 2):
         query = select(table.c.id).where(table.c.at >= since, table.c.grain >= grain)
-        query = query.order_by(table.c.id.desc()).limit(_LOOKED * most)
+        query = query.order_by(table.c.id.desc()).limit(_LOOKED * maximum)
         ids = list(connection.execute(query).scalars())
-        if len(ids) < _LOOKED * most:
+        if len(ids) < _LOOKED * maximum:
             break
-    chosen = ids[:: max(1, -(-len(ids) // most))]
+    chosen = ids[:: max(1, -(-len(ids) // maximum))]
     rows: list[Any] = []
     for chunk in in_chunks(chosen):
         rows += connection.execute(select(table).where(table.c.id.in_(chunk))).all()

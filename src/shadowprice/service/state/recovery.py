@@ -88,7 +88,7 @@ def recover(
             calendar,
             views,
             specs,
-            _orders(connection, engine),
+            _newest_commands(connection, engine),
             backlog,
             last_job(connection) + 1,
             _next_event(connection, calendar, clock.now()),
@@ -198,7 +198,7 @@ def _engine(
         except InputError as error:
             problem = error
         else:
-            return engine if same else _under(engine, choice), row.sequence, replayed
+            return engine if same else _fork_with_policy(engine, choice), row.sequence, replayed
         log.error("%s; trying the one before", problem)
     raise InputError(
         Fault(
@@ -336,7 +336,7 @@ def _find_choice(mark: str, choice: PolicyChoice) -> PolicyChoice | None:
     return PolicyChoice(name, settings)
 
 
-def _under(engine: Engine, choice: PolicyChoice) -> Engine:
+def _fork_with_policy(engine: Engine, choice: PolicyChoice) -> Engine:
     """Return a copy of the engine under another policy."""
     try:
         return restore(snapshot(engine), build_live_policy(choice, engine.cluster), memory=False)
@@ -374,7 +374,7 @@ def _jobs(
     return views, specs, backlog
 
 
-def _orders(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
+def _newest_commands(connection: Connection, engine: Engine) -> dict[str, Start | Resize]:
     """Return the newest start or resize command of each running job."""
     commands: dict[str, Start | Resize] = {}
     names = list(engine.running)

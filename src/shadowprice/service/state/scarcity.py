@@ -106,10 +106,10 @@ def find_scarcest(
         for name, rows in kinds:
             whole = cluster.capacity[rows[0], columns]
             holds = int((whole // units).min()) > 0
-            left = free[rows][:, columns]
+            remaining = free[rows][:, columns]
             # In an empty cluster, only what a whole server has matters.
-            fits = (left // units).sum(axis=0) / count if holds else whole // units
-            shares = (left.max(axis=0) if holds else whole) / units
+            fits = (remaining // units).sum(axis=0) / count if holds else whole // units
+            shares = (remaining.max(axis=0) if holds else whole) / units
             ranks = [*zip(fits.tolist(), shares.tolist(), strict=True)]
             scarcest = min(range(len(columns)), key=ranks.__getitem__)
             rank = (holds, *ranks[scarcest])

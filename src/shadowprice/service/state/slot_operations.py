@@ -80,7 +80,7 @@ class AdvanceSlots:
         return SlotAdvanceResult(caught_up, tuple(remaining))
 
     def _advance(
-        self, batch: Batch, reports: deque[DurableReport], left: list[DurableReport]
+        self, batch: Batch, reports: deque[DurableReport], remaining: list[DurableReport]
     ) -> bool:
         """End and begin slots; return whether the current slot was reached."""
         engine = batch.engine
@@ -91,7 +91,7 @@ class AdvanceSlots:
             if running is not None:
                 if running >= target:
                     return True
-                left += self._apply_reports(batch, reports, batch.calendar.ends(running))
+                remaining += self._apply_reports(batch, reports, batch.calendar.ends(running))
                 self._end_slot(batch, running, _completed_later(batch, reports))
             next_slot = engine.slot
             if next_slot > target:

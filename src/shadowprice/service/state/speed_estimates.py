@@ -76,7 +76,7 @@ class SpeedEstimator:
         """
         job, placement = record.job, engine.running[record.job.name]
         workers, colocated = int(placement.total_workers), placement.colocated
-        watched = self._of(job)
+        watched = self._measurements(job)
         if watched.corrected is not job:  # the owner revised the job: restore its correction
             nearest = min(watched.ratios, key=lambda count: abs(count - workers))
             return SpeedCorrection(watched.corrected, workers, watched.ratios[nearest])
@@ -97,7 +97,7 @@ class SpeedEstimator:
         watched.corrected = with_corrected_curve(watched.base, watched.ratios)
         return SpeedCorrection(watched.corrected, workers, factor)
 
-    def _of(self, job: Job) -> _Watched:
+    def _measurements(self, job: Job) -> _Watched:
         """Return the measurements of a job; reset them if its owner revised its speed."""
         watched = self._watched.get(job.name)
         if watched is not None and job is watched.corrected:

@@ -22,7 +22,7 @@ KEY: Final = "start-ups"  # key of the start-ups in the store
 
 NEWEST: Final = 20  # number of start-ups that the median covers
 
-ENOUGH: Final = 3  # minimum number of start-ups for a median
+MIN_START_UPS: Final = 3  # minimum number of start-ups for a median
 
 MAX_SHARE: Final = 0.1  # share of a slot above which a start-up is too long
 
@@ -53,7 +53,7 @@ class StartUps:
     def median(self) -> float | None:
         """The median in seconds; None if there are too few start-ups."""
         seconds = [start_up.seconds for start_up in self.newest]
-        return median(seconds) if len(seconds) >= ENOUGH else None
+        return median(seconds) if len(seconds) >= MIN_START_UPS else None
 
     def find(self, job: str, generation: int) -> StartUp | None:
         """Return the start-up of a generation, if it is among the newest."""

@@ -105,36 +105,41 @@ def read_submissions(
     seen: set[tuple[str | None, str]] = set()
     for index, sent in enumerate(records):
         record = sent
-        place = "job" if single else f"jobs[{index}]"
+        location = "job" if single else f"jobs[{index}]"
         diagnostics: list[Fault] = []
         if isinstance(record, Mapping) and tenant is not None:
             named = record.get("tenant")
             if named is not None and named != tenant:
-                message = f"{place}.tenant: the token belongs to tenant {tenant!r}"
+                message = f"{location}.tenant: the token belongs to tenant {tenant!r}"
                 raise ProblemError("forbidden", message)
             record = {**record, "tenant": tenant}
         content = content_hash(record) if isinstance(record, Mapping) else ""
         try:
-            record = with_family(record, families, place, hint_without_library=MISSING_FAMILY_HINT)
+            record = with_family(
+                record, families, location, hint_without_library=MISSING_FAMILY_HINT
+            )
         except InputError as error:
             faults += error.faults
             continue
-        spec, diagnostics = validate(JobSpec, record, place)
+        spec, diagnostics = validate(JobSpec, record, location)
         if spec is None:
             faults += diagnostics
         else:
             assert isinstance(record, Mapping)
-            diagnostics = _faults(spec, place, runs=runs, owned=owned)
+            diagnostics = _faults(spec, location, runs=runs, owned=owned)
             if (spec.tenant, spec.name) in seen:
                 diagnostics.append(
-                    Fault(f"{place}.name", f"{spec.name!r} is repeated", "rename one")
+                    Fault(f"{location}.name", f"{spec.name!r} is repeated", "rename one")
                 )
             seen.add((spec.tenant, spec.name))
             try:
                 spec.resolve(cluster, submitted=now)
             except InputError as error:
                 diagnostics += [
-                    Fault(f"{place}.{fault.place}" if fault.place else place, *_rest(fault))
+                    Fault(
+                        f"{location}.{fault.location}" if fault.location else location,
+                        *_rest(fault),
+                    )
                     for fault in error.faults
                 ]
             faults += diagnostics
@@ -151,39 +156,39 @@ def _rest(fault: Fault) -> tuple[str, str]:
     return fault.message, fault.hint
 
 
-def _faults(spec: JobSpec, place: str, *, runs: bool, owned: bool) -> list[Fault]:
+def _faults(spec: JobSpec, location: str, *, runs: bool, owned: bool) -> list[Fault]:
     """Return diagnostics for parts of a valid job file that can't be submitted."""
     faults = []
     if spec.name.startswith(ID_PREFIX):
         message = f"{spec.name!r} begins with {ID_PREFIX!r}, like a reference to an id"
-        faults.append(Fault(f"{place}.name", message, "rename it"))
+        faults.append(Fault(f"{location}.name", message, "rename it"))
     if not owned:
         faults += [
-            Fault(f"{place}.labels.{label}", "reserved for the service", "remove it")
+            Fault(f"{location}.labels.{label}", "reserved for the service", "remove it")
             for label in spec.labels
             if label.startswith(RESERVED_LABELS)
         ]
     if spec.arrival.seconds or spec.arrival.slots:
         hint = "remove it: a job arrives when it is submitted"
-        faults.append(Fault(f"{place}.arrival", "only valid in simulations", hint))
+        faults.append(Fault(f"{location}.arrival", "only valid in simulations", hint))
     if spec.tasks is not None:
         hint = "submit one job that runs shadowprice.training.bag, or one job a task"
         message = "bags of tasks are simulated only: executors start trainings, not tasks"
-        faults.append(Fault(f"{place}.tasks", message, hint))
+        faults.append(Fault(f"{location}.tasks", message, hint))
     if runs and spec.run is None:
         hint = "add the command: {command: [python, train.py]}"
-        faults.append(Fault(f"{place}.run", "is missing", hint))
+        faults.append(Fault(f"{location}.run", "is missing", hint))
     for key, name in (("name", spec.name), ("tenant", spec.tenant)):
-        faults += path_segment_diagnostics(name or "", f"{place}.{key}")
+        faults += path_segment_diagnostics(name or "", f"{location}.{key}")
     return faults
 
 
-def path_segment_diagnostics(name: str, place: str) -> list[Fault]:
-    """Return diagnostics at ``place`` if a name can't be part of a URL."""
+def path_segment_diagnostics(name: str, location: str) -> list[Fault]:
+    """Return diagnostics at ``location`` if a name can't be part of a URL."""
     try:
         check_path_segment(name)
     except InputError as error:
-        return [Fault(place, *_rest(fault)) for fault in error.faults]
+        return [Fault(location, *_rest(fault)) for fault in error.faults]
     return []
 
 

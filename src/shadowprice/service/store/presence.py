@@ -32,7 +32,7 @@ _INDEX: Final = struct.Struct("=12xBxHI4xII8s")
 initialized, page size, number of frames, checksum of the last one, salt of the log."""
 
 _LOG_HEADER: Final = struct.Struct(">16x8s8x")
-"""Salt of a log; a log that begins anew has another one."""
+"""Salt of a log; a log that is restarted gets another one."""
 
 _FRAME_HEADER: Final = struct.Struct(">8x8sII")
 """Salt and checksum of a frame, which a page follows."""
@@ -83,7 +83,7 @@ class Presence:
                 )
             )
 
-        if size and self._lacks_frames():
+        if size and self._is_truncated():
             raise InputError(
                 Fault(
                     str(self._log),
@@ -92,7 +92,7 @@ class Presence:
                 )
             )
 
-    def _lacks_frames(self) -> bool:
+    def _is_truncated(self) -> bool:
         """Return whether the log lacks changes that its index has."""
         try:
             index = self._index.read_bytes()[: _INDEX.size]

@@ -123,7 +123,7 @@ class Store:
             if self.folder is not None:
                 self._open_folder(self.folder)
             self._writer = self._engine.connect()
-            if not self._leads(take_over=epoch > 0):
+            if not self._may_write(take_over=epoch > 0):
                 self._drop_writer()
                 return False
             self._migrate(self._writer)
@@ -196,7 +196,7 @@ class Store:
         if self.get("format") is not None:
             self.mark_used()
         elif self._presence.must_exist():
-            self._presence.refuse("holds no data")
+            self._presence.refuse("contains no data")
 
     def mark_used(self) -> None:
         """Record that the directory holds data, so that a lost database is detected."""
@@ -212,7 +212,7 @@ class Store:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
                 self._drop_writer()
                 self._writer = self._engine.connect()
-                if not self._leads(take_over=False):
+                if not self._may_write(take_over=False):
                     self._drop_writer()
                     return False
                 if not self._store_epoch(self._writer):
@@ -302,7 +302,7 @@ class Store:
             },
         )
 
-    def _leads(self, *, take_over: bool) -> bool:
+    def _may_write(self, *, take_over: bool) -> bool:
         """Return whether the connection may write; the directory lock already protects a file."""
         assert self._writer is not None
         return self.embedded or self._advisory.take(self._writer, self._epoch, take_over=take_over)
@@ -329,7 +329,7 @@ class Store:
             context = MigrationContext.configure(connection)
             version = context.get_current_revision()
         if version is None and self.embedded and self._presence.must_exist():
-            self._presence.refuse("holds no data")
+            self._presence.refuse("contains no data")
         if version == scripts.get_current_head():
             return
         if version is None:

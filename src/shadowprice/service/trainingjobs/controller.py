@@ -84,7 +84,7 @@ Otherwise a new resource would wait behind the many status writes that a slot bo
 LIMIT_RETRY_SECONDS: Final = 60.0
 """Seconds before an edit is retried that exceeds a limit of its tenant."""
 
-RETRY: Final = 5.0
+RETRY_SECONDS: Final = 5.0
 """Seconds before the controller starts again, for example if the definition is missing."""
 
 
@@ -121,7 +121,7 @@ class Controller:
         self._jobs: dict[str, dict[str, Owner]] = {}
         self._edits: dict[str, tuple[int, ConditionValue | None]] = {}
         self._status_written: dict[str, float] = {}
-        self._going: dict[str, str] = {}
+        self._ending: dict[str, str] = {}
         self._foreign: set[str] = set()
         self._recorder = EventRecorder(connection, self._may_write)
         self._tenancy = NamespaceShares(
@@ -144,7 +144,9 @@ class Controller:
 
     def begin(self) -> None:
         """Start reconciling in the background, until `close`."""
-        self._background.again("trainingjobs", self._start_workers, "following TrainingJobs")
+        self._background.spawn_repeating(
+            "trainingjobs", self._start_workers, "following TrainingJobs"
+        )
 
     async def _start_workers(self) -> bool:
         """Start the informers and workers; return False to be called again if that failed."""
@@ -154,24 +156,24 @@ class Controller:
             self.health_error = None
             await self._tenancy.follow()  # jobs of unknown tenants would be refused
         except ApiError as error:
-            missing = f"there is no {CRD_NAME}; apply deploy/kubernetes/crd.yaml"
+            missing = f"the cluster has no {CRD_NAME}; apply deploy/kubernetes/crd.yaml"
             self.health_error = missing if error.not_found else str(error)
             log.warning("TrainingJobs are not watched: %s", self.health_error)
             await self._tenancy.close()
-            await asyncio.sleep(RETRY)
+            await asyncio.sleep(RETRY_SECONDS)
             return False
         except Exception:
             await run_all(self._resources.close, self._tenancy.close)
             raise
         for name in list(self._driver.published.jobs):
-            self._know(name)
+            self._cached_owner(name)
         self._driver.listeners.append(self._on_published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
-        spawn = self._background.again
+        spawn = self._background.spawn_repeating
         for number in range(WORKERS):
-            description = f"looking at TrainingJobs ({number + 1})"
-            spawn("trainingjobs", lambda: self._queue.work(self._look), description)
+            description = f"reconciling TrainingJobs ({number + 1})"
+            spawn("trainingjobs", lambda: self._queue.work(self._reconcile_or_retry), description)
         spawn("trainingjobs", self._recorder.run, "recording events of TrainingJobs")
         spawn("trainingjobs", self._tenancy.run, "following shares")
         return True
@@ -203,22 +205,26 @@ class Controller:
 
     def _on_published(self, committed: CommitResult) -> None:
         for name in committed.views:
-            owner = self._know(name)
+            owner = self._cached_owner(name)
             if owner is not None:
                 self._queue.add(_key(owner))
         for event in committed.events:
             owner = None if event.job is None else self._owner(event.job)
             if owner is not None:
                 self._recorder.record(owner, event)
-        if self._going:
-            ordered = self._commanded_jobs()
-            for job in [candidate for candidate in self._going if self._quiet(candidate, ordered)]:
-                self._queue.add(self._going.pop(job))
+        if self._ending:
+            commanded = self._commanded_jobs()
+            for job in [
+                candidate
+                for candidate in self._ending
+                if self._has_no_processes(candidate, commanded)
+            ]:
+                self._queue.add(self._ending.pop(job))
 
     def _owner(self, job: str) -> Owner | None:
         return self._jobs.get(_key_of_job(job), {}).get(job)
 
-    def _know(self, job: str) -> Owner | None:
+    def _cached_owner(self, job: str) -> Owner | None:
         """Return the owner of an open job, and cache it; None if no resource owns it."""
         cached = self._owner(job)
         if cached is not None:
@@ -232,7 +238,7 @@ class Controller:
 
     # ---------------------------------------------------------------- reconciliation
 
-    async def _look(self, key: str) -> None:
+    async def _reconcile_or_retry(self, key: str) -> None:
         """Reconcile a resource, and schedule a retry if that fails."""
         try:
             with self._driver.metrics.reconciled.time():
@@ -256,7 +262,7 @@ class Controller:
         """Compare a resource with its job, and take the next step; see the module's docstring."""
         resource = self._resources.items.get(key)
         is_foreign = resource is not None and resource.claim not in {"", self._identity}
-        await self._cancel_forsaken(key, None if is_foreign else resource)
+        await self._cancel_orphaned(key, None if is_foreign else resource)
         if resource is None:
             return
         if is_foreign:
@@ -265,19 +271,19 @@ class Controller:
         if resource.epoch > self._epoch:
             raise LeadershipLostError("a newer leader wrote this resource")
         if resource.deleting:
-            if resource.held and not resource.claim:
+            if resource.has_finalizer and not resource.claim:
                 resource = await self._claim(key, resource)
             await self._release(key, resource)
             return
-        if resource.settled and resource.held:
+        if resource.is_settled and resource.has_finalizer:
             return
-        if not (resource.held and resource.claim):
-            resource = await self._hold(key, resource)
+        if not (resource.has_finalizer and resource.claim):
+            resource = await self._add_finalizer(key, resource)
         tenant = self._tenancy.of(resource.owner.namespace)
         result, edited = await self._job_for(resource, tenant)
         await self._write_status(key, resource, result, tenant, edited)
 
-    async def _cancel_forsaken(self, key: str, resource: TrainingJobResource | None) -> None:
+    async def _cancel_orphaned(self, key: str, resource: TrainingJobResource | None) -> None:
         """Cancel jobs whose resource is gone, even if something else removed its finalizer."""
         for job, owner in list(self._jobs.get(key, {}).items()):
             if resource is not None and resource.owner == owner:
@@ -288,13 +294,13 @@ class Controller:
                 with suppress(ProblemError):
                     await self._driver.do(CancelJob(job))
             self._jobs[key].pop(job, None)
-            self._going.pop(job, None)
+            self._ending.pop(job, None)
             self._edits.pop(owner.uid, None)
             self._status_written.pop(owner.uid, None)
         if not self._jobs.get(key, True):
             del self._jobs[key]
 
-    async def _hold(self, key: str, resource: TrainingJobResource) -> TrainingJobResource:
+    async def _add_finalizer(self, key: str, resource: TrainingJobResource) -> TrainingJobResource:
         """Claim the resource, and add the finalizer, which keeps it until its job has ended."""
         finalizers = dict.fromkeys((*resource.finalizers, FINALIZER))
         return await self._claim(key, resource, finalizers=list(finalizers))
@@ -322,7 +328,7 @@ class Controller:
 
     async def _release(self, key: str, resource: TrainingJobResource) -> None:
         """Cancel a deleted resource's job; remove the finalizer once none of its processes run."""
-        if not resource.held:
+        if not resource.has_finalizer:
             return
         job = resource.owner.key
         view = await find_view(self._service, job)
@@ -330,17 +336,19 @@ class Controller:
         if cancelled:
             self._may_write("cancel", key)
             view = await self._driver.do(CancelJob(job))
-        if view is not None and (view.state.open or not self._quiet(job, self._commanded_jobs())):
+        if view is not None and (
+            view.state.open or not self._has_no_processes(job, self._commanded_jobs())
+        ):
             if not view.state.open:
-                self._going[job] = key
+                self._ending[job] = key
             if not cancelled:  # most jobs end before the next pass, which saves a status write
                 tenant = view.tenant or resource.owner.namespace
                 await self._write_status(key, resource, view, tenant, None)
             self._queue.add(
-                key, max(DELETION_POLL_SECONDS, len(self._going) / DELETION_POLLS_PER_SECOND)
+                key, max(DELETION_POLL_SECONDS, len(self._ending) / DELETION_POLLS_PER_SECOND)
             )
             return
-        self._going.pop(job, None)
+        self._ending.pop(job, None)
         remaining = [finalizer for finalizer in resource.finalizers if finalizer != FINALIZER]
         body = {"metadata": {"resourceVersion": resource.version, "finalizers": remaining or None}}
         try:
@@ -355,10 +363,10 @@ class Controller:
         """Return the jobs with commands that are not acknowledged yet."""
         return {command.job for command in self._driver.published.unacknowledged.values()}
 
-    def _quiet(self, job: str, ordered: Collection[str]) -> bool:
+    def _has_no_processes(self, job: str, commanded: Collection[str]) -> bool:
         """Return whether a closed job has no processes and no pending commands."""
         runner = self._service.runner
-        if job in self._driver.published.running or job in ordered:
+        if job in self._driver.published.running or job in commanded:
             return False
         return runner is None or not runner.holds(job)
 
@@ -447,7 +455,7 @@ class Controller:
             consequence = "the job is unchanged" if verdict is None else verdict[2]
             message = (
                 f"{', '.join(fixed)} cannot be changed: {consequence}; "
-                "delete the resource and apply it anew"
+                "delete the resource and apply it again"
             )
             verdict = (False, Reason.IMMUTABLE, message)
         if verdict is None and any(

@@ -47,7 +47,7 @@ class TrainingJobResource:
         )
 
     @property
-    def held(self) -> bool:
+    def has_finalizer(self) -> bool:
         """Whether the resource has our finalizer, which it gets before its job is submitted."""
         return FINALIZER in self.finalizers
 
@@ -57,7 +57,7 @@ class TrainingJobResource:
         return int(self.status.get("epoch") or 0)
 
     @property
-    def settled(self) -> bool:
+    def is_settled(self) -> bool:
         """Whether the status is final: the job is closed, and the spec wasn't edited since.
 
         An invalid resource isn't final, because it may become valid.

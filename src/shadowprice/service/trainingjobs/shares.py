@@ -30,7 +30,7 @@ from shadowprice.service.store.lookups import stored_value
 
 _KEY: Final = "namespace-shares"  # key in the store of the declared shares that were last applied
 
-_MOST_TEXT: Final = 10_000
+_MAX_TEXT_CHARS: Final = 10_000
 _REQUESTS: Final = "requests."
 _NO_AMOUNTS: Final = frozenset({"pods", "services", "secrets", "configmaps"})
 """Quotas that count objects, not resources of servers."""
@@ -99,15 +99,19 @@ def read_share(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
 
     Raise `InvalidShareError` if it is invalid or names a resource that the cluster doesn't count.
     """
-    return _of_text(stated, cluster) if stated.text is not None else _of_hard(stated, cluster)
+    return (
+        _share_from_annotation(stated, cluster)
+        if stated.text is not None
+        else _share_from_hard(stated, cluster)
+    )
 
 
-def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
+def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     """Return the share that the annotation of a namespace declares."""
     text = stated.text or ""
     hint = "write it as in a cluster file: {gpu: 8, memory: 64 GiB}"
     try:
-        if len(text) > _MOST_TEXT:
+        if len(text) > _MAX_TEXT_CHARS:
             raise ValueError("it is too long")
         amounts = yaml.safe_load(text)
     except (ValueError, yaml.YAMLError, RecursionError) as error:
@@ -131,7 +135,7 @@ def _of_text(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     return share
 
 
-def _of_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
+def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     """Return the share that a quota declares; skip limits that no server counts."""
     share = {}
     for name, amount in stated.hard:
@@ -206,9 +210,9 @@ def desired_shares(
         for name, amount in share.items():
             total[name] = min(total.get(name, 0) + amount, 2**62)
         accepted.append(source)
-    if len(shares) > int(bounds.TENANTS.most):
+    if len(shares) > int(bounds.TENANTS.maximum):
         wrong += [
-            (source, f"more than {bounds.TENANTS.most:,} tenants have shares")
+            (source, f"more than {bounds.TENANTS.maximum:,} tenants have shares")
             for source in accepted
         ]
         return DesiredShares({}, tuple(wrong))

@@ -43,7 +43,7 @@ from shadowprice.simulator.advice.moments import DecisionPoint, Probe, Rerun, ru
 from shadowprice.simulator.advice.retracing import DecisionCache
 from shadowprice.simulator.scenario import Scenario
 
-MOST_ARRIVALS: Final = 20_000
+MAX_ARRIVALS: Final = 20_000
 """Arrivals replayed for one job, if changes must be verified by running again."""
 
 _MAX_SLOPE: Final = 0.01  # slope of price over utility from which on a higher utility doesn't help
@@ -60,7 +60,7 @@ def advise(
     position: int,
     entry: JobFileRecord,
     *,
-    most_arrivals: int = MOST_ARRIVALS,
+    max_arrivals: int = MAX_ARRIVALS,
 ) -> JobAdvice:
     """Return the changes that would have admitted a refused job.
 
@@ -70,13 +70,11 @@ def advise(
     jobs), or if its final answer comes later.
 
     ``position`` is the job's index in the scenario, and ``entry`` its record in the file.
-    ``most_arrivals`` limits the cost of verification, in arrivals replayed; changes beyond it are
+    ``max_arrivals`` limits the cost of verification, in arrivals replayed; changes beyond it are
     left out. Each change is minimal to 1 %. Raises `InputError` if the job isn't refused again,
     because the scenario is another one.
     """
-    (job_advice,) = advise_together(
-        scenario, choice, {position: entry}, most_arrivals=most_arrivals
-    )
+    (job_advice,) = advise_together(scenario, choice, {position: entry}, max_arrivals=max_arrivals)
     if isinstance(job_advice, InputError):
         raise job_advice
     return job_advice
@@ -87,7 +85,7 @@ def advise_together(
     choice: PolicyChoice,
     entries: Mapping[int, JobFileRecord],
     *,
-    most_arrivals: int = MOST_ARRIVALS,
+    max_arrivals: int = MAX_ARRIVALS,
     known: DecisionCache | None = None,
 ) -> list[JobAdvice | InputError]:
     """Return the changes that would have admitted each of several refused jobs, in order.
@@ -102,7 +100,7 @@ def advise_together(
         policy = choice.build(scenario.context())
     capabilities = policy.capabilities
     advisors = [
-        _Advisor(scenario, choice, position, entry, most_arrivals, known)
+        _Advisor(scenario, choice, position, entry, max_arrivals, known)
         for position, entry in entries.items()
     ]
     if not (capabilities.quotes and capabilities.answers_at_once):
@@ -185,13 +183,13 @@ class _Advisor:
         choice: PolicyChoice,
         position: int,
         entry: JobFileRecord,
-        most_arrivals: int,
+        max_arrivals: int,
         known: DecisionCache,
     ) -> None:
         self._scenario = scenario
         self._choice = choice
         self._position = position
-        self._most = most_arrivals
+        self._most = max_arrivals
         self._job = scenario.jobs[position]
         self._variants = JobVariants(entry, self._job, scenario.cluster)
         self._rerun = Rerun(scenario, choice, position, known)
@@ -256,12 +254,12 @@ class _Advisor:
     def _query_changes(self, moment: DecisionPoint) -> bool:
         """Query all changes except a later arrival; return whether to query later slots."""
         try:
-            self._check(moment.ask(self._job))
+            self._check(moment.quote(self._job))
         except InputError as error:
             self.error = error
             return False
         ways = [*self._ways(moment.end)]
-        for way, result, answer in search_changes(self._variants, ways, moment.ask):
+        for way, result, answer in search_changes(self._variants, ways, moment.quote):
             self._verify(way, result, answer)
         return True
 
@@ -304,7 +302,7 @@ class _Advisor:
                 return None
             if answered(step) and repr(policy.parameters_in_force()) == in_force:
                 return answer(step)
-            admission = self._rerun.ask(job, policy)
+            admission = self._rerun.quote(job, policy)
             if admission is not None and admission.utility and admission.price:
                 gaps[step] = admission.utility, admission.price
             elif admission is None and self._rerun.short is not None:
@@ -348,7 +346,7 @@ class _Advisor:
     def run(self) -> None:
         """Run everything again with each change."""
         try:
-            self._check(self._rerun.ask(self._job))
+            self._check(self._rerun.quote(self._job))
         except InputError as error:
             self.error = error
             return
@@ -358,7 +356,7 @@ class _Advisor:
         work = 0.0
         ways = [*self._ways(end)]
         smaller_fails = self._affordable and is_smallest_refused(
-            self._variants, ways, self._rerun.ask
+            self._variants, ways, self._rerun.quote
         )
         for way in (*ways, self._later):
 
@@ -367,7 +365,7 @@ class _Advisor:
                 if job is None:
                     return None
                 self._check_affordable()
-                return self._rerun.ask(job)
+                return self._rerun.quote(job)
 
             found: SearchResult = NoStepFound(1)
             try:

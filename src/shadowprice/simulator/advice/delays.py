@@ -52,7 +52,7 @@ class ArrivalDelaySearch:
         """Query in a slot; return whether later slots matter."""
         step = self._steps[moment.slot]
         job = self._job_from(step)
-        self.outcomes[step] = None if job is None else moment.ask(job)
+        self.outcomes[step] = None if job is None else moment.quote(job)
         return self.outcomes[step] is None
 
     def _job_from(self, step: int) -> Job | None:

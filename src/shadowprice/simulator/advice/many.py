@@ -44,7 +44,7 @@ def add_advice(
     names = refused.sort("value", descending=True, maintain_order=True)["job"].to_list()
     position = {job.name: index for index, job in enumerate(scenario.jobs)}
     advice: dict[str, JobAdvice] = {}
-    names = names[: int(bounds.ADVICE_JOBS.most)]
+    names = names[: int(bounds.ADVICE_JOBS.maximum)]
     start = time.monotonic()
     done, group_size = 0, 1
     known = DecisionCache(scenario)

@@ -63,7 +63,7 @@ class DecisionPoint:
         """First slot that no plan may use."""
         return self._view.end
 
-    def ask(self, job: Job) -> AdmissionOutcome | None:
+    def quote(self, job: Job) -> AdmissionOutcome | None:
         """Return the admission of the job if it came next; None if it would be refused."""
         capabilities = self._policy.capabilities
         if job.bag is not None and not capabilities.runs_bags:
@@ -104,10 +104,10 @@ def run_probes(
     effect (`Capabilities.forgets_refused`). ``known`` caches decisions of other runs of the
     scenario.
     """
-    left_out = visitors[0].position if len(visitors) == 1 else None
+    excluded = visitors[0].position if len(visitors) == 1 else None
     incidents: list[Any] = list(scenario.incidents)
-    if left_out is not None:
-        name = scenario.jobs[left_out].name
+    if excluded is not None:
+        name = scenario.jobs[excluded].name
         incidents = [
             event
             for event in incidents
@@ -115,7 +115,7 @@ def run_probes(
         ]
     visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, visitors)
     if not incidents and isinstance(policy, PricedAdmission) and can_replay_arrivals(scenario):
-        replay = ArrivalReplay(scenario, policy, known or DecisionCache(scenario), left_out)
+        replay = ArrivalReplay(scenario, policy, known or DecisionCache(scenario), excluded)
         for position, decision in replay.run(
             slots={slot for visitor in visitors for slot in visitor.slots}
         ):
@@ -126,7 +126,7 @@ def run_probes(
         return
     # These events have no jobs, but with them the driver doesn't skip the slots.
     incidents += [JobsArrived(slot, ()) for visitor in visitors for slot in visitor.slots]
-    others = [other for index, other in enumerate(scenario.jobs) if index != left_out]
+    others = [other for index, other in enumerate(scenario.jobs) if index != excluded]
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
         simulation.run([_Slots(visits)])
@@ -257,7 +257,7 @@ class Rerun:
         except InputError:
             return None
 
-    def ask(self, job: Job, policy: Policy | None = None) -> AdmissionOutcome | None:
+    def quote(self, job: Job, policy: Policy | None = None) -> AdmissionOutcome | None:
         """Return the admission of the changed job in a full run; None if it is refused.
 
         ``policy`` is the result of `policy` for the job, if it hasn't decided anything yet.

@@ -136,7 +136,7 @@ def _read_log(path: Path, reading: ImportContext) -> Trace:
     frame = pl.DataFrame(rows, infer_schema_length=None)
     if rows:
         given = {name: pl.col(name) for name in frame.columns if name != "line"}
-        frame = CheckedTable(path, frame, reading, place="[{}]").jobs(**given)
+        frame = CheckedTable(path, frame, reading, location="[{}]").jobs(**given)
     return build_trace("philly", frame, path, reading.tally, absolute=True)
 
 
@@ -221,6 +221,6 @@ def _seconds(text: str | None) -> float | None:
     if text is None or text == "None":
         return None
     seconds = datetime.strptime(text, TIME).replace(tzinfo=UTC).timestamp()
-    if not 0 <= seconds <= bounds.SECONDS.most:
+    if not 0 <= seconds <= bounds.SECONDS.maximum:
         raise ValueError(f"{text} {OUT_OF_RANGE_DATE}")
     return seconds

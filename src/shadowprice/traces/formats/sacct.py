@@ -199,7 +199,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         optional=optional,
         quoted=False,
         rules=RowRules(
-            rejoin=partial(_rejoin, header),
+            rejoin=partial(_rejoin_fields, header),
             surplus_hint="use sacct --json if a name or comment contains a bar",
         ),
     )
@@ -219,7 +219,7 @@ _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
 }
 
 
-def _rejoin(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
+def _rejoin_fields(header: Sequence[str], fields: Sequence[str]) -> list[str] | None:
     """Return the fields of a row with bars in its text, such as a job's name.
 
     sacct writes them as they are. A column that isn't read absorbs the surplus, if the columns that

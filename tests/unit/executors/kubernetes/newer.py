@@ -236,14 +236,14 @@ class Newer:
             one.split("=") for one in request.query.get("labelSelector", "").split(",") if one
         ]
         name = request.query.get("fieldSelector", "").partition("=")[2]
-        found = [
+        results = [
             item
             for item in self._objects[kind].values()
             if all(item["metadata"].get("labels", {}).get(key) == value for key, value in wanted)
             and name in {"", item["metadata"]["name"]}
         ]
         return web.json_response(
-            {"metadata": {"resourceVersion": str(self._count)}, "items": found}
+            {"metadata": {"resourceVersion": str(self._count)}, "items": results}
         )
 
     async def _follow(self, request: web.Request, kind: str) -> web.StreamResponse:
@@ -263,15 +263,15 @@ class Newer:
 
 def _merged(item: Object, patch: Mapping[str, Any]) -> Object:
     """Return an object after a merge patch (RFC 7396)."""
-    found = dict(item)
+    result = dict(item)
     for key, value in patch.items():
         if value is None:
-            found.pop(key, None)
+            result.pop(key, None)
         elif isinstance(value, Mapping):
-            found[key] = _merged(found.get(key, {}), value)
+            result[key] = _merged(result.get(key, {}), value)
         else:
-            found[key] = value
-    return found
+            result[key] = value
+    return result
 
 
 def _refused(status: int, reason: str, message: str = "") -> web.Response:

@@ -87,8 +87,8 @@ def asked(spec: GenerationSpec, **settings: str) -> tuple[dict[str, Any], list[d
     secret = build_secret(spec, place)
     secret["metadata"]["uid"] = "u"
     pods = [
-        build_pod(spec, one, place, NODES[one.server], chosen, secret)
-        for one in list_processes(spec)
+        build_pod(spec, process, place, NODES[process.server], chosen, secret)
+        for process in list_processes(spec)
     ]
     return secret, pods
 
@@ -110,7 +110,7 @@ def test_a_pod_is_asked_for_on_its_node_with_what_its_process_takes() -> None:
     assert worker["restartPolicy"] == "Never"
     assert not worker["automountServiceAccountToken"]
     assert not worker["containers"][0]["securityContext"]["allowPrivilegeEscalation"]
-    assert {one["key"] for one in worker["tolerations"]} == {
+    assert {toleration["key"] for toleration in worker["tolerations"]} == {
         "node.kubernetes.io/not-ready",
         "node.kubernetes.io/unreachable",
     }
@@ -255,12 +255,12 @@ def test_what_a_job_says_of_its_pods_is_carried() -> None:
         ({"volumes": [{"path": "/a", "claim": "x", "part": "../b"}]}, "leads out"),
         ({"volumes": [{"path": "/a", "claim": "X/y"}]}, "not a valid object name"),
         ({"volumes": [{"path": p, "claim": "x"} for p in ("/a", "/a/")]}, "two volumes"),
-        ({"volumes": [{"path": f"/{n}", "claim": "x"} for n in range(101)]}, "above the bound"),
+        ({"volumes": [{"path": f"/{n}", "claim": "x"} for n in range(101)]}, "exceeds the limit"),
         ({"labels": {"shadowprice.io/job": "x"}}, "reserved: the executor sets it"),
         ({"labels": {"a": "b c"}}, "not a valid value of a label"),
         ({"tolerations": [{"value": "x"}]}, "name a key"),
         ({"shared_memory": 3}, "amount of memory"),
-        ({"run_as_user": 2**40}, "above the bound"),
+        ({"run_as_user": 2**40}, "exceeds the limit"),
         ({"pull": "Sometimes"}, "pull"),
     ],
 )

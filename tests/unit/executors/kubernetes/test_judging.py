@@ -97,37 +97,37 @@ def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
         replace(exited(143), deleting=True),
         replace(exited(137), reason="Evicted", message="The node was low on memory"),
     ):
-        found = ended(view)
-        assert found is not None
-        assert found.lost
+        result = ended(view)
+        assert result is not None
+        assert result.lost
     # Evicted on paper: its container has a moment to end.
     evicted = replace(RUNNING, phase="Failed", reason="Evicted")
     assert ended(evicted, over=1.0) is None
-    found = ended(evicted, over=6.0)
-    assert found is not None
-    assert "Evicted" in found.lost
+    result = ended(evicted, over=6.0)
+    assert result is not None
+    assert "Evicted" in result.lost
     refused = replace(RUNNING, phase="Failed", running=False, began=None, reason="OutOfcpu")
-    found = ended(refused)
-    assert found is not None
-    assert "one did not take worker-0: OutOfcpu" in found.lost
+    result = ended(refused)
+    assert result is not None
+    assert "one did not take worker-0: OutOfcpu" in result.lost
 
 
 def test_a_pod_that_vanished_while_it_ran_is_given_a_moment() -> None:
     assert ended(RUNNING, vanished=1.0) is None
-    found = ended(RUNNING, vanished=6.0)
-    assert found is not None
-    assert "by someone other than the scheduler" in found.lost
-    found = ended(RUNNING, vanished=6.0, stop_requested=True)
-    assert found is not None
-    assert (found.code, found.stop_requested, found.lost) == (143, True, "")
+    result = ended(RUNNING, vanished=6.0)
+    assert result is not None
+    assert "by someone other than the scheduler" in result.lost
+    result = ended(RUNNING, vanished=6.0, stop_requested=True)
+    assert result is not None
+    assert (result.code, result.stop_requested, result.lost) == (143, True, "")
 
 
 def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() -> None:
     assert ended(RUNNING, gone=30.0) is None
     assert ended(RUNNING, gone=30.0, vanished=20.0) is None  # forced away: nobody saw an end
-    found = ended(RUNNING, gone=61.0)
-    assert found is not None
-    assert "the node one was removed" in found.lost
+    result = ended(RUNNING, gone=61.0)
+    assert result is not None
+    assert "the node one was removed" in result.lost
     off = ended(RUNNING, gone=1.0, node=replace(READY, ready=False, off=True))
     assert off is not None
     assert off.lost

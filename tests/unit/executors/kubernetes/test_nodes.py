@@ -159,7 +159,7 @@ def pod(name: str, node_name: str, phase: str = "Running", **more: Any) -> dict[
 
 
 def seen(*pods: dict[str, Any]) -> dict[str, ObservedJob]:
-    return {one.job: one for one in observe_jobs(map(pod_view, pods), "vision", None)}
+    return {job.job: job for job in observe_jobs(map(pod_view, pods), "vision", None)}
 
 
 def test_jobs_of_others_are_known_by_their_controllers() -> None:
@@ -167,7 +167,7 @@ def test_jobs_of_others_are_known_by_their_controllers() -> None:
         words = {"training.kubeflow.org/job-name": "resnet"}
         return {"labels": {**words, "training.kubeflow.org/replica-type": kind}}
 
-    found = seen(
+    result = seen(
         pod("a", "one", **kubeflow("worker")),
         pod("b", "two", **kubeflow("worker")),
         pod("c", "one", **kubeflow("ps")),
@@ -179,13 +179,13 @@ def test_jobs_of_others_are_known_by_their_controllers() -> None:
         pod("i", "two", labels={"job-name": "again"}),
         pod("j", "", "Pending", labels={"job-name": "waits"}) | {"status": {"phase": "Pending"}},
     )
-    assert set(found) == {"resnet", "nlp/bert", "over", "broken", "again"}
-    assert found["resnet"].placement == (ServerAllocation("one", 1, 1), ServerAllocation("two", 1))
-    assert (found["resnet"].tenant, found["resnet"].ended) == ("vision", None)
-    assert found["nlp/bert"].tenant == "nlp"
-    assert (found["over"].done, found["broken"].done) == (True, False)
-    assert found["over"].ended == found["over"].since + 3600.0
-    assert found["again"].placement == (ServerAllocation("two", 1),)
+    assert set(result) == {"resnet", "nlp/bert", "over", "broken", "again"}
+    assert result["resnet"].placement == (ServerAllocation("one", 1, 1), ServerAllocation("two", 1))
+    assert (result["resnet"].tenant, result["resnet"].ended) == ("vision", None)
+    assert result["nlp/bert"].tenant == "nlp"
+    assert (result["over"].done, result["broken"].done) == (True, False)
+    assert result["over"].ended == result["over"].since + 3600.0
+    assert result["again"].placement == (ServerAllocation("two", 1),)
 
 
 def test_jobs_of_one_name_are_observed_by_tenant_and_service() -> None:
@@ -206,17 +206,17 @@ def test_jobs_of_one_name_are_observed_by_tenant_and_service() -> None:
         service_pod("e", "red/train"),
         service_pod("f", "red/train~9", "Succeeded"),
     ]
-    found = sorted(
+    result = sorted(
         (
-            one.job,
-            one.tenant or "",
-            one.placement[0].server,
-            one.placement[0].workers,
-            bool(one.done),
+            job.job,
+            job.tenant or "",
+            job.placement[0].server,
+            job.placement[0].workers,
+            bool(job.done),
         )
-        for one in observe_jobs(map(pod_view, pods), "vision", None)
+        for job in observe_jobs(map(pod_view, pods), "vision", None)
     )
-    assert found == [
+    assert result == [
         ("red/train", "red", "two", 1, False),
         ("train", "blue", "two", 2, False),
         ("train", "red", "one", 1, False),

@@ -47,9 +47,9 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def of(kind: type, reports: list[Report], generation: int = 1) -> list[Report]:
     return [
-        one
-        for one in reports
-        if isinstance(one, kind) and getattr(one, "generation", generation) == generation
+        report
+        for report in reports
+        if isinstance(report, kind) and getattr(report, "generation", generation) == generation
     ]
 
 
@@ -123,8 +123,8 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
             # Its pod runs on: it is counted, shown, and keeps the job from running twice.
             assert cpu(executor) == 3500
             assert any(
-                isinstance(one, ServerSeen) and one.server.capacity["cpu"] == 3500
-                for one in reports
+                isinstance(report, ServerSeen) and report.server.capacity["cpu"] == 3500
+                for report in reports
             )
             await executor.acknowledge_end("job", 1)
             await wait_until_async(lambda: "cannot DELETE" in executor.obstacles()[0].reason)

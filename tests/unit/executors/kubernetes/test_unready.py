@@ -161,7 +161,7 @@ def run(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> Non
 
 
 def gone(reports: list[Report]) -> list[str]:
-    return [one.server for one in reports if isinstance(one, ServerGone)]
+    return [report.server for report in reports if isinstance(report, ServerGone)]
 
 
 def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: Path) -> None:
@@ -170,13 +170,13 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
             server.say("two", "Unknown")
             await wait_until_async(lambda: not executor.session.cluster.node("two").ready)
             assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
-            await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
+            await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
             await asyncio.sleep(0.3)
             server.say("two", "True")
             await wait_until_async(lambda: bool(executor.session.cluster.node("two").ready))
             await asyncio.sleep(0.3)
             assert gone(reports) == []
-            assert not [one for one in reports if isinstance(one, StartRefused)]
+            assert not [report for report in reports if isinstance(report, StartRefused)]
 
     run(tmp_path, scenario)
 
@@ -187,13 +187,15 @@ def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path)
             server.say("two", "False")
             await wait_until_async(lambda: gone(reports) == ["two"])
             assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
-            await wait_until_async(lambda: any(isinstance(one, StartRefused) for one in reports))
-            [refused] = [one for one in reports if isinstance(one, StartRefused)]
+            await wait_until_async(
+                lambda: any(isinstance(report, StartRefused) for report in reports)
+            )
+            [refused] = [report for report in reports if isinstance(report, StartRefused)]
             assert refused.reason == "the node two is not ready"
             count = len(reports)
             server.say("two", "True")
             await wait_until_async(
-                lambda: any(isinstance(one, ServerSeen) for one in reports[count:])
+                lambda: any(isinstance(report, ServerSeen) for report in reports[count:])
             )
             server.remove("one")
             await wait_until_async(lambda: gone(reports) == ["two", "one"])
@@ -207,7 +209,7 @@ def test_a_service_that_begins_while_a_node_flickers_keeps_it(tmp_path: Path) ->
         async with opened(kubeconfig, tmp_path) as (_, reports):
             await asyncio.sleep(0.3)
             assert gone(reports) == []
-            seen = {one.server.name for one in reports if isinstance(one, ServerSeen)}
+            seen = {report.server.name for report in reports if isinstance(report, ServerSeen)}
             assert seen == {"one", "two"}
 
     run(tmp_path, scenario)

@@ -29,7 +29,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "RETRY_SECONDS", 0.02)
 
 
-@pytest.mark.parametrize("step", ["_judge", "_order"])
+@pytest.mark.parametrize("step", ["_apply_pod_states", "_order"])
 def test_a_generation_is_carried_on_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_generation_is_carried_on_again(
                 said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
                 assert executor.health_error == said
             await wait_until_async(lambda: executor.health_error is None)
-            await wait_until_async(lambda: any(isinstance(one, Started) for one in reports))
+            await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
 
     run(tmp_path, scenario)
 
@@ -64,9 +64,11 @@ def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.Monk
         async with opened(kubeconfig, tmp_path) as (executor, _):
             executor.background._failed = counted.append
             with monkeypatch.context() as patch:
-                patch.setattr(KubernetesExecutor, "_look_at_nodes", failing)
+                patch.setattr(KubernetesExecutor, "_poll_nodes", failing)
                 await wait_until_async(lambda: len(counted) > 2)
-                assert executor.health_error == "looking at the cluster failed: KeyError: 'a bug'"
+                assert (
+                    executor.health_error == "resyncing with the cluster failed: KeyError: 'a bug'"
+                )
             await wait_until_async(lambda: executor.health_error is None)
 
     run(tmp_path, scenario)

@@ -352,7 +352,7 @@ class Logs {
   }
 
   #ask(query) {
-    return ask(`jobs/${part(this.reference)}/logs`, { query: { generation: this.which.value, process: this.process.value, most: PIECE, ...query } });
+    return ask(`jobs/${part(this.reference)}/logs`, { query: { generation: this.which.value, process: this.process.value, max_bytes: PIECE, ...query } });
   }
 
   async poll() {
@@ -394,7 +394,7 @@ class Logs {
   async back() {
     const from = Math.max(0, this.start - PIECE);
     try {
-      const piece = await this.#ask({ start: from, most: Math.max(1, this.start - from) });
+      const piece = await this.#ask({ start: from, max_bytes: Math.max(1, this.start - from) });
       this.start = from;
       this.text = piece.text + this.text;
       this.#draw();

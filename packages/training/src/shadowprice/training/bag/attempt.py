@@ -85,7 +85,7 @@ def worker_main(
     """
     global _current  # noqa: PLW0603  # a process runs one task at a time
     os.setsid()  # its child processes are killed as a group, and Ctrl-C doesn't reach it
-    threading.Thread(target=_die_with, args=(lifeline,), daemon=True).start()
+    threading.Thread(target=_exit_with_parent, args=(lifeline,), daemon=True).start()
     os.environ.clear()
     os.environ.update(environment)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -118,7 +118,7 @@ def worker_main(
         connection.send(response)
 
 
-def _die_with(lifeline: Connection) -> None:
+def _exit_with_parent(lifeline: Connection) -> None:
     """Kill this process and its children when the parent process is gone."""
     with contextlib.suppress(EOFError, OSError):
         lifeline.recv_bytes()

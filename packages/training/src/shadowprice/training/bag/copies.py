@@ -17,7 +17,7 @@ from shadowprice.training.errors import TrainingError
 class Savings(Protocol):
     """Rule by which idle processes start further copies of running tasks."""
 
-    look: float
+    check_period: float
     """Seconds between checks while no task ends."""
 
     def best(

@@ -157,7 +157,7 @@ class BagRun:
                 copy_by_handle[copy.worker.process.sentinel] = copy
         if not copy_by_handle:
             return
-        timeout = None if self._savings is None else self._savings.look
+        timeout = None if self._savings is None else self._savings.check_period
         for ready in wait(list(copy_by_handle), timeout):
             copy = copy_by_handle[ready]
             if copy not in self._running[copy.task]:
@@ -176,7 +176,7 @@ class BagRun:
                     copy.worker.connection.send(token)
             elif kind == DONE:
                 self._cancel_others(copy)
-                self._win(copy, timestamp, content)
+                self._record_result(copy, timestamp, content)
             else:
                 self._fail(copy, content, alive=True)
 
@@ -188,7 +188,7 @@ class BagRun:
                 self._end(copy, time.monotonic(), Ending.CANCELLED)
         winner.has_token = True
 
-    def _win(self, copy: _Copy, timestamp: float, content: bytes) -> None:
+    def _record_result(self, copy: _Copy, timestamp: float, content: bytes) -> None:
         try:
             value = pickle.loads(content)
         except Exception as error:  # unpickling may raise anything

@@ -105,7 +105,7 @@ class Elastic(TrainerCallback):
         del args
         if self._following.step(state.global_step, self._metrics):
             control.should_save = True
-        if self._leaves(state):
+        if self._is_stopping(state):
             control.should_training_stop = True
             # An evaluation precedes the checkpoint and may outlast the grace period. If the Trainer
             # keeps only the best checkpoint, the evaluation may even drop this one.
@@ -125,17 +125,17 @@ class Elastic(TrainerCallback):
                 if seal_file.name.removesuffix(".seal") not in kept:
                     unseal(seal_file.with_suffix(""))
         self._following.saved()
-        if self._leaves(state):
+        if self._is_stopping(state):
             self._following.leave()
 
-    def _leaves(self, state: Any) -> bool:
+    def _is_stopping(self, state: Any) -> bool:
         """Return whether SIGTERM came before the last step."""
         return self._following.sigterm_received and state.global_step < state.max_steps
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Report the end, or exit if the Trainer stopped without saving."""
         del args, control
-        if self._leaves(state):
+        if self._is_stopping(state):
             say(f"stopping: nothing was saved after step {state.global_step}")
             jobs.leave()
         say(f"all {state.global_step} steps are done")

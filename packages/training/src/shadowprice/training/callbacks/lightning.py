@@ -53,11 +53,11 @@ def newest(folder: str | Path | None = None) -> str | None:
 
     ``folder`` is by default the job's own directory.
     """
-    checkpoint = _found(folder)
+    checkpoint = _find_checkpoint(folder)
     return None if checkpoint is None else str(checkpoint[1])
 
 
-def _found(folder: str | Path | None) -> tuple[int, Path] | None:
+def _find_checkpoint(folder: str | Path | None) -> tuple[int, Path] | None:
     return latest_complete(Path(folder or jobs.current().checkpoint_dir), _BEFORE, _AFTER)
 
 
@@ -92,7 +92,7 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
     """
     rank, workers = set_torchrun_variables()
     size, _ = split_batch(order.batch, order.batch, workers)
-    checkpoint = _found(folder)
+    checkpoint = _find_checkpoint(folder)
     steps = _Steps(order, 0 if checkpoint is None else checkpoint[0], rank, size)
     return DataLoader(data, batch_sampler=steps, worker_init_fn=shield, **options)
 

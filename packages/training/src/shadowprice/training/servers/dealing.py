@@ -117,7 +117,7 @@ class Ledger:
         self._tokens += 1
         epoch, chunk = chosen
         self._leases[self._tokens] = (worker, epoch, chunk)
-        ahead = self._ahead(worker)
+        ahead = self._nearest_chunk(worker)
         if ahead is not None:
             self._reserved[worker] = ahead
         done = self._remaining[epoch][chunk]
@@ -173,7 +173,7 @@ class Ledger:
             if not self._open_next_epoch():
                 return None
 
-    def _ahead(self, worker: int) -> tuple[int, int] | None:
+    def _nearest_chunk(self, worker: int) -> tuple[int, int] | None:
         """Return the nearest free chunk that no worker has reserved."""
         while True:
             for epoch in self._unfinished():

@@ -100,7 +100,7 @@ class Leader(ParameterServer):
     # ------------------------------------------------------------------ for workers
 
     def serve(self, worker: int, link: Link) -> None:
-        """Respond to a worker's messages until it leaves; see `Server.serve`."""
+        """Respond to a worker's messages until it leaves; see `ParameterServer.serve`."""
         with self.changed:
             self._live.add(worker)
             self._joined.add(worker)
@@ -114,7 +114,7 @@ class Leader(ParameterServer):
             self.changed.notify_all()
 
     def respond(self, worker: int, message: Message) -> Message:
-        """Return the response to a worker's message; see `Server.respond`."""
+        """Return the response to a worker's message; see `ParameterServer.respond`."""
         if message.kind is MessageKind.NEXT:
             return self._assign(worker, message.payload)
         if message.kind is MessageKind.COMMIT:

@@ -115,7 +115,7 @@ class Shard:
             (name, own.get(name, torch.nn.Parameter(self.values[:0]))) for name, _ in layout.sizes
         ]
         self._optimizer = recipe.optimizer(named_parameters)
-        self._leave_out(
+        self._drop_parameters(
             {id(item) for _, item in named_parameters} - {id(item) for item in self._views}
         )
         self._rates = [group["lr"] for group in self._optimizer.param_groups]
@@ -123,7 +123,7 @@ class Shard:
         if state is not None:
             self._restore(state)
 
-    def _leave_out(self, others: set[int]) -> None:
+    def _drop_parameters(self, others: set[int]) -> None:
         """Remove parameters that aren't on this server from the optimizer.
 
         The optimizer may require a gradient for every parameter.
