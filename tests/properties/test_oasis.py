@@ -36,7 +36,7 @@ from tests.support.examples import example_count, sample
 from tests.support.oasis_cases import Market, random_case
 from tests.support.policy_runs import random_world, run_policy
 from tests.support.slot_groups import check_groups
-from tests.support.workloads import cluster, random_job
+from tests.support.workloads import make_cluster, random_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 FACTORS = st.floats(1e-3, 1.0)
@@ -166,7 +166,7 @@ class RandomLedger:
 
     def change_cluster(self, large: int, small: int, ledger: Ledger | None) -> None:
         """Begin with a cluster, or go over to it with servers that keep nothing."""
-        self.on = cluster(large, small, both=3, gpus=6, horizon=self.horizon)
+        self.on = make_cluster(large, small, both=3, gpus=6, horizon=self.horizon)
         if ledger is None:
             self.ledger = Ledger(self.on, self.horizon)
         else:

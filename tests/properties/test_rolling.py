@@ -177,8 +177,8 @@ def test_without_faults_every_promise_is_kept(
         jobs = moving(jobs, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_jobs, "_MAX_COUNTED_RESTART", restart_limit)
-        _, recorder, told = run(on, jobs, revision=revision, steady=steady)
-    done = completions(jobs, recorder.segments(), first=on.restart_first)
+        _, recorder, told = run(cluster, jobs, revision=revision, steady=steady)
+    done = completions(jobs, recorder.segments(), first=cluster.restart_first)
     assert done == recorder.completions
     for _, promise in told:
         assert promise.completion is not None

@@ -418,7 +418,7 @@ class AsyncClient:
         ``policy`` with its ``settings``; None is the service's own policy. The days end ``at`` a
         moment, by default now.
         """
-        return await self.send(calls.ask_whatif(days, servers, policy, settings, at))
+        return await self.send(calls.start_whatif(days, servers, policy, settings, at))
 
     async def whatif(self, run: int) -> WhatIf:
         """Return the progress and the result of a what-if run."""

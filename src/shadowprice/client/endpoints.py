@@ -44,7 +44,7 @@ def normalize_url(text: str, location: str = "the server") -> str:
         is_invalid = True
     # Non-ASCII host names have to be given in their ASCII form (xn--...).
     if is_invalid or not url.isascii() or any(character <= " " for character in url):
-        raise InputError(Fault(place, f"{text!r} is not a valid address of a service", hint))
+        raise InputError(Fault(location, f"{text!r} is not a valid address of a service", hint))
     if parts.username or parts.password or parts.query or parts.fragment:
         message = "holds more than an address"
         raise InputError(Fault(location, message, "leave out users, queries and fragments"))

@@ -411,7 +411,7 @@ class Client:
         ``policy`` with its ``settings``; None is the service's own policy. The days end ``at`` a
         moment, by default now.
         """
-        return self.send(calls.ask_whatif(days, servers, policy, settings, at))
+        return self.send(calls.start_whatif(days, servers, policy, settings, at))
 
     def whatif(self, run: int) -> WhatIf:
         """Return the progress and the result of a what-if run."""

@@ -179,13 +179,13 @@ def parse_positive_duration(value: object, location: str, example: str) -> Fract
     try:
         duration = parse_duration(value)
     except InputError as error:
-        raise InputError(Fault(place, str(error))) from error
+        raise InputError(Fault(location, str(error))) from error
     if duration.slots:
         raise InputError(
-            Fault(place, f"{value!r} is in slots, not on the clock", f"write {example}")
+            Fault(location, f"{value!r} is in slots, not on the clock", f"write {example}")
         )
     if not duration.seconds:
-        raise InputError(Fault(place, f"{value!r} is not a positive time", f"write {example}"))
+        raise InputError(Fault(location, f"{value!r} is not a positive time", f"write {example}"))
     return duration.seconds
 
 

@@ -119,7 +119,7 @@ class Header:
             record = json.loads(line)
             version = record.get("journal")
         except _WRONG as error:
-            raise _damage_error(place, "is not a header of a journal") from error
+            raise _damage_error(location, "is not a header of a journal") from error
         if version != FORMAT:
             raise InputError(
                 Fault(
@@ -140,7 +140,7 @@ class Header:
             )
             header._check_types()
         except _WRONG as error:
-            raise _damage_error(place, "is not a header of a journal") from error
+            raise _damage_error(location, "is not a header of a journal") from error
         return header
 
     def _check_types(self) -> None:
@@ -355,7 +355,7 @@ def parse_entry(line: str, cluster: Cluster, location: str = "journal") -> Entry
     """
     item = _item(line, cluster, location)
     if not isinstance(item, Entry):
-        raise _damage_error(place, "is not an event of a journal")
+        raise _damage_error(location, "is not an event of a journal")
     return item
 
 
@@ -378,7 +378,7 @@ def _item(line: str, cluster: Cluster, location: str) -> Entry | Mark:
             for consultation in decided
         )
     except _WRONG as error:
-        raise _damage_error(place, "is not an event of a journal") from error
+        raise _damage_error(location, "is not an event of a journal") from error
     return Entry(sequence, event, consultations)
 
 
@@ -386,7 +386,7 @@ def _text(line: bytes, location: str) -> str:
     try:
         return line.decode()
     except UnicodeDecodeError as error:
-        raise _damage_error(place, "is not text") from error
+        raise _damage_error(location, "is not text") from error
 
 
 def _is_last(file: IO[bytes]) -> bool:

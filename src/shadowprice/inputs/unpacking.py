@@ -358,7 +358,7 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
         if packed:
             max_bytes = min(
                 max_bytes,
-                max(MIN_EXPANSION_LIMIT_BYTES, bounds.EXPANSION.most * file_path.stat().st_size),
+                max(MIN_EXPANSION_LIMIT_BYTES, bounds.EXPANSION.maximum * file_path.stat().st_size),
             )
         else:
             largest.check(path.stat().st_size, str(path))

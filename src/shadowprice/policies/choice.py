@@ -160,7 +160,7 @@ def _pair(text: str, location: str) -> tuple[str, Any]:
     key, equals, value = text.partition("=")
     if not equals or not key.strip() or not value.strip():
         raise InputError(
-            Fault(place, f"{quote_for_display(text)} is not a parameter", "write KEY=VALUE")
+            Fault(location, f"{quote_for_display(text)} is not a parameter", "write KEY=VALUE")
         )
     value = value.strip()
     if value[0] in "[{":

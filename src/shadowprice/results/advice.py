@@ -113,7 +113,7 @@ def advice_lines(
     not tried.
     """
     label = "sufficient"
-    shown = [*_gentlest(job_advice.advice)]
+    shown = [*_smallest_work_changes(job_advice.advice)]
     for advice in shown:
         text = f"{_change_text(advice)} ({advice.change})"
         if advice.completion is not None:

@@ -54,7 +54,7 @@ class SlotRange:
         except (InputError, ValueError) as error:
             hint = "write slots or times as FROM..TO, such as 10..50, 10.. or ..2h"
             raise InputError(
-                Fault(place, f"{quote_for_display(text)} is not a range of slots", hint)
+                Fault(location, f"{quote_for_display(text)} is not a range of slots", hint)
             ) from error
         if dots and None not in ends and ends[0] > ends[1]:  # type: ignore[operator]  # both known
             raise InputError(Fault(location, f"{text!r} ends before it begins"))
@@ -81,7 +81,7 @@ def parse_slot(text: str, slot_seconds: float, location: str) -> int:
         slot = None
     if slot is None:
         hint = "write a number from 0 on, or a time from the start such as 2h"
-        raise InputError(Fault(place, f"{quote_for_display(text)} is not a slot", hint))
+        raise InputError(Fault(location, f"{quote_for_display(text)} is not a slot", hint))
     return slot
 
 
@@ -173,7 +173,7 @@ def select_columns(
     for name in names:
         if name not in jobs.columns:
             hint = hint_for_unknown(name, jobs.columns)
-            raise InputError(Fault(place, f"unknown column {quote_for_display(name)}", hint))
+            raise InputError(Fault(location, f"unknown column {quote_for_display(name)}", hint))
     return list(names)
 
 

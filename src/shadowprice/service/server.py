@@ -48,7 +48,7 @@ def bind(settings: ServiceSettings) -> socket.socket:
         message, hint = messages.get(error.errno or 0, (f"cannot listen: {error.strerror}", ""))
         if isinstance(error, socket.gaierror):
             message, hint = "this machine has no such address", "give 127.0.0.1"
-        raise InputError(Fault(place, message, hint)) from error
+        raise InputError(Fault(location, message, hint)) from error
     return listener
 
 

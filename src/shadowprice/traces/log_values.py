@@ -344,8 +344,8 @@ def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
 
 def _within_range(times: Times) -> Times:
     """Remove times that are too large, or before 1970; they have the problem ``outside``."""
-    least = 0.0 if times.absolute else -bounds.SECONDS.most
-    is_valid = times.seconds.is_between(least, bounds.SECONDS.most).fill_null(True)
+    least = 0.0 if times.absolute else -bounds.SECONDS.maximum
+    is_valid = times.seconds.is_between(least, bounds.SECONDS.maximum).fill_null(True)
     return _without_invalid(times, is_valid)
 
 

@@ -66,7 +66,7 @@ def plan_on(server: int, *slots: int) -> Schedule:
 
 
 def test_a_reader_learns_what_was_reserved_and_released_since_its_last_look() -> None:
-    on = cluster(3, 0, horizon=HORIZON)
+    on = make_cluster(3, 0, horizon=HORIZON)
     ledger, worker = Ledger(on, HORIZON), on.demand({"gpu": 1000})
     view = LedgerView(ledger)
     position, changes = view.changes_since(-1)
@@ -92,7 +92,7 @@ def test_a_reader_learns_what_was_reserved_and_released_since_its_last_look() ->
 def test_a_reader_reads_everything_after_changes_of_every_slot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    on = cluster(3, 0, horizon=HORIZON)
+    on = make_cluster(3, 0, horizon=HORIZON)
     ledger, worker = Ledger(on, HORIZON), on.demand({"gpu": 1000})
     undo = ledger.advance(1)
     for change in (
@@ -121,7 +121,7 @@ def test_a_reader_reads_everything_after_changes_of_every_slot(
 def test_a_large_ledger_keeps_its_reservations_to_its_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    on = cluster(200, 0, horizon=40)
+    on = make_cluster(200, 0, horizon=40)
     monkeypatch.setattr("shadowprice.core.ledger._HUGE_PAGE_BYTES", 1)
     ledger, worker = Ledger(on, 40), on.demand({"gpu": 1000})
     with warnings.catch_warnings():

@@ -116,7 +116,7 @@ def test_a_training_job_has_no_copies() -> None:
     engine = Engine(on, Fixed())
     from tests.support.workloads import make_job
 
-    trainer = job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
+    trainer = make_job(on, worker_amounts={"gpu": 1000}, ps_amounts=None)
     with pytest.raises(PolicyError, match="isn't a bag of tasks"):
         engine.handle(JobsArrived(0, (trainer,)))
 

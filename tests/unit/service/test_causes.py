@@ -93,10 +93,10 @@ def told(
     causes = result["causes"]
     assert sum(cause["share"] for cause in causes) == pytest.approx(1.0, abs=1e-3)
     assert causes == sorted(causes, key=lambda cause: -cause["seconds"])
-    early = state is not State.FINISHED and not found["late_seconds"]
+    early = state is not State.FINISHED and not result["late_seconds"]
     for cause in causes:
-        assert (cause["cause"].replace("-", " ") in found["line"]) is not early
-    return found
+        assert (cause["cause"].replace("-", " ") in result["line"]) is not early
+    return result
 
 
 def seconds(found: dict[str, Any]) -> dict[str, float]:

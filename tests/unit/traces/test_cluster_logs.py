@@ -407,7 +407,7 @@ def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) 
     with pytest.raises(InputError) as caught:
         read(tmp_path, log)
     [fault] = caught.value.faults
-    assert fault.place == f"{tmp_path / 'log'}: line 3"
+    assert fault.location == f"{tmp_path / 'log'}: line 3"
     message = f"submit '2024-03-01 10:00:00{zone}' has an unknown or ambiguous time zone"
     assert fault.message == message
     assert fault.hint.startswith("write its offset, such as -07:00")
@@ -449,7 +449,7 @@ def test_numbers_of_sacct_beyond_all_limits_are_faults_with_their_line(
     lines = ["|".join(row) for row in (names, fine.values(), wrong.values())]
     with pytest.raises(InputError) as caught:
         read(tmp_path, "\n".join(lines) + "\n", form="sacct")
-    assert {fault.place for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
+    assert {fault.location for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
     assert any(message in fault.message for fault in caught.value.faults)
     assert len(str(caught.value)) < 1000
 
@@ -472,7 +472,7 @@ def test_numbers_of_a_log_beyond_all_limits_are_faults_with_their_line(
     ]
     with pytest.raises(InputError) as caught:
         read(tmp_path, "\n".join(lines).replace("\na,", "\nb,", 1) + "\n")
-    assert {fault.place for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
+    assert {fault.location for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
 
 
 def test_an_array_of_slurm_with_huge_numbers_is_counted(tmp_path: Path) -> None:
@@ -509,7 +509,7 @@ def test_a_damaged_log_gives_jobs_or_faults_with_locations(
         trace = read_trace(f"{form}:{path}" + ("?skip_invalid=yes" if skip else ""))
     except InputError as error:
         for fault in error.faults:
-            assert fault.place.startswith(str(path)), str(fault)
+            assert fault.location.startswith(str(path)), str(fault)
         return
     assert trace.jobs.height
     for name in ("submit", "duration", "gpus", "cpus", "queue", "memory", "time_limit"):
@@ -633,7 +633,7 @@ def test_other_names_and_amounts_of_tres_are_faults_with_their_line(
     with pytest.raises(InputError) as caught:
         read_sacct(tmp_path, sacct_row("1"), sacct_row("2", AllocTRES=text))
     [fault] = caught.value.faults
-    assert fault.place == f"{tmp_path / 'log'}: line 3"
+    assert fault.location == f"{tmp_path / 'log'}: line 3"
     assert fault.message == f"AllocTRES '{text}' is not a valid list of resources"
 
 

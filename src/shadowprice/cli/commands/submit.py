@@ -288,8 +288,8 @@ def _locate_in_script(faults: Iterable[Fault], script: BatchScript | None) -> li
     # The last line of an option is the one in force.
     lines = {} if script is None else {entry.name: entry.location for entry in script.options}
     return [
-        replace(fault, place=f"{lines[fault.place]}: {fault.place}")
-        if fault.place in lines
+        replace(fault, location=f"{lines[fault.location]}: {fault.location}")
+        if fault.location in lines
         else fault
         for fault in faults
     ]
@@ -345,7 +345,7 @@ def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool)
     if single:
         suffix = fault.location.removeprefix("job").lstrip(":. ")
         if not entries[0].place:
-            return replace(fault, place=option_for_key(suffix) or suffix)
+            return replace(fault, location=option_for_key(suffix) or suffix)
         location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
         return Fault(location, fault.message, fault.hint)
     head, bracket, tail = fault.location.partition("]")

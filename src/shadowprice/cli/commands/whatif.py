@@ -136,7 +136,7 @@ def whatif(
         reject_workload_with_server(workload, seeds)
         named_policies = _choices_for_service(policy, params, set_)
         changes = parse_changes(add, remove)
-        code = ask_service(
+        code = run_on_service(
             server, changes, more or (), named_policies, days or 7.0, output, quiet=quiet
         )
         raise typer.Exit(code)

@@ -118,9 +118,9 @@ def _query_service(
     """Request a simulation and wait for its result; cancel it if the command is interrupted."""
     servers, label = dict(change.added), change.label
     if choice is None:
-        run = client.ask_whatif(days, servers, at=at)
+        run = client.start_whatif(days, servers, at=at)
     else:
-        run = client.ask_whatif(days, servers, choice.name, dict(choice.settings), at)
+        run = client.start_whatif(days, servers, choice.name, dict(choice.settings), at)
         label = f"{label}, {choice.name}"
     try:
         with progress_bar(label, quiet, "simulations") as report:

@@ -476,9 +476,10 @@ def resolve_jobs(
             jobs.append((place, spec.resolve(cluster, measured)))
         except InputError as error:
             # Locations of lines end with a colon.
-            above = f"{place} " if place.endswith(":") else f"{place}."
+            prefix = f"{place} " if place.endswith(":") else f"{place}."
+            own = place.rstrip(":")
             faults += [
-                replace(fault, place=above + fault.place if fault.place else place.rstrip(":"))
+                replace(fault, location=prefix + fault.location if fault.location else own)
                 for fault in error.faults
             ]
     return jobs, faults

@@ -202,7 +202,7 @@ def _take(
     pool: Groups, row: int, g: int, s: int, demand: Integers, quota: Integers, found: Filled, n: int
 ) -> int:
     """Fill a server of a group up to the group's quota; return the number of processes."""
-    taken = places_on(pool.free[row, :, g], demand, quota[g])
+    taken = count_fits(pool.free[row, :, g], demand, quota[g])
     quota[g] -= taken
     found.server[n] = s
     found.processes[n] = taken
@@ -236,7 +236,7 @@ def _write_entries(
     size = cheapest_positions(pool, row, demand, share, count, scratch, ints[0], ints[1])
     quota = ints[2]
     quota[: pool.groups[row]] = 0
-    rest = most
+    rest = count
     reserved = 0  # processes on servers that have reservations
     for i in range(size):
         g = ints[1, i]

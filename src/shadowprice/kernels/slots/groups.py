@@ -86,10 +86,10 @@ class Rows(NamedTuple):
 
     slot_counts: Integers  # number of slots on each row, without row 0, shape (Q,)
     spare: Integers  # stack of rows without slots, shape (T,)
-    spares: Integers  # height of the stack, shape (1,)
+    spare_count: Integers  # height of the stack, shape (1,)
     size: Integers  # number of servers of each group, lost or not, shape (Q, W)
     used: Integers  # reservations on each server of a group, shape (Q, R, W)
-    seen: Integers  # version of each slot's reservations that its row shows, shape (T,)
+    versions: Integers  # version of each slot's reservations that its row shows, shape (T,)
 
 
 class Scratch(NamedTuple):
@@ -160,7 +160,7 @@ def _share_row(slot: int, row: int, groups: Groups, rows: Rows) -> None:
         _release_row(groups.row_of[slot], rows)
         groups.row_of[slot] = row
         if row > 0:
-            rows.holders[row] += 1
+            rows.slot_counts[row] += 1
 
 
 @allocation_free
@@ -580,9 +580,9 @@ def follow_slots(
             _share_row(t, groups.row_of[t - 1], groups, rows)
             continue
         row = old
-        if old == 0 or rows.holders[old] > 1:
-            rows.spares[0] -= 1
-            row = rows.spare[rows.spares[0]]
+        if old == 0 or rows.slot_counts[old] > 1:
+            rows.spare_count[0] -= 1
+            row = rows.spare[rows.spare_count[0]]
             _share_row(t, row, groups, rows)
         write_row(row, total, reserved, groups, rows, scratch)
     return len(slots), FITS
@@ -653,12 +653,12 @@ class SlotGroups:
         ``used`` (slots, all servers, resources) are the reservations, and ``versions`` (slots,)
         theirs: 0 for a slot that never had any.
         """
-        slots = np.flatnonzero(self._rows.seen != versions)
+        slots = np.flatnonzero(self._rows.versions != versions)
         if len(slots):
             start = np.zeros(len(slots), np.int64)
             everyone = np.arange(len(self._servers))
             self._follow(slots, start, start + len(everyone), everyone, used)
-            self._rows.seen[:] = versions
+            self._rows.versions[:] = versions
 
     def follow_changes(
         self, used: Integers, versions: Integers, slots: Integers, servers: Integers
@@ -678,7 +678,7 @@ class SlotGroups:
             slot, candidates = np.divmod(keys, len(self._servers))
             start = np.flatnonzero(np.diff(slot, prepend=-1))
             self._follow(slot[start], start, np.append(start[1:], len(slot)), candidates, used)
-        self._rows.seen[:] = versions
+        self._rows.versions[:] = versions
 
     def roll(self, slots: int) -> None:
         """Drop the first ``slots`` slots of the horizon and append as many empty ones."""
@@ -721,12 +721,12 @@ class SlotGroups:
             kinds=kinds,
         )
         self._rows = Rows(
-            holders=np.zeros(count, np.int64),
+            slot_counts=np.zeros(count, np.int64),
             spare=np.arange(self._slots, 0, -1),
-            spares=np.array([self._slots]),
+            spare_count=np.array([self._slots]),
             size=np.empty((count, wide), np.int64),
             used=np.empty((count, resources, wide), np.int64),
-            seen=np.zeros(self._slots, np.int64),
+            versions=np.zeros(self._slots, np.int64),
         )
         self._scratch = self._build_scratch(wide)
         fill_empty(self._ln_low, self._ln_high, self._groups, self._rows, self._scratch)

@@ -43,8 +43,8 @@ def slot_states(
     wide = kinds
     if hosts.shape[1] > 0:
         wide = kinds + 2
-    seen = np.full(len(pool.groups), -1, np.int64)
-    most = 0
+    state_of_row = np.full(len(pool.groups), -1, np.int64)
+    max_states = 0
     for t in range(slots):
         if state_of_row[row_of[t]] < 0:
             state_of_row[row_of[t]] = 0

@@ -251,10 +251,10 @@ async def start_whatif(
     del caller
     driver = service.writing
     cluster, now = driver.published.servers.cluster, driver.clock.now()
-    question = parse_request(parameters, cluster, service.choice, now)
-    since = question.at - int(question.days * 86_400 * SECOND)
-    jobs = await service.read(lambda connection: workload(connection, since, question.at))
-    return service.whatifs.ask(question, cluster, jobs, service.choice, now).to_resource()
+    request = parse_request(parameters, cluster, service.choice, now)
+    since = request.at - int(request.days * 86_400 * SECOND)
+    jobs = await service.read(lambda connection: workload(connection, since, request.at))
+    return service.whatifs.start(request, cluster, jobs, service.choice, now).to_resource()
 
 
 @router.get("/whatif")

@@ -115,11 +115,11 @@ class WhatIfRun:
             progress=WhatIfProgress(done=self.done, of=2),
             jobs=self.jobs,
             question=WhatIfQuestion(
-                days=self.question.days,
-                at=to_datetime(self.question.at),
-                servers=dict(self.question.servers),
-                policy=self.question.choice.name,
-                set=dict(self.question.settings),
+                days=self.request.days,
+                at=to_datetime(self.request.at),
+                servers=dict(self.request.servers),
+                policy=self.request.choice.name,
+                set=dict(self.request.settings),
             ),
             as_is=self.results.get("as_is"),
             changed=self.results.get("changed"),
@@ -289,7 +289,7 @@ class WhatIfRunner:
 
     def __init__(self) -> None:
         self._runs: dict[int, WhatIfRun] = {}
-        self._turn = asyncio.Lock()
+        self._run_lock = asyncio.Lock()
         self._as_is: AsIsRun | None = None
 
     def all(self) -> list[WhatIfRun]:
@@ -356,8 +356,8 @@ class WhatIfRunner:
                 as_is = await self._simulate_as_is(cluster, jobs, current)
                 run.results["as_is"], run.done = as_is.summary, 1
                 with tempfile.TemporaryDirectory(prefix="changed-", dir=as_is.folder) as name:
-                    changed, choice = Path(name), run.question.choice
-                    document = modified_cluster_document(cluster, run.question.servers)
+                    changed, choice = Path(name), run.request.choice
+                    document = modified_cluster_document(cluster, run.request.servers)
                     summary = await _simulate(as_is.jobs, document, choice, changed)
                     difference = await _shadowprice(
                         "diff", str(as_is.run), str(changed / RUN), "-o", "json"
@@ -407,7 +407,7 @@ async def _simulate(
     path.write_text(yaml.safe_dump(cluster))
     # The file may have changed since the service read it.
     fixed = choice.with_file_in(folder)
-    argv = ["-c", str(path), "-j", str(jobs), *fixed.words(), "--skip-invalid"]
+    argv = ["-c", str(path), "-j", str(jobs), *fixed.argv(), "--skip-invalid"]
     argv += ["--out", str(folder / RUN), "-q", "-o", "json"]
     record = await _shadowprice("simulate", *argv)
     summary = record["summary"]
