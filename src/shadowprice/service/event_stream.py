@@ -36,14 +36,15 @@ HEARTBEAT_FRAME: Final = b": alive\n\n"  # the keep-alive: a comment of the stre
 SUBSCRIBER_QUEUE_SIZE: Final = 256
 """Maximum deliveries queued for a slow subscriber; one more ends its stream."""
 
-PAGE: Final = 500  # events read from the store at once
-
 MAX_SUBSCRIBERS: Final = 1_000  # maximum number of concurrent subscribers
 
 MAX_TENANT_SUBSCRIBERS: Final = 100  # maximum number of one tenant's among them
 
 OPERATOR_SUBSCRIBERS: Final = 100
-"""Number of subscribers, of the maximum, that only operators may be."""
+"""Subscribers, of the maximum, that are reserved for operators.
+
+A tenant without a stream may still take one of the first half of them.
+"""
 
 
 def is_visible(event: StreamEvent | StoredEvent, tenant: str | None) -> bool:
@@ -89,45 +90,44 @@ class Subscriber:
     """A subscriber, who sees one tenant's events; those of all tenants if ``tenant`` is None."""
 
     tenant: str | None
-    waiting: asyncio.Queue[tuple[int, bytes] | None] = field(
+    queue: asyncio.Queue[tuple[int, bytes] | None] = field(
         default_factory=lambda: asyncio.Queue(SUBSCRIBER_QUEUE_SIZE)
     )
-    behind: bool = False
+    ended: bool = False
 
 
 class EventBroadcaster:
     """Broadcasts events to subscribers.
 
-    ``read`` returns stored events after a number in order, for a tenant (None: all). It blocks.
+    ``read`` returns stored events of all tenants after a number, in order. It blocks.
     """
 
-    def __init__(self, read: Callable[[int, str | None], list[StoredEvent]]) -> None:
+    def __init__(self, read: Callable[[int], list[StoredEvent]]) -> None:
         self._read = read
-        self._viewers: set[Subscriber] = set()
+        self._subscribers: set[Subscriber] = set()
         self._fresh: deque[StreamEvent] = deque()
-        self._fleeting: list[bytes] = []
+        self._transient: list[bytes] = []
         self._wake = asyncio.Event()
         self.last = 0
         self.closed = False
 
     @property
-    def viewers(self) -> int:
+    def subscribers(self) -> int:
         """Number of subscribers."""
-        return len(self._viewers)
+        return len(self._subscribers)
 
     def check_limits(self, tenant: str | None) -> None:
         """Check that a tenant, or an operator if None, may subscribe.
 
         Raise `ProblemError` if too many streams are open.
         """
-        # Half of what is left to operators goes to first streams of tenants that come late.
         maximum = MAX_SUBSCRIBERS - (0 if tenant is None else OPERATOR_SUBSCRIBERS // 2)
-        if self.viewers >= maximum:
-            raise ProblemError("overloaded", f"the stream has {self.viewers} subscribers")
+        if self.subscribers >= maximum:
+            raise ProblemError("overloaded", f"the stream has {self.subscribers} subscribers")
         if tenant is None:
             return
-        own = sum(viewer.tenant == tenant for viewer in self._viewers)
-        free = MAX_SUBSCRIBERS - OPERATOR_SUBSCRIBERS - self.viewers
+        own = sum(subscriber.tenant == tenant for subscriber in self._subscribers)
+        free = MAX_SUBSCRIBERS - OPERATOR_SUBSCRIBERS - self.subscribers
         # A tenant has at most as many as are free, so that together they don't take all.
         if own >= min(MAX_TENANT_SUBSCRIBERS, max(free, 1)):
             raise tenant_limit_problem(
@@ -136,7 +136,7 @@ class EventBroadcaster:
 
     def publish(self, events: Iterable[StreamEvent]) -> None:
         """Queue new events for the next delivery."""
-        if not self._viewers:
+        if not self._subscribers:
             self.last = max((event.id for event in events), default=self.last)
             return
         self._fresh.extend(events)
@@ -145,8 +145,8 @@ class EventBroadcaster:
 
     def publish_transient(self, kind: str, data: Any) -> None:
         """Broadcast an event that isn't stored, to current subscribers only."""
-        if self._viewers:
-            self._fleeting.append(transient_message(kind, data))
+        if self._subscribers:
+            self._transient.append(transient_message(kind, data))
             self._wake.set()
 
     async def step(self) -> None:
@@ -160,31 +160,35 @@ class EventBroadcaster:
             self._drop_subscribers()
             raise
         await asyncio.sleep(
-            min(1.0, max(MIN_DELIVERY_INTERVAL, DELIVERY_SECONDS_PER_SUBSCRIBER * self.viewers))
+            min(1.0, max(MIN_DELIVERY_INTERVAL, DELIVERY_SECONDS_PER_SUBSCRIBER * self.subscribers))
         )
 
     def deliver(self) -> None:
         """Put the new events into every subscriber's queue."""
         fresh = list(self._fresh)
-        fleeting = b"".join(self._fleeting)
+        transient = b"".join(self._transient)
         self._fresh.clear()
-        self._fleeting.clear()
+        self._transient.clear()
         if fresh:
             self.last = max(self.last, fresh[-1].id)
         chunks: dict[str | None, bytes] = {}
-        encoded_events = [(event, encode_sse(event)) for event in fresh] if self._viewers else []
-        for viewer in list(self._viewers):
-            chunk = chunks.get(viewer.tenant)
+        encoded_events = (
+            [(event, encode_sse(event)) for event in fresh] if self._subscribers else []
+        )
+        for subscriber in list(self._subscribers):
+            chunk = chunks.get(subscriber.tenant)
             if chunk is None:
-                seen = (text for event, text in encoded_events if is_visible(event, viewer.tenant))
-                chunk = chunks[viewer.tenant] = b"".join(seen) + fleeting
+                seen = (
+                    text for event, text in encoded_events if is_visible(event, subscriber.tenant)
+                )
+                chunk = chunks[subscriber.tenant] = b"".join(seen) + transient
             if not chunk:
                 continue
             try:
-                viewer.waiting.put_nowait((self.last, chunk))
+                subscriber.queue.put_nowait((self.last, chunk))
             except asyncio.QueueFull:
-                viewer.behind = True
-                self._viewers.discard(viewer)
+                subscriber.ended = True
+                self._subscribers.discard(subscriber)
 
     def resync(self, last: int) -> None:
         """End all streams and go on after ``last``; subscribers resume from the store.
@@ -196,9 +200,9 @@ class EventBroadcaster:
         self._drop_subscribers()
 
     def _drop_subscribers(self) -> None:
-        for viewer in self._viewers:
-            viewer.behind = True
-        self._viewers.clear()
+        for subscriber in self._subscribers:
+            subscriber.ended = True
+        self._subscribers.clear()
 
     async def follow(
         self, tenant: str | None, after: int | None, allowed: Callable[[], bool] = _always
@@ -212,9 +216,9 @@ class EventBroadcaster:
             self.check_limits(tenant)  # again: streams of a burst are checked before they count
         except ProblemError:
             return
-        viewer = Subscriber(tenant)
+        subscriber = Subscriber(tenant)
         self.deliver()  # pending events are in the store by now, and would be sent twice
-        self._viewers.add(viewer)
+        self._subscribers.add(subscriber)
         try:
             last = self.last
             # With the id, a client can resume a stream that breaks before its first event.
@@ -226,12 +230,12 @@ class EventBroadcaster:
                     last = max(last, number)
                     yield chunk
             last_sent = time.monotonic()
-            while not self.closed and not (viewer.behind and viewer.waiting.empty()):
+            while not self.closed and not (subscriber.ended and subscriber.queue.empty()):
                 try:
                     async with asyncio.timeout(
                         AUTH_RECHECK_SECONDS
                     ):  # `wait_for` would begin a task each time
-                        item = await viewer.waiting.get()
+                        item = await subscriber.queue.get()
                 except TimeoutError:
                     if not allowed():
                         return
@@ -244,7 +248,7 @@ class EventBroadcaster:
                 last_sent = time.monotonic()
                 yield item[1]
         finally:
-            self._viewers.discard(viewer)
+            self._subscribers.discard(subscriber)
 
     async def _replay_missed(
         self, tenant: str | None, after: int
@@ -252,7 +256,7 @@ class EventBroadcaster:
         """Yield stored events after a number, up to the first one that is delivered live."""
         until = self.last
         while after < until:
-            events = await asyncio.to_thread(self._read, after, tenant)
+            events = await asyncio.to_thread(self._read, after)
             if not events:
                 return
             texts = []
@@ -267,7 +271,7 @@ class EventBroadcaster:
     def close(self) -> None:
         """End every stream."""
         self.closed = True
-        for viewer in self._viewers:
+        for subscriber in self._subscribers:
             with suppress(asyncio.QueueFull):
-                viewer.waiting.put_nowait(None)
-            viewer.behind = True
+                subscriber.queue.put_nowait(None)
+            subscriber.ended = True

@@ -65,7 +65,7 @@ class Metrics:
         )
         self.slot_lag = gauge("slot_lag_seconds", "How late the running slot began.")
         self.events = counter("events", "Entries of the event stream.", ("kind",))
-        self.viewers = gauge("event_subscribers", "Subscribers of the event stream.")
+        self.event_subscribers = gauge("event_subscribers", "Subscribers of the event stream.")
         self.sequence = gauge("journal_sequence", "Number of the last event.")
         self.failures = counter("failures", "Errors of the service, by component.", ("component",))
         self.executor_errors = counter("executor_errors", "Orders that an executor refused.")

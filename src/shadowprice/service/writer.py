@@ -150,8 +150,7 @@ class Writer:
         """Name of the policy."""
         return self._durable.choice.name
 
-    def _missed_events(self, after: int, tenant: str | None) -> list[StoredEvent]:
-        del tenant  # events without a tenant are visible too, so the caller filters
+    def _missed_events(self, after: int) -> list[StoredEvent]:
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)
 

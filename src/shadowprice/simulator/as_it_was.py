@@ -33,15 +33,16 @@ def _no_decisions(_plans: bool) -> Iterator[Fields]:
 
 
 def as_it_was(trace: Trace, cluster: Cluster, jobs: Sequence[Job], run: RunData) -> RunData | None:
-    """Return the log as a run, or None if it doesn't say how long every job waited.
+    """Return the log as a run.
 
-    A run that ends early (``--until``, an interruption) has no such counterpart either.
+    None if the log doesn't say how long every job waited, if it spans more than `MAX_SLOTS` slots,
+    or if ``run`` ended early (``--until``, an interruption).
 
     A job completes in the slot in which it ended in the log, whatever its final state, and earns
     its utility there. It holds its GPUs from its last start to its end. Completion times, waits,
     fairness and utilisation have the definitions of every other run. What earlier attempts ran is
-    lost, if the log says so; the number of restarts is unknown. ``run`` is one of the same jobs on
-    ``cluster``, on which the log is measured.
+    lost, if the log says so; the number of restarts is unknown. ``run`` is any simulated run of the
+    same jobs on ``cluster``: it gives the layout of the tables.
     """
     if run.info["partial"] or run.info["until"] is not None:
         return None
@@ -129,7 +130,11 @@ def _lost_gpu_hours(log: pl.DataFrame, timed: pl.DataFrame) -> Floats | list[Non
 def _slots(
     run: RunData, jobs: pl.DataFrame, start: Floats, end: Floats, gpus: Floats
 ) -> pl.DataFrame:
-    """Return the table of slots: GPUs in use on average, and jobs that run and wait at its end."""
+    """Return the table of slots: means of GPUs in use and of running jobs, and jobs that wait.
+
+    The number of running jobs is rounded up: a job that ran for part of a slot ran in it. Jobs that
+    wait are counted at the slot's end.
+    """
     first = int(jobs["arrival"].min())  # type: ignore[arg-type]  # integers
     last = int(jobs["completion"].max())  # type: ignore[arg-type]  # integers
     edges = np.arange(first, last + 2, dtype=np.float64)
@@ -144,7 +149,7 @@ def _slots(
     known = {
         "slot": np.arange(first, last + 1),
         "running": np.ceil(running - 1e-9).astype(np.int64),
-        "waiting": np.maximum(0, arrived - begun),
+        "queue": np.maximum(0, arrived - begun),
         "utility": utility,
         "used_gpu": used,
     }
@@ -154,10 +159,8 @@ def _slots(
             columns.append(pl.Series(name, known[name]).cast(kind))
         elif name.startswith("total_"):
             columns.append(pl.Series(name, [run.slots[name].max()] * len(ends), dtype=kind))
-        elif name.startswith("used_"):
+        else:  # the log doesn't know it: the use of other resources, and prices
             columns.append(pl.Series(name, [None] * len(ends), dtype=kind))
-        else:
-            columns.append(pl.Series(name, [None] * len(ends), dtype=kind).fill_null(0))
     return pl.DataFrame(columns)
 
 

@@ -27,7 +27,7 @@ def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None
         return StoredEvent(id=number, at=at, kind="a", job="a", tenant=tenant, data={})
 
     entries = [entry(number, "theirs") for number in range(1, 2_001)] + [entry(2_001, "mine")]
-    hub = EventBroadcaster(lambda after, _: entries[after : after + 500])
+    hub = EventBroadcaster(lambda after: entries[after : after + 500])
     hub.last = 2_001
 
     async def scenario() -> list[bytes]:
@@ -49,7 +49,7 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
         return StoredEvent(id=number, at=at, kind="a", job="a", tenant=None, data={})
 
     entries = [stored(number) for number in range(1, 4)]
-    hub = EventBroadcaster(lambda after, _: [entry for entry in entries if entry.id > after])
+    hub = EventBroadcaster(lambda after: [entry for entry in entries if entry.id > after])
     hub.last = 1
 
     async def scenario() -> tuple[list[bytes], bytes]:
@@ -60,7 +60,7 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
             hub.deliver()
             hub.resync(9)
             rest = [chunk async for chunk in live]
-            assert not hub.viewers
+            assert not hub.subscribers
             again = hub.follow(None, 2)
             assert await anext(again) == b"retry: 2000\n\n"  # not beyond the missed events
             return rest, await anext(again)
@@ -72,7 +72,7 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
 
 
 def test_one_tenant_leaves_streams_to_others_and_tenants_leave_some_to_operators() -> None:
-    hub = EventBroadcaster(lambda _after, _tenant: [])
+    hub = EventBroadcaster(lambda _after: [])
 
     async def scenario() -> None:
         async with AsyncExitStack() as streams:
@@ -97,8 +97,8 @@ def test_one_tenant_leaves_streams_to_others_and_tenants_leave_some_to_operators
             numbers = [await subscribe_often(f"tenant-{number}") for number in range(8, 13)]
             assert numbers == [50, 25, 13, 6, 3]
             await subscribe("late")
-            while hub.viewers < MAX_SUBSCRIBERS - OPERATOR_SUBSCRIBERS:
-                await subscribe(f"another-{hub.viewers}")
+            while hub.subscribers < MAX_SUBSCRIBERS - OPERATOR_SUBSCRIBERS:
+                await subscribe(f"another-{hub.subscribers}")
             hub.check_limits("one more")
             for _ in range(OPERATOR_SUBSCRIBERS):
                 await subscribe(None)

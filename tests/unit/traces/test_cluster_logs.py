@@ -18,6 +18,10 @@ from hypothesis import strategies as st
 
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.simulator.as_it_was import as_it_was
+from shadowprice.simulator.scenario import run_policy
+from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.job_log import CLOCK_SKEW
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
@@ -867,6 +871,20 @@ def test_what_happened_in_the_log_stands_beside_the_policies(
     page = (out / "compare.html").read_text()
     assert ">as it was</th>" in page
     assert not (out / "as it was").exists()
+
+
+def test_slots_of_the_log_count_waiting_jobs_and_no_unknown_prices(tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("submit,start,end,gpus\n0,100,1000,2\n1300,2000,2400,4\n")
+    source = ScenarioSource(trace=f"csv:{path}", slot="10min")
+    scenario = source.scenario(0)[0]
+    run, log = run_policy(scenario, PolicyChoice("fifo")), source.log()
+    assert log is not None
+    recorded = as_it_was(log, scenario.cluster, scenario.jobs, run)
+    assert recorded is not None
+    assert recorded.slots["queue"].to_list() == [0, 0, 1, 0]
+    assert recorded.slots["running"].to_list() == [1, 1, 0, 1]
+    assert recorded.slots["price_gpu"].to_list() == [None] * 4
 
 
 def test_numbers_have_the_unit_of_their_header(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ async def events(
         after = int(last_event_id)
     hub = service.writing.hub
     hub.check_limits(caller.scope)
-    service.metrics.viewers.set(hub.viewers + 1)
+    service.metrics.event_subscribers.set(hub.subscribers + 1)
 
     def is_allowed() -> bool:
         return service.tokens.holds(caller, service.writing.clock.now())
@@ -228,7 +228,7 @@ async def events(
             async for chunk in hub.follow(caller.scope, after, is_allowed):
                 yield chunk
         finally:
-            service.metrics.viewers.set(hub.viewers)
+            service.metrics.event_subscribers.set(hub.subscribers)
 
     headers = {"X-Accel-Buffering": "no"}
     return StreamingResponse(stream(), headers=headers, media_type="text/event-stream")
