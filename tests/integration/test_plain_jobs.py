@@ -101,7 +101,7 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
         (("--gpus", "a100:1", "--", "true"), "error: --gpus: no server has 'gpu/a100'"),
         (("--memory", "x", "--", "true"), "error: --memory: 'x' is not a quantity"),
         (("--env", "1A=x", "--", "true"), "error: --env: '1A' is not a valid variable name"),
-        (("--retries", "9999", "--", "true"), "error: --retries: 9,999 is above the bound"),
+        (("--retries", "9999", "--", "true"), "error: --retries: 9,999 exceeds the limit"),
         (
             ("train.py",),
             "train.py: is a program, not a job file; write -- before a command: -- python",

@@ -144,10 +144,10 @@ def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
     ("body", "place"),
     [
         ({"budget": {"points": -1, "period": "7d"}}, "budget.points"),
-        ({"budget": {"points": 1e9, "period": "7d"}}, "bound of 100,000,000"),
+        ({"budget": {"points": 1e9, "period": "7d"}}, "exceeds the limit of 100,000,000"),
         ({"budget": {"points": 1, "period": "3 slots"}}, "budget.period"),
         ({"budget": {"points": 1, "period": "5s"}}, "60 at least"),
-        ({"budget": {"points": 1, "period": "4000d"}}, "bound"),
+        ({"budget": {"points": 1, "period": "4000d"}}, "exceeds the limit"),
         ({"budget": {"points": 1, "period": "7d", "since": "monday"}}, "budget.since"),
         ({"budget": {"points": 1, "period": "7d", "since": "2026-11-23T00:00:00"}}, "time zone"),
         ({"budget": {"points": 1, "period": "7d", "carry": "some"}}, "budget.carry"),
@@ -204,9 +204,12 @@ def test_points_held_in_jobs_and_spent_are_those_granted(tmp_path: Path, seed: i
     budget = {"points": 30.0, "period": "7d"}
     tenants = [{"name": "vision", "budget": budget}, {"name": "speech"}]
     seen: set[str] = set()
+    expected = {"grant", "debit", "refund", "spent", "reserved_points"}
     with run_service(tmp_path, policy="oasis", cluster={**cluster, "tenants": tenants}) as live:
         client = live.client
-        for number in range(120):
+        for number in range(2_000):
+            if number >= 120 and seen >= expected:
+                break  # on a busy machine it takes more requests until a job is done
             names = [job["name"] for job in client.get("/v1/jobs?tenant=vision").json()["jobs"]]
             name = str(rng.choice(names)) if names else "none"
             match rng.integers(7):
@@ -242,4 +245,4 @@ def test_points_held_in_jobs_and_spent_are_those_granted(tmp_path: Path, seed: i
         assert statement["closing"] == account["held"]
         assert statement["sums"] == account["sums"]
         assert account["reserved_points"] == 0.0
-    assert seen >= {"grant", "debit", "refund", "spent", "reserved_points"}
+    assert seen >= expected

@@ -202,7 +202,7 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
         fault.on = True
         wait_until(lambda: live.client.get("/readyz").status_code == 503)
         health_error = live.client.get("/v1/service").json()["health_error"]
-        assert health_error == "resyncing with the running jobs failed: KeyError: 'a bug'"
+        assert health_error == "observing the running jobs failed: KeyError: 'a bug'"
         fault.on = False
         wait_until(lambda: live.client.get("/readyz").status_code == 200)
     free(tmp_path)

@@ -219,5 +219,5 @@ def test_the_engine_s_own_refusals_are_quoted() -> None:
     assert quote.refusal is not None
     assert quote.answer is QuoteAnswer.REFUSED
     assert not engine.jobs
-    with pytest.raises(TypeError, match="no answer to an arrival"):
+    with pytest.raises(TypeError, match="not an answer to an arrival"):
         Quote.of(Drop("huge", quote.refusal), 0)

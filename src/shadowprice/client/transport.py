@@ -112,8 +112,8 @@ def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
         return call.read(response.content)
     except ValueError as error:
         url = response.request.url
-        message = f"{url.scheme}://{url.netloc.decode()}: the response is not of a known service"
-        raise ServiceUnreachableError(f"{message}; is the address right?") from error
+        message = f"{url.scheme}://{url.netloc.decode()}: the response isn't one of this service"
+        raise ServiceUnreachableError(f"{message}; check the address and the version") from error
 
 
 def to_service_error(response: httpx.Response) -> ServiceError:

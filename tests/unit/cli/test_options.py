@@ -173,7 +173,7 @@ def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> Non
 
 def test_a_wrong_pair_is_told_where_it_stands() -> None:
     for text, place in (
-        ("rich?x", "--policy rich: expected a parameter, got 'x'"),
+        ("rich?x", "--policy rich: 'x' is not a parameter"),
         ("rich?x=[", "--policy rich 'x'"),
     ):
         with pytest.raises(InputError) as caught:

@@ -154,7 +154,7 @@ def test_what_a_restart_costs_may_change_while_jobs_run() -> None:
         assert (engine.cluster.restart_seconds, engine.cluster.restart_first) == (seconds, first)
     assert engine.open_jobs["job"].job.restart == 0  # those that are there keep theirs
     for wrong in (Fraction(-1), ON.slot_seconds + 1):
-        with pytest.raises(EventError, match="length of a slot"):
+        with pytest.raises(EventError, match="negative, or longer than a slot"):
             engine.handle(CapacityChanged(0, restart_seconds=wrong))
 
 
