@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.core.schedule import Placement
-from shadowprice.core.utility import Deadline
+from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
@@ -343,3 +344,64 @@ def test_bags_stay_within_the_shares_of_their_tenants(seed: int) -> None:
 
     engine = Simulation(cluster, jobs, rolling(cluster), seed=seed % 997).run([SlotObserver(watch)])
     assert not any(record.job.bag is not None for record in engine.open_jobs.values())
+
+
+def crowded_world(seed: int) -> tuple[Cluster, list[Job]]:
+    """Return few servers, and bags among jobs that lose much of a slot by a move."""
+    rng = np.random.default_rng(seed)
+    cluster = place_cluster(int(rng.integers(1, 4)), int(rng.integers(2, 5)), horizon=20)
+    cluster = replace(cluster, restart_first=bool(rng.random() < 0.25))
+    jobs = []
+    for number in range(int(rng.integers(3, 14))):
+        arrival = int(rng.integers(0, 10))
+        if rng.random() < 0.4:
+            tasks = pareto(int(rng.integers(1, 5)), rng.uniform(1.2, 3.0), rng.uniform(0.2, 0.9))
+            jobs.append(
+                build_bag(
+                    cluster,
+                    tasks,
+                    name=f"bag-{number}",
+                    arrival=arrival,
+                    deadline=float(rng.uniform(1.5, 9.0)),
+                    miss_probability=float(rng.choice([0.5, 0.2, 0.05])),
+                    utility=Sigmoid(1000.0, float(rng.uniform(0.0, 2.0)), 8.0),
+                )
+            )
+            continue
+        workers = int(rng.integers(1, 5))
+        one = make_job(
+            cluster,
+            f"job-{number}",
+            worker_amounts={"gpu": 1000 * int(rng.integers(1, 3))},
+            ps_amounts=None,
+            arrival=arrival,
+            epochs=int(rng.integers(1, 12)),
+            chunks=workers,
+            minibatches=1,
+            worker_range=(1 if rng.random() < 0.7 else workers, workers),
+            utility=Deadline(float(rng.uniform(1.0, 100.0)), float(rng.integers(1, 25))),
+        )
+        jobs.append(replace(one, restart=Fraction(int(rng.choice([1, 10, 20, 38])), 40)))
+    return cluster, sorted(jobs, key=lambda job: job.arrival)
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(400))
+@given(SEEDS, st.booleans(), st.booleans())
+def test_plans_that_never_move_share_servers_with_bags(
+    seed: int, steady: bool, free_promises: bool
+) -> None:
+    cluster, jobs = crowded_world(seed)
+    prices = {"prices": "given", "price": 0.0} if free_promises else {}
+    policy = rolling(cluster, steady=steady, **prices)
+    recorder = Recorder(cluster, jobs, policy)
+    Simulation(cluster, jobs, policy).run([recorder, Auditor(cluster, jobs)])
+    training = {job.name for job in jobs if job.bag is None}
+    promised = [
+        decision
+        for _, decision in recorder.decisions
+        if isinstance(decision, Promise) and decision.job in training
+    ]
+    assert len({promise.job for promise in promised}) == len(promised)  # none ever changes
+    for promise in promised:
+        assert promise.completion is not None
+        assert recorder.completions[promise.job] <= promise.completion

@@ -165,9 +165,9 @@ class Ledger:
         """Record a change of a schedule's reservations."""
         self._versions[changed.active_slots - self.start + self._offset] += 1
         self._log.append(changed)
-        self._logged_entries += len(changed)
+        self._logged_entries += len(changed) + 1
         while self._logged_entries > _MAX_LOGGED_ENTRIES:
-            self._logged_entries -= len(self._log.popleft())
+            self._logged_entries -= len(self._log.popleft()) + 1
             self._log_start += 1
 
     def _touch_all(self, changes: int = 1) -> None:
@@ -211,6 +211,8 @@ class Ledger:
         # Slots beyond the window were never reserved: they hold only placements.
         if self._has_placed:
             self._buffer[entering] = self._placed
+            if steps:  # no schedule says that these slots changed
+                self._restart_log(self._log_start + len(self._log) + 1)
         self._versions[entering] = 0
         self.start = slot
         return before

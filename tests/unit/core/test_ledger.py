@@ -60,6 +60,15 @@ def test_the_window_shows_all_reservations_and_nothing_else(
         assert (ledger.used == ledger.recompute_usage()).all()
 
 
+def test_slots_that_enter_with_placements_are_not_missed() -> None:
+    cluster = make_cluster(2, 0, gpus=4, horizon=HORIZON)
+    ledger, worker = Ledger(cluster, HORIZON), cluster.demand({"gpu": 1000, "cpu": 100})
+    ledger.place("running", Placement((1,), (2,), (0,)), worker, None)
+    position, _ = ledger.changes_since(0)
+    ledger.advance(1)
+    assert ledger.changes_since(position)[1] is None  # every slot has to be read
+
+
 def plan_on(server: int, *slots: int) -> Schedule:
     ones = np.ones(len(slots), np.int64)
     return Schedule.from_arrays(np.array(slots), server * ones, ones, 0 * ones)

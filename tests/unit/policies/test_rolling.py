@@ -645,7 +645,7 @@ def test_nothing_is_promised_in_a_slot_that_is_over_or_never_comes() -> None:
 
 def test_bad_parameters_are_refused_with_their_place() -> None:
     on = gpus(1, 1)
-    for name, value in (("price", -1.0), ("scarcity", 0.0), ("memory", 0.0), ("waiting", -1)):
+    for name, value in (("price", -1.0), ("evidence", 0.0), ("evidence", 1e7)):
         with pytest.raises(InputError, match=f"policy rolling.*{name}"):
             make_policy("rolling", PolicyContext(on), {name: value})
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -9,10 +10,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import JobCancelled, JobsArrived, ServerLost, SlotBegan, SlotEnded
+from shadowprice.core.cluster import Cluster, Role
+from shadowprice.core.events import (
+    CapacityChanged,
+    Command,
+    Decided,
+    JobCancelled,
+    JobsArrived,
+    Reject,
+    ServerLost,
+    ServerState,
+    SlotBegan,
+    SlotEnded,
+)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.bags.planner import CopyPlan
@@ -88,21 +101,69 @@ def test_who_stays_is_counted_without_restarts(restart: Fraction, steady: bool) 
     assert engine.jobs["a"].completion == 1
 
 
-@pytest.mark.parametrize("resynced", [False, True])
-def test_a_plan_that_never_moves_outlives_a_change_of_servers_before_it_starts(
-    resynced: bool,
+@pytest.mark.parametrize("change", ["none", "resumed", "lost", "shrunk", "no worker"])
+def test_a_promise_of_a_plan_that_never_moves_survives_changes_before_it_starts(
+    change: str,
 ) -> None:
     # With a restart in every slot eight slots of work on one GPU take sixteen.
     on = gpus(2, 1)
     engine = rolling(on)
     one = restarting(on, "a", Fraction(1, 2), epochs=8, chunks=1, utility=Deadline(10.0, 7.0))
     assert promises(engine.handle(JobsArrived(0, (one,)))) == [("a", 7)]
-    if resynced:
-        engine.policy.resume(engine.view)
+    assert isinstance(engine.policy, RollingPolicy)
+    (plan,) = engine.policy._state.plan.pinned.values()
+    server = on.names[int(plan.servers[0])]
+    match change:
+        case "resumed":
+            engine.policy.resume(engine.view)
+        case "lost":
+            engine.handle(ServerLost(0, server))
+        case "shrunk":
+            engine.handle(CapacityChanged(0, {server: ServerState(Role.WORKER, {"gpu": 500})}))
+        case "no worker":
+            engine.handle(CapacityChanged(0, {server: ServerState(Role.PS, {"gpu": 1000})}))
     for slot in range(8):
         assert not promises(engine.handle(SlotBegan(slot)))
         ran(engine, slot)
     assert engine.jobs["a"].completion == 7
+
+
+def test_a_job_that_only_a_plan_that_never_moves_completes_is_refused_for_the_right_reason() -> (
+    None
+):
+    on = gpus(1, 1)
+    first, second = (
+        restarting(on, name, Fraction(1, 2), epochs=8, chunks=1, utility=Deadline(10.0, 7.0))
+        for name in ("a", "b")
+    )
+    engine = rolling(on, prices="given", price=0.0, standby=False)
+    engine.handle(JobsArrived(0, (first,)))
+    (late,) = refusals(engine.handle(JobsArrived(0, (second,))))
+    assert late.reason is RefusalReason.NO_ROOM
+    engine = rolling(on, prices="given", price=100.0, standby=False)
+    (poor,) = refusals(engine.handle(JobsArrived(0, (first,))))
+    assert poor.reason is RefusalReason.PRICE
+    assert poor.cost == 800.0  # eight slots of the only GPU
+
+
+def refusals(commands: Iterable[Command]) -> list[Refusal]:
+    """Return the refusals among commands."""
+    decisions = [event.decision for event in commands if isinstance(event, Decided)]
+    return [decision.refusal for decision in decisions if isinstance(decision, Reject)]
+
+
+@pytest.mark.parametrize("most", [2, 3, 4])
+def test_the_narrowest_plan_that_never_moves_is_tried_too(most: int) -> None:
+    # Beside a promise on three GPUs only one worker fits; the payoffs of more are as large.
+    on = gpus(1, 4)
+    engine = rolling(on, prices="given", price=0.0)
+    wide = training(on, "c", epochs=12, chunks=3, worker_range=(3, 3), utility=Deadline(10.0, 11.0))
+    narrow = restarting(
+        on, "a", Fraction(19, 20), epochs=12 // most, chunks=most, worker_range=(1, most),
+        utility=Deadline(10.0, 11.0),
+    )  # fmt: skip
+    assert promises(engine.handle(JobsArrived(0, (wide,)))) == [("c", 11)]
+    assert promises(engine.handle(JobsArrived(0, (narrow,)))) == [("a", 11)]
 
 
 def test_without_a_plan_that_stays_the_same_job_would_have_had_no_room() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from shadowprice.core.events import (
     Acknowledged,
     Command,
     Decided,
+    JobCancelled,
     JobEnded,
     JobsArrived,
     JobStarted,
@@ -189,3 +191,28 @@ def test_promises_are_kept_beside_commands_that_nothing_stops(seed: int, *, stea
         live.end()
     assert live.promises
     assert not live.broken
+
+
+@pytest.mark.parametrize("steady", [False, True])
+def test_a_promised_start_that_cannot_be_stopped_keeps_to_its_plan(steady: bool) -> None:
+    """It takes no spare workers, because it couldn't return to its plan, and waits for nobody."""
+    cluster = gpus(1, 4)
+    live = LiveCluster(cluster, steady=steady, prices="given", price=0.0)
+
+    def wide(name: str, epochs: int, due: float) -> Job:
+        utility = Deadline(10.0, due)
+        one = training(cluster, name, epochs=epochs, chunks=3, worker_range=(3, 3), utility=utility)
+        return replace(one, resumable=True)
+
+    narrow = training(
+        cluster, "a", epochs=6, chunks=2, worker_range=(1, 2), utility=Deadline(10.0, 11.0)
+    )
+    live.submit([wide("b", 2, 1.0)])
+    live.submit([wide("c", 9, 11.0)])
+    live.submit([replace(narrow, restart=Fraction(19, 20), resumable=None)])
+    assert live.promises == {"a": 11, "b": 1, "c": 11}
+    live.engine.handle(JobCancelled(live.engine.slot, "b"))  # its GPUs are spare
+    for _ in range(13):
+        live.run()
+    assert not live.broken
+    assert not live.engine.open_jobs

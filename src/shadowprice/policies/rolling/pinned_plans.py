@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,8 +22,19 @@ from shadowprice.policies.rolling.quotas import Quotas
 from shadowprice.policies.rolling.state import PinnedPlan, PinnedPlans, State
 
 
+class _Choice(NamedTuple):
+    """A level of a plan that never moves, its offer, and its plan if the job runs already."""
+
+    level: int
+    offer: Offer
+    plan: PinnedPlan | None
+
+
 class PinnedPlanner:
-    """Chooses pinned plans for running promised jobs whose restart would cost part of a slot.
+    """Chooses pinned plans for jobs whose restart would cost part of a slot.
+
+    Running promised jobs get them whenever they can. Jobs that wait get them at submission, or
+    later, if no other plan completes them in time.
 
     A plan of levels doesn't name servers, so it assumes a restart in every slot. A pinned plan
     assumes none while the job keeps its placement, and one if the job scales down first. All other
@@ -116,46 +128,91 @@ class PinnedPlanner:
         ``free`` is the capacity beside the other pinned plans, by server, and ``usage`` their usage
         by tenant.
         """
+        if not self._fits_servers(state, slot, row, plan, free):
+            return False
+        return self._fits_share(state, slot, row, plan, usage)
+
+    def _fits_share(
+        self, state: State, slot: int, row: int, plan: PinnedPlan, usage: Integers
+    ) -> bool:
+        """Return whether a plan fits in its tenant's share beside other plans and bags."""
+        if not self._quotas.given:
+            return True
         arrays, bags = state.jobs.arrays, state.bags
-        if (_amounts(arrays, row, plan) > free[plan.servers]).any():
-            return False
-        if not self.fits_beside_bags(state, slot, row, plan):
-            return False
-        if self._quotas.given:
-            demand, tenant = _amounts(arrays, row, plan), int(arrays.tenant[row])
-            for start in _change_slots(bags, slot, plan):
-                headroom = self._quotas.headroom(usage + bags.tenant_usage(start), tenant)
-                total = demand.sum(axis=0)
-                if (total > headroom)[(headroom >= 0) & (total > 0)].any():
-                    return False
+        total, tenant = _amounts(arrays, row, plan).sum(axis=0), int(arrays.tenant[row])
+        for start in _change_slots(bags, slot, plan):
+            headroom = self._quotas.headroom(usage + bags.tenant_usage(start), tenant)
+            if (total > headroom)[(headroom >= 0) & (total > 0)].any():
+                return False
         return True
 
-    def fits_beside_bags(self, state: State, slot: int, row: int, plan: PinnedPlan) -> bool:
-        """Return whether a plan's servers have capacity for it beside the bags' plans."""
-        bags = state.bags
+    def _fits_servers(
+        self, state: State, slot: int, row: int, plan: PinnedPlan, free: Integers
+    ) -> bool:
+        """Return whether a plan's servers have capacity for it beside other plans and bags."""
+        bags, demand, remaining = state.bags, _amounts(state.jobs.arrays, row, plan), free
         if not bags.plans:
-            return True
-        demand, capacity = _amounts(state.jobs.arrays, row, plan), self._cluster.capacity
-        return not any(
-            (demand > capacity[plan.servers] - bags.usage(start)[plan.servers]).any()
-            for start in _change_slots(bags, slot, plan)
-        )
+            return not (demand > free[plan.servers]).any()
+        for start in _change_slots(bags, slot, plan):
+            remaining = free[plan.servers] - bags.usage(start)[plan.servers]
+            if (demand > remaining).any():
+                return False
+        return True
+
+    def fits_beside(
+        self, state: State, slot: int, row: int, plan: PinnedPlan, others: PinnedPlans
+    ) -> bool:
+        """Return whether a plan's servers have capacity for it beside other plans and bags."""
+        free = state.servers.capacity() - self.usage(others, state.jobs.arrays, slot)
+        return self._fits_servers(state, slot, row, plan, free)
 
     # ---------------------------------------------------------------- offers
 
     def offers(
         self, state: State, slot: int, row: int, price: Floats
-    ) -> Iterator[tuple[Offer, PinnedPlan]]:
-        """Yield offers of plans that start in the next slot and never move, the best payoff first.
+    ) -> list[tuple[Offer, PinnedPlan]]:
+        """Return offers of plans that start in the next slot and never move, best payoff first.
 
-        They fit beside all other pinned plans. A running job keeps its current servers.
+        They fit beside all pinned plans and bags, and in the tenant's share. A running job keeps
+        its current servers.
         """
         jobs, arrays, bags = state.jobs, state.jobs.arrays, state.bags
-        job, last = jobs.jobs[row], int(arrays.last_slot[row])
+        choices = [
+            choice
+            for choice in self._choices(jobs, slot, row, price)
+            if choice.offer.utility > choice.offer.cost
+        ]
+        if not choices:
+            return []
+        free = state.servers.capacity() - self.usage(state.plan.pinned, arrays, slot)
+        usage = self._usage_by_tenant(_promised(state.plan.pinned, jobs.promise), arrays)
+        beside = free
+        if bags.plans:
+            changes = [slot, *bags.change_slots(slot)]
+            beside = free - np.maximum.reduce([bags.usage(start) for start in changes])
+        offers = []
+        for choice in choices:
+            plan = choice.plan or self._place(jobs, row, choice, beside)
+            if plan is not None and self._fits(state, slot, row, plan, free, usage):
+                offers.append((choice.offer, plan))
+        return offers
+
+    def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
+        """Return the best offer of a plan that never moves if no other job existed."""
+        nobody = np.zeros_like(self._quotas.share)
+        for choice in self._choices(state.jobs, slot, row, price):
+            plan = choice.plan or self._place(state.jobs, row, choice, state.servers.capacity())
+            if plan is not None and self._fits_share(state, slot, row, plan, nobody):
+                return choice.offer
+        return None
+
+    def _choices(self, jobs: OpenJobs, slot: int, row: int, price: Floats) -> list[_Choice]:
+        """Return the levels of plans that complete while the job has a utility, by payoff."""
+        arrays, job, last = jobs.arrays, jobs.jobs[row], int(jobs.arrays.last_slot[row])
         assert job is not None
-        found: list[tuple[int, int, PinnedPlan | None]]
+        plans: list[tuple[int, int, PinnedPlan | None]]
         if jobs.level[row] >= 0:
-            found = [
+            plans = [
                 (plan.level, plan.end, plan)
                 for plan in _plans_on_servers(jobs, slot, row, last, lean=False)
             ]
@@ -164,36 +221,27 @@ class PinnedPlanner:
             gains = np.maximum(arrays.gains[row, levels], 1)
             first = arrays.certain_gains[row, levels] if jobs.started[row] else gains
             ends = slot + np.maximum(0, -((first - arrays.remaining[row]) // gains))
-            found = [
+            plans = [
                 (level, end, None)
                 for level, end in zip(levels.tolist(), ends.tolist(), strict=True)
                 if end <= last
             ]
-        offers = []
-        for level, end, plan in found:
+        choices = []
+        for level, end, plan in plans:
             processes = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
             cost = (end - slot + 1) * float(np.array(processes) @ price)
             utility = utility_value(job.utility, max(end - job.arrival, 0))
-            if utility > cost:
-                offers.append((cost - utility, end, level, Offer(end, 0, end, utility, cost), plan))
-        if not offers:
-            return
-        free = state.servers.capacity() - self.usage(state.plan.pinned, arrays, slot)
-        usage = self._usage_by_tenant(_promised(state.plan.pinned, jobs.promise), arrays)
-        beside = free
-        if bags.plans:
-            changes = [slot, *bags.change_slots(slot)]
-            beside = free - np.maximum.reduce([bags.usage(start) for start in changes])
-        for _, _, level, offer, plan in sorted(offers, key=lambda each: each[:3]):
-            chosen = self._place(jobs, row, level, offer.done, beside) if plan is None else plan
-            if chosen is not None and self._fits(state, slot, row, chosen, free, usage):
-                yield offer, chosen
+            choices.append(_Choice(level, Offer(end, 0, end, utility, cost), plan))
+        return sorted(
+            choices,
+            key=lambda each: (each.offer.cost - each.offer.utility, each.offer.done, each.level),
+        )
 
     def _place(
-        self, jobs: OpenJobs, row: int, level: int, end: int, free: Integers
+        self, jobs: OpenJobs, row: int, choice: _Choice, free: Integers
     ) -> PinnedPlan | None:
         """Return a plan of a level on servers with free capacity; None if it doesn't fit."""
-        arrays, cluster = jobs.arrays, self._cluster
+        arrays, cluster, level = jobs.arrays, self._cluster, choice.level
         workers, ps_count = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
         levels = np.full(jobs.row_count, -1)
         levels[row] = level
@@ -209,7 +257,7 @@ class PinnedPlanner:
         )  # fmt: skip
         if not complete:
             return None
-        return PinnedPlan(level, end, placed.server, placed.workers, placed.ps)
+        return PinnedPlan(level, choice.offer.done, placed.server, placed.workers, placed.ps)
 
     # ---------------------------------------------------------------- usage
 
@@ -327,12 +375,13 @@ def forbidden_levels(pinned: PinnedPlans, jobs: OpenJobs, slot: int) -> Flags:
     return forbidden
 
 
-def cannot_move(pinned: PinnedPlans, arrays: JobArrays, slot: int, row: int, level: int) -> bool:
+def cannot_move(pinned: PinnedPlans, jobs: OpenJobs, slot: int, row: int, level: int) -> bool:
     """Return whether a job that moved to a level in the next slot would miss its plan's end."""
-    plan = pinned.get(row)
+    plan, arrays = pinned.get(row), jobs.arrays
     if plan is None or level == plan.level:
         return False
-    remaining = arrays.remaining[row] - arrays.certain_gains[row, level]
+    first = arrays.certain_gains if jobs.started[row] else arrays.gains
+    remaining = arrays.remaining[row] - first[row, level]
     resumed, gain = arrays.certain_gains[row, plan.level], arrays.gains[row, plan.level]
     return not bool(_end_in_time(slot, remaining, resumed, gain, plan.end))
 

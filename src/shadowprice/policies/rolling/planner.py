@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from enum import Enum
 from typing import Final
 
@@ -167,7 +167,7 @@ class Planner:
         return plan
 
     def plan_pinned(self, state: State, slot: int, row: int, pinned: PinnedPlan) -> JointPlan:
-        """Return a plan of all promised jobs beside one more that keeps its servers.
+        """Return a plan of all promised jobs beside one more that never moves.
 
         Plans in force are carried over if they fit; some jobs are unplanned if nothing fits.
         """
@@ -221,10 +221,11 @@ class Planner:
         ``pinned`` has the plan of the job and all other pinned plans.
         """
         plan = pinned[row]
+        others = {other: kept for other, kept in pinned.items() if other != row}
         if 0 <= state.jobs.promise[row] < plan.end:
             return False
         return (
-            self._pinning.fits_beside_bags(state, slot, row, plan)
+            self._pinning.fits_beside(state, slot, row, plan, others)
             and self._keep(state, slot, pinned) is not None
         )
 
@@ -267,9 +268,13 @@ class Planner:
 
     def pinned_offers(
         self, state: State, slot: int, row: int, price: Floats
-    ) -> Iterator[tuple[Offer, PinnedPlan]]:
-        """Yield offers of plans that never move; see `PinnedPlanner.offers`."""
+    ) -> list[tuple[Offer, PinnedPlan]]:
+        """Return offers of plans that never move; see `PinnedPlanner.offers`."""
         return self._pinning.offers(state, slot, row, price)
+
+    def pinned_offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
+        """Return the best offer of a plan that never moves if no other job existed."""
+        return self._pinning.offer_alone(state, slot, row, price)
 
     def commit_offer(self, state: State, row: int, offer: Offer) -> bool:
         """Add the last offer to the joint plan that it was made for; return whether it fits.
@@ -352,7 +357,9 @@ class Planner:
         keeping = np.flatnonzero(promised & state.jobs.keeps_level & (level >= 0))
         if not len(forbidden) and (len(rows) or len(keeping)):
             forbidden = np.zeros(arrays.gains.shape, np.bool_)
-        forbidden[[*state.fixed, *keeping.tolist()]] = True
+        # A job that can't be stopped couldn't return to its plan.
+        staying = [row for row in plan.pinned if state.jobs.unstoppable[row]]
+        forbidden[[*state.fixed, *staying, *keeping.tolist()]] = True
         if not len(rows):
             return forbidden
         levels = plan.steps.level[rows]

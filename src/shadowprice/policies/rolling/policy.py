@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
 from typing import ClassVar, Final, Self
 
 import numpy as np
@@ -81,6 +80,8 @@ _MAX_PINNED_OFFERS: Final = 2
 """Maximum number of plans that never move for which all promised jobs are replanned."""
 
 _FELL_SHORT: Final = "less was done than was planned"
+
+_SERVERS_GONE: Final = "the servers that it was promised are gone"
 
 _REVISED: Final = "it was revised, and its utility would be 0 by its promise"
 
@@ -171,28 +172,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         else:
             running_slot = view.slot - 1 if view.runs(state.job.name) else None
             self._state.jobs.resume(state, before._state.jobs, view.slot, running_slot)
-            self._resume_pinned(state.job.name, before)
-
-    def _resume_pinned(self, name: str, before: Self) -> None:
-        """Keep the pinned plan of a promised job that is about to start, on the same servers.
-
-        A running job gets a new one on its current servers.
-        """
-        old, row = before._state.jobs.rows.get(name), self._state.jobs.rows[name]
-        plan = None if old is None else before._state.plan.pinned.get(old)
-        if plan is None or self._state.jobs.level[row] >= 0 or self._state.jobs.promise[row] < 0:
-            return
-        position = {server: index for index, server in enumerate(self._cluster.names)}
-        servers = [position.get(before._cluster.names[server], -1) for server in plan.servers]
-        if all(server >= 0 and self._state.servers.up[server] for server in servers):
-            order = np.argsort(servers)
-            moved = replace(
-                plan,
-                servers=np.array(servers, np.int64)[order],
-                workers=plan.workers[order],
-                ps=plan.ps[order],
-            )
-            self._state.plan.pinned = {**self._state.plan.pinned, row: moved}
 
     def _remove_job(self, name: str) -> None:
         if name in self._state.bags.jobs:
@@ -325,10 +304,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if not lacks_evidence and self._commit_offer(row, offer):
                 return self._promise(slot, row, offer)
         alone = planner.offer_alone(state, slot, row, price)
-        if alone is None:
+        loses_too_much = alone is None and jobs.restart_loss[row] > 0.0
+        if loses_too_much and self._parameters.revision:
             pinned = self._promise_pinned(slot, row, price)
             if pinned is not None:
                 return pinned
+            alone = planner.pinned_offer_alone(state, slot, row, price)
         if alone is None:
             job = jobs.jobs[row]
             assert job is not None
@@ -339,7 +320,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if not state.demand.justifies_offer(slot, jobs, row, alone):
             return state.demand.refusal(slot, jobs, row, alone)
         obstacle: int | None = None
-        if self._parameters.revision and row not in state.fixed:
+        if self._parameters.revision and row not in state.fixed and not loses_too_much:
             plan = planner.plan_with(state, slot, row, self._promise_slot(slot, row, alone))
             if not plan.unplanned:
                 planner.commit(state, plan)
@@ -350,7 +331,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 return state.demand.refusal(slot, jobs, row, offer)
             return refuse_below_price(offer)
         holder = None if obstacle is None or obstacle == row else jobs.name(obstacle)
-        return refuse_no_capacity(alone, holder, planner.earliest_completion(state, row))
+        earliest = None if loses_too_much else planner.earliest_completion(state, row)
+        return refuse_no_capacity(alone, holder, earliest)
 
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
@@ -362,17 +344,37 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, planner = self._state, self._state.jobs, self._planner
         if not jobs.restart_loss[row] or row in state.plan.pinned or not self._parameters.revision:
             return None
-        offers = (
+        offers = [
             each
             for each in planner.pinned_offers(state, slot, row, price)
             if state.demand.justifies_offer(slot, jobs, row, each[0])
-        )
-        for offer, pinned in islice(offers, _MAX_PINNED_OFFERS):
+        ]
+        tried, rest = offers[:_MAX_PINNED_OFFERS], offers[_MAX_PINNED_OFFERS:]
+        if rest:  # the fewest workers fit beside most jobs
+            tried.append(min(rest, key=lambda each: int(each[1].workers.sum())))
+        for offer, pinned in tried:
             plan = planner.plan_pinned(state, slot, row, pinned)
             if not plan.unplanned:
                 planner.commit(state, plan)
                 return self._promise(slot, row, offer)
         return None
+
+    def _pin_again(self, slot: int, row: int, promise: int) -> bool:
+        """Keep a promise by a plan on other servers that never moves; return whether there is one.
+
+        A pinned plan is lost with its servers, and other plans may be too late.
+        """
+        state, jobs, planner = self._state, self._state.jobs, self._planner
+        if not jobs.restart_loss[row] or not self._parameters.revision:
+            return False
+        for offer, pinned in planner.pinned_offers(state, slot, row, np.zeros(2)):
+            if offer.done <= promise:
+                plan = planner.plan_pinned(state, slot, row, pinned)
+                if not plan.unplanned:
+                    planner.commit(state, plan)
+                    jobs.promise[row] = promise
+                    return True
+        return False
 
     def _offer(self, row: int, price: Floats) -> Offer | None:
         """Return `Planner.offer`; for a running job that can't be stopped, its only plan.
@@ -600,11 +602,16 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         self._planner.commit(state, plan)
         state.planned_slot = slot
         state.is_lean = lean and bool((jobs.restart_loss[state.promised()] > 0.0).any())
+        unplanned = [(row, int(jobs.promise[row])) for row in plan.unplanned]
         jobs.promise[plan.unplanned] = -1
         for row in invalid:
             yield self._change_promise(row, _PAST_END if row in past_end else _REVISED, slot)
-        for row in (*late, *plan.unplanned):
+        for row in late:
             yield self._change_promise(row, _FELL_SHORT)
+        for row, promise in unplanned:
+            if not self._pin_again(slot, row, promise):
+                reason = _FELL_SHORT if jobs.slots_run[row] else _SERVERS_GONE
+                yield self._change_promise(row, reason)
         if state.bags.broken:
             yield from self._bag_scheduler.replan_broken(state, slot)
 
@@ -866,7 +873,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if state.plan.pinned:
             for row in rows[jobs.moves(rows, following)].tolist():
                 # A pinned job may only move for a slot if it still completes by its plan's end.
-                if cannot_move(state.plan.pinned, arrays, slot, row, int(log.level[row])):
+                if cannot_move(state.plan.pinned, jobs, slot, row, int(log.level[row])):
                     following = replace_entries(following, row, pinned)
                     log.level[row] = pinned_level[row]
             unmoved = np.isin(rows, list(state.plan.pinned)) & ~jobs.moves(rows, following)
@@ -884,13 +891,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         log, steps = state.plan.log, state.plan.steps
         starts = jobs.unstoppable[rows] & (jobs.level[rows] < 0) & (log.level[rows] >= 0)
+        # All plans in force are made around pinned ones, which start where they are planned.
+        starts &= ~np.isin(rows, list(state.plan.pinned))
         held_back, pinned = [], state.plan.pinned
         for row in rows[starts].tolist():
             plan = plan_until_end(jobs, slot, row, int(log.level[row]), following)
             together = {**pinned, row: plan}
-            is_planned = row in state.plan.pinned or (
-                jobs.promise[row] >= 0 and steps.runs[row] > 0 and steps.level[row, 0] >= 0
-            )
+            is_planned = jobs.promise[row] >= 0 and steps.runs[row] > 0 and steps.level[row, 0] >= 0
             if self._planner.can_start(state, slot, row, together) or (
                 is_planned and not self._planner.can_wait(state, slot, pinned)
             ):

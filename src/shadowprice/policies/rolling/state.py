@@ -20,7 +20,10 @@ _MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PinnedPlan:
-    """A plan on servers: the processes of a job on its current servers, until it is done."""
+    """A plan that never moves: the processes of a job on servers, until it is done.
+
+    It is that of a running job on its current servers, or of one that starts in the next slot.
+    """
 
     level: int
     end: int  # last slot
