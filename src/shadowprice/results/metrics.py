@@ -99,16 +99,20 @@ def mean_completion(jobs: pl.DataFrame, names: Sequence[str]) -> float | None:
 def common_completion(runs: Sequence[pl.DataFrame]) -> tuple[int, list[float | None]]:
     """Return the mean completion times of the jobs that all of several runs finished.
 
-    The job tables are of the same workload, in the same order. The first result is the number of
-    these jobs, the second each run's mean slots from the submission to the end of the completion
-    slot.
+    The first result is the number of these jobs, the second each run's mean slots from the
+    submission to the end of the completion slot. Jobs that not all runs have don't count.
     """
-    finished = np.ones(len(runs[0]), dtype=bool)
-    for jobs in runs:
-        finished &= (jobs["outcome"] == "finished").to_numpy()
-    if not finished.any():
+    finished = [jobs.filter(pl.col("outcome") == "finished").select("job", "jct") for jobs in runs]
+    for others in finished[1:]:
+        finished[0] = finished[0].join(others.select("job"), on="job", maintain_order="left")
+    if not len(finished[0]):
         return 0, [None] * len(runs)
-    return int(finished.sum()), [float(jobs["jct"].to_numpy()[finished].mean()) for jobs in runs]
+    common = finished[0]["job"].implode()
+    means: list[float | None] = [
+        float(jobs.filter(pl.col("job").is_in(common))["jct"].to_numpy().mean())
+        for jobs in finished
+    ]
+    return len(finished[0]), means
 
 
 def met_target(jobs: pl.DataFrame) -> Summary:

@@ -432,11 +432,11 @@ HUGE = ("1e30", "9" * 30, "9" * 5000, "1e400")
         *(("Timelimit", text, "is not a duration") for text in ("soon", "-1:00:00")),
         *(("ElapsedRaw", text, "is not a duration") for text in ("soon", "1:2:3:4")),
         *(
-            (column, f"{digits}:00:00", "is above the bound of 5,000,000,000 seconds")
+            (column, f"{digits}:00:00", "exceeds the limit of 5,000,000,000 seconds")
             for column in ("Elapsed", "Timelimit")
             for digits in ("9" * 11, "9" * 400, "9" * 5000, "9" * 5000 + "-00")
         ),
-        ("ElapsedRaw", "1e30", "is above the bound of 5,000,000,000 seconds"),
+        ("ElapsedRaw", "1e30", "exceeds the limit of 5,000,000,000 seconds"),
         *(
             (column, text, "is not of the years 1970 to 2128")
             for column in ("Submit", "Start", "End")

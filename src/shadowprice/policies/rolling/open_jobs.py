@@ -31,7 +31,7 @@ MIN_UTILITY_SHARE: Final = 1e-3
 NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._fields))
 
 _MAX_COUNTED_RESTART: Final = 0.7
-"""Part of a slot from which restarts are too expensive for plans that count one in every slot."""
+"""Part of a slot: jobs that lose it or more by a restart get only plans that never move."""
 
 _NONE: Final = np.zeros(0, np.int64)
 _DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
