@@ -25,7 +25,7 @@ class EngineView:
 
     @property
     def slot(self) -> int:
-        """First slot that can still be decided."""
+        """First slot that a policy can still decide: while one begins, that one."""
         return self._state.ledger.start
 
     @property

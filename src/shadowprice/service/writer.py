@@ -35,8 +35,8 @@ RECENT_CLOSED_JOBS: Final = 1_000  # closed jobs that are cached in addition to 
 class Writer:
     """Runs operations in a thread of its own, and publishes their results to readers.
 
-    If the store can't be written, `health_error` says so, and the writer retries. From now on, only
-    the writer's thread accesses ``durable``, the engine and store.
+    If the store can't be written, `health_error` says so, and the writer retries. Only the writer's
+    thread changes ``durable``, the engine and store; the event loop reads single values of them.
     """
 
     def __init__(self, durable: DurableEngine, metrics: Metrics) -> None:

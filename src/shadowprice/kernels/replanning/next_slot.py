@@ -159,8 +159,8 @@ def plan_waiting(
     ``expected``: the same jobs with expected progress, for jobs without a plan by certain progress;
     such plans may break. ``restarts`` (jobs,): whether restarts cost a job progress, so that more
     than the certain progress is expected. ``rows`` (jobs,): waiting jobs, the highest density
-    first. ``price`` (jobs, 2): of a worker and of a parameter server. ``shared``: whether some
-    servers host both.
+    first. ``price`` (rows of the table, 2): of a worker and of a parameter server. ``shared``:
+    whether some servers host both.
 
     Written: ``line`` (the plans are subtracted), ``steps`` and ``log`` (the plans), ``fitting``
     (intervals,), which is scratch space, and ``result`` (jobs, 5): completion slot that was tried

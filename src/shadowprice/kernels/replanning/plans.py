@@ -1,10 +1,10 @@
 """Plans of single jobs in a timeline: the fewest workers that complete in time.
 
-A job's *ceiling* is the maximum level that its plan takes in any slot; it runs with less if less
-fits. The least ceiling that completes by a slot is ElasticFlow's minimum satisfactory share
-(`reactive.shares`), here for several resources, kinds of servers, parameter servers, and curves of
-any shape. Ceilings are on the upper hull of the curve, so that a job never runs with a worker count
-that wastes workers if a better one fits.
+A job's *ceiling* is the maximum level that its plan takes in any slot, as a position on the job's
+hulls (`JobArrays.hull`); the job runs with less if less fits. The least ceiling that completes by a
+slot is ElasticFlow's minimum satisfactory share (`reactive.shares`), here for several resources,
+kinds of servers, parameter servers, and curves of any shape. Ceilings are on the upper hull of the
+curve, so that a job never runs with a worker count that wastes workers if a better one fits.
 
 A plan uses one placement mode throughout (`replanning.jobs`), and every search is within one mode.
 """
@@ -612,8 +612,8 @@ def utility_density(
     """Return the maximum utility density of a job on an empty cluster, and its utility.
 
     The density is the utility over weighted worker-slots, the maximum over all levels; 0 if nothing
-    completes in time. ``price`` (2,) is the weight of a worker and of a parameter server of the
-    job.
+    completes in time. ``price`` (2,), of a worker and of a parameter server of the job, is any
+    positive weight: it ranks jobs, and nothing is paid.
     """
     best = 0.0
     best_utility = 0.0

@@ -1,4 +1,12 @@
-"""The state of `rolling`: open jobs, learnt prices, and the joint plan in force."""
+"""The state of `rolling`: open jobs, learnt prices, and the joint plan in force.
+
+Words for jobs that don't move:
+
+- A *pinned plan* (`PinnedPlan`) names its servers and never moves; a promise depends on it.
+- A *fixed* plan (`State.fixed`) is the pinned plan of a running job that can't be stopped.
+- An *unstoppable* job (`OpenJobs.unstoppable`) hasn't shown checkpoints: a stop loses its work.
+- A job that *keeps its level* (`OpenJobs.keeps_level`) may have only plans with one worker count.
+"""
 
 from __future__ import annotations
 
