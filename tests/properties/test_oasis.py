@@ -129,17 +129,17 @@ class Auditor(Observer):
             kept, new = board.window(4), fresh.window(4)
             for t in range(4):
                 kept_row, new_row = kept.row_of[t], new.row_of[t]
-                groups = kept.groups[kept_row]
-                assert groups == new.groups[new_row]
                 everyone = np.arange(len(board.servers))
-                assert np.array_equal(
-                    find_groups(kept, np.full_like(everyone, kept_row), everyone),
-                    find_groups(new, np.full_like(everyone, new_row), everyone),
-                )
+                mine = find_groups(kept, np.full_like(everyone, kept_row), everyone)
+                theirs = find_groups(new, np.full_like(everyone, new_row), everyone)
+                for part in ("members", "first"):
+                    assert np.array_equal(
+                        getattr(kept, part)[kept_row][mine], getattr(new, part)[new_row][theirs]
+                    )
                 for part in ("price", "free"):
                     assert np.array_equal(
-                        getattr(kept, part)[kept_row][:, :groups],
-                        getattr(new, part)[new_row][:, :groups],
+                        getattr(kept, part)[kept_row][:, mine],
+                        getattr(new, part)[new_row][:, theirs],
                     )
                 self.checks += 1
 

@@ -18,7 +18,7 @@ def check_groups(
     ln_low: Floats,
     ln_high: Floats,
 ) -> None:
-    """Assert that a slot's groups are its distinct servers, in order of first appearance.
+    """Assert that a slot's groups are its distinct servers.
 
     ``used`` and ``capacity`` have the shape (servers, resources), and ``lost`` (servers,).
     """
@@ -29,15 +29,20 @@ def check_groups(
         (bool(out), *has, *uses)
         for out, has, uses in zip(lost, capacity.tolist(), shown.tolist(), strict=True)
     ]
-    order = list(dict.fromkeys(servers))
-    count, everyone = len(order), np.arange(len(servers))
-    assert groups.groups[row] == count
-    found = find_groups(groups, np.full_like(everyone, row), everyone)
-    assert found.tolist() == [order.index(server) for server in servers]
+    everyone = np.arange(len(servers))
+    found = find_groups(groups, np.full_like(everyone, row), everyone).tolist()
+    group_of = dict(zip(servers, found, strict=True))
+    assert found == [group_of[server] for server in servers]
+    assert len(set(found)) == len(group_of)
+    order, numbers = list(group_of), list(group_of.values())
+    count = groups.groups[row]
+    assert np.flatnonzero(groups.kind[row, :count] >= 0).tolist() == sorted(numbers)
+    assert groups.members[row, :count].sum() == np.count_nonzero(~lost)
     first = [servers.index(server) for server in order]
+    assert groups.first[row, numbers].tolist() == first
     sizes = [0 if lost[s] else servers.count(each) for s, each in zip(first, order, strict=True)]
-    assert groups.members[row, :count].tolist() == sizes
+    assert groups.members[row, numbers].tolist() == sizes
     free = np.where(capacity < UNLIMITED, capacity - shown, capacity)[first]
-    assert np.array_equal(groups.free[row, :, :count].T, free)
+    assert np.array_equal(groups.free[row][:, numbers].T, free)
     prices = exponential_prices(shown[first], capacity[first], ln_low, ln_high)
-    assert np.array_equal(groups.price[row, :, :count].T, prices)
+    assert np.array_equal(groups.price[row][:, numbers].T, prices)

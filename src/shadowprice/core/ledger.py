@@ -260,9 +260,9 @@ class Ledger:
         reservation = self.reservations.pop(job, None)
         if reservation is None:
             return EMPTY_SCHEDULE
-        released = EMPTY_SCHEDULE
-        if len(reservation.plan):
-            released = reservation.plan.from_slot(self.start)
+        released, plan = EMPTY_SCHEDULE, reservation.plan
+        if len(plan) and plan.completion >= self.start:
+            released = plan.from_slot(self.start)
             rows = released.slots - self.start
             self.used[rows, released.servers] -= self._plan_amounts(released, reservation)
             self._touch(released)

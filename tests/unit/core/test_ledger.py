@@ -96,6 +96,10 @@ def test_a_reader_learns_what_was_reserved_and_released_since_its_last_look() ->
     ledger.undo_release("a", reservation, released)
     assert view.changes_since(position)[1] == (released,)
     assert other.changes_since(position) == (position, ())
+    position, _ = view.changes_since(position)
+    ledger.advance(4)
+    assert not len(ledger.release("a"))  # its plan is over
+    assert view.changes_since(position) == (position, ())
 
 
 def test_a_reader_reads_everything_after_changes_of_every_slot(

@@ -12,7 +12,7 @@ from shadowprice.kernels.prices.exponential import (
     exponential_prices,
 )
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
-from shadowprice.kernels.slots.groups import SlotGroups
+from shadowprice.kernels.slots.groups import SlotGroups, find_groups
 from tests.oracles import slotcost as naive
 from tests.support.examples import sample
 from tests.support.slot_groups import check_groups
@@ -117,6 +117,32 @@ def test_groups_are_exactly_the_equal_servers():
     check_groups(kept.groups, 0, used[0], capacity, np.zeros(200, np.bool_), low, high)
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_known_changes_of_many_servers_move_them_between_groups(seed):
+    """Groups get empty and numbers are used again, by few changes and by many."""
+    rng = np.random.default_rng(seed)
+    servers, slots = 90, 3
+    capacity = rng.integers(5, 8, (servers, 2))
+    low, high = np.zeros(2), np.ones(2)
+    numbers = 2 * np.arange(servers)  # the others belong to another pool
+    kept = SlotGroups(capacity, slots, low, high, numbers)
+    used = np.zeros((slots, 2 * servers, 2), np.int64)
+    versions = np.zeros(slots, np.int64)
+    for _ in range(60):
+        few = rng.random() < 0.5
+        changes = int(rng.integers(1, 5)) if few else int(rng.integers(20, 3 * servers))
+        slot, server = rng.integers(0, slots, changes), rng.integers(0, 2 * servers, changes)
+        used[slot, server] = rng.integers(0, 6, (changes, 2)) * rng.integers(0, 2, (changes, 1))
+        versions[slot] += 1
+        kept.follow_changes(used, versions, 10 + slot, server, 10)
+        for t in range(slots):
+            check_groups(
+                kept.groups, t, used[t, numbers], capacity, np.zeros(servers, np.bool_), low, high
+            )
+    # At most 90 groups have servers; the arrays begin with 34 groups and double.
+    assert kept.groups.kind.shape[1] <= 136
+
+
 @pytest.mark.parametrize("servers", [6, 60])
 def test_refreshing_and_rolling_equal_building_anew(servers):
     """With 60 servers, few of them change in a slot: they are moved between its groups."""
@@ -153,11 +179,13 @@ def test_refreshing_and_rolling_equal_building_anew(servers):
         for t in range(5):
             i, j = a.row_of[t], b.row_of[t]
             assert (i == 0) == (not used[t, ~lost].any())
-            n = a.groups[i]
-            assert n == b.groups[j]
-            np.testing.assert_array_equal(a.price[i, :, :n], b.price[j, :, :n])
-            np.testing.assert_array_equal(a.free[i, :, :n], b.free[j, :, :n])
-            np.testing.assert_array_equal(a.members[i, :n], b.members[j, :n])
+            everyone = np.arange(servers)
+            x = find_groups(a, np.full_like(everyone, i), everyone)
+            y = find_groups(b, np.full_like(everyone, j), everyone)
+            np.testing.assert_array_equal(a.price[i][:, x], b.price[j][:, y])
+            np.testing.assert_array_equal(a.free[i][:, x], b.free[j][:, y])
+            np.testing.assert_array_equal(a.members[i, x], b.members[j, y])
+            np.testing.assert_array_equal(a.first[i, x], b.first[j, y])
             check_groups(a, t, used[t], capacity, lost, low, high)
 
 
@@ -166,7 +194,8 @@ def test_an_infinite_price_of_what_is_not_asked_for_costs_nothing():
     full = np.array([[0, 4]])
     pool = SlotGroups(capacity, 1, np.zeros(2), np.array([0.0, 2000.0]))
     pool.follow(full[None], np.ones(1, np.int64))
-    assert pool.groups.price[pool.groups.row_of[0], 1, 0] == np.inf
+    row, server = pool.groups.row_of[:1], np.zeros(1, np.int64)
+    assert pool.groups.price[row, 1, find_groups(pool.groups, row, server)] == np.inf
     demand, share = np.array([1, 0]), np.array([0.25, 0.0])
     none = np.zeros(2, np.int64)
     cost = slot_costs(

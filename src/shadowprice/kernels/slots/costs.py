@@ -30,6 +30,41 @@ def count_fits(free: Integers, demand: Integers, limit: int) -> int:
     return fit_count
 
 
+@inlined
+def _costs_more(a: int, b: int, unit: Floats, first: Integers) -> bool:
+    """Return whether a group comes after another: by cost, then by lowest server."""
+    return bool(unit[a] > unit[b] or (unit[a] == unit[b] and first[a] > first[b]))
+
+
+@inlined
+def _lift_group(heap: Integers, place: int, unit: Floats, first: Integers) -> None:
+    """Restore a heap of groups, the most expensive on top, after its last entry was added."""
+    while place > 0:
+        parent = (place - 1) // 2
+        if not _costs_more(heap[place], heap[parent], unit, first):
+            break
+        heap[place], heap[parent] = heap[parent], heap[place]
+        place = parent
+
+
+@inlined
+def _sink_group(heap: Integers, size: int, unit: Floats, first: Integers) -> None:
+    """Restore a heap of ``size`` groups after its first entry changed."""
+    place = 0
+    entry = heap[0]
+    while True:
+        child = 2 * place + 1
+        if child >= size:
+            break
+        if child + 1 < size and _costs_more(heap[child + 1], heap[child], unit, first):
+            child += 1
+        if not _costs_more(heap[child], entry, unit, first):
+            break
+        heap[place] = heap[child]
+        place = child
+    heap[place] = entry
+
+
 @allocation_free
 def cheapest_positions(
     pool: Groups,
@@ -43,16 +78,16 @@ def cheapest_positions(
 ) -> int:
     """Find the groups with a slot's cheapest positions, the cheapest first; return their number.
 
-    They have ``limit`` positions, or all that exist. ``demand`` and ``share`` (resources,) are the
-    needs of one worker (or parameter server), in amounts and as shares, to which prices refer.
-    Written, (groups,): ``unit``, cost of one position in each group; ``room``, positions of each
-    group that is returned (on all its servers, at most ``most``); ``chosen``, the groups, the
-    lowest number first on ties.
+    They have ``limit`` positions, or all that exist; the group with the lowest server comes first
+    on ties. ``demand`` and ``share`` (resources,) are the needs of one worker (or parameter
+    server), in amounts and as shares, to which prices refer. Written, (groups,): ``unit_cost``,
+    cost of one position in each group; ``positions``, those of each group that is returned (on all
+    its servers, at most ``limit``); ``chosen``, the groups.
     """
     if limit <= 0:
         return 0
     groups, price, free = pool.groups[row], pool.price[row], pool.free[row]
-    count = pool.members[row]
+    count, first = pool.members[row], pool.first[row]
     resources = len(demand)
     unit_cost[:groups] = 0.0
     for r in range(resources):
@@ -64,8 +99,13 @@ def cheapest_positions(
     size = 0
     total = 0
     max_cost = np.inf
+    last = -1  # lowest server of the most expensive group, with the price `max_cost`
     for g in range(groups):
-        if unit_cost[g] >= max_cost:
+        if (
+            unit_cost[g] > max_cost
+            or (unit_cost[g] == max_cost and first[g] > last)
+            or count[g] == 0
+        ):
             continue
         fit_count = limit
         for r in range(resources):
@@ -78,21 +118,22 @@ def cheapest_positions(
             positions[g] = count[g] * fit_count
         total += positions[g]
         chosen[size] = g
-        lift(chosen, size, unit_cost)
+        _lift_group(chosen, size, unit_cost, first)
         size += 1
         while total - positions[chosen[0]] >= limit:
             total -= positions[chosen[0]]
             size -= 1
             chosen[0] = chosen[size]
-            sink(chosen, size, unit_cost)
+            _sink_group(chosen, size, unit_cost, first)
         if total >= limit:
             max_cost = unit_cost[chosen[0]]
+            last = first[chosen[0]]
     # Popping the most expensive group first fills the result from the end.
-    for last in range(size - 1, 0, -1):
+    for place in range(size - 1, 0, -1):
         top = chosen[0]
-        chosen[0] = chosen[last]
-        sink(chosen, last, unit_cost)
-        chosen[last] = top
+        chosen[0] = chosen[place]
+        _sink_group(chosen, place, unit_cost, first)
+        chosen[place] = top
     return size
 
 

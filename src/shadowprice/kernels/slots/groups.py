@@ -14,6 +14,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers
 from shadowprice.kernels.jit import allocation_free, constant, inlined, kernel
+from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.prices.exponential import UNLIMITED, exponential_price
 from shadowprice.kernels.slots.polygons import add_to_hash
 
@@ -46,16 +47,17 @@ class Groups(NamedTuple):
         Grouping of each slot; row 0 is that of slots without reservations, and slots with equal
         reservations may share any other.
     groups : int64[Q]
-        Number of groups in each row; entries beyond it are meaningless. Groups are numbered by
-        their lowest server.
+        Number of groups in each row, some of which may be empty; entries beyond it are meaningless.
     price : float64[Q, R, W]
         Price of a share of 1 of each resource, by group.
     free : int64[Q, R, W]
         Free capacity of each server of the group, or ``UNLIMITED``.
     members : int64[Q, W]
-        Servers in each group; 0 for lost servers, which host nothing.
+        Servers in each group; 0 if it is empty, and for lost servers, which host nothing.
     kind : int64[Q, W]
-        Kind of the servers of each group.
+        Kind of the servers of each group, -1 if it is empty.
+    first : int64[Q, W]
+        Lowest server of each group.
     reserved : int64[Q]
         Number of servers with reservations.
     reserved_server : int64[Q, X]
@@ -74,6 +76,7 @@ class Groups(NamedTuple):
     free: Integers
     members: Integers
     kind: Integers
+    first: Integers
     reserved: Integers
     reserved_server: Integers
     reserved_group: Integers
@@ -87,30 +90,18 @@ class Rows(NamedTuple):
     slot_counts: Integers  # number of slots on each row, without row 0, shape (Q,)
     spare: Integers  # stack of rows without slots, shape (T,)
     spare_count: Integers  # height of the stack, shape (1,)
-    size: Integers  # number of servers of each group, lost or not, shape (Q, W)
     used: Integers  # reservations on each server of a group, shape (Q, R, W)
     versions: Integers  # version of each slot's reservations that its row shows, shape (T,)
 
 
 class Scratch(NamedTuple):
-    """One slot's groups before they are numbered, and scratch space."""
+    """Scratch space of one slot: allocating it for each slot takes longer than the rest."""
 
     changed: Integers  # servers whose reservations changed, ascending, shape (S,)
-    reserved_server: Integers  # servers with reservations, ascending, shape (S,)
+    reserved_server: Integers  # end of the list of servers with reservations, shape (S,)
     reserved_group: Integers  # group of each, shape (S,)
-    unreserved_group: Integers  # as in `Groups`, possibly of an empty group, shape (K,)
-    next: Integers  # place in `Kinds.member` of each kind's first server without any, shape (K,)
-    by_first: Integers  # kinds by that server, shape (K,)
-    # Of each group.
-    kind: Integers  # shape (W,)
-    size: Integers  # shape (W,)
-    first: Integers  # lowest server, shape (W,)
-    number: Integers  # in `Groups`, -1 for an empty group, shape (W,)
-    order: Integers  # groups by number, shape (W,)
-    used: Integers  # shape (R, W)
-    free: Integers  # shape (R, W)
-    price: Floats  # shape (R, W)
-    table: Integers  # hash table of groups, at least twice as long, shape (power of 2,)
+    used: Integers  # reservations on one server, shape (R,)
+    table: Integers  # hash table of groups, over four times as long as a row, shape (power of 2,)
 
 
 @inlined
@@ -123,21 +114,36 @@ def expand_groups(row: int, groups: Groups, group: Integers) -> None:
         group[groups.reserved_server[row, n]] = groups.reserved_group[row, n]
 
 
+@inlined
+def _seek(row: int, place: int, s: int, groups: Groups) -> int:
+    """Return the first place, from ``place`` on, of a reserved server that is at least ``s``."""
+    end = groups.reserved[row]
+    if place < end and groups.reserved_server[row, place] < s:
+        place += 1
+        while place < end:
+            middle = (place + end) // 2
+            if groups.reserved_server[row, middle] < s:
+                place = middle + 1
+            else:
+                end = middle
+    return place
+
+
+@inlined
+def _is_at(row: int, place: int, s: int, groups: Groups) -> bool:
+    """Return whether a server is in the list of reserved servers, where `_seek` leads."""
+    return bool(place < groups.reserved[row] and groups.reserved_server[row, place] == s)
+
+
 @kernel
 def find_groups(groups: Groups, row: Integers, server: Integers) -> Integers:
     """Return the group of each server in the row beside it."""
     found = np.empty(len(row), np.int64)
     for n in range(len(row)):
         q, s = row[n], server[n]
-        low, high = 0, groups.reserved[q]
-        while low < high:
-            middle = (low + high) // 2
-            if groups.reserved_server[q, middle] < s:
-                low = middle + 1
-            else:
-                high = middle
-        if low < groups.reserved[q] and groups.reserved_server[q, low] == s:
-            found[n] = groups.reserved_group[q, low]
+        place = _seek(q, 0, s, groups)
+        if _is_at(q, place, s, groups):
+            found[n] = groups.reserved_group[q, place]
         else:
             found[n] = groups.unreserved_group[q, groups.kinds.of[s]]
     return found
@@ -164,17 +170,17 @@ def _share_row(slot: int, row: int, groups: Groups, rows: Rows) -> None:
 
 
 @allocation_free
-def roll_rows(steps: int, groups: Groups, rows: Rows) -> None:
+def roll_rows(steps: int, row_of: Integers, rows: Rows) -> None:
     """Drop the first slots of the horizon and append as many without reservations."""
-    slots = len(groups.row_of)
+    slots = len(row_of)
     steps = min(steps, slots)
     for t in range(steps):
-        _release_row(groups.row_of[t], rows)
+        _release_row(row_of[t], rows)
     for t in range(slots - steps):
-        groups.row_of[t] = groups.row_of[t + steps]
+        row_of[t] = row_of[t + steps]
         rows.versions[t] = rows.versions[t + steps]
     for t in range(slots - steps, slots):
-        groups.row_of[t] = 0
+        row_of[t] = 0
         rows.versions[t] = 0
 
 
@@ -197,16 +203,14 @@ def find_changed(
     """
     count = 0
     place = 0
-    reserved = groups.reserved[row]
     kinds = groups.kinds
     for n in range(start, end):
         s = candidates[n]
         if kinds.is_lost[kinds.of[s]]:
             continue
-        while place < reserved and groups.reserved_server[row, place] < s:
-            place += 1
+        place = _seek(row, place, s, groups)
         differs = False
-        if place < reserved and groups.reserved_server[row, place] == s:
+        if _is_at(row, place, s, groups):
             g = groups.reserved_group[row, place]
             for r in range(used.shape[2]):
                 differs = differs or used[t, servers[s], r] != rows.used[row, r, g]
@@ -220,59 +224,147 @@ def find_changed(
 
 
 @inlined
-def _hash_group(g: int, scratch: Scratch) -> int:
-    mixed: int = scratch.kind[g]
+def _hash_key(k: int, scratch: Scratch) -> int:
+    mixed: int = k
     for r in range(len(scratch.used)):
-        mixed = add_to_hash(mixed, scratch.used[r, g])
+        mixed = add_to_hash(mixed, scratch.used[r])
     return mixed
 
 
 @inlined
-def _are_equal(g: int, other: int, scratch: Scratch) -> bool:
-    same = bool(scratch.kind[g] == scratch.kind[other])
+def _has_key(row: int, g: int, k: int, groups: Groups, rows: Rows, scratch: Scratch) -> bool:
+    same = bool(groups.kind[row, g] == k)
     for r in range(len(scratch.used)):
-        same = same and bool(scratch.used[r, g] == scratch.used[r, other])
+        same = same and bool(rows.used[row, r, g] == scratch.used[r])
     return same
 
 
 @allocation_free
-def find_group(size: int, mask: int, scratch: Scratch) -> int:
-    """Return the group equal to group ``size``, which is itself if there is no other.
+def find_group(
+    row: int, size: int, k: int, mask: int, groups: Groups, rows: Rows, scratch: Scratch
+) -> int:
+    """Return the group of servers of a kind with the reservations in ``scratch.used``, or -1.
 
-    With a ``mask`` of the hash table, the table is searched and gets the group; with 0, all groups
-    are compared.
+    With a ``mask`` of the hash table, the table is searched; with 0, the first ``size`` groups.
     """
     if mask == 0:
         for g in range(size):
-            if _are_equal(g, size, scratch):
+            if _has_key(row, g, k, groups, rows, scratch):
                 return g
-        return size
-    place = _hash_group(size, scratch) & mask
+        return -1
+    place = _hash_key(k, scratch) & mask
     while scratch.table[place] >= 0:
         known: int = scratch.table[place]
-        if _are_equal(known, size, scratch):
+        if _has_key(row, known, k, groups, rows, scratch):
             return known
         place = (place + 1) & mask
-    scratch.table[place] = size
-    return size
-
-
-@inlined
-def _price_group(
-    g: int, kind: int, groups: Groups, ln_low: Floats, ln_high: Floats, scratch: Scratch
-) -> None:
-    """Compute the free capacity and the prices of a new group, whose ``used`` is known."""
-    scratch.size[g] = 0
-    for r in range(len(scratch.used)):
-        capacity, used = groups.kinds.capacity[kind, r], scratch.used[r, g]
-        scratch.free[r, g] = capacity - used if capacity < UNLIMITED else capacity
-        scratch.price[r, g] = exponential_price(used, capacity, ln_low[r], ln_high[r])
+    return -1
 
 
 @allocation_free
-def regroup(
+def fill_table(
+    row: int, size: int, mask: int, groups: Groups, rows: Rows, scratch: Scratch
+) -> None:
+    """Write the first ``size`` groups of a row to the hash table."""
+    for place in range(mask + 1):
+        scratch.table[place] = -1
+    for g in range(size):
+        mixed = groups.kind[row, g]
+        if mixed < 0:
+            continue
+        for r in range(len(scratch.used)):
+            mixed = add_to_hash(mixed, rows.used[row, r, g])
+        place = mixed & mask
+        while scratch.table[place] >= 0:
+            place = (place + 1) & mask
+        scratch.table[place] = g
+
+
+@inlined
+def _add_group(
+    row: int,
+    g: int,
+    k: int,
+    s: int,
+    groups: Groups,
+    rows: Rows,
+    ln_low: Floats,
+    ln_high: Floats,
+    scratch: Scratch,
+) -> None:
+    """Write a group without members, of the kind ``k`` and the reservations ``scratch.used``.
+
+    ``s`` will be its first member.
+    """
+    groups.kind[row, g] = k
+    groups.members[row, g] = 0
+    groups.first[row, g] = s
+    for r in range(len(scratch.used)):
+        capacity, used = groups.kinds.capacity[k, r], scratch.used[r]
+        rows.used[row, r, g] = used
+        groups.free[row, r, g] = capacity - used if capacity < UNLIMITED else capacity
+        groups.price[row, r, g] = exponential_price(used, capacity, ln_low[r], ln_high[r])
+
+
+@allocation_free
+def copy_row(row: int, target: int, groups: Groups, rows: Rows) -> None:
+    """Copy the groups of a row to another."""
+    size, reserved = groups.groups[row], groups.reserved[row]
+    groups.groups[target], groups.reserved[target] = size, reserved
+    for n in range(reserved):
+        groups.reserved_server[target, n] = groups.reserved_server[row, n]
+        groups.reserved_group[target, n] = groups.reserved_group[row, n]
+    for k in range(groups.unreserved_group.shape[1]):
+        groups.unreserved_group[target, k] = groups.unreserved_group[row, k]
+    for g in range(size):
+        groups.members[target, g] = groups.members[row, g]
+        groups.kind[target, g] = groups.kind[row, g]
+        groups.first[target, g] = groups.first[row, g]
+    for r in range(rows.used.shape[1]):
+        for g in range(size):
+            rows.used[target, r, g] = rows.used[row, r, g]
+            groups.free[target, r, g] = groups.free[row, r, g]
+            groups.price[target, r, g] = groups.price[row, r, g]
+
+
+@allocation_free
+def find_first(row: int, size: int, groups: Groups) -> None:
+    """Find the lowest server of each group that lost its own.
+
+    ``first`` of such a group is ``-1 - s``, and all its servers are at least ``s``.
+    """
+    kinds = groups.kinds
+    for g in range(size):
+        if groups.first[row, g] >= 0 or groups.kind[row, g] < 0:
+            continue
+        s = -1 - groups.first[row, g]
+        k = groups.kind[row, g]
+        place = _seek(row, 0, s, groups)
+        if groups.unreserved_group[row, k] != g:
+            while groups.reserved_group[row, place] != g:
+                place += 1
+            groups.first[row, g] = groups.reserved_server[row, place]
+            continue
+        low, high = kinds.start[k], kinds.start[k + 1]
+        while low < high:
+            middle = (low + high) // 2
+            if kinds.member[middle] < s:
+                low = middle + 1
+            else:
+                high = middle
+        while True:
+            s = kinds.member[low]
+            place = _seek(row, place, s, groups)
+            if not _is_at(row, place, s, groups):
+                break
+            low += 1
+        groups.first[row, g] = s
+
+
+@allocation_free
+def edit_row(
     t: int,
-    old: int,
+    row: int,
     count: int,
     used: Integers,
     servers: Integers,
@@ -281,185 +373,119 @@ def regroup(
     groups: Groups,
     rows: Rows,
     scratch: Scratch,
-) -> tuple[int, int, int]:
-    """Write row ``old`` with ``count`` changed servers to ``scratch``.
+) -> int:
+    """Move ``count`` changed servers of a row to their new groups.
 
-    Returns `FITS`, the number of groups, some of which may be empty, and the number of servers with
-    reservations; or what is too short. Other parameters are those of `follow_slots`.
+    Returns `FITS`, or what is too short; then the row shows none or the first of the changes. Other
+    parameters are those of `follow_slots`.
     """
-    resources, width = scratch.used.shape
+    resources, width = rows.used.shape[1:]
     kinds = groups.kinds
-    size = groups.groups[old]
-    for g in range(size):
-        scratch.kind[g] = groups.kind[old, g]
-        scratch.size[g] = rows.size[old, g]
-    for r in range(resources):
-        for g in range(size):
-            scratch.used[r, g] = rows.used[old, r, g]
-            scratch.free[r, g] = groups.free[old, r, g]
-            scratch.price[r, g] = groups.price[old, r, g]
-    for k in range(len(scratch.unreserved_group)):
-        scratch.unreserved_group[k] = groups.unreserved_group[old, k]
+    reserved = groups.reserved[row]
+    place = 0
+    added = 0
+    for c in range(count):
+        place = _seek(row, place, scratch.changed[c], groups)
+        if not _is_at(row, place, scratch.changed[c], groups):
+            added += 1
+    if reserved + added > groups.reserved_server.shape[1]:
+        return MORE_SERVERS
+    size = groups.groups[row]
     mask = 0
     if count > _MAX_LINEAR_SEARCHES:
+        # The table gets each group of the row, and of the row after the changes.
         mask = 15
-        while mask < 2 * min(size + count, width):
+        while mask < 4 * min(size + count, width):
             mask = 2 * mask + 1
-        for place in range(mask + 1):
-            scratch.table[place] = -1
-        for g in range(size):
-            find_group(g, mask, scratch)
-    reserved = groups.reserved[old]
-    place = 0
+        fill_table(row, size, mask, groups, rows, scratch)
+    fits = FITS
+    is_any_without_first = False
+    hole = 0
+    start = _seek(row, 0, scratch.changed[0], groups)
+    place = start
     n = 0
     for c in range(count):
         s = scratch.changed[c]
         k = kinds.of[s]
-        while place < reserved and groups.reserved_server[old, place] < s:
-            scratch.reserved_server[n] = groups.reserved_server[old, place]
-            scratch.reserved_group[n] = groups.reserved_group[old, place]
-            place += 1
-            n += 1
-        if place < reserved and groups.reserved_server[old, place] == s:
-            scratch.size[groups.reserved_group[old, place]] -= 1
-            place += 1
-        else:
-            scratch.size[groups.unreserved_group[old, k]] -= 1
-        if size == width:
-            return MORE_GROUPS, 0, 0
         has_any = False
         for r in range(resources):
-            has_any = has_any or used[t, servers[s], r] != 0
+            scratch.used[r] = used[t, servers[s], r]
+            has_any = has_any or scratch.used[r] != 0
+        target = groups.unreserved_group[row, k]
         if has_any:
-            scratch.kind[size] = k
-            for r in range(resources):
-                scratch.used[r, size] = used[t, servers[s], r]
-            target = find_group(size, mask, scratch)
+            target = find_group(row, size, k, mask, groups, rows, scratch)
+        if target < 0:
+            while hole < size and groups.kind[row, hole] >= 0:
+                hole += 1
+            if hole == width:
+                fits = MORE_GROUPS
+                break
+            target = hole
+            size = max(size, hole + 1)
+            _add_group(row, target, k, s, groups, rows, ln_low, ln_high, scratch)
+            if not has_any:
+                groups.unreserved_group[row, k] = target
+            elif mask > 0:
+                at = _hash_key(k, scratch) & mask
+                while scratch.table[at] >= 0:
+                    at = (at + 1) & mask
+                scratch.table[at] = target
+        while place < reserved and groups.reserved_server[row, place] < s:
+            scratch.reserved_server[n] = groups.reserved_server[row, place]
+            scratch.reserved_group[n] = groups.reserved_group[row, place]
+            place += 1
+            n += 1
+        source = groups.unreserved_group[row, k]
+        if _is_at(row, place, s, groups):
+            source = groups.reserved_group[row, place]
+            place += 1
+        if has_any:
             scratch.reserved_server[n] = s
             scratch.reserved_group[n] = target
             n += 1
+        groups.members[row, source] -= 1
+        if groups.members[row, source] == 0:
+            groups.kind[row, source] = -1
+            if groups.unreserved_group[row, k] == source:
+                groups.unreserved_group[row, k] = -1
+        elif groups.first[row, source] == s:
+            groups.first[row, source] = -1 - s
+            is_any_without_first = True
+        groups.members[row, target] += 1
+        if groups.first[row, target] >= 0:
+            groups.first[row, target] = min(groups.first[row, target], s)
         else:
-            target = scratch.unreserved_group[k]
-            if target < 0:
-                target = size
-                scratch.unreserved_group[k] = size
-                scratch.kind[size] = k
-                for r in range(resources):
-                    scratch.used[r, size] = kinds.used[k, r]
-        if target == size:
-            _price_group(size, k, groups, ln_low, ln_high, scratch)
-            size += 1
-        scratch.size[target] += 1
+            groups.first[row, target] = max(groups.first[row, target], -1 - s)
     while place < reserved:
-        scratch.reserved_server[n] = groups.reserved_server[old, place]
-        scratch.reserved_group[n] = groups.reserved_group[old, place]
+        scratch.reserved_server[n] = groups.reserved_server[row, place]
+        scratch.reserved_group[n] = groups.reserved_group[row, place]
         place += 1
         n += 1
-    if n > groups.reserved_server.shape[1]:
-        return MORE_SERVERS, 0, 0
-    return FITS, size, n
+    for at in range(n):
+        groups.reserved_server[row, start + at] = scratch.reserved_server[at]
+        groups.reserved_group[row, start + at] = scratch.reserved_group[at]
+    groups.reserved[row] = start + n
+    while groups.kind[row, size - 1] < 0:
+        size -= 1
+    groups.groups[row] = size
+    if is_any_without_first:
+        find_first(row, size, groups)
+    return fits
 
 
 @allocation_free
-def number_groups(size: int, reserved: int, kinds: Kinds, scratch: Scratch) -> int:
-    """Assign numbers to the first ``size`` groups in ``scratch``; return how many get one.
-
-    Groups are numbered by their lowest server; empty ones get -1. ``reserved`` is the number of
-    servers with reservations.
-    """
-    for k in range(len(scratch.next)):
-        scratch.next[k] = kinds.start[k]
-    for g in range(size):
-        scratch.number[g] = -1
-    count = 0
-    for n in range(reserved):
-        s, g = scratch.reserved_server[n], scratch.reserved_group[n]
-        if scratch.number[g] < 0:
-            scratch.number[g] = 0
-            scratch.first[g] = s
-            scratch.order[count] = g
-            count += 1
-        # The reserved servers of a kind ascend, so this skips those before all others of it.
-        if kinds.member[scratch.next[kinds.of[s]]] == s:
-            scratch.next[kinds.of[s]] += 1
-    unreserved = 0
-    for k in range(len(scratch.next)):
-        g = scratch.unreserved_group[k]
-        if g < 0 or scratch.size[g] == 0:
-            continue
-        first = kinds.member[scratch.next[k]]
-        scratch.first[g] = first
-        place = unreserved
-        while place > 0 and scratch.first[scratch.by_first[place - 1]] > first:
-            scratch.by_first[place] = scratch.by_first[place - 1]
-            place -= 1
-        scratch.by_first[place] = g
-        unreserved += 1
-    # Merge both orders from their ends, in place.
-    total = count + unreserved
-    for number in range(total - 1, -1, -1):
-        if unreserved == 0 or (
-            count > 0
-            and scratch.first[scratch.order[count - 1]]
-            > scratch.first[scratch.by_first[unreserved - 1]]
-        ):
-            count -= 1
-            g = scratch.order[count]
-        else:
-            unreserved -= 1
-            g = scratch.by_first[unreserved]
-        scratch.order[number] = g
-        scratch.number[g] = number
-    return total
-
-
-@allocation_free
-def equals_row(
-    row: int, total: int, reserved: int, groups: Groups, rows: Rows, scratch: Scratch
-) -> bool:
-    """Return whether the numbered groups in ``scratch`` are those of a row."""
-    if groups.groups[row] != total or groups.reserved[row] != reserved:
+def are_equal(row: int, other: int, groups: Groups, rows: Rows) -> bool:
+    """Return whether rows show the same reservations."""
+    if groups.reserved[row] != groups.reserved[other]:
         return False
-    for n in range(reserved):
-        if (
-            groups.reserved_server[row, n] != scratch.reserved_server[n]
-            or groups.reserved_group[row, n] != scratch.number[scratch.reserved_group[n]]
-        ):
+    for n in range(groups.reserved[row]):
+        if groups.reserved_server[row, n] != groups.reserved_server[other, n]:
             return False
-    for number in range(total):
-        g = scratch.order[number]
-        for r in range(len(scratch.used)):
-            if rows.used[row, r, number] != scratch.used[r, g]:
+        g, twin = groups.reserved_group[row, n], groups.reserved_group[other, n]
+        for r in range(rows.used.shape[1]):
+            if rows.used[row, r, g] != rows.used[other, r, twin]:
                 return False
     return True
-
-
-@allocation_free
-def write_row(
-    row: int, total: int, reserved: int, groups: Groups, rows: Rows, scratch: Scratch
-) -> None:
-    """Write the numbered groups in ``scratch`` to a row."""
-    groups.groups[row] = total
-    groups.reserved[row] = reserved
-    for n in range(reserved):
-        groups.reserved_server[row, n] = scratch.reserved_server[n]
-        groups.reserved_group[row, n] = scratch.number[scratch.reserved_group[n]]
-    for k in range(len(scratch.unreserved_group)):
-        g = scratch.unreserved_group[k]
-        groups.unreserved_group[row, k] = -1 if g < 0 else scratch.number[g]
-    for number in range(total):
-        g = scratch.order[number]
-        groups.kind[row, number] = scratch.kind[g]
-        rows.size[row, number] = scratch.size[g]
-        groups.members[row, number] = scratch.size[g]
-        if groups.kinds.is_lost[scratch.kind[g]]:
-            groups.members[row, number] = 0
-    for r in range(len(scratch.used)):
-        for number in range(total):
-            g = scratch.order[number]
-            rows.used[row, r, number] = scratch.used[r, g]
-            groups.free[row, r, number] = scratch.free[r, g]
-            groups.price[row, r, number] = scratch.price[r, g]
 
 
 @kernel
@@ -470,17 +496,19 @@ def fill_empty(
     kinds = groups.kinds
     size = 0
     for k in range(len(kinds.capacity)):
-        scratch.unreserved_group[k] = -1
+        groups.unreserved_group[0, k] = -1
         if kinds.start[k] == kinds.start[k + 1]:
             continue
-        scratch.unreserved_group[k] = size
-        scratch.kind[size] = k
+        groups.unreserved_group[0, k] = size
         for r in range(len(scratch.used)):
-            scratch.used[r, size] = kinds.used[k, r]
-        _price_group(size, k, groups, ln_low, ln_high, scratch)
-        scratch.size[size] = kinds.start[k + 1] - kinds.start[k]
+            scratch.used[r] = kinds.used[k, r]
+        s = kinds.member[kinds.start[k]]
+        _add_group(0, size, k, s, groups, rows, ln_low, ln_high, scratch)
+        if not kinds.is_lost[k]:
+            groups.members[0, size] = kinds.start[k + 1] - kinds.start[k]
         size += 1
-    write_row(0, number_groups(size, 0, kinds, scratch), 0, groups, rows, scratch)
+    groups.groups[0] = size
+    groups.reserved[0] = 0
 
 
 @allocation_free
@@ -490,11 +518,63 @@ def reprice_rows(ln_low: Floats, ln_high: Floats, groups: Groups, rows: Rows) ->
         if row > 0 and rows.slot_counts[row] == 0:
             continue
         for g in range(groups.groups[row]):
+            k = groups.kind[row, g]
+            if k < 0:
+                continue
             for r in range(len(ln_low)):
-                capacity = groups.kinds.capacity[groups.kind[row, g], r]
                 groups.price[row, r, g] = exponential_price(
-                    rows.used[row, r, g], capacity, ln_low[r], ln_high[r]
+                    rows.used[row, r, g], groups.kinds.capacity[k, r], ln_low[r], ln_high[r]
                 )
+
+
+@kernel
+def list_changes(
+    slots: Integers, servers: Integers, begin: int, horizon: int, position: Integers
+) -> tuple[Integers, Integers, Integers, Integers]:
+    """Return the changed slots of a window, and their changed servers.
+
+    ``slots``, ``servers`` (changes,): slots and servers in any order, also twice. ``begin``,
+    ``horizon``: first slot and length of the window. ``position``: position of each server in the
+    pool, -1 for servers outside, to which also those beyond the array belong.
+
+    Returns ``slots``, ``start``, ``end`` and ``candidates`` of `follow_slots`.
+    """
+    keys = np.empty(len(slots), np.int64)
+    wide = len(position)
+    size = 0
+    is_sorted = True  # one schedule is, several aren't
+    for n in range(len(slots)):
+        t, s = slots[n] - begin, servers[n]
+        if 0 <= t < horizon and s < wide and position[s] >= 0:
+            keys[size] = t * wide + position[s]
+            is_sorted = is_sorted and (size == 0 or keys[size - 1] < keys[size])
+            size += 1
+    order = np.empty(0, np.int64)
+    if not is_sorted:
+        order = stable_order(keys[:size])
+    changed, start, end = (
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+        np.empty(size, np.int64),
+    )
+    candidates = np.empty(size, np.int64)
+    count = 0
+    number = 0
+    before = -1
+    for n in range(size):
+        key = keys[n] if is_sorted else keys[order[n]]
+        if key == before:
+            continue
+        t = key // wide
+        if before < 0 or t != before // wide:
+            changed[count] = t
+            start[count] = number
+            count += 1
+        candidates[number] = key - t * wide
+        number += 1
+        end[count - 1] = number
+        before = key
+    return changed[:count], start[:count], end[:count], candidates[:number]
 
 
 @allocation_free
@@ -567,24 +647,19 @@ def follow_slots(
         )
         if count == 0:
             continue
-        fits, size, reserved = regroup(
-            t, old, count, used, servers, ln_low, ln_high, groups, rows, scratch
-        )
-        if fits != FITS:
-            return n, fits
-        if reserved == 0:
-            _share_row(t, 0, groups, rows)
-            continue
-        total = number_groups(size, reserved, groups.kinds, scratch)
-        if t > 0 and equals_row(groups.row_of[t - 1], total, reserved, groups, rows, scratch):
-            _share_row(t, groups.row_of[t - 1], groups, rows)
-            continue
         row = old
         if old == 0 or rows.slot_counts[old] > 1:
             rows.spare_count[0] -= 1
             row = rows.spare[rows.spare_count[0]]
+            copy_row(old, row, groups, rows)
             _share_row(t, row, groups, rows)
-        write_row(row, total, reserved, groups, rows, scratch)
+        fits = edit_row(t, row, count, used, servers, ln_low, ln_high, groups, rows, scratch)
+        if fits != FITS:
+            return n, fits
+        if groups.reserved[row] == 0:
+            _share_row(t, 0, groups, rows)
+        elif t > 0 and are_equal(groups.row_of[t - 1], row, groups, rows):
+            _share_row(t, groups.row_of[t - 1], groups, rows)
     return len(slots), FITS
 
 
@@ -618,13 +693,15 @@ class SlotGroups:
         self._servers = (
             np.arange(len(capacity)) if servers is None else np.array(servers, dtype=np.int64)
         )
+        self._position = np.full(self._servers.max(initial=-1) + 1, -1)
+        self._position[self._servers] = np.arange(len(self._servers))
         self._out = np.zeros(len(self._capacity), dtype=np.bool_)
         self._ln_low = np.ascontiguousarray(ln_low, dtype=np.float64)
         self._ln_high = np.ascontiguousarray(ln_high, dtype=np.float64)
         self._build()
 
     def __getstate__(self) -> Mapping[str, object]:
-        names = ("_capacity", "_slots", "_servers", "_out", "_ln_low", "_ln_high")
+        names = ("_capacity", "_slots", "_servers", "_position", "_out", "_ln_low", "_ln_high")
         return {name: getattr(self, name) for name in names}
 
     def __setstate__(self, state: Mapping[str, object]) -> None:
@@ -661,28 +738,22 @@ class SlotGroups:
             self._rows.versions[:] = versions
 
     def follow_changes(
-        self, used: Integers, versions: Integers, slots: Integers, servers: Integers
+        self, used: Integers, versions: Integers, slots: Integers, servers: Integers, begin: int
     ) -> None:
         """Update the groups after the reservations of known servers changed.
 
         ``slots`` and ``servers`` (changes,), in any order, are all that changed since the groups
-        last followed; slots outside the horizon don't count. Other parameters are those of
-        `follow`.
+        last followed. ``begin`` is the number of the horizon's first slot; slots outside the
+        horizon don't count. Other parameters are those of `follow`.
         """
-        place = np.minimum(np.searchsorted(self._servers, servers), len(self._servers) - 1)
-        within = (self._servers[place] == servers) & (slots >= 0) & (slots < self._slots)
-        keys = slots[within] * len(self._servers) + place[within]
-        if len(keys):
-            if (keys[1:] <= keys[:-1]).any():  # one schedule is in order, several aren't
-                keys = np.unique(keys)
-            slot, candidates = np.divmod(keys, len(self._servers))
-            start = np.flatnonzero(np.diff(slot, prepend=-1))
-            self._follow(slot[start], start, np.append(start[1:], len(slot)), candidates, used)
+        changed = list_changes(slots, servers, begin, self._slots, self._position)
+        if len(changed[0]):
+            self._follow(*changed, used)
         self._rows.versions[:] = versions
 
     def roll(self, slots: int) -> None:
         """Drop the first ``slots`` slots of the horizon and append as many empty ones."""
-        roll_rows(slots, self._groups, self._rows)
+        roll_rows(slots, self._groups.row_of, self._rows)
 
     def _follow(
         self,
@@ -714,6 +785,7 @@ class SlotGroups:
             free=np.empty((count, resources, wide), np.int64),
             members=np.empty((count, wide), np.int64),
             kind=np.empty((count, wide), np.int64),
+            first=np.empty((count, wide), np.int64),
             reserved=np.zeros(count, np.int64),
             reserved_server=np.empty((count, reserved), np.int64),
             reserved_group=np.empty((count, reserved), np.int64),
@@ -724,7 +796,6 @@ class SlotGroups:
             slot_counts=np.zeros(count, np.int64),
             spare=np.arange(self._slots, 0, -1),
             spare_count=np.array([self._slots]),
-            size=np.empty((count, wide), np.int64),
             used=np.empty((count, resources, wide), np.int64),
             versions=np.zeros(self._slots, np.int64),
         )
@@ -747,48 +818,40 @@ class SlotGroups:
 
     def _build_scratch(self, wide: int) -> Scratch:
         servers, resources = self._capacity.shape
-        kinds = len(self._groups.kinds.capacity)
         return Scratch(
             changed=np.empty(servers, np.int64),
             reserved_server=np.empty(servers, np.int64),
             reserved_group=np.empty(servers, np.int64),
-            unreserved_group=np.empty(kinds, np.int64),
-            next=np.empty(kinds, np.int64),
-            by_first=np.empty(kinds, np.int64),
-            kind=np.empty(wide, np.int64),
-            size=np.empty(wide, np.int64),
-            first=np.empty(wide, np.int64),
-            number=np.empty(wide, np.int64),
-            order=np.empty(wide, np.int64),
-            used=np.empty((resources, wide), np.int64),
-            free=np.empty((resources, wide), np.int64),
-            price=np.empty((resources, wide)),
-            table=np.empty(2 ** (2 * wide).bit_length(), np.int64),
+            used=np.empty(resources, np.int64),
+            table=np.empty(2 ** (4 * wide).bit_length(), np.int64),
         )
 
     def _grow(self, *, groups: bool) -> None:
         """Double the number of groups in a row, or that of its servers with reservations."""
         made, rows = self._groups, self._rows
+        in_use = rows.slot_counts > 0
+        in_use[0] = True
         if not groups:
-            wide = 2 * made.reserved_server.shape[1]
             self._groups = made._replace(
-                reserved_server=_widen(made.reserved_server, wide),
-                reserved_group=_widen(made.reserved_group, wide),
+                reserved_server=_widen(made.reserved_server, in_use),
+                reserved_group=_widen(made.reserved_group, in_use),
             )
             return
-        wide = 2 * made.kind.shape[1]
         self._groups = made._replace(
-            price=_widen(made.price, wide),
-            free=_widen(made.free, wide),
-            members=_widen(made.members, wide),
-            kind=_widen(made.kind, wide),
+            price=_widen(made.price, in_use),
+            free=_widen(made.free, in_use),
+            members=_widen(made.members, in_use),
+            kind=_widen(made.kind, in_use),
+            first=_widen(made.first, in_use),
         )
-        self._rows = rows._replace(size=_widen(rows.size, wide), used=_widen(rows.used, wide))
-        self._scratch = self._build_scratch(wide)
+        self._rows = rows._replace(used=_widen(rows.used, in_use))
+        self._scratch = self._build_scratch(self._groups.kind.shape[1])
 
 
-def _widen(array: Numbers, wide: int) -> Numbers:
-    """Return an array with a longer last axis."""
-    wider = np.empty((*array.shape[:-1], wide), array.dtype)
-    wider[..., : array.shape[-1]] = array
+def _widen(array: Numbers, in_use: Flags) -> Numbers:
+    """Return an array with a last axis of twice the length, and the contents of rows in use."""
+    wide = array.shape[-1]
+    # The pages of the other rows of a new array take neither memory nor time.
+    wider = np.empty((*array.shape[:-1], 2 * wide), array.dtype)
+    wider[in_use, ..., :wide] = array[in_use]
     return cast(Numbers, wider)

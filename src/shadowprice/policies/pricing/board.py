@@ -72,9 +72,14 @@ class PriceBoard:
         if changes is None:
             self._groups.follow(ledger.used, ledger.versions)
         elif changes and len(self.servers):
-            slots = np.concatenate([schedule.slots for schedule in changes]) - ledger.start
-            servers = np.concatenate([schedule.servers for schedule in changes])
-            self._groups.follow_changes(ledger.used, ledger.versions, slots, servers)
+            slots, servers = changes[0].slots, changes[0].servers
+            if len(changes) > 1:
+                slots = np.concatenate([schedule.slots for schedule in changes])
+                servers = np.concatenate([schedule.servers for schedule in changes])
+                # Kernels are compiled again for arrays that aren't read-only.
+                slots.setflags(write=False)
+                servers.setflags(write=False)
+            self._groups.follow_changes(ledger.used, ledger.versions, slots, servers, ledger.start)
 
     def __getstate__(self) -> Mapping[str, object]:
         # The groups aren't pickled, so everything must be read again.
