@@ -249,9 +249,10 @@ class _Member(io.RawIOBase):
 
 def _is_content(entry: zipfile.ZipInfo) -> bool:
     """Return whether an entry is a file that a user put there: macOS adds files of its own."""
-    parts = PurePosixPath(entry.filename).parts
-    is_added = parts[:1] == ("__MACOSX",) or parts[-1:] == (".DS_Store",)
-    return not entry.is_dir() and not is_added and not parts[-1].startswith("._")
+    path = PurePosixPath(entry.filename)
+    is_added = path.parts[:1] == ("__MACOSX",) or path.name == ".DS_Store"
+    is_added |= path.name.startswith("._")
+    return bool(path.name) and not entry.is_dir() and not is_added
 
 
 def _xz_decompressor() -> lzma.LZMADecompressor:

@@ -172,6 +172,15 @@ def test_a_zip_file_of_one_file_is_read(tmp_path: Path, method: int) -> None:
         content_of(path)
 
 
+@pytest.mark.parametrize("name", [".", "..", "/", "a/."])
+def test_a_name_without_a_file_is_no_crash(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "log.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(name), "x")
+        archive.writestr("a.csv", "a,b\n")
+    assert content_of(Path(f"{path}:a.csv")) == b"a,b\n"
+
+
 @pytest.mark.parametrize("comment", [b"", b"of 2024", b"PK\5\6", b"PK\5\6" + bytes(30), bytes(9)])
 @pytest.mark.parametrize("added", [b"", b"\n\n"])
 def test_a_comment_of_a_zip_file_may_contain_its_marks(
