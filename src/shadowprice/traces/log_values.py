@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise, product
 from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -36,6 +36,10 @@ FIRST_ABSOLUTE: Final = 1e8
 MAX_OFFSET_HOURS: Final = 15
 """Maximum offset of a time from UTC that is read, in hours; zones have up to 14."""
 
+STANDS_FOR_MISSING: Final = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+"""Note for times that logs write if there is none."""
+_DISTANT_DATES: Final = (-2_208_988_800.0, 253_402_214_400.0)
+"""1900-01-01 and 9999-12-31 in seconds since 1970."""
 _SAMPLE: Final = 2_000  # distinct values of a column from which the form of its times is found
 
 _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
@@ -232,6 +236,7 @@ class Times:
     later: pl.Series
     absolute: bool  # whether the seconds count from 1970
     problem: pl.Series  # a key of `TIME_PROBLEMS` if a time is written correctly but isn't valid
+    missing: pl.Series  # whether a time stands for a missing one; its seconds are null
 
 
 def choose_readings(
@@ -281,12 +286,15 @@ def read_times(
     order: Order,
     location: str,
     unit: float = 1.0,
+    *,
+    may_miss: bool = False,
 ) -> Times:
     """Read a column of times in any usual form; local times are those of a zone.
 
     Numbers since 1970 are seconds, milliseconds, microseconds or nanoseconds, by their size;
     smaller ones are ``unit`` seconds each. ``order`` says which of 3/4/2024 is the day, if the
-    column itself doesn't show it. Raises `InputError` if days and months can't be distinguished.
+    column itself doesn't show it. If times ``may_miss``, 0, -1, 1900-01-01 and 9999-12-31 stand for
+    missing ones. Raises `InputError` if days and months can't be distinguished.
     """
     text = column.to_frame("text").select(
         pl.when(~is_nothing(pl.col("text"))).then(
@@ -304,7 +312,8 @@ def read_times(
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_absolute = bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any())
         problem = pl.Series([None] * len(text), dtype=pl.String())
-        return _within_range(Times(seconds, seconds, is_absolute, problem))
+        missing = _sentinels(seconds, is_text=False, may_miss=may_miss)
+        return _within_range(Times(seconds, seconds, is_absolute, problem, missing))
     naive, shift, is_unclear = _naive(text, order, location)
     readings = []
     for ambiguous in ("earliest", "latest"):
@@ -324,29 +333,49 @@ def read_times(
     problems = pl.DataFrame(found).select(named.when(is_skipped).then(pl.lit("skipped")))
     readings = [pl.select(pl.when(~is_unclear).then(read)).to_series() for read in readings]
     first, later = (read.alias(column.name) for read in readings)
-    return _within_range(Times(first, later, absolute=True, problem=problems.to_series()))
+    missing = _sentinels(first, is_text=True, may_miss=may_miss)
+    return _within_range(Times(first, later, True, problems.to_series(), missing))
+
+
+def _sentinels(seconds: pl.Series, *, is_text: bool, may_miss: bool) -> pl.Series:
+    """Return which times stand for missing ones, if a column may have those.
+
+    0 and -1 do so among times since 1970; a text is the 0 of any time zone.
+    """
+    time = pl.col("s")
+    zone = 3600.0 * MAX_OFFSET_HOURS
+    is_missing = pl.any_horizontal(
+        time.is_between(day - zone, day + 86400.0 + zone) for day in _DISTANT_DATES
+    )
+    # Offsets of zones are quarters of hours.
+    is_zero = (time.abs() <= zone) & (time % 900.0).is_in([0.0, 899.0])
+    is_zero = is_zero if is_text else time.is_in([0.0, -1.0])
+    is_missing |= is_zero & (time.abs() >= FIRST_ABSOLUTE).any()
+    found = pl.lit(may_miss) & is_missing.fill_null(False)
+    return seconds.to_frame("s").select(missing=found)["missing"]
 
 
 def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
     """Return a log's times; if a column counts from 1970, other beginnings are ``outside``.
 
-    A 0 stays, because it means a missing time.
+    A 0 or -1 is a missing time then.
     """
     if not any(column.absolute for column in times.values()):
         return dict(times)
-    return {
-        name: column
-        if column.absolute
-        else _without_invalid(column, (column.seconds == 0).fill_null(True))
-        for name, column in times.items()
-    }
+    clocks = dict(times)
+    for name, column in times.items():
+        if not column.absolute:
+            is_missing = column.seconds.is_in([0.0, -1.0]).fill_null(False)
+            other = replace(column, missing=column.missing | is_missing)
+            clocks[name] = _without_invalid(other, column.seconds.is_null())
+    return clocks
 
 
 def _within_range(times: Times) -> Times:
     """Remove times that are too large, or before 1970; they have the problem ``outside``."""
     least = 0.0 if times.absolute else -bounds.SECONDS.maximum
     is_valid = times.seconds.is_between(least, bounds.SECONDS.maximum).fill_null(True)
-    return _without_invalid(times, is_valid)
+    return _without_invalid(times, is_valid & ~times.missing)
 
 
 def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
@@ -354,8 +383,10 @@ def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
         pl.select(pl.when(is_valid).then(values).alias(times.seconds.name)).to_series()
         for values in (times.seconds, times.later)
     )
-    problem = pl.when(~is_valid).then(pl.lit("outside")).otherwise(times.problem)
-    return Times(seconds, later, times.absolute, pl.select(problem).to_series())
+    is_outside = ~is_valid & ~times.missing
+    problem = pl.when(is_outside).then(pl.lit("outside")).otherwise(times.problem)
+    named = pl.select(pl.when(~times.missing).then(problem)).to_series()
+    return Times(seconds, later, times.absolute, named, times.missing)
 
 
 def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:

@@ -440,8 +440,9 @@ HUGE = ("1e30", "9" * 30, "9" * 5000, "1e400")
         *(
             (column, text, "is not of the years 1970 to 2128")
             for column in ("Submit", "Start", "End")
-            for text in (*HUGE, "-5", "-1e18", "9999-12-31T00:00:00", "1930-01-01T00:00:00")
+            for text in (*HUGE, "-5", "-1e18", "9998-12-31T00:00:00", "1930-01-01T00:00:00")
         ),
+        ("Submit", "9999-12-31T00:00:00", "is not of the years 1970 to 2128"),
     ],
 )
 def test_numbers_of_sacct_beyond_all_limits_are_faults_with_their_line(
@@ -1416,6 +1417,58 @@ def test_rows_of_different_jobs_with_one_name_are_not_attempts(
         f"train,2024-01-02 03:00:00,2024-01-02 04:00:00,2024-01-02 05:00:00,{second}\n",
     )
     assert trace.jobs["duration"].to_list() == [3600.0, 3600.0]
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "reason"),
+    [
+        ("1709618400", "0", "no end: still running when the log was written"),
+        ("1709618400", "-1", "no end: still running when the log was written"),
+        ("-1", "-1", "never started"),
+        ("0", "0", "never started"),
+    ],
+)
+def test_a_number_may_stand_for_a_missing_time(
+    tmp_path: Path, start: str, end: str, reason: str
+) -> None:
+    rows = f"1,1709618400,1709618400,1709618500,2\n2,1709618400,{start},{end},2\n"
+    trace = read(tmp_path, f"job,submit,start,end,gpus\n{rows}")
+    assert trace.jobs.select("job", "duration").rows() == [("1", 100.0)]
+    assert notes(trace)[reason] == ("dropped", 1)
+    message = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+    assert notes(trace)[f"'end': {message}"] == ("repaired", 1)
+
+
+@pytest.mark.parametrize(
+    "time", ["1900-01-01 00:00:00", "9999-12-31 23:59:59", "31.12.9999 00:00", "1900-01-01T12:00Z"]
+)
+@pytest.mark.parametrize("options", ["", "?timezone=Asia/Tokyo", "?timezone=America/Denver"])
+def test_a_distant_date_may_stand_for_a_missing_time(
+    tmp_path: Path, time: str, options: str
+) -> None:
+    rows = f"{ROW}\n2,2024-01-02 03:04:05,{time},{time},1\n"
+    trace = read(tmp_path, f"{HEADER}\n{rows}", options)
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace)["never started"] == ("dropped", 1)
+
+
+@pytest.mark.parametrize("end", ["1970-01-01T00:00:00", "1969-12-31T19:00:00", "1900-01-01"])
+def test_the_zero_of_a_clock_is_a_missing_end_of_slurm(tmp_path: Path, end: str) -> None:
+    trace = read_sacct(tmp_path, sacct_row("1"), sacct_row("2", End=end, State="RUNNING"))
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace)["no end: still running when the log was written"] == ("dropped", 1)
+
+
+def test_a_sentinel_is_no_deadline(tmp_path: Path) -> None:
+    rows = "1709618400,60,1,-1\n1709618400,60,1,1709618500\n"
+    trace = read(tmp_path, f"submit,duration,gpus,deadline\n{rows}")
+    assert trace.jobs["deadline"].to_list() == [None, 100.0]
+
+
+def test_a_column_of_zeros_only_is_missing_in_an_absolute_log(tmp_path: Path) -> None:
+    rows = "1,1709618400,60,0,1\n2,1709618500,60,0,1\n"
+    trace = read(tmp_path, f"job,submit,duration,start,gpus\n{rows}")
+    assert trace.jobs.select("job", "queue").rows() == [("1", None), ("2", None)]
 
 
 def test_a_log_whose_times_begin_in_1970_keeps_its_first_job(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from shadowprice.traces.log_columns import (
     time_columns,
 )
 from shadowprice.traces.log_values import (
+    STANDS_FOR_MISSING,
     Order,
     Times,
     Tres,
@@ -247,7 +248,7 @@ class _Log:
         self._columns = LogColumns({}, frozenset(), {})
         self._names = self._columns.names
         # Of the rows before checks: a guess that fits is read only once.
-        self._read_times_of: dict[str, Times] = {}
+        self._read_times_of: dict[tuple[str, bool], Times] = {}
         self._read_values_of: dict[tuple[str, str], pl.Series] = {}
         self._checks: list[Check] = []
         self._faults: list[Fault] = []  # of whole columns
@@ -263,12 +264,12 @@ class _Log:
         if meaning in {"submit", "start", "end", "deadline"}:
             texts = _without_zero_times(texts)
             try:
-                times = self._times(texts, column)
+                times = self._times(texts, column, may_miss=meaning != "submit")
             except InputError as error:  # a needed column: the user decides on days and months
                 fault = error.faults[0]
                 hint = f"; {fault.hint}" if fault.hint else ""
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
-            readable = times.seconds.is_not_null() | times.problem.is_not_null()
+            readable = times.seconds.is_not_null() | times.problem.is_not_null() | times.missing
             kind = "a time"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
@@ -345,11 +346,16 @@ class _Log:
         differs = (span - duration).abs() > CLOCK_SKEW
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
 
-    def _times(self, texts: pl.Series, column: str) -> Times:
-        if column not in self._read_times_of:
+    def _times(self, texts: pl.Series, column: str, *, may_miss: bool) -> Times:
+        if (column, may_miss) not in self._read_times_of:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             zone = "UTC" if is_utc(column) else self._zone
-            read = partial(read_times, texts, zone, location=location, unit=seconds_unit(column))
+            read = partial(
+                *(read_times, texts, zone),
+                location=location,
+                unit=seconds_unit(column),
+                may_miss=may_miss,
+            )
             try:
                 times = read(self._order)
             except InputError:
@@ -363,8 +369,8 @@ class _Log:
                     f"dates of column {quote_for_display(column)}: {first} come first, "
                     f"as column {quote_for_display(shown_by)} shows"
                 )
-            self._read_times_of[column] = times
-        return self._read_times_of[column]
+            self._read_times_of[column, may_miss] = times
+        return self._read_times_of[column, may_miss]
 
     def _read_times(self) -> bool:
         """Add submit, start, end, wait and deadline."""
@@ -375,7 +381,8 @@ class _Log:
             if texts.null_count() == len(texts):
                 continue
             try:
-                times[meaning] = self._times(texts, self._names[meaning])
+                may_miss = meaning != "submit"
+                times[meaning] = self._times(texts, self._names[meaning], may_miss=may_miss)
             except InputError as error:
                 self._faults.extend(error.faults)
         absolute = any(column.absolute for column in times.values())
@@ -397,6 +404,10 @@ class _Log:
     def _expect_valid(self, meaning: str, times: Times) -> None:
         """Refuse times that aren't valid, such as local times that the clock skipped."""
         self._add(f"{meaning}_problem", times.problem, pl.String())
+        self._add(f"{meaning}_missing", times.missing, pl.Boolean())
+        column = quote_for_display(self._names[meaning])
+        reason = f"{column}: {STANDS_FOR_MISSING}"
+        self.table.count_repairs(pl.col(f"_{meaning}_missing"), reason)
         for number, (is_wrong, message, hint) in enumerate(time_problems(times, self._zone)):
             self._add(f"{meaning}_problem_{number}", is_wrong, pl.Boolean())
             valid = ~pl.col(f"_{meaning}_problem_{number}")
@@ -414,7 +425,9 @@ class _Log:
             return
         submit = times["submit"]
         later = submit.later + waits
-        starts = Times(submit.seconds + waits, later, submit.absolute, submit.problem)
+        starts = Times(
+            *(submit.seconds + waits, later, submit.absolute, submit.problem, submit.missing)
+        )
         del times["submit"]  # in the order in which they happen
         others = {"submit": submit, "start": starts, **times}
         times.clear()
@@ -428,15 +441,11 @@ class _Log:
             return
         column = self._names["deadline"]
         try:
-            times = self._times(texts, column)
+            times = self._times(texts, column, may_miss=True)
         except InputError as error:
             self._faults.extend(error.faults)
             return
-        # A 0 among times since 1970 is a missing one.
-        is_zero = (texts.cast(pl.Float64, strict=False) == 0).fill_null(False)
-        values = pl.DataFrame({"seconds": times.seconds, "is_missing": is_zero})
-        is_missing = pl.col("is_missing") & times.absolute
-        seconds = values.select(pl.when(~is_missing).then("seconds")).to_series()
+        seconds = times.seconds
         submitted = self.table.frame.select(pl.coalesce("_submit", "_start")).to_series()
         is_early = (seconds < submitted).fill_null(False)
         other_clock = times.absolute is not absolute and seconds.drop_nulls().len()
@@ -455,6 +464,7 @@ class _Log:
         self._add("deadline", seconds, pl.Float64())
         self._expect_valid("deadline", times)
         is_read = texts.is_null() | times.seconds.is_not_null() | times.problem.is_not_null()
+        is_read |= times.missing
         self._add("is_deadline_read", is_read, pl.Boolean())
         message = "is not a time"
         self._checks.append(Check(pl.col("_is_deadline_read"), column, message, _DEADLINE_HINT))
@@ -526,6 +536,7 @@ class _Log:
             read = pl.col(f"_{meaning}").is_not_null() | nothing
             if f"_{meaning}_problem" in self.table.frame.columns:
                 read |= pl.col(f"_{meaning}_problem").is_not_null()
+                read |= pl.col(f"_{meaning}_missing")
             self._checks.append(Check(read, column, message, hint))
 
 

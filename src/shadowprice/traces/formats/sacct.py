@@ -15,6 +15,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import CLOCK_SKEW, check_times
 from shadowprice.traces.log_values import (
+    STANDS_FOR_MISSING,
     Tres,
     choose_readings,
     each,
@@ -401,7 +402,10 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
     frame = table.frame
     times = on_one_clock(
         {
-            name.lower(): read_times(frame[name], zone, "", f"{table.path}: column {name}")
+            name.lower(): read_times(
+                *(frame[name], zone, "", f"{table.path}: column {name}"),
+                may_miss=name != "Submit",
+            )
             for name in names
         }
     )
@@ -424,7 +428,8 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         # An end of 0 or Unknown is that of a job that runs.
         is_read = (
             column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
-        )
+        ) | column.missing
+        table.count_repairs(pl.lit(column.missing), f"{name}: {STANDS_FOR_MISSING}")
         hint = "sacct writes 2024-03-05T06:07:08"
         checks.append(Check(pl.lit(is_read), name, "is not a time", hint))
         for is_wrong, message, hint in time_problems(column, zone):
