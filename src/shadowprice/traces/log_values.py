@@ -97,13 +97,27 @@ _ISO_SPAN: Final = re.compile(
 )
 _UNITS: Final = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
 _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
-_POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtpe]?)(?:i?b)?([nc]?)", re.IGNORECASE)
+_POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _GPU: Final = re.compile(
-    r"(?:gres[/:]|[\w-]+\.com/)?n?gpus?(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
-    r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
+    r"(?:gres[/:]|[\w-]+\.com/)?n?gpus?"
+    # A type may be of digits only if a count follows: gpu:4090:2.
+    r"(?:[:/](?P<type>(?!no_consume)(?=[^:=]*[A-Za-z]|[^:=]+[:=]\d)[\w.+-]+))?"
+    r"(?::no_consume)?(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
+_SCOPE: Final = re.compile(r"PER_(?P<scope>NODE|TASK|JOB|SOCKET):", re.IGNORECASE)
+"""What the number of a GRES counts for, in front of it; Slurm before 20.11 wrote it."""
+_GPU_NUMBER: Final = re.compile(r"7696487(?=[:=]|$)")
+"""Slurm's number of the GRES gpu, in place of its name if a server didn't know the name."""
+_SHARES: Final = re.compile(r"(?:gres[/:])?(?:shard|mps)\b|[\w-]+\.com/mig-", re.IGNORECASE)
+"""Resources that are parts of GPUs."""
+_OTHER_GRES: Final = re.compile(
+    r"(?:shard|mps|craynetwork|licenses?|nic|nvme|ssd|hbm|lustre|scratch|bandwidth|(?:local)?tmp\w*"
+    r"|fpga|[nth]pu)s?[:=]",
+    re.IGNORECASE,
+)
+"""Usual GRES that aren't GPUs."""
 _COUNT: Final = re.compile(r"(\d{1,9}(?:\.\d+)?)([KMG]?)", re.IGNORECASE)
 """A number of cores or nodes; Slurm writes 2048 as 2K."""
 _OTHER: Final = re.compile(
@@ -115,7 +129,8 @@ _OTHER: Final = re.compile(
 _TYPED: Final = (
     # No x after a letter: an rtx3090 isn't 3090 GPUs.
     re.compile(
-        r"(?P<type>[A-Za-z][\w.+ -]*?)(?: ?[:=*\u00d7] ?|(?:(?<=\d)| )x ?)(?P<count>\d+)(?:\(.*\))?"
+        r"(?P<type>[A-Za-z][\w.+ -]*?|\d{3,5}(?=[:=]))"
+        r"(?: ?[:=*\u00d7] ?|(?:(?<=\d)| )x ?)(?P<count>\d+)(?:\(.*\))?"
     ),
     re.compile(r"(?P<count>\d+) ?[x*\u00d7] ?(?P<type>[A-Za-z][\w.+ -]*)"),
 )
@@ -142,7 +157,20 @@ _TRES_NAMES: Final[Mapping[str, str]] = {
 
 _NO_TYPES: Final = frozenset(
     {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "ngpu", "ngpus"}
-    | {"node", "nodes", "task", "tasks"}
+    | {
+        "npu",
+        "npus",
+        "tpu",
+        "tpus",
+        "hpu",
+        "hpus",
+        "fpga",
+        "fpgas",
+        "node",
+        "nodes",
+        "task",
+        "tasks",
+    }
 )
 """Words beside a number that aren't a type of GPU."""
 
@@ -170,6 +198,8 @@ class Tres:
     gpu_type: str | None = None  # types of GPU, with ``|`` between them
     cpus: float | None = None
     memory: int | None = None  # bytes
+    gpus_per: str = ""  # what GPUs count for, as PER_NODE: states; "several" if it differs
+    has_shares: bool = False  # whether it holds parts of GPUs, of a size that isn't known
 
 
 def is_nothing(text: pl.Expr) -> pl.Expr:
@@ -609,8 +639,11 @@ def with_points(texts: pl.Series) -> pl.Series:
     )[texts.name]
 
 
-def parse_gpus(text: str) -> Tres | None:
-    """Return GPUs from a count, ``gpu:a100:2``, ``2 x a100`` or a TRES list; else None."""
+def parse_gpus(text: str, *, is_list: bool = False) -> Tres | None:
+    """Return GPUs from a count, ``gpu:a100:2``, ``2 x a100`` or a TRES list; else None.
+
+    ``is_list``: the column lists resources of all kinds, so that an unknown word is no type of GPU.
+    """
     text = re.sub(r" *([:=]) *", r"\1", text.strip())
     number = parse_number(text)
     if number is not None:
@@ -618,11 +651,14 @@ def parse_gpus(text: str) -> Tres | None:
     counted = _COUNTED.fullmatch(text)
     if counted is not None:
         return Tres(gpus=float(counted["count"]))
-    for pattern in _TYPED:
-        typed = pattern.fullmatch(text)
-        if typed is not None and typed["type"].lower() not in _NO_TYPES:
-            return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
-    if "=" not in text and not re.search(r"gpu|gres", text, re.IGNORECASE):
+    is_other = _OTHER_GRES.match(text) is not None
+    if not is_list and not is_other:
+        for pattern in _TYPED:
+            typed = pattern.fullmatch(text)
+            if typed is not None and typed["type"].lower() not in _NO_TYPES:
+                return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
+    named = re.search(r"gpu|gres", text, re.IGNORECASE)
+    if "=" not in text and not named and not (is_other and is_list) and not _SHARES.match(text):
         return None
     return parse_tres(text)
 
@@ -632,15 +668,32 @@ def parse_tres(text: str) -> Tres | None:
 
     Slurm lists the total (``gres/gpu=2``) beside each type (``gres/gpu:a100=2``).
     """
+    tres = _read_tres(text)
+    return None if isinstance(tres, str) else tres
+
+
+def invalid_item(text: str) -> str | None:
+    """Return the first item of a TRES or GRES list that can't be read, or None."""
+    tres = _read_tres(text)
+    return tres if isinstance(tres, str) else None
+
+
+def _read_tres(text: str) -> Tres | str:
+    """Return what a list holds, or its first item that can't be read."""
     total: float | None = None
     typed: dict[str, float] = {}
     amounts: dict[str, float | int | None] = {}
+    scopes: set[str] = set()
+    has_shares = False
     # No comma within (IDX:0-1,4) separates.
-    for part in re.split(r",(?![^(]*\))", text.strip()):
-        name, _, amount = part.strip().partition("=")
-        gpu = _GPU.fullmatch(part.strip())
+    for part in re.split(r",(?![^(]*\))", text.strip().removesuffix(",")):
+        scope = _SCOPE.match(part.strip())
+        item = _GPU_NUMBER.sub("gpu", _SCOPE.sub("", part.strip(), count=1))
+        name, _, amount = item.partition("=")
+        gpu = _GPU.fullmatch(item)
         if gpu is not None:
             count = float(gpu["count"] or 1)
+            scopes.add(scope["scope"].lower() if scope else "")
             if gpu["type"]:
                 typed[gpu["type"]] = typed.get(gpu["type"], 0.0) + count
             else:
@@ -649,9 +702,10 @@ def parse_tres(text: str) -> Tres | None:
             kind = _TRES_NAMES[name.lower()]
             amounts[kind] = parse_bytes(amount, 1024.0**2) if kind == "mem" else parse_count(amount)
             if amounts[kind] is None:
-                return None
-        elif not _OTHER.fullmatch(part.strip()):
-            return None
+                return part.strip()
+        elif not _OTHER.fullmatch(item):
+            return part.strip()
+        has_shares |= _SHARES.match(item) is not None
     if total is None and typed:
         total = sum(typed.values())
     types = sorted(name for name, count in typed.items() if count)
@@ -661,6 +715,8 @@ def parse_tres(text: str) -> Tres | None:
         "|".join(types) or None,
         amounts.get("cpu"),
         None if memory is None else int(memory),
+        gpus_per="several" if len(scopes) > 1 else next(iter(scopes), ""),
+        has_shares=has_shares,
     )
 
 

@@ -158,6 +158,8 @@ class Check:
     """Column whose value the error shows."""
     message: str
     hint: str = ""
+    shown: str = ""
+    """Column of what the error shows of the value; empty for all of it."""
 
 
 class CheckedTable:
@@ -218,7 +220,9 @@ class CheckedTable:
 
     def _add_faults(self, check: Check, invalid: pl.DataFrame) -> None:
         # Of each check, because only the first lines of all of them are shown.
-        for line, value in invalid.select("line", check.column).head(MAX_FAULTS).iter_rows():
+        for line, value in (
+            invalid.select("line", check.shown or check.column).head(MAX_FAULTS).iter_rows()
+        ):
             shown = quote_for_display(value) if isinstance(value, str) else f"{value!r}"
             value_text = "" if value is None else f" {shown}"
             location = f"{self.path}: {self._place.format(line)}"

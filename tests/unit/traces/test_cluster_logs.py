@@ -432,11 +432,11 @@ HUGE = ("1e30", "9" * 30, "9" * 5000, "1e400")
         *(("Timelimit", text, "is not a duration") for text in ("soon", "-1:00:00")),
         *(("ElapsedRaw", text, "is not a duration") for text in ("soon", "1:2:3:4")),
         *(
-            (column, f"{digits}:00:00", "is above the bound of 5,000,000,000 seconds")
+            (column, f"{digits}:00:00", "exceeds the limit of 5,000,000,000 seconds")
             for column in ("Elapsed", "Timelimit")
             for digits in ("9" * 11, "9" * 400, "9" * 5000, "9" * 5000 + "-00")
         ),
-        ("ElapsedRaw", "1e30", "is above the bound of 5,000,000,000 seconds"),
+        ("ElapsedRaw", "1e30", "exceeds the limit of 5,000,000,000 seconds"),
         *(
             (column, text, "is not of the years 1970 to 2128")
             for column in ("Submit", "Start", "End")
@@ -639,7 +639,105 @@ def test_other_names_and_amounts_of_tres_are_faults_with_their_line(
         read_sacct(tmp_path, sacct_row("1"), sacct_row("2", AllocTRES=text))
     [fault] = caught.value.faults
     assert fault.location == f"{tmp_path / 'log'}: line 3"
-    assert fault.message == f"AllocTRES '{text}' is not a valid list of resources"
+    assert fault.message == f"AllocTRES '{part}' is not a valid resource"
+
+
+GRES_HEAD = "JobID|State|Submit|Start|End|NNodes|ReqGRES"
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus", "gpu_type"),
+    [
+        ("PER_NODE:gpu:2", 6.0, None),
+        ("PER_JOB:gpu:a100:2", 2.0, "a100"),
+        ("PER_NODE:gres:gpu:3090:2", 6.0, "3090"),
+        ("PER_TASK:craynetwork:1,gpu:2", 6.0, None),
+        ("PER_TASK:gpu:0", 0.0, None),
+        ("gpu:3090:2", 6.0, "3090"),
+        ("gpu:a100:2,", 6.0, "a100"),
+        ("gpu:a100:no_consume:2", 6.0, "a100"),
+        ("gpu:no_consume:2", 6.0, None),
+        ("7696487:1", 3.0, None),
+    ],
+)
+def test_gres_of_slurm_are_counted_as_they_say(
+    tmp_path: Path, gres: str, gpus: float, gpu_type: str | None
+) -> None:
+    row = f"1|COMPLETED|2020-03-05T06:00:00|2020-03-05T06:00:00|2020-03-05T07:00:00|3|{gres}\n"
+    trace = read(tmp_path, f"{GRES_HEAD}\n{row}", form="sacct")
+    assert trace.jobs.select("gpus", "gpu_type").rows() == [(gpus, gpu_type)]
+
+
+@pytest.mark.parametrize(
+    "gres", ["PER_TASK:gpu:1", "PER_SOCKET:gpu:2", "PER_NODE:gpu:a100:1,PER_TASK:gpu:v100:1"]
+)
+def test_gpus_of_tasks_are_refused_unless_the_allocated_ones_are_known(
+    tmp_path: Path, gres: str
+) -> None:
+    row = f"1|COMPLETED|2020-03-05T06:00:00|2020-03-05T06:00:00|2020-03-05T07:00:00|3|{gres}"
+    message = r"line 2: ReqGRES '.*' doesn't state the GPUs of all tasks; add AllocTRES"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, f"{GRES_HEAD}\n{row}\n", form="sacct")
+    known = f"{GRES_HEAD}|AllocTRES\n{row}|cpu=4,gres/gpu=6\n"
+    assert read(tmp_path, known, form="sacct").jobs["gpus"].to_list() == [6.0]
+    with pytest.raises(InputError, match=r"gpus 'PER_.* is not a number of GPUs"):
+        read(tmp_path, f'submit,duration,gpus\n0,60,"{gres}"\n')
+
+
+def test_types_of_digits_and_exabytes_in_tres() -> None:
+    tres = parse_tres("gres/gpu:4090=2,gres/gpu=2,mem=1E,")
+    assert tres is not None
+    assert (tres.gpus, tres.gpu_type, tres.memory) == (2.0, "4090", 2**60)
+
+
+def test_a_wrong_item_of_tres_is_named_once_a_row(tmp_path: Path) -> None:
+    text = f"cpu=4,{'license/a=1,' * 40}foo=4"
+    head, row = f"{SACCT_HEAD}|ReqTRES", sacct_row("1", AllocTRES=text)
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f"{head}\n{row}|{text}\n", form="sacct")
+    [fault] = caught.value.faults
+    assert fault.message == "AllocTRES 'foo=4' is not a valid resource"
+    with pytest.raises(InputError, match="gpus 'foo=4' is not a number of GPUs"):
+        read(tmp_path, f'submit,duration,gpus\n0,60,"{text}"\n')
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "gpus", "note"),
+    [
+        *(("gres", text, 0.0, "shares") for text in ("mps:50", "shard:4", "gres/shard=4")),
+        *(("gpus", text, 0.0, "shares") for text in ("mps:50", "nvidia.com/mig-1g.5gb=2")),
+        *(("gres", text, 0.0, "no number") for text in ("craynetwork:1", "license:5", "tpu:8")),
+        ("gres", "gpu:a100:4,shard:2", 4.0, ""),
+        ("alloctres", "gres/gpu:4090=2", 2.0, ""),
+        ("gpus", "a100=4", 4.0, ""),
+        ("gpus", "3090:2", 2.0, ""),
+        ("gpus", "0.5", 0.5, ""),
+    ],
+)
+def test_other_resources_are_not_gpus(
+    tmp_path: Path, column: str, text: str, gpus: float, note: str
+) -> None:
+    trace = read(tmp_path, f'submit,duration,{column}\n0,60,1\n0,60,"{text}"\n')
+    assert trace.jobs["gpus"].to_list() == [1.0, gpus]
+    kept = [reason for reason, (action, _) in notes(trace).items() if action == "kept"]
+    assert [reason.startswith(note) for reason in kept] == ([True] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        *(("gpus", text) for text in ("npu=8", "tpu:8", "craynetwork:1", "4,5", "4, 5", "0,1")),
+        *(("gres", text) for text in ("foo=4", "a100=4", "a100:4", "npu=8", "4,5")),
+    ],
+)
+def test_resources_that_may_not_be_gpus_are_refused(tmp_path: Path, column: str, text: str) -> None:
+    with pytest.raises(InputError, match=f"line 3: {column} '{text}' is not a number of GPUs"):
+        read(tmp_path, f'submit,duration,{column}\n0,60,1\n0,60,"{text}"\n')
+
+
+def test_half_gpus_may_have_a_decimal_comma(tmp_path: Path) -> None:
+    trace = read(tmp_path, "submit;duration;gpus\n0;60;0,5\n0;60;2,0\n")
+    assert trace.jobs["gpus"].to_list() == [0.5, 2.0]
 
 
 def test_states_of_slurm_and_others() -> None:
@@ -1032,7 +1130,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, text, form="sacct")
     assert [fault.message for fault in caught.value.faults] == [
-        "AllocTRES 'cpu=4,gres/gpu:a100=x' is not a valid list of resources",
+        "AllocTRES 'gres/gpu:a100=x' is not a valid resource",
         "Elapsed 'an hour' is not a duration",
     ]
     assert [fault.location.rpartition(": ")[2] for fault in caught.value.faults] == [
@@ -1045,7 +1143,10 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     assert trace.jobs["gpus"].to_list() == [2.0, 2.0, 2.0, 0.0]
     assert notes(trace) == {
         "unknown state": ("kept", 1),
-        "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job": ("kept", 1),
+        "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job": (
+            "kept",
+            1,
+        ),
     }
 
 
@@ -1602,7 +1703,7 @@ def test_all_faults_of_a_dump_of_slurm_are_listed(tmp_path: Path) -> None:
     assert results == [
         "line 2: Start 'soon' is not a time",
         "line 2: Elapsed 'an hour' is not a duration",
-        "line 2: AllocTRES 'two' is not a valid list of resources",
+        "line 2: AllocTRES 'two' is not a valid resource",
         "line 3: has 2 fields, not 11",
         "line 4: End '2024-03-05T06:00:00' is before the start",
         "line 5: Submit '2024-03-31T02:30:00' is a time that the clock of Europe/Berlin skipped",
@@ -1693,7 +1794,7 @@ def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
     ]
     assert results == [
         "job 2: is not a job of sacct --json ('time')",
-        "job 3: AllocTRES 'gres/gpu=x' is not a valid list of resources",
+        "job 3: AllocTRES 'gres/gpu=x' is not a valid resource",
     ]
     trace = read(tmp_path, json.dumps({"jobs": jobs}), "?skip_invalid=yes", form="sacct")
     assert trace.jobs["job"].to_list() == ["1"]

@@ -14,6 +14,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import (
     CLOCK_SKEW,
+    SHARES_OF_GPUS,
     check_times,
     drop_repeated_rows,
     merge_attempts,
@@ -26,6 +27,7 @@ from shadowprice.traces.log_columns import (
     choose_columns,
     is_hours_and_minutes,
     is_utc,
+    lists_resources,
     parse_mapping,
     read_header,
     seconds_unit,
@@ -40,6 +42,7 @@ from shadowprice.traces.log_values import (
     choose_readings,
     date_order,
     each,
+    invalid_item,
     is_nothing,
     is_zero_time,
     on_one_clock,
@@ -64,6 +67,10 @@ _EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be r
 _MIN_SHARE: Final = 0.9  # of run times whose unit is the same
 _MIN_EQUAL: Final = 3  # run times that show a unit: that of a suspended job may agree by chance
 _MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above, they are other values
+_IDS: Final = r"^\s*(?:[1-9]\d*, ?(?:0*[1-9]\d?|\d{4,})|\d+(?:, ?\d{1,2}){2,})\s*$"
+"""Numbers of GPUs such as 4,5: not 4.5 of them. 0,5 and 2,0 have decimal commas."""
+_QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
+"""Those of a table with commas between columns, which has no decimal commas."""
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
@@ -156,7 +163,8 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
             for name in header.names
             if table.frame.select(~is_nothing(pl.col(name)).all()).item()
         ]
-        log = _Log(table, zone, cast(Order, order), time_columns(header, filled, mapping))
+        times = time_columns(header, filled, mapping)
+        log = _Log(table, zone, cast(Order, order), times, header.separator)
         columns = choose_columns(header, filled, mapping, log.misfit)
         return _read_jobs(path, log, columns, reading)
 
@@ -237,7 +245,12 @@ class _Log:
     """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
 
     def __init__(
-        self, table: CheckedTable, zone: str, order: Order, time_columns: Sequence[str]
+        self,
+        table: CheckedTable,
+        zone: str,
+        order: Order,
+        time_columns: Sequence[str],
+        separator: str,
     ) -> None:
         self.table = table
         self.order_notes: dict[str, str] = {}
@@ -245,6 +258,7 @@ class _Log:
         self._zone = zone
         self._order = order
         self._time_columns = time_columns
+        self._separator = separator
         self._columns = LogColumns({}, frozenset(), {})
         self._names = self._columns.names
         # Of the rows before checks: a guess that fits is read only once.
@@ -315,7 +329,9 @@ class _Log:
             raise InputError(self._faults)
         self._compare_durations()
         if "gpus" in self._names or "gpus_per_node" in self._names:
-            is_none = pl.col("_gpus") == 0
+            is_none = (pl.col("_gpus") == 0) & ~pl.col("_has_shares")
+            is_share = (pl.col("_gpus") == 0) & pl.col("_has_shares")
+            self.table.count_repairs(is_share, SHARES_OF_GPUS, "kept")
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
@@ -478,10 +494,18 @@ class _Log:
         source = "gpus_per_node" if per_node else "gpus"
         nothing = Tres(gpus=0.0)
         texts = self._texts(source)
+        # PER_TASK:gpu:1 doesn't say how many GPUs a job has.
+        scopes = {"", "node" if per_node else "job"}
         tres = [
-            nothing if text is None else held
+            nothing if text is None else held if held and held.gpus_per in scopes else None
             for text, held in zip(texts, self._values(source), strict=True)
         ]
+        shown = [
+            None if text is None or held else _shown(text)
+            for text, held in zip(texts, tres, strict=True)
+        ]
+        self._add("gpus_shown", shown, pl.String())
+        self._add("has_shares", [bool(held and held.has_shares) for held in tres], pl.Boolean())
         self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
         self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
         self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
@@ -499,7 +523,8 @@ class _Log:
         if source in self._names:
             name, valid = self._names[source], pl.col("_gpus") >= 0
             hint = "write 2, gpu:2 or gres/gpu:a100=2"
-            self._checks.append(Check(valid, name, "is not a number of GPUs", hint))
+            message = "is not a number of GPUs"
+            self._checks.append(Check(valid, name, message, hint, shown="_gpus_shown"))
         self._expect("nodes", "is not a number", "write a number")
         self._expect("cpus", "is not a number", "write a number")
         self._expect("memory", "is not an amount of memory", "write 64G, or a number of bytes")
@@ -522,7 +547,16 @@ class _Log:
         if (meaning, column) not in self._read_values_of:
             read, _, kind = _READERS[meaning]
             texts = self._plain(self._texts(meaning), meaning)
-            self._read_values_of[meaning, column] = each(texts, partial(read, column), kind)
+            values = each(texts, partial(read, column), kind)
+            if meaning in {"gpus", "gpus_per_node"}:
+                ids = _QUOTED_IDS if self._separator == "," else _IDS
+                is_ids = self._texts(meaning).str.contains(ids).fill_null(False)
+                values = pl.Series(
+                    values.name,
+                    [None if wrong else value for wrong, value in zip(is_ids, values, strict=True)],
+                    dtype=kind,
+                )
+            self._read_values_of[meaning, column] = values
         return self._read_values_of[meaning, column]
 
     def _read(self, meaning: str) -> None:
@@ -561,14 +595,23 @@ def _bytes(column: str, text: str) -> int | None:
     return parse_bytes(text, bytes_unit(column))
 
 
+def _gpus(column: str, text: str) -> Tres | None:
+    return parse_gpus(text, is_list=lists_resources(column))
+
+
+def _shown(text: str) -> str:
+    """Return the item of a list of resources that can't be read, or all of another text."""
+    return (invalid_item(text) if "=" in text or ":" in text else None) or text
+
+
 _Reader = tuple[Callable[[str, str], object | None], str, pl.DataType]
 
 _READERS: Final[dict[str, _Reader]] = {
     "duration": (_seconds, "a duration", pl.Float64()),
     "wait": (_wait, "a duration", pl.Float64()),
     "time_limit": (_limit, "a duration", pl.Float64()),
-    "gpus": (lambda _, text: parse_gpus(text), "a number of GPUs", pl.Object()),
-    "gpus_per_node": (lambda _, text: parse_gpus(text), "a number of GPUs", pl.Object()),
+    "gpus": (_gpus, "a number of GPUs", pl.Object()),
+    "gpus_per_node": (_gpus, "a number of GPUs", pl.Object()),
     "nodes": (lambda _, text: parse_number(text), "a number", pl.Float64()),
     "cpus": (lambda _, text: parse_number(text), "a number", pl.Float64()),
     "memory": (_bytes, "an amount of memory", pl.Int64()),

@@ -13,12 +13,13 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import CLOCK_SKEW, check_times
+from shadowprice.traces.job_log import CLOCK_SKEW, SHARES_OF_GPUS, check_times
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
     Tres,
     choose_readings,
     each,
+    invalid_item,
     is_nothing,
     memory_scope,
     on_one_clock,
@@ -73,6 +74,10 @@ _TENANTS: Final = {"account": "Account", "user": "User", "group": "Group"} | {
     "qos": "QOS",
 }
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+_FIRST_GRES: Final = 2
+"""Index of the first of them that lists GRES."""
+_UNKNOWN_TOTALS: Final = frozenset({"task", "socket", "several"})
+"""What GPUs count for if their number in all isn't known."""
 _NO_SPANS: Final = ("invalid", "unlimited", "partition_limit", "infinite")
 """Durations that aren't known; sacct writes INVALID if the times contradict each other."""
 _COUNTS: Final = ("NNodes", "AllocNodes", "AllocCPUS", "NCPUS", "ReqCPUS")
@@ -142,9 +147,8 @@ def _read_jobs(
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
     table.count_repairs(unknown, "unknown state", "kept")
-    shares = pl.any_horizontal(pl.col(_TRES).str.contains(r"(?:^|,)gres/shard\b"))
-    message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
-    table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
+    shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
+    table.count_repairs(shares, SHARES_OF_GPUS, "kept")
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
         late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
@@ -455,12 +459,17 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     """
     names = _TRES
     checks = []
-    for name in names:
-        texts = table.frame[name].drop_nulls().unique()
-        unreadable = [text for text in texts if parse_tres(text) is None]
-        is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
+    shown = {name: each(table.frame[name], invalid_item, pl.String()) for name in names}
+    for index, name in enumerate(names):
+        is_readable = shown[name].is_null()
+        for earlier in names[:index]:  # requested lists often equal the allocated ones
+            is_readable |= (shown[name] == shown[earlier]).fill_null(False)
         hint = "sacct writes cpu=4,mem=16G,node=1,gres/gpu:a100=2,license/x=1"
-        checks.append(Check(is_readable, name, "is not a valid list of resources", hint))
+        message = "is not a valid resource"
+        checks.append(Check(pl.lit(is_readable), name, message, hint, shown=f"_shown_{name}"))
+    table.frame = table.frame.with_columns(
+        values.alias(f"_shown_{name}") for name, values in shown.items()
+    )
     frame = table.frame
     counts = {name: each(frame[name], parse_count, pl.Float64()) for name in _COUNTS}
     requested_memory = each(frame["ReqMem"], _parse_memory, pl.Float64())
@@ -473,13 +482,18 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     read = {name: [_tres(text) for text in frame[name]] for name in names}
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
     rows = list(zip(*read.values(), strict=True))
-    # GRES are counted by node, TRES in all.
-    gpus = [_first(tres.gpus for tres in row[:2]) for row in rows]
-    by_node = [_first(tres.gpus for tres in row[2:]) for row in rows]
-    counted = [
-        total if total is not None else (each_node or 0.0) * count
-        for total, each_node, count in zip(gpus, by_node, nodes, strict=True)
-    ]
+    counted = [_gpus(row, count) for row, count in zip(rows, nodes, strict=True)]
+    never = pl.col("_start").is_null()
+    hint = "add AllocTRES to the columns of sacct"
+    for name in names:
+        is_by_other = pl.Series(
+            [
+                count is None and tres.gpus_per in _UNKNOWN_TOTALS
+                for count, tres in zip(counted, read[name], strict=True)
+            ]
+        )
+        message = "doesn't state the GPUs of all tasks"
+        checks.append(Check(~pl.lit(is_by_other) | never, name, message, hint))
     cores = pl.select(
         pl.coalesce(counts["AllocCPUS"], counts["NCPUS"], counts["ReqCPUS"]).alias("cores")
     ).to_series()
@@ -496,7 +510,8 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     in_all = (pl.col("bytes") * times).round().clip(upper_bound=_MAX_BYTES)
     memory = requested.select(in_all.cast(pl.Int64)).to_series()
     table.frame = frame.with_columns(
-        pl.Series("_gpus", counted, dtype=pl.Float64()),
+        pl.Series("_gpus", [count or 0.0 for count in counted], dtype=pl.Float64()),
+        pl.Series("_has_shares", [any(t.has_shares for t in row) for row in rows]),
         pl.Series(
             "_gpu_type", [_first(t.gpu_type for t in row) for row in rows], dtype=pl.String()
         ),
@@ -510,6 +525,21 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         ).alias("_memory"),
     )
     return checks
+
+
+def _gpus(row: Sequence[Tres], nodes: float) -> float | None:
+    """Return the GPUs in all of a row's lists; None if they count by task or socket.
+
+    GRES are counted by node and TRES in all, unless they say otherwise.
+    """
+    is_unknown = False
+    for index, tres in enumerate(row):
+        if tres.gpus_per in _UNKNOWN_TOTALS:
+            is_unknown |= tres.gpus != 0
+        elif tres.gpus is not None:
+            is_by_node = tres.gpus_per == "node" or (not tres.gpus_per and index >= _FIRST_GRES)
+            return tres.gpus * (nodes if is_by_node else 1.0)
+    return None if is_unknown else 0.0
 
 
 def _tres(text: str | None) -> Tres:
