@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise, product
 from typing import Final, Literal, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import polars as pl
 
@@ -40,6 +41,7 @@ STANDS_FOR_MISSING: Final = "0, -1, 1900-01-01 or 9999-12-31 stands for a missin
 """Note for times that logs write if there is none."""
 _DISTANT_DATES: Final = (-2_208_988_800.0, 253_402_214_400.0)
 """1900-01-01 and 9999-12-31 in seconds since 1970."""
+_SERIAL_DATES: Final = (20_000.0, 80_000.0)
 _SAMPLE: Final = 2_000  # distinct values of a column from which the form of its times is found
 
 _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
@@ -51,7 +53,7 @@ _CLOCKS: Final = (" %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ":%H:%M
 _CTIMES: Final = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 _WEEKDAY: Final = r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? "
 _OFFSET: Final = (
-    r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$| [a-z]{3,5}$| [a-z_]+/[a-z_]+(?:[/-][a-z_]+)*$"
+    r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$| [a-z]{3,5}$| [a-z_]+/[a-z_]+(?:[/+-][a-z_0-9]+)*$"
 )
 """Offset from UTC or time zone at the end of a time."""
 _REWRITTEN: Final = (
@@ -60,22 +62,33 @@ _REWRITTEN: Final = (
     (r"(:\d{2}),(\d+)", "${1}.${2}"),
     (r"(:\d{2}(?:\.\d+)?) ?([+-]\d{2})$", "${1}${2}:00"),  # PostgreSQL's 10:00:00+02
     (_WEEKDAY, ""),
+    (r"^(\d{1,2}[/.-]\d{1,2}[/.-]\d{2,4}), (\d)", "${1} ${2}"),
+    (r"(?i)(\d) ?([ap])\. ?m\.?", "${1} ${2}m"),
+    (r"^(-?\d{4,}),(\d+(?:[eE][+-]?\d+)?)$", "${1}.${2}"),  # decimal comma
+    (r"^(-?\d),(\d+[eE][+-]?\d+)$", "${1}.${2}"),
+    (r"([+-]\d{2}:?\d{2}) ?(?:\([^)]*\)|\[[^\]]*\]|[A-Za-z]{3,5})$", "${1}"),  # +0100 (CET)
+    (r"(?i)(\d) ?(?:utc|gmt)([+-])(\d)$", "${1}${2}0${3}:00"),
+    (r"(?i)(\d) ?(?:utc|gmt)([+-]\d{2})$", "${1}${2}:00"),
+    (r"(?i)(\d) ?(?:utc|gmt)([+-]\d{2}:?\d{2})$", "${1}${2}"),
     (r"(?i)(:\d{2}) ([a-z]{3,5}) (\d{4})$", "${1} ${3} ${2}"),  # date's 06:07:08 UTC 2024
 )
 """Patterns of times that differ from the forms below only in writing, and their replacements."""
 
-_ZONES: Final[Mapping[str, tuple[str, int]]] = {
-    "wet": ("Europe/Lisbon", 0),
-    "west": ("Europe/Lisbon", 1),
-    "cet": ("Europe/Berlin", 1),
-    "cest": ("Europe/Berlin", 2),
-    "eet": ("Europe/Athens", 2),
-    "eest": ("Europe/Athens", 3),
-    "est": ("Etc/GMT+5", -5),
-    "mst": ("Etc/GMT+7", -7),
-    "hst": ("Etc/GMT+10", -10),
+_MIDNIGHT: Final = r"[T ]24:00(:00(?:\.0+)?)?$"
+
+Reading = Literal["earliest", "latest"]
+_READINGS: Final[tuple[Reading, Reading]] = ("earliest", "latest")
+"""Readings of a time that a local clock showed twice."""
+
+_ZONES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("wet", "west"), "Europe/Lisbon"),
+    **dict.fromkeys(("cet", "cest"), "Europe/Berlin"),
+    **dict.fromkeys(("eet", "eest"), "Europe/Athens"),
+    "est": "EST",
+    "mst": "MST",
+    "hst": "HST",
 }
-"""Abbreviations of one meaning: a zone, and the hours from UTC at the times that have the name."""
+"""Zones of abbreviations with one meaning."""
 
 UNIT_SECONDS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("us", "micros", "microseconds"), 1e-6),
@@ -242,7 +255,11 @@ TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
     "outside": (OUT_OF_RANGE_DATE, "check which columns are times"),
     "unclear": (
         "has an unknown or ambiguous time zone",
-        "write its offset, such as -07:00, or remove it and add timezone=America/Denver",
+        "write its offset, such as -07:00, or add the zone that has it: timezone=America/Denver",
+    ),
+    "off_season": (
+        "has a time zone that isn't in force at that time",
+        "write its offset, such as +01:00; CET is the zone's time in winter, CEST in summer",
     ),
 }
 """Message and hint by problem of a time; ``{zone}`` is the zone of times without an offset."""
@@ -344,27 +361,39 @@ def read_times(
         problem = pl.Series([None] * len(text), dtype=pl.String())
         missing = _sentinels(seconds, is_text=False, may_miss=may_miss)
         return _within_range(Times(seconds, seconds, is_absolute, problem, missing))
-    naive, shift, is_unclear = _naive(text, order, location)
+    naive, suffix = _naive(text, order, location)
+    scaled = _scale_numbers(numbers, unit)
     readings = []
-    for ambiguous in ("earliest", "latest"):
+    zone_problem = pl.Series([None] * len(text), dtype=pl.String())
+    for ambiguous in _READINGS:
         local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
-        utc = naive.dt.replace_time_zone("UTC")
-        frame = pl.DataFrame({"local": local.dt.epoch("us"), "utc": utc.dt.epoch("us"), "o": shift})
-        with_offset = pl.col("utc") / 1e6 - pl.col("o")
-        seconds_read = pl.when(pl.col("o").is_null()).then(pl.col("local") / 1e6)
-        read = frame.select(seconds_read.otherwise(with_offset).alias("read")).to_series()
-        scaled = _scale_numbers(numbers, unit)
-        mixed = pl.DataFrame({"read": read, "number": scaled, "numeric": numeric})
-        chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
-        readings.append(mixed.select(chosen).to_series())
-    found = {"naive": naive, "read": readings[0], "is_unclear": is_unclear}
-    is_skipped = pl.col("naive").is_not_null() & pl.col("read").is_null()
-    named = pl.when("is_unclear").then(pl.lit("unclear"))
-    problems = pl.DataFrame(found).select(named.when(is_skipped).then(pl.lit("skipped")))
-    readings = [pl.select(pl.when(~is_unclear).then(read)).to_series() for read in readings]
-    first, later = (read.alias(column.name) for read in readings)
+        shift, zone_problem = _offsets(naive, suffix, zone, ambiguous)
+        frame = pl.DataFrame(
+            {
+                "local": local.dt.epoch("us"),
+                "utc": naive.dt.epoch("us"),
+                "shift": shift,
+                "number": scaled,
+                "numeric": numeric,
+                "wrong": zone_problem.is_not_null(),
+            }
+        )
+        read = (
+            pl.when("numeric")
+            .then("number")
+            .when("wrong")
+            .then(None)
+            .when(suffix.is_null())
+            .then(pl.col("local") / 1e6)
+            .otherwise(pl.col("utc") / 1e6 - pl.col("shift"))
+        )
+        readings.append(frame.select(read.alias(column.name)).to_series())
+    first, later = readings
+    is_skipped = naive.is_not_null() & first.is_null()
+    skipped = pl.when(is_skipped).then(pl.lit("skipped"))
+    problem = pl.select(pl.coalesce(zone_problem, skipped)).to_series()
     missing = _sentinels(first, is_text=True, may_miss=may_miss)
-    return _within_range(Times(first, later, True, problems.to_series(), missing))
+    return _within_range(Times(first, later, True, problem, missing))
 
 
 def _sentinels(seconds: pl.Series, *, is_text: bool, may_miss: bool) -> pl.Series:
@@ -401,6 +430,19 @@ def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
     return clocks
 
 
+def are_serial_dates(times: Iterable[Times]) -> bool:
+    """Return whether a log's times look like the serial dates of spreadsheets.
+
+    45356.25 are days since 1899-12-30: times of 1954 to 2119, with fractions in each column.
+    """
+    columns = [column.seconds.drop_nulls() for column in times if not column.absolute]
+    filled = [seconds for seconds in columns if len(seconds)]
+    return bool(filled) and all(
+        seconds.is_between(*_SERIAL_DATES).all() and (seconds % 1.0 != 0).any()
+        for seconds in filled
+    )
+
+
 def _within_range(times: Times) -> Times:
     """Remove times that are too large, or before 1970; they have the problem ``outside``."""
     least = 0.0 if times.absolute else -bounds.SECONDS.maximum
@@ -428,15 +470,21 @@ def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
 
 
-def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """Return times without their offsets from UTC, and the offsets in seconds (null: none).
-
-    The last series says which offsets aren't clear.
-    """
+def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
+    """Return times without the offsets or time zones at their ends, and those in lower case."""
     suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
     bare = text.str.replace(_OFFSET, "")
-    if not suffix.is_not_null().any():
-        bare = text
+    # The year of 25-03-2024 isn't an offset.
+    is_date = suffix.str.contains(r"^-\d{4}$") & ~bare.str.contains(":", literal=True)
+    split = pl.DataFrame({"text": text, "bare": bare, "suffix": suffix, "is_date": is_date})
+    has_suffix = pl.col("suffix").is_not_null() & ~pl.col("is_date").fill_null(False)
+    split = split.select(
+        bare=pl.when(has_suffix).then("bare").otherwise("text"),
+        suffix=pl.when(has_suffix).then("suffix"),
+    )
+    # 24:00 is the end of a day.
+    is_midnight = split["bare"].str.contains(_MIDNIGHT).fill_null(False)
+    bare = split["bare"].str.replace(_MIDNIGHT, " 00:00${1}")
     # From all of the log: the first weeks may not show which number is the day.
     distinct = bare.drop_nulls().unique(maintain_order=True)
     sample = distinct.gather_every(max(1, len(distinct) // _SAMPLE))
@@ -447,22 +495,71 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
             break
         found = _parse_times(bare, form)
         parsed = parsed.to_frame("a").with_columns(b=found).select(pl.coalesce("a", "b"))["a"]
-    offset = each(suffix, _offset_seconds, pl.Float64())
-    is_unclear = parsed.is_not_null() & suffix.is_not_null() & offset.is_null()
-    for name in set(suffix.drop_nulls()) & _ZONES.keys():
-        is_unclear |= (suffix == name).fill_null(False) & ~_has_offset(parsed, *_ZONES[name])
-    return parsed, offset, is_unclear
+    days = pl.DataFrame({"t": parsed, "is_midnight": is_midnight}).select(
+        pl.when("is_midnight").then(pl.col("t") + pl.duration(days=1)).otherwise("t").alias("t")
+    )
+    return days["t"], split["suffix"]
 
 
-def _has_offset(naive: pl.Series, zone: str, hours: int) -> pl.Series:
-    """Return which local times of a zone are so many hours ahead of UTC, in one reading."""
-    offsets = [
-        naive.dt.epoch("ms")
-        - naive.dt.replace_time_zone(zone, ambiguous=reading, non_existent="null").dt.epoch("ms")
-        for reading in ("earliest", "latest")
-    ]
-    first, later = ((offset == hours * 3_600_000).fill_null(False) for offset in offsets)
-    return first | later
+def _offsets(
+    naive: pl.Series, suffix: pl.Series, zone: str, ambiguous: Reading
+) -> tuple[pl.Series, pl.Series]:
+    """Return the seconds from UTC of local times with a time zone, and problems of the zones.
+
+    An abbreviation is that of ``zone`` if it is in force there at the time; others are read if they
+    have one meaning.
+    """
+    stated = each(suffix, _offset_seconds, pl.Float64()).alias("stated")
+    rows = pl.DataFrame({"naive": naive, "suffix": suffix}).with_columns(stated)
+    rows = rows.with_columns(offset="stated", problem=pl.lit(None, dtype=pl.String()))
+    names = set(rows.filter(pl.col("stated").is_null())["suffix"].drop_nulls())
+    if not names:
+        return rows["offset"], rows["problem"]
+    own, own_offset = _in_zone(naive, zone, ambiguous)
+    for name in names:
+        here = (pl.col("suffix") == name) & pl.col("naive").is_not_null()
+        known_zone = _ZONES.get(name, _find_zone(name) if "/" in name else "")
+        offset, problem = pl.lit(None, dtype=pl.Float64()), pl.lit("unclear")
+        if known_zone:
+            abbreviation, offset_there = _in_zone(naive, known_zone, ambiguous)
+            # Both readings of an hour that a clock showed twice have a name of their own.
+            other = _in_zone(naive, known_zone, _READINGS[ambiguous == _READINGS[0]])
+            is_name = pl.lit("/" in name)
+            offset = (
+                pl.when(is_name | (pl.lit(abbreviation) == name))
+                .then(pl.lit(offset_there))
+                .when(pl.lit(other[0]) == name)
+                .then(pl.lit(other[1]))
+            )
+            problem = pl.when(offset.is_null()).then(pl.lit("off_season"))
+        if "/" not in name:
+            other = _in_zone(naive, zone, _READINGS[ambiguous == _READINGS[0]])
+            in_own = (
+                pl.when(pl.lit(own) == name)
+                .then(pl.lit(own_offset))
+                .when(pl.lit(other[0]) == name)
+                .then(pl.lit(other[1]))
+            )
+            problem = pl.when(in_own.is_null()).then(problem)
+            offset = pl.coalesce(in_own, offset)
+        rows = rows.with_columns(
+            offset=pl.when(here).then(offset).otherwise("offset"),
+            problem=pl.when(here).then(problem).otherwise("problem"),
+        )
+    return rows["offset"], rows["problem"]
+
+
+def _in_zone(naive: pl.Series, zone: str, ambiguous: Reading) -> tuple[pl.Series, pl.Series]:
+    """Return the abbreviations of a zone at its local times, and its seconds from UTC."""
+    local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
+    offset = (naive.dt.epoch("ms") - local.dt.epoch("ms")) / 1000.0
+    return local.dt.strftime("%Z").str.to_lowercase(), offset
+
+
+@cache
+def _find_zone(name: str) -> str:
+    """Return the time zone of a name in lower case, or an empty string."""
+    return next((zone for zone in available_timezones() if zone.lower() == name), "")
 
 
 def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
@@ -524,8 +621,6 @@ def _day_or_month_first(
 def _offset_seconds(text: str) -> float | None:
     if text in {"z", "utc", "gmt"}:
         return 0.0
-    if text in _ZONES:
-        return 3600.0 * _ZONES[text][1]
     if text[0] not in "+-":
         return None
     hours, minutes = int(text[1:3]), int(text[-2:])

@@ -400,8 +400,7 @@ def test_abbreviations_of_time_zones_with_one_meaning_are_read(
 @pytest.mark.parametrize(
     "zone",
     [
-        *(" PDT", " CST", " IST", " BST", " Europe/Berlin", " XYZ", "+99:99", " +0160"),
-        " CEST",  # the time is in winter
+        *(" PDT", " CST", " IST", " BST", " Europe/Atlantis", " XYZ", "+99:99", " +0160"),
     ],
 )
 def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) -> None:
@@ -417,6 +416,72 @@ def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) 
     assert fault.hint.startswith("write its offset, such as -07:00")
     with pytest.raises(InputError, match=r"line 2: Submit .* has an unknown or ambiguous"):
         read_sacct(tmp_path, sacct_row("1", Submit=f"2024-03-05T06:00:00{zone}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "expected"),
+    [
+        ("2024-07-01 10:00 EDT", "US/Eastern", "2024-07-01T14:00:00"),
+        ("2024-01-01 10:00 EST", "US/Eastern", "2024-01-01T15:00:00"),
+        ("2024-07-01 10:00:00 PDT", "America/Los_Angeles", "2024-07-01T17:00:00"),
+        ("2024-01-01 10:00 PST", "America/Los_Angeles", "2024-01-01T18:00:00"),
+        ("2024-07-01 10:00 MDT", "America/Denver", "2024-07-01T16:00:00"),
+        ("2024-07-01 10:00 BST", "Europe/London", "2024-07-01T09:00:00"),
+        ("2024-07-01 10:00 JST", "Asia/Tokyo", "2024-07-01T01:00:00"),
+        ("2024-07-01 10:00 AEST", "Australia/Sydney", "2024-07-01T00:00:00"),
+        ("2024-11-03 01:30 EDT", "US/Eastern", "2024-11-03T05:30:00"),
+        ("2024-11-03 01:30 EST", "US/Eastern", "2024-11-03T06:30:00"),
+        ("2024-10-27 02:30 CEST", "UTC", "2024-10-27T00:30:00"),
+        ("2024-10-27 02:30 CET", "UTC", "2024-10-27T01:30:00"),
+        ("2024-07-05 06:00:00 Europe/Berlin", "UTC", "2024-07-05T04:00:00"),
+        ("2024-01-05 06:00 America/Argentina/Buenos_Aires", "UTC", "2024-01-05T09:00:00"),
+        ("2024-01-05 06:00:00 Etc/GMT+5", "UTC", "2024-01-05T11:00:00"),
+        ("2024-01-05 06:00:00 UTC+1", "Asia/Tokyo", "2024-01-05T05:00:00"),
+        ("2024-01-05 06:00:00 GMT+02:00", "Asia/Tokyo", "2024-01-05T04:00:00"),
+        ("Tue Mar 05 2024 06:00:00 GMT+0100 (CET)", "Asia/Tokyo", "2024-03-05T05:00:00"),
+        ("2024-03-05 06:00:00.123456789 +0000 UTC", "Asia/Tokyo", "2024-03-05T06:00:00.123456"),
+        ("2024-07-05T06:00:00+02:00[Europe/Berlin]", "UTC", "2024-07-05T04:00:00"),
+        ("14.03.2024, 17:06:07", "UTC", "2024-03-14T17:06:07"),
+        ("25-03-2024", "UTC", "2024-03-25T00:00:00"),
+        ("1710435967,5", "UTC", "2024-03-14T17:06:07.5"),
+        ("1,7096184E+12", "UTC", "2024-03-05T06:00:00"),
+        ("2024-02-29T24:00:00", "UTC", "2024-03-01T00:00:00"),
+        ("2024-03-05 24:00 CET", "UTC", "2024-03-05T23:00:00"),
+        ("3/14/2024 5:06 a.m.", "UTC", "2024-03-14T05:06:00"),
+        ("14/03/2024 5:06 p. m.", "UTC", "2024-03-14T17:06:00"),
+        ("3/14/2024 5:06:07 P.M. UTC", "Asia/Tokyo", "2024-03-14T17:06:07"),
+    ],
+)
+def test_times_of_other_programs_are_read(text: str, zone: str, expected: str) -> None:
+    times = read_times(pl.Series([text]), zone, "", "here")
+    moment = datetime.fromisoformat(expected).replace(tzinfo=UTC).timestamp()
+    assert times.seconds.to_list() == times.later.to_list() == [moment]
+
+
+def test_the_hour_that_a_named_zone_showed_twice_has_two_readings() -> None:
+    times = read_times(pl.Series(["2024-10-27 02:30 Europe/Berlin"]), "UTC", "", "here")
+    assert times.later[0] - times.seconds[0] == 3600.0
+
+
+@pytest.mark.parametrize("time", ["2024-07-01 10:00 CET", "2024-03-01 10:00 CEST"])
+def test_an_abbreviation_that_is_not_in_force_is_named(tmp_path: Path, time: str) -> None:
+    with pytest.raises(InputError, match="has a time zone that isn't in force at that time; write"):
+        read(tmp_path, f"submit,duration,gpus\n{time},60,1\n")
+
+
+@pytest.mark.parametrize("mark", [".", ","])
+def test_serial_dates_of_spreadsheets_are_refused(tmp_path: Path, mark: str) -> None:
+    row = f"45356{mark}25;45356{mark}2569;45356{mark}2986;2"
+    message = "column 'submit', 'start', 'end': looks like days since 1900, .*; format the cells"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, f"submit;start;end;gpus\n{row}\n")
+    trace = read(tmp_path, f"submit_s;start_s;end_s;gpus\n{row}\n")
+    assert trace.jobs["duration"].to_list() == [pytest.approx(0.0417)]
+
+
+@pytest.mark.parametrize("times", ["0.5,30000.5,30001.5", "30000,30001,30002"])
+def test_seconds_since_a_beginning_are_no_serial_dates(tmp_path: Path, times: str) -> None:
+    assert read(tmp_path, f"submit,start,end,gpus\n{times},2\n").jobs["duration"].to_list() == [1]
 
 
 HUGE = ("1e30", "9" * 30, "9" * 5000, "1e400")

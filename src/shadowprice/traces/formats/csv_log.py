@@ -39,6 +39,7 @@ from shadowprice.traces.log_values import (
     Order,
     Times,
     Tres,
+    are_serial_dates,
     choose_readings,
     date_order,
     each,
@@ -73,6 +74,10 @@ _QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
 """Those of a table with commas between columns, which has no decimal commas."""
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
+_SERIAL_HINT: Final = (
+    "format the cells as yyyy-mm-dd hh:mm:ss before you save them; "
+    "if they are seconds, end the header with _s"
+)
 _SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
 _DEADLINE_HINT: Final = (
     "write times as the submissions do, or leave the column out: --map deadline="
@@ -98,7 +103,8 @@ _DEADLINE_HINT: Final = (
         (
             "times may be ISO 8601, seconds or milliseconds since 1970 or since the first job, or "
             "3/4/2024 5:06 PM; local ones need timezone=Europe/Berlin, UTC is assumed; offsets, "
-            "UTC, CET, EST and the like at the end of a time are read"
+            "UTC, Europe/Berlin, WET, CET, EET, EST, MST and HST at the end of a time are read, "
+            "and other abbreviations (EDT, JST) if they are those of timezone="
         ),
         (
             "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header; "
@@ -402,6 +408,15 @@ class _Log:
             except InputError as error:
                 self._faults.extend(error.faults)
         absolute = any(column.absolute for column in times.values())
+        serial = {
+            meaning: column
+            for meaning, column in times.items()
+            if not states_seconds_unit(self._names[meaning])
+        }
+        if are_serial_dates(serial.values()):
+            listed = ", ".join(quote_for_display(self._names[meaning]) for meaning in serial)
+            message = f"column {listed}: looks like days since 1900, as spreadsheets count them"
+            self._faults.append(Fault(str(self.table.path), message, _SERIAL_HINT))
         times = on_one_clock(times)
         for meaning, column in times.items():
             self._expect_valid(meaning, column)
