@@ -279,7 +279,7 @@ def test_faults_of_a_column_do_not_hide_those_of_rows(tmp_path: Path) -> None:
     assert results == [
         ("column 'submit'", "days and months can't be distinguished"),
         ("line 2", "gpus 'two' is not a number of GPUs"),
-        ("line 3", "has 1 fields, not 4"),
+        ("line 3", "has 1 field, not 4"),
     ]
 
 
@@ -543,6 +543,25 @@ def test_numbers_of_a_log_beyond_all_limits_are_faults_with_their_line(
     with pytest.raises(InputError) as caught:
         read(tmp_path, "\n".join(lines).replace("\na,", "\nb,", 1) + "\n")
     assert {fault.location for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
+
+
+@pytest.mark.parametrize("column", ["duration", "wait", "time_limit"])
+def test_impossible_durations_of_a_log_are_shown_as_written(tmp_path: Path, column: str) -> None:
+    row = {"submit": "0", "duration": "60", "gpus": "1"}
+    row[column] = f"{'9' * 400}:00:00"
+    lines = [",".join(row), ",".join(row.values())]
+    message = rf"line 2: {column} '9999.* exceeds the limit of 5,000,000,000 seconds"
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, "\n".join(lines) + "\n")
+    assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize("column", ["Elapsed", "Timelimit"])
+def test_impossible_durations_of_slurm_are_shown_as_written(tmp_path: Path, column: str) -> None:
+    message = rf"line 3: {column} '9999.* exceeds the limit of 5,000,000,000 seconds"
+    with pytest.raises(InputError, match=message) as caught:
+        read_sacct(tmp_path, sacct_row("1"), sacct_row("2", **{column: "9" * 400 + ":00:00"}))
+    assert len(caught.value.faults) == 1
 
 
 def test_an_array_of_slurm_with_huge_numbers_is_counted(tmp_path: Path) -> None:
@@ -1358,6 +1377,13 @@ def test_a_log_that_is_cut_off_is_not_half_read(tmp_path: Path, quoted: bool) ->
         read(tmp_path, text if quoted else text.replace('"', ""))
     # An empty last field is none that lacks.
     assert len(read(tmp_path, "user,submit,start,end,gpus,note\na,1000,1010,2000,2,\n").jobs) == 1
+
+
+def test_a_line_break_in_a_column_of_slurm_is_named(tmp_path: Path) -> None:
+    row = f"{sacct_row('1')}|a\nb\n"
+    message = "line 3: has 1 field, not 12; .* use sacct --json if a name or comment contains a"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, f"{SACCT_HEAD}|Comment\n{row}", form="sacct")
 
 
 def test_lines_are_those_of_the_file_after_a_field_of_several(tmp_path: Path) -> None:

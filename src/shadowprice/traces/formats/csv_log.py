@@ -10,6 +10,7 @@ from typing import Final, cast
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import (
@@ -72,6 +73,7 @@ _IDS: Final = r"^\s*(?:[1-9]\d*, ?(?:0*[1-9]\d?|\d{4,})|\d+(?:, ?\d{1,2}){2,})\s
 """Numbers of GPUs such as 4,5: not 4.5 of them. 0,5 and 2,0 have decimal commas."""
 _QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
 """Those of a table with commas between columns, which has no decimal commas."""
+_MAX_SECONDS: Final = 1e18  # of hundreds of digits too; far above the limit of a duration
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SERIAL_HINT: Final = (
@@ -321,6 +323,12 @@ class _Log:
         limit = self._values("time_limit")
         self._add("time_limit", limit.replace(float("inf"), None), pl.Float64())
         self._expect("duration", "is not a duration", _SPAN_HINT)
+        for meaning in ("duration", "wait", "time_limit"):
+            if meaning in self._names:
+                # Infinity is UNLIMITED.
+                span = pl.col(f"_{meaning}")
+                valid = span.is_null() | span.is_infinite() | (span <= bounds.SECONDS.maximum)
+                self._checks.append(Check(valid, self._names[meaning], bounds.SECONDS.broken))
         self._read_resources()
         self._read("status")
         return absolute
@@ -373,7 +381,9 @@ class _Log:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             zone = "UTC" if is_utc(column) else self._zone
             read = partial(
-                *(read_times, texts, zone),
+                read_times,
+                texts,
+                zone,
                 location=location,
                 unit=seconds_unit(column),
                 may_miss=may_miss,
@@ -592,7 +602,8 @@ class _Log:
 def _seconds(column: str, text: str) -> float | None:
     if is_hours_and_minutes(column) and re.fullmatch(r"\d+:\d\d", text.strip()):
         text = f"{text.strip()}:00"
-    return parse_seconds(text, seconds_unit(column))
+    seconds = parse_seconds(text, seconds_unit(column))
+    return None if seconds is None else min(seconds, _MAX_SECONDS)
 
 
 def _wait(column: str, text: str) -> float | None:

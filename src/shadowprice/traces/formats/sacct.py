@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import CLOCK_SKEW, SHARES_OF_GPUS, check_times
@@ -206,6 +207,8 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         rules=RowRules(
             rejoin=partial(_rejoin_fields, header),
             surplus_hint="use sacct --json if a name or comment contains a bar",
+            shortage_hint="copy the file again if it was cut off, "
+            "or use sacct --json if a name or comment contains a line break",
         ),
     )
     present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
@@ -444,6 +447,8 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         is_none = frame[name].str.to_lowercase().is_in(_NO_SPANS).fill_null(False)
         hint = "sacct writes 1-02:03:04"
         checks.append(Check(pl.lit(is_read | is_none), name, "is not a duration", hint))
+        is_possible = values.is_null() | (values <= bounds.SECONDS.maximum)
+        checks.append(Check(pl.lit(is_possible), name, bounds.SECONDS.broken))
     ended = pl.col("_end").is_not_null()
     # The elapsed time of a job that runs isn't its run time.
     table.frame = table.frame.with_columns(
