@@ -10,6 +10,7 @@ import os
 import re
 import shlex
 import sys
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -181,11 +182,18 @@ def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
     archive = zipfile.ZipFile(file)
     names = [entry.filename for entry in archive.infolist() if _is_content(entry)]
     if name:
-        if name not in names:
+        # macOS writes names in another form of Unicode than keyboards.
+        wanted = unicodedata.normalize("NFC", name)
+        same = [each for each in names if unicodedata.normalize("NFC", each) == wanted]
+        if not same:
             archive.close()
             message = f"the zip file has no file {quote_for_display(name)}"
             raise InputError(Fault(str(path), message, hint_for_unknown(name, names)))
-        names = [name]
+        if len(same) > 1:
+            archive.close()
+            message = f"the zip file holds {len(same)} files named {quote_for_display(name)}"
+            raise InputError(Fault(str(path), message, "unzip it first"))
+        names = same
     elif "[Content_Types].xml" in names:
         archive.close()
         raise InputError(Fault(str(path), "is an Office document", "save the table as CSV"))
@@ -196,12 +204,21 @@ def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
         message = f"the zip file holds {len(names)} files: {listed}{more}" if names else "is empty"
         hint = "give a file with rows"
         if names:
-            hint = f"select one: {shlex.quote(f'{path}:{names[0]}')}"
+            # Traces are written as FORMAT:PATH, and a question mark begins their options.
+            member = names[0].replace("%", "%25").replace("?", "%3F")
+            hint = f"select one: {shlex.quote(f'csv:{path}:{member}')} for a trace"
         raise InputError(Fault(str(path), message, hint))
     entry = archive.getinfo(names[0])
     if entry.flag_bits & 1 or entry.compress_type not in _ZIP_METHODS:
         archive.close()
         message = "is encrypted" if entry.flag_bits & 1 else "is packed with a rare zip method"
+        raise InputError(Fault(str(path), message, "unzip it first"))
+    with archive.open(names[0]) as content:
+        head = content.read(10)
+    packed = next((kind for magic, kind in _MAGIC if head.startswith(magic)), "")
+    if packed:
+        archive.close()
+        message = f"{quote_for_display(names[0])} in the zip file is packed with {packed}"
         raise InputError(Fault(str(path), message, "unzip it first"))
     return archive.open(names[0])
 
@@ -249,9 +266,10 @@ class _Member(io.RawIOBase):
 
 def _is_content(entry: zipfile.ZipInfo) -> bool:
     """Return whether an entry is a file that a user put there: macOS adds files of its own."""
-    parts = PurePosixPath(entry.filename).parts
-    is_added = parts[:1] == ("__MACOSX",) or parts[-1:] == (".DS_Store",)
-    return not entry.is_dir() and not is_added and not parts[-1].startswith("._")
+    path = PurePosixPath(entry.filename)
+    is_added = path.parts[:1] == ("__MACOSX",) or path.name == ".DS_Store"
+    is_added |= path.name.startswith("._")
+    return bool(path.name) and not entry.is_dir() and not is_added
 
 
 def _xz_decompressor() -> lzma.LZMADecompressor:

@@ -13,6 +13,11 @@ from shadowprice.traces.text import CheckedTable
 CLOCK_SKEW: Final = 60.0
 """Seconds by which a job may start before its submission: the clocks of two machines differ."""
 
+SHARES_OF_GPUS: Final = (
+    "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job"
+)
+"""Note for jobs with parts of GPUs only."""
+
 
 def waiting_time() -> pl.Expr:
     """Return the seconds that a job waited: until its last attempt, without the earlier ones."""

@@ -55,6 +55,8 @@ HEADERS: Final[Mapping[str, str]] = {
 }
 """Headers by meaning, in lower case without separators and units; the best first."""
 
+_LISTS: Final = frozenset({"alloctres", "reqtres", "tres", "allocgres", "reqgres", "gres"})
+"""Headers of columns of GPUs that list other resources too."""
 _KNOWN: Final = frozenset(word for words in HEADERS.values() for word in words.split())
 TIMES: Final = frozenset({"submit", "start", "end", "deadline"})
 DURATIONS: Final = frozenset({"duration", "wait", "time_limit"})
@@ -324,6 +326,11 @@ def _key(name: str, meaning: str) -> str:
 def seconds_unit(name: str) -> float:
     """Return the seconds of the unit that a header ends with, such as ``runtime_min``, else 1."""
     return _unit(name, UNIT_SECONDS)
+
+
+def lists_resources(name: str) -> bool:
+    """Return whether a header is that of lists of resources of all kinds, as Slurm has them."""
+    return _key(name, "gpus").removeprefix("job") in _LISTS
 
 
 def states_seconds_unit(name: str) -> bool:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise, product
 from typing import Final, Literal, TypeVar
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
 import polars as pl
 
@@ -36,6 +37,11 @@ FIRST_ABSOLUTE: Final = 1e8
 MAX_OFFSET_HOURS: Final = 15
 """Maximum offset of a time from UTC that is read, in hours; zones have up to 14."""
 
+STANDS_FOR_MISSING: Final = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+"""Note for times that logs write if there is none."""
+_DISTANT_DATES: Final = (-2_208_988_800.0, 253_402_214_400.0)
+"""1900-01-01 and 9999-12-31 in seconds since 1970."""
+_SERIAL_DATES: Final = (20_000.0, 80_000.0)
 _SAMPLE: Final = 2_000  # distinct values of a column from which the form of its times is found
 
 _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
@@ -47,7 +53,7 @@ _CLOCKS: Final = (" %H:%M:%S%.f", " %H:%M", " %I:%M:%S %p", " %I:%M %p", ":%H:%M
 _CTIMES: Final = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 _WEEKDAY: Final = r"(?i)^(?:mon|tue|wed|thu|fri|sat|sun)[a-z]*,? "
 _OFFSET: Final = (
-    r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$| [a-z]{3,5}$| [a-z_]+/[a-z_]+(?:[/-][a-z_]+)*$"
+    r"(?i) ?(?:z|utc|gmt|[+-]\d{2}:?\d{2})$| [a-z]{3,5}$| [a-z_]+/[a-z_]+(?:[/+-][a-z_0-9]+)*$"
 )
 """Offset from UTC or time zone at the end of a time."""
 _REWRITTEN: Final = (
@@ -56,22 +62,33 @@ _REWRITTEN: Final = (
     (r"(:\d{2}),(\d+)", "${1}.${2}"),
     (r"(:\d{2}(?:\.\d+)?) ?([+-]\d{2})$", "${1}${2}:00"),  # PostgreSQL's 10:00:00+02
     (_WEEKDAY, ""),
+    (r"^(\d{1,2}[/.-]\d{1,2}[/.-]\d{2,4}), (\d)", "${1} ${2}"),
+    (r"(?i)(\d) ?([ap])\. ?m\.?", "${1} ${2}m"),
+    (r"^(-?\d{4,}),(\d+(?:[eE][+-]?\d+)?)$", "${1}.${2}"),  # decimal comma
+    (r"^(-?\d),(\d+[eE][+-]?\d+)$", "${1}.${2}"),
+    (r"([+-]\d{2}:?\d{2}) ?(?:\([^)]*\)|\[[^\]]*\]|[A-Za-z]{3,5})$", "${1}"),  # +0100 (CET)
+    (r"(?i)(\d) ?(?:utc|gmt)([+-])(\d)$", "${1}${2}0${3}:00"),
+    (r"(?i)(\d) ?(?:utc|gmt)([+-]\d{2})$", "${1}${2}:00"),
+    (r"(?i)(\d) ?(?:utc|gmt)([+-]\d{2}:?\d{2})$", "${1}${2}"),
     (r"(?i)(:\d{2}) ([a-z]{3,5}) (\d{4})$", "${1} ${3} ${2}"),  # date's 06:07:08 UTC 2024
 )
 """Patterns of times that differ from the forms below only in writing, and their replacements."""
 
-_ZONES: Final[Mapping[str, tuple[str, int]]] = {
-    "wet": ("Europe/Lisbon", 0),
-    "west": ("Europe/Lisbon", 1),
-    "cet": ("Europe/Berlin", 1),
-    "cest": ("Europe/Berlin", 2),
-    "eet": ("Europe/Athens", 2),
-    "eest": ("Europe/Athens", 3),
-    "est": ("Etc/GMT+5", -5),
-    "mst": ("Etc/GMT+7", -7),
-    "hst": ("Etc/GMT+10", -10),
+_MIDNIGHT: Final = r"[T ]24:00(:00(?:\.0+)?)?$"
+
+Reading = Literal["earliest", "latest"]
+_READINGS: Final[tuple[Reading, Reading]] = ("earliest", "latest")
+"""Readings of a time that a local clock showed twice."""
+
+_ZONES: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("wet", "west"), "Europe/Lisbon"),
+    **dict.fromkeys(("cet", "cest"), "Europe/Berlin"),
+    **dict.fromkeys(("eet", "eest"), "Europe/Athens"),
+    "est": "EST",
+    "mst": "MST",
+    "hst": "HST",
 }
-"""Abbreviations of one meaning: a zone, and the hours from UTC at the times that have the name."""
+"""Zones of abbreviations with one meaning."""
 
 UNIT_SECONDS: Final[Mapping[str, float]] = {
     **dict.fromkeys(("us", "micros", "microseconds"), 1e-6),
@@ -93,13 +110,27 @@ _ISO_SPAN: Final = re.compile(
 )
 _UNITS: Final = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
 _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtp]?)(?:i?b)?([nc]?)", re.IGNORECASE)
-_POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtpe]?)(?:i?b)?([nc]?)", re.IGNORECASE)
+_POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _GPU: Final = re.compile(
-    r"(?:gres[/:]|[\w-]+\.com/)?n?gpus?(?:[:/](?P<type>(?=[^:=]*[A-Za-z])[\w.+-]+))?"
-    r"(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
+    r"(?:gres[/:]|[\w-]+\.com/)?n?gpus?"
+    # A type may be of digits only if a count follows: gpu:4090:2.
+    r"(?:[:/](?P<type>(?!no_consume)(?=[^:=]*[A-Za-z]|[^:=]+[:=]\d)[\w.+-]+))?"
+    r"(?::no_consume)?(?:[:=](?P<count>\d+(?:\.\d+)?))?(?:\(.*\))?",
     re.IGNORECASE,
 )
+_SCOPE: Final = re.compile(r"PER_(?P<scope>NODE|TASK|JOB|SOCKET):", re.IGNORECASE)
+"""What the number of a GRES counts for, in front of it; Slurm before 20.11 wrote it."""
+_GPU_NUMBER: Final = re.compile(r"7696487(?=[:=]|$)")
+"""Slurm's number of the GRES gpu, in place of its name if a server didn't know the name."""
+_SHARES: Final = re.compile(r"(?:gres[/:])?(?:shard|mps)\b|[\w-]+\.com/mig-", re.IGNORECASE)
+"""Resources that are parts of GPUs."""
+_OTHER_GRES: Final = re.compile(
+    r"(?:shard|mps|craynetwork|licenses?|nic|nvme|ssd|hbm|lustre|scratch|bandwidth|(?:local)?tmp\w*"
+    r"|fpga|[nth]pu)s?[:=]",
+    re.IGNORECASE,
+)
+"""Usual GRES that aren't GPUs."""
 _COUNT: Final = re.compile(r"(\d{1,9}(?:\.\d+)?)([KMG]?)", re.IGNORECASE)
 """A number of cores or nodes; Slurm writes 2048 as 2K."""
 _OTHER: Final = re.compile(
@@ -111,7 +142,8 @@ _OTHER: Final = re.compile(
 _TYPED: Final = (
     # No x after a letter: an rtx3090 isn't 3090 GPUs.
     re.compile(
-        r"(?P<type>[A-Za-z][\w.+ -]*?)(?: ?[:=*\u00d7] ?|(?:(?<=\d)| )x ?)(?P<count>\d+)(?:\(.*\))?"
+        r"(?P<type>[A-Za-z][\w.+ -]*?|\d{3,5}(?=[:=]))"
+        r"(?: ?[:=*\u00d7] ?|(?:(?<=\d)| )x ?)(?P<count>\d+)(?:\(.*\))?"
     ),
     re.compile(r"(?P<count>\d+) ?[x*\u00d7] ?(?P<type>[A-Za-z][\w.+ -]*)"),
 )
@@ -138,7 +170,20 @@ _TRES_NAMES: Final[Mapping[str, str]] = {
 
 _NO_TYPES: Final = frozenset(
     {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "ngpu", "ngpus"}
-    | {"node", "nodes", "task", "tasks"}
+    | {
+        "npu",
+        "npus",
+        "tpu",
+        "tpus",
+        "hpu",
+        "hpus",
+        "fpga",
+        "fpgas",
+        "node",
+        "nodes",
+        "task",
+        "tasks",
+    }
 )
 """Words beside a number that aren't a type of GPU."""
 
@@ -166,6 +211,8 @@ class Tres:
     gpu_type: str | None = None  # types of GPU, with ``|`` between them
     cpus: float | None = None
     memory: int | None = None  # bytes
+    gpus_per: str = ""  # what GPUs count for, as PER_NODE: states; "several" if it differs
+    has_shares: bool = False  # whether it holds parts of GPUs, of a size that isn't known
 
 
 def is_nothing(text: pl.Expr) -> pl.Expr:
@@ -208,7 +255,11 @@ TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
     "outside": (OUT_OF_RANGE_DATE, "check which columns are times"),
     "unclear": (
         "has an unknown or ambiguous time zone",
-        "write its offset, such as -07:00, or remove it and add timezone=America/Denver",
+        "write its offset, such as -07:00, or add the zone that has it: timezone=America/Denver",
+    ),
+    "off_season": (
+        "has a time zone that isn't in force at that time",
+        "write its offset, such as +01:00; CET is the zone's time in winter, CEST in summer",
     ),
 }
 """Message and hint by problem of a time; ``{zone}`` is the zone of times without an offset."""
@@ -232,6 +283,7 @@ class Times:
     later: pl.Series
     absolute: bool  # whether the seconds count from 1970
     problem: pl.Series  # a key of `TIME_PROBLEMS` if a time is written correctly but isn't valid
+    missing: pl.Series  # whether a time stands for a missing one; its seconds are null
 
 
 def choose_readings(
@@ -281,12 +333,15 @@ def read_times(
     order: Order,
     location: str,
     unit: float = 1.0,
+    *,
+    may_miss: bool = False,
 ) -> Times:
     """Read a column of times in any usual form; local times are those of a zone.
 
     Numbers since 1970 are seconds, milliseconds, microseconds or nanoseconds, by their size;
     smaller ones are ``unit`` seconds each. ``order`` says which of 3/4/2024 is the day, if the
-    column itself doesn't show it. Raises `InputError` if days and months can't be distinguished.
+    column itself doesn't show it. If times ``may_miss``, 0, -1, 1900-01-01 and 9999-12-31 stand for
+    missing ones. Raises `InputError` if days and months can't be distinguished.
     """
     text = column.to_frame("text").select(
         pl.when(~is_nothing(pl.col("text"))).then(
@@ -304,49 +359,95 @@ def read_times(
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_absolute = bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any())
         problem = pl.Series([None] * len(text), dtype=pl.String())
-        return _within_range(Times(seconds, seconds, is_absolute, problem))
-    naive, shift, is_unclear = _naive(text, order, location)
+        missing = _sentinels(seconds, is_text=False, may_miss=may_miss)
+        return _within_range(Times(seconds, seconds, is_absolute, problem, missing))
+    naive, suffix = _naive(text, order, location)
+    scaled = _scale_numbers(numbers, unit)
     readings = []
-    for ambiguous in ("earliest", "latest"):
+    zone_problem = pl.Series([None] * len(text), dtype=pl.String())
+    for ambiguous in _READINGS:
         local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
-        utc = naive.dt.replace_time_zone("UTC")
-        frame = pl.DataFrame({"local": local.dt.epoch("us"), "utc": utc.dt.epoch("us"), "o": shift})
-        with_offset = pl.col("utc") / 1e6 - pl.col("o")
-        seconds_read = pl.when(pl.col("o").is_null()).then(pl.col("local") / 1e6)
-        read = frame.select(seconds_read.otherwise(with_offset).alias("read")).to_series()
-        scaled = _scale_numbers(numbers, unit)
-        mixed = pl.DataFrame({"read": read, "number": scaled, "numeric": numeric})
-        chosen = pl.when("numeric").then("number").otherwise("read").alias(column.name)
-        readings.append(mixed.select(chosen).to_series())
-    found = {"naive": naive, "read": readings[0], "is_unclear": is_unclear}
-    is_skipped = pl.col("naive").is_not_null() & pl.col("read").is_null()
-    named = pl.when("is_unclear").then(pl.lit("unclear"))
-    problems = pl.DataFrame(found).select(named.when(is_skipped).then(pl.lit("skipped")))
-    readings = [pl.select(pl.when(~is_unclear).then(read)).to_series() for read in readings]
-    first, later = (read.alias(column.name) for read in readings)
-    return _within_range(Times(first, later, absolute=True, problem=problems.to_series()))
+        shift, zone_problem = _offsets(naive, suffix, zone, ambiguous)
+        frame = pl.DataFrame(
+            {
+                "local": local.dt.epoch("us"),
+                "utc": naive.dt.epoch("us"),
+                "shift": shift,
+                "number": scaled,
+                "numeric": numeric,
+                "wrong": zone_problem.is_not_null(),
+            }
+        )
+        read = (
+            pl.when("numeric")
+            .then("number")
+            .when("wrong")
+            .then(None)
+            .when(suffix.is_null())
+            .then(pl.col("local") / 1e6)
+            .otherwise(pl.col("utc") / 1e6 - pl.col("shift"))
+        )
+        readings.append(frame.select(read.alias(column.name)).to_series())
+    first, later = readings
+    is_skipped = naive.is_not_null() & first.is_null()
+    skipped = pl.when(is_skipped).then(pl.lit("skipped"))
+    problem = pl.select(pl.coalesce(zone_problem, skipped)).to_series()
+    missing = _sentinels(first, is_text=True, may_miss=may_miss)
+    return _within_range(Times(first, later, True, problem, missing))
+
+
+def _sentinels(seconds: pl.Series, *, is_text: bool, may_miss: bool) -> pl.Series:
+    """Return which times stand for missing ones, if a column may have those.
+
+    0 and -1 do so among times since 1970; a text is the 0 of any time zone.
+    """
+    time = pl.col("s")
+    zone = 3600.0 * MAX_OFFSET_HOURS
+    is_missing = pl.any_horizontal(
+        time.is_between(day - zone, day + 86400.0 + zone) for day in _DISTANT_DATES
+    )
+    # Offsets of zones are quarters of hours.
+    is_zero = (time.abs() <= zone) & (time % 900.0).is_in([0.0, 899.0])
+    is_zero = is_zero if is_text else time.is_in([0.0, -1.0])
+    is_missing |= is_zero & (time.abs() >= FIRST_ABSOLUTE).any()
+    found = pl.lit(may_miss) & is_missing.fill_null(False)
+    return seconds.to_frame("s").select(missing=found)["missing"]
 
 
 def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
     """Return a log's times; if a column counts from 1970, other beginnings are ``outside``.
 
-    A 0 stays, because it means a missing time.
+    A 0 or -1 is a missing time then.
     """
     if not any(column.absolute for column in times.values()):
         return dict(times)
-    return {
-        name: column
-        if column.absolute
-        else _without_invalid(column, (column.seconds == 0).fill_null(True))
-        for name, column in times.items()
-    }
+    clocks = dict(times)
+    for name, column in times.items():
+        if not column.absolute:
+            is_missing = column.seconds.is_in([0.0, -1.0]).fill_null(False)
+            other = replace(column, missing=column.missing | is_missing)
+            clocks[name] = _without_invalid(other, column.seconds.is_null())
+    return clocks
+
+
+def are_serial_dates(times: Iterable[Times]) -> bool:
+    """Return whether a log's times look like the serial dates of spreadsheets.
+
+    45356.25 are days since 1899-12-30: times of 1954 to 2119, with fractions in each column.
+    """
+    columns = [column.seconds.drop_nulls() for column in times if not column.absolute]
+    filled = [seconds for seconds in columns if len(seconds)]
+    return bool(filled) and all(
+        seconds.is_between(*_SERIAL_DATES).all() and (seconds % 1.0 != 0).any()
+        for seconds in filled
+    )
 
 
 def _within_range(times: Times) -> Times:
     """Remove times that are too large, or before 1970; they have the problem ``outside``."""
     least = 0.0 if times.absolute else -bounds.SECONDS.maximum
     is_valid = times.seconds.is_between(least, bounds.SECONDS.maximum).fill_null(True)
-    return _without_invalid(times, is_valid)
+    return _without_invalid(times, is_valid & ~times.missing)
 
 
 def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
@@ -354,8 +455,10 @@ def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
         pl.select(pl.when(is_valid).then(values).alias(times.seconds.name)).to_series()
         for values in (times.seconds, times.later)
     )
-    problem = pl.when(~is_valid).then(pl.lit("outside")).otherwise(times.problem)
-    return Times(seconds, later, times.absolute, pl.select(problem).to_series())
+    is_outside = ~is_valid & ~times.missing
+    problem = pl.when(is_outside).then(pl.lit("outside")).otherwise(times.problem)
+    named = pl.select(pl.when(~times.missing).then(problem)).to_series()
+    return Times(seconds, later, times.absolute, named, times.missing)
 
 
 def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
@@ -367,15 +470,21 @@ def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
 
 
-def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """Return times without their offsets from UTC, and the offsets in seconds (null: none).
-
-    The last series says which offsets aren't clear.
-    """
+def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
+    """Return times without the offsets or time zones at their ends, and those in lower case."""
     suffix = text.str.extract(f"({_OFFSET})", 1).str.strip_chars().str.to_lowercase()
     bare = text.str.replace(_OFFSET, "")
-    if not suffix.is_not_null().any():
-        bare = text
+    # The year of 25-03-2024 isn't an offset.
+    is_date = suffix.str.contains(r"^-\d{4}$") & ~bare.str.contains(":", literal=True)
+    split = pl.DataFrame({"text": text, "bare": bare, "suffix": suffix, "is_date": is_date})
+    has_suffix = pl.col("suffix").is_not_null() & ~pl.col("is_date").fill_null(False)
+    split = split.select(
+        bare=pl.when(has_suffix).then("bare").otherwise("text"),
+        suffix=pl.when(has_suffix).then("suffix"),
+    )
+    # 24:00 is the end of a day.
+    is_midnight = split["bare"].str.contains(_MIDNIGHT).fill_null(False)
+    bare = split["bare"].str.replace(_MIDNIGHT, " 00:00${1}")
     # From all of the log: the first weeks may not show which number is the day.
     distinct = bare.drop_nulls().unique(maintain_order=True)
     sample = distinct.gather_every(max(1, len(distinct) // _SAMPLE))
@@ -386,22 +495,71 @@ def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.
             break
         found = _parse_times(bare, form)
         parsed = parsed.to_frame("a").with_columns(b=found).select(pl.coalesce("a", "b"))["a"]
-    offset = each(suffix, _offset_seconds, pl.Float64())
-    is_unclear = parsed.is_not_null() & suffix.is_not_null() & offset.is_null()
-    for name in set(suffix.drop_nulls()) & _ZONES.keys():
-        is_unclear |= (suffix == name).fill_null(False) & ~_has_offset(parsed, *_ZONES[name])
-    return parsed, offset, is_unclear
+    days = pl.DataFrame({"t": parsed, "is_midnight": is_midnight}).select(
+        pl.when("is_midnight").then(pl.col("t") + pl.duration(days=1)).otherwise("t").alias("t")
+    )
+    return days["t"], split["suffix"]
 
 
-def _has_offset(naive: pl.Series, zone: str, hours: int) -> pl.Series:
-    """Return which local times of a zone are so many hours ahead of UTC, in one reading."""
-    offsets = [
-        naive.dt.epoch("ms")
-        - naive.dt.replace_time_zone(zone, ambiguous=reading, non_existent="null").dt.epoch("ms")
-        for reading in ("earliest", "latest")
-    ]
-    first, later = ((offset == hours * 3_600_000).fill_null(False) for offset in offsets)
-    return first | later
+def _offsets(
+    naive: pl.Series, suffix: pl.Series, zone: str, ambiguous: Reading
+) -> tuple[pl.Series, pl.Series]:
+    """Return the seconds from UTC of local times with a time zone, and problems of the zones.
+
+    An abbreviation is that of ``zone`` if it is in force there at the time; others are read if they
+    have one meaning.
+    """
+    stated = each(suffix, _offset_seconds, pl.Float64()).alias("stated")
+    rows = pl.DataFrame({"naive": naive, "suffix": suffix}).with_columns(stated)
+    rows = rows.with_columns(offset="stated", problem=pl.lit(None, dtype=pl.String()))
+    names = set(rows.filter(pl.col("stated").is_null())["suffix"].drop_nulls())
+    if not names:
+        return rows["offset"], rows["problem"]
+    own, own_offset = _in_zone(naive, zone, ambiguous)
+    for name in names:
+        here = (pl.col("suffix") == name) & pl.col("naive").is_not_null()
+        known_zone = _ZONES.get(name, _find_zone(name) if "/" in name else "")
+        offset, problem = pl.lit(None, dtype=pl.Float64()), pl.lit("unclear")
+        if known_zone:
+            abbreviation, offset_there = _in_zone(naive, known_zone, ambiguous)
+            # Both readings of an hour that a clock showed twice have a name of their own.
+            other = _in_zone(naive, known_zone, _READINGS[ambiguous == _READINGS[0]])
+            is_name = pl.lit("/" in name)
+            offset = (
+                pl.when(is_name | (pl.lit(abbreviation) == name))
+                .then(pl.lit(offset_there))
+                .when(pl.lit(other[0]) == name)
+                .then(pl.lit(other[1]))
+            )
+            problem = pl.when(offset.is_null()).then(pl.lit("off_season"))
+        if "/" not in name:
+            other = _in_zone(naive, zone, _READINGS[ambiguous == _READINGS[0]])
+            in_own = (
+                pl.when(pl.lit(own) == name)
+                .then(pl.lit(own_offset))
+                .when(pl.lit(other[0]) == name)
+                .then(pl.lit(other[1]))
+            )
+            problem = pl.when(in_own.is_null()).then(problem)
+            offset = pl.coalesce(in_own, offset)
+        rows = rows.with_columns(
+            offset=pl.when(here).then(offset).otherwise("offset"),
+            problem=pl.when(here).then(problem).otherwise("problem"),
+        )
+    return rows["offset"], rows["problem"]
+
+
+def _in_zone(naive: pl.Series, zone: str, ambiguous: Reading) -> tuple[pl.Series, pl.Series]:
+    """Return the abbreviations of a zone at its local times, and its seconds from UTC."""
+    local = naive.dt.replace_time_zone(zone, ambiguous=ambiguous, non_existent="null")
+    offset = (naive.dt.epoch("ms") - local.dt.epoch("ms")) / 1000.0
+    return local.dt.strftime("%Z").str.to_lowercase(), offset
+
+
+@cache
+def _find_zone(name: str) -> str:
+    """Return the time zone of a name in lower case, or an empty string."""
+    return next((zone for zone in available_timezones() if zone.lower() == name), "")
 
 
 def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:
@@ -463,8 +621,6 @@ def _day_or_month_first(
 def _offset_seconds(text: str) -> float | None:
     if text in {"z", "utc", "gmt"}:
         return 0.0
-    if text in _ZONES:
-        return 3600.0 * _ZONES[text][1]
     if text[0] not in "+-":
         return None
     hours, minutes = int(text[1:3]), int(text[-2:])
@@ -578,8 +734,11 @@ def with_points(texts: pl.Series) -> pl.Series:
     )[texts.name]
 
 
-def parse_gpus(text: str) -> Tres | None:
-    """Return GPUs from a count, ``gpu:a100:2``, ``2 x a100`` or a TRES list; else None."""
+def parse_gpus(text: str, *, is_list: bool = False) -> Tres | None:
+    """Return GPUs from a count, ``gpu:a100:2``, ``2 x a100`` or a TRES list; else None.
+
+    ``is_list``: the column lists resources of all kinds, so that an unknown word is no type of GPU.
+    """
     text = re.sub(r" *([:=]) *", r"\1", text.strip())
     number = parse_number(text)
     if number is not None:
@@ -587,11 +746,14 @@ def parse_gpus(text: str) -> Tres | None:
     counted = _COUNTED.fullmatch(text)
     if counted is not None:
         return Tres(gpus=float(counted["count"]))
-    for pattern in _TYPED:
-        typed = pattern.fullmatch(text)
-        if typed is not None and typed["type"].lower() not in _NO_TYPES:
-            return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
-    if "=" not in text and not re.search(r"gpu|gres", text, re.IGNORECASE):
+    is_other = _OTHER_GRES.match(text) is not None
+    if not is_list and not is_other:
+        for pattern in _TYPED:
+            typed = pattern.fullmatch(text)
+            if typed is not None and typed["type"].lower() not in _NO_TYPES:
+                return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
+    named = re.search(r"gpu|gres", text, re.IGNORECASE)
+    if "=" not in text and not named and not (is_other and is_list) and not _SHARES.match(text):
         return None
     return parse_tres(text)
 
@@ -601,15 +763,32 @@ def parse_tres(text: str) -> Tres | None:
 
     Slurm lists the total (``gres/gpu=2``) beside each type (``gres/gpu:a100=2``).
     """
+    tres = _read_tres(text)
+    return None if isinstance(tres, str) else tres
+
+
+def invalid_item(text: str) -> str | None:
+    """Return the first item of a TRES or GRES list that can't be read, or None."""
+    tres = _read_tres(text)
+    return tres if isinstance(tres, str) else None
+
+
+def _read_tres(text: str) -> Tres | str:
+    """Return what a list holds, or its first item that can't be read."""
     total: float | None = None
     typed: dict[str, float] = {}
     amounts: dict[str, float | int | None] = {}
+    scopes: set[str] = set()
+    has_shares = False
     # No comma within (IDX:0-1,4) separates.
-    for part in re.split(r",(?![^(]*\))", text.strip()):
-        name, _, amount = part.strip().partition("=")
-        gpu = _GPU.fullmatch(part.strip())
+    for part in re.split(r",(?![^(]*\))", text.strip().removesuffix(",")):
+        scope = _SCOPE.match(part.strip())
+        item = _GPU_NUMBER.sub("gpu", _SCOPE.sub("", part.strip(), count=1))
+        name, _, amount = item.partition("=")
+        gpu = _GPU.fullmatch(item)
         if gpu is not None:
             count = float(gpu["count"] or 1)
+            scopes.add(scope["scope"].lower() if scope else "")
             if gpu["type"]:
                 typed[gpu["type"]] = typed.get(gpu["type"], 0.0) + count
             else:
@@ -618,9 +797,10 @@ def parse_tres(text: str) -> Tres | None:
             kind = _TRES_NAMES[name.lower()]
             amounts[kind] = parse_bytes(amount, 1024.0**2) if kind == "mem" else parse_count(amount)
             if amounts[kind] is None:
-                return None
-        elif not _OTHER.fullmatch(part.strip()):
-            return None
+                return part.strip()
+        elif not _OTHER.fullmatch(item):
+            return part.strip()
+        has_shares |= _SHARES.match(item) is not None
     if total is None and typed:
         total = sum(typed.values())
     types = sorted(name for name, count in typed.items() if count)
@@ -630,6 +810,8 @@ def parse_tres(text: str) -> Tres | None:
         "|".join(types) or None,
         amounts.get("cpu"),
         None if memory is None else int(memory),
+        gpus_per="several" if len(scopes) > 1 else next(iter(scopes), ""),
+        has_shares=has_shares,
     )
 
 

@@ -158,6 +158,8 @@ class Check:
     """Column whose value the error shows."""
     message: str
     hint: str = ""
+    shown: str = ""
+    """Column of what the error shows of the value; empty for all of it."""
 
 
 class CheckedTable:
@@ -218,7 +220,9 @@ class CheckedTable:
 
     def _add_faults(self, check: Check, invalid: pl.DataFrame) -> None:
         # Of each check, because only the first lines of all of them are shown.
-        for line, value in invalid.select("line", check.column).head(MAX_FAULTS).iter_rows():
+        for line, value in (
+            invalid.select("line", check.shown or check.column).head(MAX_FAULTS).iter_rows()
+        ):
             shown = quote_for_display(value) if isinstance(value, str) else f"{value!r}"
             value_text = "" if value is None else f" {shown}"
             location = f"{self.path}: {self._place.format(line)}"
@@ -339,6 +343,8 @@ class RowRules:
     """Reason for which rejoined rows are counted."""
     surplus_hint: str = "quote fields that contain the separator"
     """Hint for rows that can't be rejoined."""
+    shortage_hint: str = "copy the file again if it was cut off"
+    """Hint for rows with too few fields."""
 
 
 def read_table(
@@ -455,7 +461,8 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
 def _check_width(path: Path, head: str, width: int, separator: str) -> None:
     count = len(_header(head, separator, 0)[0])
     if count != width:
-        raise InputError(Fault(f"{path}: line 1", f"has {count} fields", f"{width} are expected"))
+        found = "1 field" if count == 1 else f"{count} fields"
+        raise InputError(Fault(f"{path}: line 1", f"has {found}", f"{width} are expected"))
 
 
 def _parse(
@@ -545,7 +552,7 @@ def _parse_leniently(
             whole = rules.rejoin(fields)
             rejoined += whole is not None
             fields = whole or fields
-        fault = _row_fault(f"{path}: line {row.line}", row, fields, schema, rules.surplus_hint)
+        fault = _row_fault(f"{path}: line {row.line}", row, fields, schema, rules)
         if fault is None:
             rows["line"].append(row.line)
             for (name, kind), text in zip(schema.items(), fields, strict=True):
@@ -646,14 +653,15 @@ def _row_fault(
     row: _Row,
     fields: Sequence[str],
     schema: Mapping[str, pl.DataType],
-    surplus_hint: str,
+    rules: RowRules,
 ) -> Fault | None:
     if not row.closed:
         return Fault(location, "a quote isn't closed", "close it, or copy the file again")
     if len(fields) != len(schema):
         is_short = len(fields) < len(schema)
-        hint = "copy the file again if it was cut off" if is_short else surplus_hint
-        return Fault(location, f"has {len(fields)} fields, not {len(schema)}", hint)
+        hint = rules.shortage_hint if is_short else rules.surplus_hint
+        count = "1 field" if len(fields) == 1 else f"{len(fields)} fields"
+        return Fault(location, f"has {count}, not {len(schema)}", hint)
     for (name, kind), text in zip(schema.items(), fields, strict=True):
         try:
             _value(text, kind)

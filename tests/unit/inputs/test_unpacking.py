@@ -7,6 +7,7 @@ import gzip
 import lzma
 import shlex
 import sys
+import unicodedata
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -24,6 +25,7 @@ from shadowprice.inputs.unpacking import (
     read_first_bytes,
     split_member,
 )
+from shadowprice.traces.locate import read_trace
 from shadowprice.traces.text import read_head
 from tests.support.examples import example_count
 
@@ -172,6 +174,15 @@ def test_a_zip_file_of_one_file_is_read(tmp_path: Path, method: int) -> None:
         content_of(path)
 
 
+@pytest.mark.parametrize("name", [".", "..", "/", "a/."])
+def test_a_name_without_a_file_is_no_crash(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "log.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo(name), "x")
+        archive.writestr("a.csv", "a,b\n")
+    assert content_of(Path(f"{path}:a.csv")) == b"a,b\n"
+
+
 @pytest.mark.parametrize("comment", [b"", b"of 2024", b"PK\5\6", b"PK\5\6" + bytes(30), bytes(9)])
 @pytest.mark.parametrize("added", [b"", b"\n\n"])
 def test_a_comment_of_a_zip_file_may_contain_its_marks(
@@ -189,7 +200,7 @@ def test_a_comment_of_a_zip_file_may_contain_its_marks(
 
 def test_the_files_of_a_zip_file_are_listed(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "logs.zip", *(f"{month}.csv" for month in range(1, 13)))
-    message = r"holds 12 files: '1\.csv', .*'10\.csv' and 2 more; select one: .*logs.zip:1.csv"
+    message = r"holds 12 files: '1\.csv', .*'10\.csv' and 2 more; select one: csv:.*logs.zip:1.csv"
     for read in (content_of, read_head):
         with pytest.raises(InputError, match=message):
             read(path)
@@ -217,7 +228,43 @@ def test_a_file_of_a_zip_file_is_selected_by_its_name(tmp_path: Path) -> None:
         read_head(path)
     [fault] = caught.value.faults
     # The hint is one word of a shell, also with blanks in the path.
-    assert shlex.split(fault.hint.removeprefix("select one: ")) == [f"{path}:x/a.csv"]
+    hint = fault.hint.removeprefix("select one: ").removesuffix(" for a trace")
+    assert shlex.split(hint) == [f"csv:{path}:x/a.csv"]
+    for name in ("50%3F.csv", "a?b.csv"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr(name, "submit,duration,gpus\n0,60,1\n")
+            archive.writestr("z.csv", "")
+        with pytest.raises(InputError) as caught:
+            read_head(path)
+        [fault] = caught.value.faults
+        hint = fault.hint.removeprefix("select one: ").removesuffix(" for a trace")
+        [spec] = shlex.split(hint)
+        assert read_trace(spec).jobs.height == 1
+
+
+def test_names_of_a_zip_file_are_compared_as_they_look(tmp_path: Path) -> None:
+    path = zip_of(tmp_path / "a.zip", unicodedata.normalize("NFD", "\u00fc.csv"), "b.csv")
+    assert content_of(Path(f"{path}:\u00fc.csv")) == b"a line\n" * 5_000
+
+
+@pytest.mark.parametrize("member", ["", ":in.csv.gz"])
+def test_a_packed_file_in_a_zip_file_is_refused_as_such(tmp_path: Path, member: str) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("in.csv.gz", gzip.compress(b"a,b\n"))
+    message = r"'in\.csv\.gz' in the zip file is packed with gzip; unzip it first"
+    with pytest.raises(InputError, match=message):
+        read_head(Path(f"{path}{member}"))
+
+
+def test_a_name_that_a_zip_file_repeats_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("a.csv", "1\n")
+        with pytest.warns(UserWarning, match="Duplicate"):
+            archive.writestr("a.csv", "2\n")
+    with pytest.raises(InputError, match=r"holds 2 files named 'a\.csv'; unzip it first"):
+        read_head(Path(f"{path}:a.csv"))
     with pytest.raises(InputError, match="no such file"):
         read_head(Path(f"{tmp_path / 'absent.zip'}:a.csv"))
     plain = tmp_path / "a:b"

@@ -279,7 +279,7 @@ def test_faults_of_a_column_do_not_hide_those_of_rows(tmp_path: Path) -> None:
     assert results == [
         ("column 'submit'", "days and months can't be distinguished"),
         ("line 2", "gpus 'two' is not a number of GPUs"),
-        ("line 3", "has 1 fields, not 4"),
+        ("line 3", "has 1 field, not 4"),
     ]
 
 
@@ -400,8 +400,7 @@ def test_abbreviations_of_time_zones_with_one_meaning_are_read(
 @pytest.mark.parametrize(
     "zone",
     [
-        *(" PDT", " CST", " IST", " BST", " Europe/Berlin", " XYZ", "+99:99", " +0160"),
-        " CEST",  # the time is in winter
+        *(" PDT", " CST", " IST", " BST", " Europe/Atlantis", " XYZ", "+99:99", " +0160"),
     ],
 )
 def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) -> None:
@@ -417,6 +416,72 @@ def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) 
     assert fault.hint.startswith("write its offset, such as -07:00")
     with pytest.raises(InputError, match=r"line 2: Submit .* has an unknown or ambiguous"):
         read_sacct(tmp_path, sacct_row("1", Submit=f"2024-03-05T06:00:00{zone}"))
+
+
+@pytest.mark.parametrize(
+    ("text", "zone", "expected"),
+    [
+        ("2024-07-01 10:00 EDT", "US/Eastern", "2024-07-01T14:00:00"),
+        ("2024-01-01 10:00 EST", "US/Eastern", "2024-01-01T15:00:00"),
+        ("2024-07-01 10:00:00 PDT", "America/Los_Angeles", "2024-07-01T17:00:00"),
+        ("2024-01-01 10:00 PST", "America/Los_Angeles", "2024-01-01T18:00:00"),
+        ("2024-07-01 10:00 MDT", "America/Denver", "2024-07-01T16:00:00"),
+        ("2024-07-01 10:00 BST", "Europe/London", "2024-07-01T09:00:00"),
+        ("2024-07-01 10:00 JST", "Asia/Tokyo", "2024-07-01T01:00:00"),
+        ("2024-07-01 10:00 AEST", "Australia/Sydney", "2024-07-01T00:00:00"),
+        ("2024-11-03 01:30 EDT", "US/Eastern", "2024-11-03T05:30:00"),
+        ("2024-11-03 01:30 EST", "US/Eastern", "2024-11-03T06:30:00"),
+        ("2024-10-27 02:30 CEST", "UTC", "2024-10-27T00:30:00"),
+        ("2024-10-27 02:30 CET", "UTC", "2024-10-27T01:30:00"),
+        ("2024-07-05 06:00:00 Europe/Berlin", "UTC", "2024-07-05T04:00:00"),
+        ("2024-01-05 06:00 America/Argentina/Buenos_Aires", "UTC", "2024-01-05T09:00:00"),
+        ("2024-01-05 06:00:00 Etc/GMT+5", "UTC", "2024-01-05T11:00:00"),
+        ("2024-01-05 06:00:00 UTC+1", "Asia/Tokyo", "2024-01-05T05:00:00"),
+        ("2024-01-05 06:00:00 GMT+02:00", "Asia/Tokyo", "2024-01-05T04:00:00"),
+        ("Tue Mar 05 2024 06:00:00 GMT+0100 (CET)", "Asia/Tokyo", "2024-03-05T05:00:00"),
+        ("2024-03-05 06:00:00.123456789 +0000 UTC", "Asia/Tokyo", "2024-03-05T06:00:00.123456"),
+        ("2024-07-05T06:00:00+02:00[Europe/Berlin]", "UTC", "2024-07-05T04:00:00"),
+        ("14.03.2024, 17:06:07", "UTC", "2024-03-14T17:06:07"),
+        ("25-03-2024", "UTC", "2024-03-25T00:00:00"),
+        ("1710435967,5", "UTC", "2024-03-14T17:06:07.5"),
+        ("1,7096184E+12", "UTC", "2024-03-05T06:00:00"),
+        ("2024-02-29T24:00:00", "UTC", "2024-03-01T00:00:00"),
+        ("2024-03-05 24:00 CET", "UTC", "2024-03-05T23:00:00"),
+        ("3/14/2024 5:06 a.m.", "UTC", "2024-03-14T05:06:00"),
+        ("14/03/2024 5:06 p. m.", "UTC", "2024-03-14T17:06:00"),
+        ("3/14/2024 5:06:07 P.M. UTC", "Asia/Tokyo", "2024-03-14T17:06:07"),
+    ],
+)
+def test_times_of_other_programs_are_read(text: str, zone: str, expected: str) -> None:
+    times = read_times(pl.Series([text]), zone, "", "here")
+    moment = datetime.fromisoformat(expected).replace(tzinfo=UTC).timestamp()
+    assert times.seconds.to_list() == times.later.to_list() == [moment]
+
+
+def test_the_hour_that_a_named_zone_showed_twice_has_two_readings() -> None:
+    times = read_times(pl.Series(["2024-10-27 02:30 Europe/Berlin"]), "UTC", "", "here")
+    assert times.later[0] - times.seconds[0] == 3600.0
+
+
+@pytest.mark.parametrize("time", ["2024-07-01 10:00 CET", "2024-03-01 10:00 CEST"])
+def test_an_abbreviation_that_is_not_in_force_is_named(tmp_path: Path, time: str) -> None:
+    with pytest.raises(InputError, match="has a time zone that isn't in force at that time; write"):
+        read(tmp_path, f"submit,duration,gpus\n{time},60,1\n")
+
+
+@pytest.mark.parametrize("mark", [".", ","])
+def test_serial_dates_of_spreadsheets_are_refused(tmp_path: Path, mark: str) -> None:
+    row = f"45356{mark}25;45356{mark}2569;45356{mark}2986;2"
+    message = "column 'submit', 'start', 'end': looks like days since 1900, .*; format the cells"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, f"submit;start;end;gpus\n{row}\n")
+    trace = read(tmp_path, f"submit_s;start_s;end_s;gpus\n{row}\n")
+    assert trace.jobs["duration"].to_list() == [pytest.approx(0.0417)]
+
+
+@pytest.mark.parametrize("times", ["0.5,30000.5,30001.5", "30000,30001,30002"])
+def test_seconds_since_a_beginning_are_no_serial_dates(tmp_path: Path, times: str) -> None:
+    assert read(tmp_path, f"submit,start,end,gpus\n{times},2\n").jobs["duration"].to_list() == [1]
 
 
 HUGE = ("1e30", "9" * 30, "9" * 5000, "1e400")
@@ -440,8 +505,9 @@ HUGE = ("1e30", "9" * 30, "9" * 5000, "1e400")
         *(
             (column, text, "is not of the years 1970 to 2128")
             for column in ("Submit", "Start", "End")
-            for text in (*HUGE, "-5", "-1e18", "9999-12-31T00:00:00", "1930-01-01T00:00:00")
+            for text in (*HUGE, "-5", "-1e18", "9998-12-31T00:00:00", "1930-01-01T00:00:00")
         ),
+        ("Submit", "9999-12-31T00:00:00", "is not of the years 1970 to 2128"),
     ],
 )
 def test_numbers_of_sacct_beyond_all_limits_are_faults_with_their_line(
@@ -477,6 +543,25 @@ def test_numbers_of_a_log_beyond_all_limits_are_faults_with_their_line(
     with pytest.raises(InputError) as caught:
         read(tmp_path, "\n".join(lines).replace("\na,", "\nb,", 1) + "\n")
     assert {fault.location for fault in caught.value.faults} == {f"{tmp_path / 'log'}: line 3"}
+
+
+@pytest.mark.parametrize("column", ["duration", "wait", "time_limit"])
+def test_impossible_durations_of_a_log_are_shown_as_written(tmp_path: Path, column: str) -> None:
+    row = {"submit": "0", "duration": "60", "gpus": "1"}
+    row[column] = f"{'9' * 400}:00:00"
+    lines = [",".join(row), ",".join(row.values())]
+    message = rf"line 2: {column} '9999.* exceeds the limit of 5,000,000,000 seconds"
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, "\n".join(lines) + "\n")
+    assert len(caught.value.faults) == 1
+
+
+@pytest.mark.parametrize("column", ["Elapsed", "Timelimit"])
+def test_impossible_durations_of_slurm_are_shown_as_written(tmp_path: Path, column: str) -> None:
+    message = rf"line 3: {column} '9999.* exceeds the limit of 5,000,000,000 seconds"
+    with pytest.raises(InputError, match=message) as caught:
+        read_sacct(tmp_path, sacct_row("1"), sacct_row("2", **{column: "9" * 400 + ":00:00"}))
+    assert len(caught.value.faults) == 1
 
 
 def test_an_array_of_slurm_with_huge_numbers_is_counted(tmp_path: Path) -> None:
@@ -638,7 +723,105 @@ def test_other_names_and_amounts_of_tres_are_faults_with_their_line(
         read_sacct(tmp_path, sacct_row("1"), sacct_row("2", AllocTRES=text))
     [fault] = caught.value.faults
     assert fault.location == f"{tmp_path / 'log'}: line 3"
-    assert fault.message == f"AllocTRES '{text}' is not a valid list of resources"
+    assert fault.message == f"AllocTRES '{part}' is not a valid resource"
+
+
+GRES_HEAD = "JobID|State|Submit|Start|End|NNodes|ReqGRES"
+
+
+@pytest.mark.parametrize(
+    ("gres", "gpus", "gpu_type"),
+    [
+        ("PER_NODE:gpu:2", 6.0, None),
+        ("PER_JOB:gpu:a100:2", 2.0, "a100"),
+        ("PER_NODE:gres:gpu:3090:2", 6.0, "3090"),
+        ("PER_TASK:craynetwork:1,gpu:2", 6.0, None),
+        ("PER_TASK:gpu:0", 0.0, None),
+        ("gpu:3090:2", 6.0, "3090"),
+        ("gpu:a100:2,", 6.0, "a100"),
+        ("gpu:a100:no_consume:2", 6.0, "a100"),
+        ("gpu:no_consume:2", 6.0, None),
+        ("7696487:1", 3.0, None),
+    ],
+)
+def test_gres_of_slurm_are_counted_as_they_say(
+    tmp_path: Path, gres: str, gpus: float, gpu_type: str | None
+) -> None:
+    row = f"1|COMPLETED|2020-03-05T06:00:00|2020-03-05T06:00:00|2020-03-05T07:00:00|3|{gres}\n"
+    trace = read(tmp_path, f"{GRES_HEAD}\n{row}", form="sacct")
+    assert trace.jobs.select("gpus", "gpu_type").rows() == [(gpus, gpu_type)]
+
+
+@pytest.mark.parametrize(
+    "gres", ["PER_TASK:gpu:1", "PER_SOCKET:gpu:2", "PER_NODE:gpu:a100:1,PER_TASK:gpu:v100:1"]
+)
+def test_gpus_of_tasks_are_refused_unless_the_allocated_ones_are_known(
+    tmp_path: Path, gres: str
+) -> None:
+    row = f"1|COMPLETED|2020-03-05T06:00:00|2020-03-05T06:00:00|2020-03-05T07:00:00|3|{gres}"
+    message = r"line 2: ReqGRES '.*' doesn't state the GPUs of all tasks; add AllocTRES"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, f"{GRES_HEAD}\n{row}\n", form="sacct")
+    known = f"{GRES_HEAD}|AllocTRES\n{row}|cpu=4,gres/gpu=6\n"
+    assert read(tmp_path, known, form="sacct").jobs["gpus"].to_list() == [6.0]
+    with pytest.raises(InputError, match=r"gpus 'PER_.* is not a number of GPUs"):
+        read(tmp_path, f'submit,duration,gpus\n0,60,"{gres}"\n')
+
+
+def test_types_of_digits_and_exabytes_in_tres() -> None:
+    tres = parse_tres("gres/gpu:4090=2,gres/gpu=2,mem=1E,")
+    assert tres is not None
+    assert (tres.gpus, tres.gpu_type, tres.memory) == (2.0, "4090", 2**60)
+
+
+def test_a_wrong_item_of_tres_is_named_once_a_row(tmp_path: Path) -> None:
+    text = f"cpu=4,{'license/a=1,' * 40}foo=4"
+    head, row = f"{SACCT_HEAD}|ReqTRES", sacct_row("1", AllocTRES=text)
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f"{head}\n{row}|{text}\n", form="sacct")
+    [fault] = caught.value.faults
+    assert fault.message == "AllocTRES 'foo=4' is not a valid resource"
+    with pytest.raises(InputError, match="gpus 'foo=4' is not a number of GPUs"):
+        read(tmp_path, f'submit,duration,gpus\n0,60,"{text}"\n')
+
+
+@pytest.mark.parametrize(
+    ("column", "text", "gpus", "note"),
+    [
+        *(("gres", text, 0.0, "shares") for text in ("mps:50", "shard:4", "gres/shard=4")),
+        *(("gpus", text, 0.0, "shares") for text in ("mps:50", "nvidia.com/mig-1g.5gb=2")),
+        *(("gres", text, 0.0, "no number") for text in ("craynetwork:1", "license:5", "tpu:8")),
+        ("gres", "gpu:a100:4,shard:2", 4.0, ""),
+        ("alloctres", "gres/gpu:4090=2", 2.0, ""),
+        ("gpus", "a100=4", 4.0, ""),
+        ("gpus", "3090:2", 2.0, ""),
+        ("gpus", "0.5", 0.5, ""),
+    ],
+)
+def test_other_resources_are_not_gpus(
+    tmp_path: Path, column: str, text: str, gpus: float, note: str
+) -> None:
+    trace = read(tmp_path, f'submit,duration,{column}\n0,60,1\n0,60,"{text}"\n')
+    assert trace.jobs["gpus"].to_list() == [1.0, gpus]
+    kept = [reason for reason, (action, _) in notes(trace).items() if action == "kept"]
+    assert [reason.startswith(note) for reason in kept] == ([True] if note else [])
+
+
+@pytest.mark.parametrize(
+    ("column", "text"),
+    [
+        *(("gpus", text) for text in ("npu=8", "tpu:8", "craynetwork:1", "4,5", "4, 5", "0,1")),
+        *(("gres", text) for text in ("foo=4", "a100=4", "a100:4", "npu=8", "4,5")),
+    ],
+)
+def test_resources_that_may_not_be_gpus_are_refused(tmp_path: Path, column: str, text: str) -> None:
+    with pytest.raises(InputError, match=f"line 3: {column} '{text}' is not a number of GPUs"):
+        read(tmp_path, f'submit,duration,{column}\n0,60,1\n0,60,"{text}"\n')
+
+
+def test_half_gpus_may_have_a_decimal_comma(tmp_path: Path) -> None:
+    trace = read(tmp_path, "submit;duration;gpus\n0;60;0,5\n0;60;2,0\n")
+    assert trace.jobs["gpus"].to_list() == [0.5, 2.0]
 
 
 def test_states_of_slurm_and_others() -> None:
@@ -1031,7 +1214,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, text, form="sacct")
     assert [fault.message for fault in caught.value.faults] == [
-        "AllocTRES 'cpu=4,gres/gpu:a100=x' is not a valid list of resources",
+        "AllocTRES 'gres/gpu:a100=x' is not a valid resource",
         "Elapsed 'an hour' is not a duration",
     ]
     assert [fault.location.rpartition(": ")[2] for fault in caught.value.faults] == [
@@ -1044,7 +1227,10 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     assert trace.jobs["gpus"].to_list() == [2.0, 2.0, 2.0, 0.0]
     assert notes(trace) == {
         "unknown state": ("kept", 1),
-        "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job": ("kept", 1),
+        "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job": (
+            "kept",
+            1,
+        ),
     }
 
 
@@ -1191,6 +1377,13 @@ def test_a_log_that_is_cut_off_is_not_half_read(tmp_path: Path, quoted: bool) ->
         read(tmp_path, text if quoted else text.replace('"', ""))
     # An empty last field is none that lacks.
     assert len(read(tmp_path, "user,submit,start,end,gpus,note\na,1000,1010,2000,2,\n").jobs) == 1
+
+
+def test_a_line_break_in_a_column_of_slurm_is_named(tmp_path: Path) -> None:
+    row = f"{sacct_row('1')}|a\nb\n"
+    message = "line 3: has 1 field, not 12; .* use sacct --json if a name or comment contains a"
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, f"{SACCT_HEAD}|Comment\n{row}", form="sacct")
 
 
 def test_lines_are_those_of_the_file_after_a_field_of_several(tmp_path: Path) -> None:
@@ -1418,6 +1611,58 @@ def test_rows_of_different_jobs_with_one_name_are_not_attempts(
     assert trace.jobs["duration"].to_list() == [3600.0, 3600.0]
 
 
+@pytest.mark.parametrize(
+    ("start", "end", "reason"),
+    [
+        ("1709618400", "0", "no end: still running when the log was written"),
+        ("1709618400", "-1", "no end: still running when the log was written"),
+        ("-1", "-1", "never started"),
+        ("0", "0", "never started"),
+    ],
+)
+def test_a_number_may_stand_for_a_missing_time(
+    tmp_path: Path, start: str, end: str, reason: str
+) -> None:
+    rows = f"1,1709618400,1709618400,1709618500,2\n2,1709618400,{start},{end},2\n"
+    trace = read(tmp_path, f"job,submit,start,end,gpus\n{rows}")
+    assert trace.jobs.select("job", "duration").rows() == [("1", 100.0)]
+    assert notes(trace)[reason] == ("dropped", 1)
+    message = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+    assert notes(trace)[f"'end': {message}"] == ("repaired", 1)
+
+
+@pytest.mark.parametrize(
+    "time", ["1900-01-01 00:00:00", "9999-12-31 23:59:59", "31.12.9999 00:00", "1900-01-01T12:00Z"]
+)
+@pytest.mark.parametrize("options", ["", "?timezone=Asia/Tokyo", "?timezone=America/Denver"])
+def test_a_distant_date_may_stand_for_a_missing_time(
+    tmp_path: Path, time: str, options: str
+) -> None:
+    rows = f"{ROW}\n2,2024-01-02 03:04:05,{time},{time},1\n"
+    trace = read(tmp_path, f"{HEADER}\n{rows}", options)
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace)["never started"] == ("dropped", 1)
+
+
+@pytest.mark.parametrize("end", ["1970-01-01T00:00:00", "1969-12-31T19:00:00", "1900-01-01"])
+def test_the_zero_of_a_clock_is_a_missing_end_of_slurm(tmp_path: Path, end: str) -> None:
+    trace = read_sacct(tmp_path, sacct_row("1"), sacct_row("2", End=end, State="RUNNING"))
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace)["no end: still running when the log was written"] == ("dropped", 1)
+
+
+def test_a_sentinel_is_no_deadline(tmp_path: Path) -> None:
+    rows = "1709618400,60,1,-1\n1709618400,60,1,1709618500\n"
+    trace = read(tmp_path, f"submit,duration,gpus,deadline\n{rows}")
+    assert trace.jobs["deadline"].to_list() == [None, 100.0]
+
+
+def test_a_column_of_zeros_only_is_missing_in_an_absolute_log(tmp_path: Path) -> None:
+    rows = "1,1709618400,60,0,1\n2,1709618500,60,0,1\n"
+    trace = read(tmp_path, f"job,submit,duration,start,gpus\n{rows}")
+    assert trace.jobs.select("job", "queue").rows() == [("1", None), ("2", None)]
+
+
 def test_a_log_whose_times_begin_in_1970_keeps_its_first_job(tmp_path: Path) -> None:
     trace = read(
         tmp_path,
@@ -1549,7 +1794,7 @@ def test_all_faults_of_a_dump_of_slurm_are_listed(tmp_path: Path) -> None:
     assert results == [
         "line 2: Start 'soon' is not a time",
         "line 2: Elapsed 'an hour' is not a duration",
-        "line 2: AllocTRES 'two' is not a valid list of resources",
+        "line 2: AllocTRES 'two' is not a valid resource",
         "line 3: has 2 fields, not 11",
         "line 4: End '2024-03-05T06:00:00' is before the start",
         "line 5: Submit '2024-03-31T02:30:00' is a time that the clock of Europe/Berlin skipped",
@@ -1640,7 +1885,7 @@ def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
     ]
     assert results == [
         "job 2: is not a job of sacct --json ('time')",
-        "job 3: AllocTRES 'gres/gpu=x' is not a valid list of resources",
+        "job 3: AllocTRES 'gres/gpu=x' is not a valid resource",
     ]
     trace = read(tmp_path, json.dumps({"jobs": jobs}), "?skip_invalid=yes", form="sacct")
     assert trace.jobs["job"].to_list() == ["1"]

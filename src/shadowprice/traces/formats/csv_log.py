@@ -10,10 +10,12 @@ from typing import Final, cast
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import (
     CLOCK_SKEW,
+    SHARES_OF_GPUS,
     check_times,
     drop_repeated_rows,
     merge_attempts,
@@ -26,6 +28,7 @@ from shadowprice.traces.log_columns import (
     choose_columns,
     is_hours_and_minutes,
     is_utc,
+    lists_resources,
     parse_mapping,
     read_header,
     seconds_unit,
@@ -33,12 +36,15 @@ from shadowprice.traces.log_columns import (
     time_columns,
 )
 from shadowprice.traces.log_values import (
+    STANDS_FOR_MISSING,
     Order,
     Times,
     Tres,
+    are_serial_dates,
     choose_readings,
     date_order,
     each,
+    invalid_item,
     is_nothing,
     is_zero_time,
     on_one_clock,
@@ -63,8 +69,17 @@ _EQUAL: Final = (0.95, 1.05)  # ratios of equal run times, of which one may be r
 _MIN_SHARE: Final = 0.9  # of run times whose unit is the same
 _MIN_EQUAL: Final = 3  # run times that show a unit: that of a suspended job may agree by chance
 _MAX_EARLY_SHARE: Final = 0.5  # of deadlines before the submission; above, they are other values
+_IDS: Final = r"^\s*(?:[1-9]\d*, ?(?:0*[1-9]\d?|\d{4,})|\d+(?:, ?\d{1,2}){2,})\s*$"
+"""Numbers of GPUs such as 4,5: not 4.5 of them. 0,5 and 2,0 have decimal commas."""
+_QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
+"""Those of a table with commas between columns, which has no decimal commas."""
+_MAX_SECONDS: Final = 1e18  # of hundreds of digits too; far above the limit of a duration
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
+_SERIAL_HINT: Final = (
+    "format the cells as yyyy-mm-dd hh:mm:ss before you save them; "
+    "if they are seconds, end the header with _s"
+)
 _SPAN_HINT: Final = "write seconds, h:mm:ss, or 2h30m"
 _DEADLINE_HINT: Final = (
     "write times as the submissions do, or leave the column out: --map deadline="
@@ -90,7 +105,8 @@ _DEADLINE_HINT: Final = (
         (
             "times may be ISO 8601, seconds or milliseconds since 1970 or since the first job, or "
             "3/4/2024 5:06 PM; local ones need timezone=Europe/Berlin, UTC is assumed; offsets, "
-            "UTC, CET, EST and the like at the end of a time are read"
+            "UTC, Europe/Berlin, WET, CET, EET, EST, MST and HST at the end of a time are read, "
+            "and other abbreviations (EDT, JST) if they are those of timezone="
         ),
         (
             "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header; "
@@ -155,7 +171,8 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
             for name in header.names
             if table.frame.select(~is_nothing(pl.col(name)).all()).item()
         ]
-        log = _Log(table, zone, cast(Order, order), time_columns(header, filled, mapping))
+        times = time_columns(header, filled, mapping)
+        log = _Log(table, zone, cast(Order, order), times, header.separator)
         columns = choose_columns(header, filled, mapping, log.misfit)
         return _read_jobs(path, log, columns, reading)
 
@@ -236,7 +253,12 @@ class _Log:
     """Adds columns with the meaning of `records.SCHEMA` to a table of text, named ``_meaning``."""
 
     def __init__(
-        self, table: CheckedTable, zone: str, order: Order, time_columns: Sequence[str]
+        self,
+        table: CheckedTable,
+        zone: str,
+        order: Order,
+        time_columns: Sequence[str],
+        separator: str,
     ) -> None:
         self.table = table
         self.order_notes: dict[str, str] = {}
@@ -244,10 +266,11 @@ class _Log:
         self._zone = zone
         self._order = order
         self._time_columns = time_columns
+        self._separator = separator
         self._columns = LogColumns({}, frozenset(), {})
         self._names = self._columns.names
         # Of the rows before checks: a guess that fits is read only once.
-        self._read_times_of: dict[str, Times] = {}
+        self._read_times_of: dict[tuple[str, bool], Times] = {}
         self._read_values_of: dict[tuple[str, str], pl.Series] = {}
         self._checks: list[Check] = []
         self._faults: list[Fault] = []  # of whole columns
@@ -263,12 +286,12 @@ class _Log:
         if meaning in {"submit", "start", "end", "deadline"}:
             texts = _without_zero_times(texts)
             try:
-                times = self._times(texts, column)
+                times = self._times(texts, column, may_miss=meaning != "submit")
             except InputError as error:  # a needed column: the user decides on days and months
                 fault = error.faults[0]
                 hint = f"; {fault.hint}" if fault.hint else ""
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
-            readable = times.seconds.is_not_null() | times.problem.is_not_null()
+            readable = times.seconds.is_not_null() | times.problem.is_not_null() | times.missing
             kind = "a time"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
@@ -300,6 +323,12 @@ class _Log:
         limit = self._values("time_limit")
         self._add("time_limit", limit.replace(float("inf"), None), pl.Float64())
         self._expect("duration", "is not a duration", _SPAN_HINT)
+        for meaning in ("duration", "wait", "time_limit"):
+            if meaning in self._names:
+                # Infinity is UNLIMITED.
+                span = pl.col(f"_{meaning}")
+                valid = span.is_null() | span.is_infinite() | (span <= bounds.SECONDS.maximum)
+                self._checks.append(Check(valid, self._names[meaning], bounds.SECONDS.broken))
         self._read_resources()
         self._read("status")
         return absolute
@@ -314,7 +343,9 @@ class _Log:
             raise InputError(self._faults)
         self._compare_durations()
         if "gpus" in self._names or "gpus_per_node" in self._names:
-            is_none = pl.col("_gpus") == 0
+            is_none = (pl.col("_gpus") == 0) & ~pl.col("_has_shares")
+            is_share = (pl.col("_gpus") == 0) & pl.col("_has_shares")
+            self.table.count_repairs(is_share, SHARES_OF_GPUS, "kept")
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
@@ -345,11 +376,18 @@ class _Log:
         differs = (span - duration).abs() > CLOCK_SKEW
         self.table.count_repairs(differs, "run time differs from the end minus the start", "kept")
 
-    def _times(self, texts: pl.Series, column: str) -> Times:
-        if column not in self._read_times_of:
+    def _times(self, texts: pl.Series, column: str, *, may_miss: bool) -> Times:
+        if (column, may_miss) not in self._read_times_of:
             location = f"{self.table.path}: column {quote_for_display(column)}"
             zone = "UTC" if is_utc(column) else self._zone
-            read = partial(read_times, texts, zone, location=location, unit=seconds_unit(column))
+            read = partial(
+                read_times,
+                texts,
+                zone,
+                location=location,
+                unit=seconds_unit(column),
+                may_miss=may_miss,
+            )
             try:
                 times = read(self._order)
             except InputError:
@@ -363,8 +401,8 @@ class _Log:
                     f"dates of column {quote_for_display(column)}: {first} come first, "
                     f"as column {quote_for_display(shown_by)} shows"
                 )
-            self._read_times_of[column] = times
-        return self._read_times_of[column]
+            self._read_times_of[column, may_miss] = times
+        return self._read_times_of[column, may_miss]
 
     def _read_times(self) -> bool:
         """Add submit, start, end, wait and deadline."""
@@ -375,10 +413,20 @@ class _Log:
             if texts.null_count() == len(texts):
                 continue
             try:
-                times[meaning] = self._times(texts, self._names[meaning])
+                may_miss = meaning != "submit"
+                times[meaning] = self._times(texts, self._names[meaning], may_miss=may_miss)
             except InputError as error:
                 self._faults.extend(error.faults)
         absolute = any(column.absolute for column in times.values())
+        serial = {
+            meaning: column
+            for meaning, column in times.items()
+            if not states_seconds_unit(self._names[meaning])
+        }
+        if are_serial_dates(serial.values()):
+            listed = ", ".join(quote_for_display(self._names[meaning]) for meaning in serial)
+            message = f"column {listed}: looks like days since 1900, as spreadsheets count them"
+            self._faults.append(Fault(str(self.table.path), message, _SERIAL_HINT))
         times = on_one_clock(times)
         for meaning, column in times.items():
             self._expect_valid(meaning, column)
@@ -397,6 +445,10 @@ class _Log:
     def _expect_valid(self, meaning: str, times: Times) -> None:
         """Refuse times that aren't valid, such as local times that the clock skipped."""
         self._add(f"{meaning}_problem", times.problem, pl.String())
+        self._add(f"{meaning}_missing", times.missing, pl.Boolean())
+        column = quote_for_display(self._names[meaning])
+        reason = f"{column}: {STANDS_FOR_MISSING}"
+        self.table.count_repairs(pl.col(f"_{meaning}_missing"), reason)
         for number, (is_wrong, message, hint) in enumerate(time_problems(times, self._zone)):
             self._add(f"{meaning}_problem_{number}", is_wrong, pl.Boolean())
             valid = ~pl.col(f"_{meaning}_problem_{number}")
@@ -414,7 +466,9 @@ class _Log:
             return
         submit = times["submit"]
         later = submit.later + waits
-        starts = Times(submit.seconds + waits, later, submit.absolute, submit.problem)
+        starts = Times(
+            *(submit.seconds + waits, later, submit.absolute, submit.problem, submit.missing)
+        )
         del times["submit"]  # in the order in which they happen
         others = {"submit": submit, "start": starts, **times}
         times.clear()
@@ -428,15 +482,11 @@ class _Log:
             return
         column = self._names["deadline"]
         try:
-            times = self._times(texts, column)
+            times = self._times(texts, column, may_miss=True)
         except InputError as error:
             self._faults.extend(error.faults)
             return
-        # A 0 among times since 1970 is a missing one.
-        is_zero = (texts.cast(pl.Float64, strict=False) == 0).fill_null(False)
-        values = pl.DataFrame({"seconds": times.seconds, "is_missing": is_zero})
-        is_missing = pl.col("is_missing") & times.absolute
-        seconds = values.select(pl.when(~is_missing).then("seconds")).to_series()
+        seconds = times.seconds
         submitted = self.table.frame.select(pl.coalesce("_submit", "_start")).to_series()
         is_early = (seconds < submitted).fill_null(False)
         other_clock = times.absolute is not absolute and seconds.drop_nulls().len()
@@ -455,6 +505,7 @@ class _Log:
         self._add("deadline", seconds, pl.Float64())
         self._expect_valid("deadline", times)
         is_read = texts.is_null() | times.seconds.is_not_null() | times.problem.is_not_null()
+        is_read |= times.missing
         self._add("is_deadline_read", is_read, pl.Boolean())
         message = "is not a time"
         self._checks.append(Check(pl.col("_is_deadline_read"), column, message, _DEADLINE_HINT))
@@ -468,10 +519,18 @@ class _Log:
         source = "gpus_per_node" if per_node else "gpus"
         nothing = Tres(gpus=0.0)
         texts = self._texts(source)
+        # PER_TASK:gpu:1 doesn't say how many GPUs a job has.
+        scopes = {"", "node" if per_node else "job"}
         tres = [
-            nothing if text is None else held
+            nothing if text is None else held if held and held.gpus_per in scopes else None
             for text, held in zip(texts, self._values(source), strict=True)
         ]
+        shown = [
+            None if text is None or held else _shown(text)
+            for text, held in zip(texts, tres, strict=True)
+        ]
+        self._add("gpus_shown", shown, pl.String())
+        self._add("has_shares", [bool(held and held.has_shares) for held in tres], pl.Boolean())
         self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
         self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
         self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
@@ -489,7 +548,8 @@ class _Log:
         if source in self._names:
             name, valid = self._names[source], pl.col("_gpus") >= 0
             hint = "write 2, gpu:2 or gres/gpu:a100=2"
-            self._checks.append(Check(valid, name, "is not a number of GPUs", hint))
+            message = "is not a number of GPUs"
+            self._checks.append(Check(valid, name, message, hint, shown="_gpus_shown"))
         self._expect("nodes", "is not a number", "write a number")
         self._expect("cpus", "is not a number", "write a number")
         self._expect("memory", "is not an amount of memory", "write 64G, or a number of bytes")
@@ -512,7 +572,16 @@ class _Log:
         if (meaning, column) not in self._read_values_of:
             read, _, kind = _READERS[meaning]
             texts = self._plain(self._texts(meaning), meaning)
-            self._read_values_of[meaning, column] = each(texts, partial(read, column), kind)
+            values = each(texts, partial(read, column), kind)
+            if meaning in {"gpus", "gpus_per_node"}:
+                ids = _QUOTED_IDS if self._separator == "," else _IDS
+                is_ids = self._texts(meaning).str.contains(ids).fill_null(False)
+                values = pl.Series(
+                    values.name,
+                    [None if wrong else value for wrong, value in zip(is_ids, values, strict=True)],
+                    dtype=kind,
+                )
+            self._read_values_of[meaning, column] = values
         return self._read_values_of[meaning, column]
 
     def _read(self, meaning: str) -> None:
@@ -526,13 +595,15 @@ class _Log:
             read = pl.col(f"_{meaning}").is_not_null() | nothing
             if f"_{meaning}_problem" in self.table.frame.columns:
                 read |= pl.col(f"_{meaning}_problem").is_not_null()
+                read |= pl.col(f"_{meaning}_missing")
             self._checks.append(Check(read, column, message, hint))
 
 
 def _seconds(column: str, text: str) -> float | None:
     if is_hours_and_minutes(column) and re.fullmatch(r"\d+:\d\d", text.strip()):
         text = f"{text.strip()}:00"
-    return parse_seconds(text, seconds_unit(column))
+    seconds = parse_seconds(text, seconds_unit(column))
+    return None if seconds is None else min(seconds, _MAX_SECONDS)
 
 
 def _wait(column: str, text: str) -> float | None:
@@ -550,14 +621,23 @@ def _bytes(column: str, text: str) -> int | None:
     return parse_bytes(text, bytes_unit(column))
 
 
+def _gpus(column: str, text: str) -> Tres | None:
+    return parse_gpus(text, is_list=lists_resources(column))
+
+
+def _shown(text: str) -> str:
+    """Return the item of a list of resources that can't be read, or all of another text."""
+    return (invalid_item(text) if "=" in text or ":" in text else None) or text
+
+
 _Reader = tuple[Callable[[str, str], object | None], str, pl.DataType]
 
 _READERS: Final[dict[str, _Reader]] = {
     "duration": (_seconds, "a duration", pl.Float64()),
     "wait": (_wait, "a duration", pl.Float64()),
     "time_limit": (_limit, "a duration", pl.Float64()),
-    "gpus": (lambda _, text: parse_gpus(text), "a number of GPUs", pl.Object()),
-    "gpus_per_node": (lambda _, text: parse_gpus(text), "a number of GPUs", pl.Object()),
+    "gpus": (_gpus, "a number of GPUs", pl.Object()),
+    "gpus_per_node": (_gpus, "a number of GPUs", pl.Object()),
     "nodes": (lambda _, text: parse_number(text), "a number", pl.Float64()),
     "cpus": (lambda _, text: parse_number(text), "a number", pl.Float64()),
     "memory": (_bytes, "an amount of memory", pl.Int64()),

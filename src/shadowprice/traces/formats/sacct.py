@@ -11,13 +11,16 @@ from typing import Any, Final
 
 import polars as pl
 
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import CLOCK_SKEW, check_times
+from shadowprice.traces.job_log import CLOCK_SKEW, SHARES_OF_GPUS, check_times
 from shadowprice.traces.log_values import (
+    STANDS_FOR_MISSING,
     Tres,
     choose_readings,
     each,
+    invalid_item,
     is_nothing,
     memory_scope,
     on_one_clock,
@@ -72,6 +75,10 @@ _TENANTS: Final = {"account": "Account", "user": "User", "group": "Group"} | {
     "qos": "QOS",
 }
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
+_FIRST_GRES: Final = 2
+"""Index of the first of them that lists GRES."""
+_UNKNOWN_TOTALS: Final = frozenset({"task", "socket", "several"})
+"""What GPUs count for if their number in all isn't known."""
 _NO_SPANS: Final = ("invalid", "unlimited", "partition_limit", "infinite")
 """Durations that aren't known; sacct writes INVALID if the times contradict each other."""
 _COUNTS: Final = ("NNodes", "AllocNodes", "AllocCPUS", "NCPUS", "ReqCPUS")
@@ -141,9 +148,8 @@ def _read_jobs(
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
     table.count_repairs(unknown, "unknown state", "kept")
-    shares = pl.any_horizontal(pl.col(_TRES).str.contains(r"(?:^|,)gres/shard\b"))
-    message = "shares of GPUs (gres/shard), whose size the log doesn't state: a CPU job"
-    table.count_repairs(shares & (pl.col("_gpus") == 0), message, "kept")
+    shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
+    table.count_repairs(shares, SHARES_OF_GPUS, "kept")
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
         late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
@@ -201,6 +207,8 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         rules=RowRules(
             rejoin=partial(_rejoin_fields, header),
             surplus_hint="use sacct --json if a name or comment contains a bar",
+            shortage_hint="copy the file again if it was cut off, "
+            "or use sacct --json if a name or comment contains a line break",
         ),
     )
     present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
@@ -401,7 +409,10 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
     frame = table.frame
     times = on_one_clock(
         {
-            name.lower(): read_times(frame[name], zone, "", f"{table.path}: column {name}")
+            name.lower(): read_times(
+                *(frame[name], zone, "", f"{table.path}: column {name}"),
+                may_miss=name != "Submit",
+            )
             for name in names
         }
     )
@@ -424,7 +435,8 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         # An end of 0 or Unknown is that of a job that runs.
         is_read = (
             column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
-        )
+        ) | column.missing
+        table.count_repairs(pl.lit(column.missing), f"{name}: {STANDS_FOR_MISSING}")
         hint = "sacct writes 2024-03-05T06:07:08"
         checks.append(Check(pl.lit(is_read), name, "is not a time", hint))
         for is_wrong, message, hint in time_problems(column, zone):
@@ -435,6 +447,8 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
         is_none = frame[name].str.to_lowercase().is_in(_NO_SPANS).fill_null(False)
         hint = "sacct writes 1-02:03:04"
         checks.append(Check(pl.lit(is_read | is_none), name, "is not a duration", hint))
+        is_possible = values.is_null() | (values <= bounds.SECONDS.maximum)
+        checks.append(Check(pl.lit(is_possible), name, bounds.SECONDS.broken))
     ended = pl.col("_end").is_not_null()
     # The elapsed time of a job that runs isn't its run time.
     table.frame = table.frame.with_columns(
@@ -450,12 +464,17 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     """
     names = _TRES
     checks = []
-    for name in names:
-        texts = table.frame[name].drop_nulls().unique()
-        unreadable = [text for text in texts if parse_tres(text) is None]
-        is_readable = ~pl.col(name).is_in(unreadable) | pl.col(name).is_null()
+    shown = {name: each(table.frame[name], invalid_item, pl.String()) for name in names}
+    for index, name in enumerate(names):
+        is_readable = shown[name].is_null()
+        for earlier in names[:index]:  # requested lists often equal the allocated ones
+            is_readable |= (shown[name] == shown[earlier]).fill_null(False)
         hint = "sacct writes cpu=4,mem=16G,node=1,gres/gpu:a100=2,license/x=1"
-        checks.append(Check(is_readable, name, "is not a valid list of resources", hint))
+        message = "is not a valid resource"
+        checks.append(Check(pl.lit(is_readable), name, message, hint, shown=f"_shown_{name}"))
+    table.frame = table.frame.with_columns(
+        values.alias(f"_shown_{name}") for name, values in shown.items()
+    )
     frame = table.frame
     counts = {name: each(frame[name], parse_count, pl.Float64()) for name in _COUNTS}
     requested_memory = each(frame["ReqMem"], _parse_memory, pl.Float64())
@@ -468,13 +487,18 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     read = {name: [_tres(text) for text in frame[name]] for name in names}
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
     rows = list(zip(*read.values(), strict=True))
-    # GRES are counted by node, TRES in all.
-    gpus = [_first(tres.gpus for tres in row[:2]) for row in rows]
-    by_node = [_first(tres.gpus for tres in row[2:]) for row in rows]
-    counted = [
-        total if total is not None else (each_node or 0.0) * count
-        for total, each_node, count in zip(gpus, by_node, nodes, strict=True)
-    ]
+    counted = [_gpus(row, count) for row, count in zip(rows, nodes, strict=True)]
+    never = pl.col("_start").is_null()
+    hint = "add AllocTRES to the columns of sacct"
+    for name in names:
+        is_by_other = pl.Series(
+            [
+                count is None and tres.gpus_per in _UNKNOWN_TOTALS
+                for count, tres in zip(counted, read[name], strict=True)
+            ]
+        )
+        message = "doesn't state the GPUs of all tasks"
+        checks.append(Check(~pl.lit(is_by_other) | never, name, message, hint))
     cores = pl.select(
         pl.coalesce(counts["AllocCPUS"], counts["NCPUS"], counts["ReqCPUS"]).alias("cores")
     ).to_series()
@@ -491,7 +515,8 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     in_all = (pl.col("bytes") * times).round().clip(upper_bound=_MAX_BYTES)
     memory = requested.select(in_all.cast(pl.Int64)).to_series()
     table.frame = frame.with_columns(
-        pl.Series("_gpus", counted, dtype=pl.Float64()),
+        pl.Series("_gpus", [count or 0.0 for count in counted], dtype=pl.Float64()),
+        pl.Series("_has_shares", [any(t.has_shares for t in row) for row in rows]),
         pl.Series(
             "_gpu_type", [_first(t.gpu_type for t in row) for row in rows], dtype=pl.String()
         ),
@@ -505,6 +530,21 @@ def _read_resources(table: CheckedTable) -> list[Check]:
         ).alias("_memory"),
     )
     return checks
+
+
+def _gpus(row: Sequence[Tres], nodes: float) -> float | None:
+    """Return the GPUs in all of a row's lists; None if they count by task or socket.
+
+    GRES are counted by node and TRES in all, unless they say otherwise.
+    """
+    is_unknown = False
+    for index, tres in enumerate(row):
+        if tres.gpus_per in _UNKNOWN_TOTALS:
+            is_unknown |= tres.gpus != 0
+        elif tres.gpus is not None:
+            is_by_node = tres.gpus_per == "node" or (not tres.gpus_per and index >= _FIRST_GRES)
+            return tres.gpus * (nodes if is_by_node else 1.0)
+    return None if is_unknown else 0.0
 
 
 def _tres(text: str | None) -> Tres:
