@@ -229,6 +229,35 @@ def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
 
 
 @pytest.mark.extended
+def test_a_simulation_whose_files_were_deleted_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated = []
+    original = whatif_queries._simulate
+
+    async def simulate(jobs: Path, *more: Any) -> dict:
+        simulated.append(jobs)
+        return await original(jobs, *more)
+
+    monkeypatch.setattr(whatif_queries, "_simulate", simulate)
+    folder = tmp_path / "data" / "whatif"
+    folder.parent.mkdir(mode=0o700)
+    (folder / "as-is-killed").mkdir(parents=True)
+    with run_service(tmp_path, policy="fifo") as live:
+        assert not folder.exists()
+        assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
+        for count in (2, 3, 5):
+            asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
+            told = _finished(live, asked.json()["id"])
+            assert told["state"] == "done", told
+            assert len(simulated) == count
+            assert simulated[-1].parent.parent == folder
+            if count == 3:
+                next((simulated[-1].parent / "run").glob("*.parquet")).unlink()
+    assert not folder.exists()
+
+
+@pytest.mark.extended
 def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path) -> None:
     file = tmp_path / "policy.py"
     shutil.copy(Path(__file__).parents[2] / "examples" / "policy.py", file)
