@@ -63,6 +63,7 @@ from shadowprice.simulator.trials import (
     seeds_from,
 )
 from shadowprice.simulator.whatif import (
+    CapacityAmounts,
     ClusterChange,
     capacity_changes,
     check_larger,
@@ -393,7 +394,7 @@ def compare(
     skip_invalid: bool = False,
     lengths: str = KNOWN,
     advice_seconds: float | None = None,
-    more: Sequence[str] = (),
+    more: CapacityAmounts = (),
 ) -> Comparison:
     """Run a workload under several policies, as ``shadowprice compare`` does.
 
@@ -413,8 +414,8 @@ def compare(
         As in `simulate`. Several, such as ``known,unknown``, run every policy with each.
     advice_seconds : float, optional
         As in `simulate`, for every policy's run with the first seed.
-    more : sequence of str
-        Capacity to add, as ``--more`` does: ``("8",)`` for eight GPUs of each type in turn.
+    more : str, int, or sequence of them
+        Capacity to add, as ``--more`` does: ``8`` for eight GPUs of each type in turn.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     _check_advice(advice_seconds)
@@ -426,7 +427,7 @@ def compare(
         if mode != KNOWN:  # some policies need to know all jobs: fail before the first run
             for choice in choices:
                 choice.build(scenario.with_lengths(mode).context())
-    changes = capacity_changes(more, source.server_entries(chosen[0])) if more else []
+    changes = _capacity_changes(more, source, chosen[0])
     check_larger(source, changes, chosen[0])
     runs, further, gains = [], [], []
     for mode in modes:
@@ -461,7 +462,7 @@ def whatif(
     policies: Policies = DEFAULT_POLICY,
     *,
     changes: Sequence[Mapping[str, int]] = (),
-    more: Sequence[str] = (),
+    more: CapacityAmounts = (),
     seeds: int = 1,
     trace: str | None = None,
     incidents: PathLike | Iterable[Mapping[str, Any]] | None = None,
@@ -482,14 +483,13 @@ def whatif(
     changes : sequence of mappings
         Each gives one changed cluster: servers added (negative: removed) by the name of their
         entry. By default, one more server of each entry.
-    more : sequence of str
+    more : str, int, or sequence of them
         Capacity to add, as in `compare`: each type of server is another changed cluster.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     requested = [ClusterChange(tuple(to_python_values(change).items())) for change in changes]
-    if more:
-        requested += capacity_changes(more, source.server_entries(chosen[0]))
+    requested += _capacity_changes(more, source, chosen[0])
     return WhatIf(run_whatif(source, _choices(policies), requested, chosen))
 
 
@@ -497,6 +497,14 @@ def whatif(
 def open_run(folder: PathLike) -> Result:
     """Read a run directory."""
     return Result(read_run(Path(folder)))
+
+
+def _capacity_changes(
+    more: CapacityAmounts, source: ScenarioSource, seed: int
+) -> list[ClusterChange]:
+    amounts = to_python_values(more)
+    # The servers of a trace are only read if they are needed.
+    return [] if amounts in ([], ()) else capacity_changes(amounts, source.server_entries(seed))
 
 
 def _check_name(policy: object) -> None:

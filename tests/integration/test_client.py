@@ -257,7 +257,14 @@ def test_faults_are_told_by_their_place_in_the_file(
     ("words", "told"),
     [
         (["status", "nope"], "unknown job 'nope'; shadowprice queue lists open jobs"),
-        (["queue", "--state", "runing"], "--state: unknown state 'runing'"),
+        (
+            ["queue", "--state", "runing"],
+            "--state: unknown state 'runing'; one of: all, waiting, pending, admitted, ",
+        ),
+        (["queue", "--state", ""], "--state: unknown state ''; one of: "),
+        (["queue", "--state", " "], "--state: unknown state ''; one of: "),
+        (["queue", "--state", ","], "--state: unknown state ''; one of: "),
+        (["cancel", "--state", "all"], "'all' is not a state of open jobs; one of: waiting, "),
         (
             ["queue", "-s", "nowhere"],
             "--server: unknown server 'nowhere'; write its address, or save",

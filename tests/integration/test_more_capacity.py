@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 import shadowprice
 from shadowprice.cli.main import main
+from shadowprice.core.errors import InputError
 from shadowprice.simulator.whatif import capacity_changes
 
 CLUSTER: dict[str, Any] = {
@@ -174,6 +176,22 @@ def test_wrong_amounts(call: Call, text: str, message: str) -> None:
     status, _, errors = call("-p", "fifo", "--more", text)
     assert status == 2
     assert message in " ".join(errors.split())
+
+
+@pytest.mark.parametrize("more", ["16", 16, np.int64(16), [16], ("16",), "gpu/a100=16,gpu/v100=16"])
+def test_amounts_are_a_text_a_number_or_several(more: Any) -> None:
+    found = shadowprice.whatif(CLUSTER, JOBS, "fifo", more=more).frame["change"].to_list()
+    assert sorted(found) == [
+        "+16 gpu/a100 (4 a servers)", "+16 gpu/v100 (2 v servers)", "as it is",
+    ]  # fmt: skip
+
+
+def test_an_empty_text_is_no_amount() -> None:
+    for call in (shadowprice.whatif, shadowprice.compare):
+        with pytest.raises(InputError, match="'' names no amount"):
+            call(CLUSTER, JOBS, "fifo", more="")
+        with pytest.raises(InputError, match="'0' names no amount"):
+            call(CLUSTER, JOBS, "fifo", more=0)
 
 
 def test_it_is_the_function_too() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import time
 from collections.abc import Iterator
 from datetime import datetime, timedelta
@@ -16,8 +17,12 @@ import yaml
 
 from shadowprice.cli.main import main
 from shadowprice.core.amounts import parse_duration
+from shadowprice.results.advice import Advice
+from shadowprice.service.clock import SECOND
+from shadowprice.service.queries.outlook import _describe_revision
 from tests.support.services import RunningService, run_service
 from tests.support.simulated_world import ManualClock
+from tests.support.waiting import wait_until
 
 CLUSTER = {
     "slot": "10min",
@@ -44,7 +49,7 @@ def job(name: str, gpus: int, hours: float = 1.0, **more: Any) -> dict[str, Any]
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[RunningService]:
-    clock = ManualClock()
+    clock = ManualClock(int(time.time()) * SECOND)  # commands read the real one
     with run_service(tmp_path, cluster=CLUSTER, policy="rolling", clock=clock) as found:
         yield found
 
@@ -278,6 +283,37 @@ def test_advice_on_a_plain_command_is_options_that_can_be_typed(
     # A job file states keys, so its owner reads keys.
     live.client.post("/v1/jobs", json=job("wide", 8))
     assert outlook_of(live, "wide")["changes"][0]["option"] is None
+
+
+def test_advice_on_an_open_job_is_a_command_that_revises_it(
+    live: RunningService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_SERVER", live.address)
+    token = (tmp_path / "data" / "operator.token").read_text().strip()
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", token)
+    words = ["submit", "--gpus", "4", "--time", "2h", "--workdir", "/srv"]
+    for name, priority in (("a", "normal"), ("b", "normal"), ("my job", "low")):
+        assert main([*words, "--name", name, "--priority", priority, "--", "train"]) == 0
+    assert live.client.get("/v1/jobs/my job").json()["state"] == "standby"
+    capsys.readouterr()
+    assert main(["explain", "my job"]) == 0
+    [command] = re.findall(r"sufficient  shadowprice (.*?) \(", capsys.readouterr().out)
+    assert command == "revise 'my job' --set priority=high"
+    assert main(shlex.split(command)) == 0
+    live.service._clock.advance(600)  # a waiting job is decided again in the next slot
+    wait_until(lambda: live.client.get("/v1/jobs/my job").json()["state"] == "admitted")
+
+
+def test_what_cannot_be_revised_of_an_open_job_is_submitted_again() -> None:
+    gpus = {"option": "--gpus", "option_before": "8", "option_after": "4"}
+    size = Advice("size", "worker.gpu", "8", "4", "50 % less", "5", **gpus)
+    text = "cancel it and submit it again with --gpus 4 instead of 8"
+    assert _describe_revision("a", size) == text
+    value = Advice("value", "utility.value", "1", "2.5", "2.5 times as much", "2.4")
+    assert _describe_revision("a", value) == "shadowprice revise a --set utility.value=2.5"
 
 
 def test_the_advised_deadline_of_a_plain_command_is_in_local_time(

@@ -101,7 +101,11 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
         (("--gpus", "a100:1", "--", "true"), "error: --gpus: no server has 'gpu/a100'"),
         (("--memory", "x", "--", "true"), "error: --memory: 'x' is not a quantity"),
         (("--env", "1A=x", "--", "true"), "error: --env: '1A' is not a valid variable name"),
-        (("--retries", "9999", "--", "true"), "error: --retries: 9,999 exceeds the limit"),
+        (
+            ("--steps", "1600000000", "--time", "1s", "--", "true"),
+            "error: --steps: each of 1,600,000,000 steps would take less than a nanosecond",
+        ),
+        (("--retries", "9999", "--", "true"), "error: --retries: 9,999 exceeds the limit of 1,000"),
         (
             ("train.py",),
             "train.py: is a program, not a job file; write -- before a command: -- python",
@@ -198,6 +202,7 @@ def test_options_of_the_command_line_override_the_header(
         ("#SBATCH --time=x", (), "train.sh:1: --time: unexpected value 'x'"),
         ("#!/no/such/shell", (), "'/no/such/shell' is not an executable program"),
         ("true", ("0.1",), "0.1: not valid with a script; write arguments of the script after --"),
+        ("true", ("a", "b c", "--", "d"), "after --: train.sh -- a 'b c' d\n"),
         ("true", ("--only", "a"), "--only: has no effect on a command"),
     ],
 )
@@ -220,6 +225,9 @@ def test_a_name_in_use_has_its_location_and_a_hint(
     assert main(["submit", "--name", "taken", "--", sys.executable, "-c", "2"]) == 2
     message = "job 'taken' was submitted with other content; "
     assert capsys.readouterr().err.startswith(f"error: --name: {message}give another name")
+    (tmp_path / "t.sh").write_text("#!/bin/sh\n#SHADOWPRICE --name taken\n")
+    assert main(["submit", "t.sh"]) == 2
+    assert capsys.readouterr().err.startswith(f"error: t.sh:2: --name: {message}give another")
     work = {"steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
     record = {"name": "taken", **work, "run": {"command": "true"}}
     (tmp_path / "j.yaml").write_text(yaml.safe_dump({"jobs": [record]}))

@@ -190,12 +190,15 @@ def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
         printed = capsys.readouterr()
         rows = [line.split("  ")[0] for line in printed.out.splitlines()[1:]]
         assert rows == ["+8 gpu/v100 (1 v server)", "+8 gpu/a100 (2 a servers)"]
-        assert "1 of 9 jobs fit no server and are left out" in printed.err
+        note = "left out 1 of 9 jobs: they can't be simulated on the servers as they are"
+        assert note in printed.err
         first, second = live.client.get("/v1/whatif").json()["runs"]
         assert first["question"]["at"] == second["question"]["at"]
         assert (first["jobs"], second["jobs"]) == (9, 9)
         assert first["as_is"] == second["as_is"]
         assert first["times"]["waiting_saved_hours"] > 0
+        assert main(["whatif", "--more", "8", "--days", "1", "-q"]) == 0
+        assert not capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -226,6 +229,35 @@ def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
         assert ended.state in {"cancelled", "done"}
         assert client.whatifs()[0].id == run.id
         assert client.whatif(run.id).question.policy == "drf"
+
+
+@pytest.mark.extended
+def test_a_simulation_whose_files_were_deleted_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulated = []
+    original = whatif_queries._simulate
+
+    async def simulate(jobs: Path, *more: Any) -> dict:
+        simulated.append(jobs)
+        return await original(jobs, *more)
+
+    monkeypatch.setattr(whatif_queries, "_simulate", simulate)
+    folder = tmp_path / "data" / "whatif"
+    folder.parent.mkdir(mode=0o700)
+    (folder / "as-is-killed").mkdir(parents=True)
+    with run_service(tmp_path, policy="fifo") as live:
+        assert not folder.exists()
+        assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
+        for count in (2, 3, 5):
+            asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
+            told = _finished(live, asked.json()["id"])
+            assert told["state"] == "done", told
+            assert len(simulated) == count
+            assert simulated[-1].parent.parent == folder
+            if count == 3:
+                next((simulated[-1].parent / "run").glob("*.parquet")).unlink()
+    assert not folder.exists()
 
 
 @pytest.mark.extended

@@ -103,7 +103,13 @@ def describe_result(
         if not way.values:
             return None
         last = way.values[-1]
-        ineffective = IneffectiveChange(way.name, way.label, format_value(last), result.tried)
+        ineffective = IneffectiveChange(
+            way.name,
+            way.label,
+            format_value(last),
+            result.tried,
+            decreases=True if way.decreases else None,
+        )
         if option is None:
             return ineffective
         return replace(ineffective, option=option.name, option_up_to=option.text(last))

@@ -37,6 +37,8 @@ STEP_RATIO: Final = 1.009
 MAX_UTILITY_FACTOR: Final = 1000.0  # maximum factor on a job's utility
 _MAX_DEMAND_DIVISOR: Final = 100  # maximum factor by which a demand is reduced
 
+_DEFAULT: Final = " (default)"  # ends the current value of a key that the record doesn't have
+
 _BINARY_UNITS: Final = (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10), ("B", 1))
 _DECIMAL_UNITS: Final = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3), ("B", 1))
 _RATE_UNITS: Final = (("Gbps", 10**9), ("Mbps", 10**6), ("kbps", 10**3), ("bps", 1))
@@ -69,6 +71,13 @@ class JobChange:
         return "".join(
             f"[{part}]" if isinstance(part, int) else f".{part}" for part in self.key
         ).removeprefix(".")
+
+    @property
+    def decreases(self) -> bool:
+        """Whether the values become smaller."""
+        if self.name == "workers":
+            return bool(self.values) and self.values[-1] < int(self.before.removesuffix(_DEFAULT))
+        return self.name in {"work", "time", "size"}
 
 
 def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
@@ -131,7 +140,8 @@ def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Itera
         name = option_for_key(change.label)
         if name == "--steps":
             # `--time` is the time of all steps, so fewer of them are as much work.
-            yield from _run_time_changes(entry)
+            if _has_run_time(entry):
+                yield from _run_time_changes(entry)
         elif change.option is not None:
             yield change
         elif name is not None:
@@ -140,7 +150,7 @@ def _option_changes(entry: JobFileRecord, changes: Iterator[JobChange]) -> Itera
                 shown = format_value(value)
                 return gpus_text(key, shown) if name == "--gpus" else shown
 
-            before = text(change.before)
+            before = text(change.before.removesuffix(_DEFAULT))
             yield replace(change, option=OptionChange(name, before, text))
 
 
@@ -207,7 +217,7 @@ def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
     multiple = PRIORITY_LEVELS[now].multiple
     levels = sorted(PRIORITY_LEVELS.items(), key=lambda item: item[1].multiple)
     values = [name for name, level in levels if level.multiple > multiple]
-    before = now if isinstance(stated, str) else f"{now} (default)"
+    before = now if isinstance(stated, str) else f"{now}{_DEFAULT}"
 
     def describe(value: str) -> str:
         return f"{_digits(PRIORITY_LEVELS[value].multiple / multiple)} times as much"
@@ -279,11 +289,9 @@ def _count_changes(name: str, key: Key, now: int) -> Iterator[JobChange]:
 
 def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     """Yield a change to shorter times of a job with one step, which states its run time."""
-    if entry.get("steps") != 1 or entry.get("minibatch_time") is None:
+    if entry.get("steps") != 1 or not _has_run_time(entry):
         return
     span = parse_duration(entry["minibatch_time"])
-    if not span.on_clock:
-        return
     if has_options(entry):
         yield from _run_time_changes(entry)
         return
@@ -300,6 +308,12 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     if values:
         before = str(entry["minibatch_time"])
         yield JobChange("time", ("minibatch_time",), before, list(values), describe)
+
+
+def _has_run_time(entry: JobFileRecord) -> bool:
+    """Return whether a record states the time of a mini-batch, and not in slots."""
+    text = entry.get("minibatch_time")
+    return text is not None and parse_duration(text).on_clock
 
 
 def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
@@ -341,7 +355,7 @@ def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterato
         ("max", max_workers, _decreasing_integers(max_workers, min_workers)),
     ):
         if values:
-            before = str(declared[bound]) if declared.get(bound) is not None else f"{now} (default)"
+            before = str(declared[bound]) if declared.get(bound) is not None else f"{now}{_DEFAULT}"
 
             def describe(value: int, bound: str = bound, now: int = now) -> str:
                 noun = _count(abs(value - now), "worker")

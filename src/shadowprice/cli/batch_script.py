@@ -144,10 +144,12 @@ class ScriptCommand(CommandAfterDashes):
             return super().parse_args(ctx, args)
         if len(files) > 1:
             check_is_no_program(files)
-            other = next(file for file in files if file != scripts[0])
-            call = f"{shlex.quote(str(scripts[0]))} -- {shlex.quote(str(other))}"
+            others = [str(file) for file in files]
+            others.remove(str(scripts[0]))
+            words = shlex.join([*others, *args[len(before_dashes) + 1 :]])
+            call = f"{shlex.quote(str(scripts[0]))} -- {words}"
             hint = f"write arguments of the script after --: {call}"
-            raise InputError(Fault(str(other), "not valid with a script", hint))
+            raise InputError(Fault(others[0], "not valid with a script", hint))
         script = read_script(scripts[0])
         params = self._job_params(ctx)
         options = [self._check_option(entry, params, ctx) for entry in script.options]

@@ -160,7 +160,8 @@ def when(moment: datetime | None, now: datetime | None = None) -> str:
 
 
 _MOMENT: Final = re.compile(
-    r"(?P<option>--by )?\b(?P<moment>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|\+00:00))"
+    r"(?P<option>--by |--set by=)?"
+    r"\b(?P<moment>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|\+00:00))"
 )
 """A time as the service's texts write it, or the value of an option to copy."""
 
@@ -172,7 +173,11 @@ def with_local_times(text: str) -> str:
         moment = datetime.fromisoformat(match["moment"])
         if match["option"] is None:
             return when(moment)
-        return match["option"] + moment.astimezone().replace(tzinfo=None).isoformat()
+        zoned = moment.astimezone()
+        clock = zoned.replace(tzinfo=None)
+        # In the hour that the end of summer time repeats, only the offset tells the moment.
+        is_repeated = clock.replace(fold=0).astimezone() != clock.replace(fold=1).astimezone()
+        return match["option"] + (zoned if is_repeated else clock).isoformat()
 
     return _MOMENT.sub(local, text)
 

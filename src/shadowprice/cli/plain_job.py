@@ -257,6 +257,9 @@ class PlainJob(JobOptions):
             text = f"{((days * 24 + hours) * 60 + minutes) * 60 + seconds_}s"
         seconds = parse_positive_duration(text, "--time", "3h")
         steps = self.steps or 1
+        if steps > seconds * 10**9:
+            message = f"each of {steps:,} steps would take less than a nanosecond"
+            raise InputError(Fault("--steps", message, "give fewer, or a longer --time"))
         return {"steps": steps, "minibatch_time": minibatch_time(text, seconds, steps)}
 
     def _worker(self) -> dict[str, Any]:

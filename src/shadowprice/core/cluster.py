@@ -200,6 +200,9 @@ class Cluster:
                     vector[self.column[GPU]] += whole_parts(amount)
             elif amount and name != BANDWIDTH:
                 hint = f"the cluster's resources are {', '.join(self.resources)}"
+                types = [item.partition("/")[2] for item in self.resources if is_gpu_kind(item)]
+                if is_gpu_kind(name) and types:
+                    hint = f"the cluster's GPU types are {', '.join(types)}"
                 place = f"{location}.{name}" if location else ""
                 raise InputError(Fault(place, f"no server has {name!r}", hint))
         vector.setflags(write=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -57,6 +58,7 @@ class IneffectiveChange:
     tried: int  # number of changes, spread over the whole range
     option: str | None = None  # option of ``submit``, if options set the job's keys
     option_up_to: str | None = None
+    decreases: bool | None = None  # True if ``up_to`` is below the current value
 
     def record(self) -> dict[str, Any]:
         """Return the record as plain values, without unknown ones."""
@@ -102,20 +104,30 @@ def _in_slot(slot: int) -> str:
     return f"in slot {slot}"
 
 
+def describe_change(advice: Advice) -> str:
+    """Describe a change as its owner writes it: an option of a command, or a key of a file."""
+    if advice.option is not None:
+        after = shlex.quote(str(advice.option_after))
+        return f"{advice.option} {after} instead of {advice.option_before}"
+    before = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
+    return f"{advice.key}: {advice.after} instead of {before}"
+
+
 def advice_lines(
     job_advice: JobAdvice,
     completion_text: Callable[[int], str] = _in_slot,
     left_out_reason: str = "each change needs another run of all jobs",
+    change_text: Callable[[Advice], str] = describe_change,
 ) -> Iterator[tuple[str, str]]:
     """Yield advice on a refused job as (label, text), one change in each line.
 
-    ``completion_text`` formats a completion slot, and ``left_out_reason`` says why changes were
-    not tried.
+    ``completion_text`` formats a completion slot, ``left_out_reason`` says why changes were not
+    tried, and ``change_text`` describes a change.
     """
     label = "sufficient"
     shown = [*_smallest_work_changes(job_advice.advice)]
     for advice in shown:
-        text = f"{_change_text(advice)} ({advice.change})"
+        text = f"{change_text(advice)} ({advice.change})"
         if advice.completion is not None:
             text += f"; done {completion_text(advice.completion)}"
         if advice.at_those_prices is not None:
@@ -147,19 +159,13 @@ def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
             yield item
 
 
-def _change_text(advice: Advice) -> str:
-    if advice.option is not None:
-        return f"{advice.option} {advice.option_after} instead of {advice.option_before}"
-    before = _LONG.sub(lambda number: f"{float(number[0]):.6g}", advice.before)
-    return f"{advice.key}: {advice.after} instead of {before}"
-
-
 def _sufficient_text(at_those_prices: str) -> str:
     value = "no value" if at_those_prices == "nothing" else at_those_prices
     return f"{value} would suffice"
 
 
 def _up_to(way: IneffectiveChange) -> str:
+    bound = "down to" if way.decreases else "up to"
     if way.option is not None:
-        return f"{way.option} up to {way.option_up_to}"
-    return f"{way.key} up to {way.up_to}"
+        return f"{way.option} {bound} {shlex.quote(str(way.option_up_to))}"
+    return f"{way.key} {bound} {way.up_to}"

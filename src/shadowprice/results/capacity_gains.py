@@ -72,7 +72,7 @@ class CapacityGain:
             gain=utility - before.summary["total_utility"],
             finished=after.summary["finished"] - before.summary["finished"],
             jct_slots=None if means[0] is None or means[1] is None else means[1] - means[0],
-            wait_slots=-saved / len(waits) if len(waits) else None,
+            wait_slots=(0.0 - saved) / len(waits) if len(waits) else None,
             waiting_saved_slots=saved,
             jobs=len(waits),
             slot_seconds=slot_seconds,

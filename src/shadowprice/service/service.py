@@ -127,7 +127,7 @@ class Service:
         self.driver: Driver | None = None
         self.runner: ExecutionController | None = None
         self.follower: ObservationLoop | None = None
-        self.whatifs = WhatIfRunner()
+        self.whatifs = WhatIfRunner(self._folder / "whatif")
         self.misreports = InvalidProgressReporter()
         self.key = b""
         self.address = ""
@@ -190,6 +190,7 @@ class Service:
         the executor is unreachable.
         """
         loop = asyncio.get_running_loop()
+        await loop.run_in_executor(self._readers, self.whatifs.clear)
         clock = MonotonicWallClock(self._clock)
         durable = await loop.run_in_executor(self._readers, self._recover, clock)
         self.tokens.load()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import polars as pl
 
@@ -68,6 +68,10 @@ class ClusterChange:
 
 
 NO_CHANGE = ClusterChange()
+
+
+CapacityAmounts: TypeAlias = str | int | Sequence[str | int]
+"""One or several amounts of resources to add, each as `CapacityRequest.parse` reads it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,10 +152,11 @@ def _without_totals(provided: list[tuple[str, str, Any]]) -> list[tuple[str, str
 
 
 def capacity_changes(
-    texts: Sequence[str], entries: Sequence[Mapping[str, Any]]
+    amounts: CapacityAmounts, entries: Sequence[Mapping[str, Any]]
 ) -> list[ClusterChange]:
-    """Return the changes that ``--more`` requests."""
-    requests = [request for text in texts for request in CapacityRequest.parse(text)]
+    """Return the changes that ``--more`` requests; ``amounts`` are its texts or numbers of GPUs."""
+    listed = [amounts] if isinstance(amounts, str | int) else amounts
+    requests = [request for text in map(str, listed) for request in CapacityRequest.parse(text)]
     return list(
         dict.fromkeys(change for request in requests for change in request.changes(entries))
     )

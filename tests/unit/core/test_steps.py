@@ -152,6 +152,43 @@ def test_steps_can_be_revised_and_replace_the_papers_keys() -> None:
     assert (job.work, job.max_workers) == (12, 2)
 
 
+OPTIONS: dict[str, Any] = {"steps": 9, "run": {"command": "train", "from_options": True}}
+
+
+@pytest.mark.parametrize("speed", [CURVE, {"minibatch_time": "2 slots"}])
+def test_options_advise_no_run_time_if_the_record_states_none(speed: dict[str, Any]) -> None:
+    record = {**BASE, **OPTIONS, **speed, "worker": {"gpu": 4}}
+    changes = [*candidate_changes(record, resolve(record), CLUSTER, 90)]
+    names = {change.option.name for change in changes if change.option is not None}
+    assert names == {"--priority", "--gpus"}
+    timed = {**BASE, **OPTIONS, **LINEAR}
+    changes = [*candidate_changes(timed, resolve(timed), CLUSTER, 90)]
+    options = {change.option.name: change for change in changes if change.option is not None}
+    assert options["--time"].decreases
+    assert not options["--priority"].decreases
+    assert options["--priority"].option is not None
+    assert options["--priority"].option.before == "normal"
+
+
+@pytest.mark.parametrize(
+    ("changes", "keeps"),
+    [
+        ({"by": "4h", "steps": 7, "minibatch_time": "2s", "priority": "high"}, True),
+        ({"deadline": "4h", "labels": {"a": "b"}, "workers": None}, True),
+        (CURVE, False),
+        ({"steps": 7, "workers": {"max": 2}}, False),
+        ({"utility": {"kind": "constant", "value": 3}}, False),
+    ],
+)
+def test_a_revised_key_without_an_option_makes_the_record_that_of_a_file(
+    changes: dict[str, Any], keeps: bool
+) -> None:
+    record = {**BASE, **OPTIONS, **LINEAR}
+    run = merge_changes(record, changes)["run"]
+    assert run == (OPTIONS["run"] if keeps else {"command": "train"})
+    assert record["run"] == OPTIONS["run"]
+
+
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(
     slot=st.integers(1, 7200),

@@ -67,3 +67,9 @@ def test_runs_without_common_jobs_have_no_mean_times() -> None:
     gain = CapacityGain.of("more", {"a": 1}, before, after)
     assert (gain.jct_slots, gain.wait_slots, gain.waiting_saved_slots) == (None, None, 0.0)
     assert gain.cells()[5:7] == ("-", "-")
+
+
+def test_no_difference_is_zero_without_a_sign() -> None:
+    same = run([("a", 0.0, 1, "finished", 4.0)], 10.0)
+    times = CapacityGain.of("+8 gpu (1 a server)", {"a": 1}, same, same).times()
+    assert [str(value) for value in times.values()] == ["0.0"] * 5 + ["1"]

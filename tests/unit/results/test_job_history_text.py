@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shadowprice.results.advice import Advice, JobAdvice, advice_lines
+from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice, advice_lines
 from shadowprice.results.job_history_text import pluralize
 
 
@@ -31,3 +31,15 @@ def test_advice_shows_no_more_digits_of_a_drawn_number_than_anybody_reads() -> N
     told = [text for _, text in advice_lines(JobAdvice("a", 1, "the rest", [value, size]))]
     assert told[0] == "utility.value: 97.89 instead of 67.1928 (1.46 times as much)"
     assert told[1] == "worker.memory: 0.25GB instead of 6GB (95.8 % less)"
+
+
+def test_advice_quotes_options_for_a_shell_and_names_the_direction_of_failed_changes() -> None:
+    words = {"option": "--by", "option_before": "9 slots", "option_after": "17 slots"}
+    by = Advice("deadline", "by", "9 slots", "17 slots", "8 slots later", "16 slots", **words)
+    failed = [
+        IneffectiveChange("time", "minibatch_time", "36s", 9, "--time", "36s", decreases=True),
+        IneffectiveChange("value", "utility.value", "1000", 9),
+    ]
+    told = [text for _, text in advice_lines(JobAdvice("a", 1, "the rest", [by], failed))]
+    assert told[0] == "--by '17 slots' instead of 9 slots (8 slots later)"
+    assert told[1] == "--time down to 36s, utility.value up to 1000"

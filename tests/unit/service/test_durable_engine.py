@@ -176,6 +176,24 @@ def test_numbers_of_events_grow_after_the_clock_was_set_back(tmp_path: Path) -> 
     bench.store.close()
 
 
+def test_the_time_of_several_exits_is_that_of_the_first(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "fifo")
+    bench.submit("first", chunks=2, minibatches=60)
+    bench.slot()
+    bench.started("first")
+    generation = bench.truth.orders["first"].generation
+    at = bench.clock.wall() / SECOND
+    for ended, text in (
+        (("worker-0",), "worker-0 exited 0 at 20"),
+        (("worker-0", "worker-2"), "worker-0, worker-2 exited 0, the first at 20"),
+    ):
+        report = PartlyEnded("first", generation, at, ended, ("worker-1",))
+        bench.do(RecordReports([report]))
+        reason = bench.truth.views["first"].reason
+        assert reason is not None
+        assert str(reason["message"]).startswith(text)
+
+
 @pytest.mark.parametrize("policy", ["oasis", "rolling"])
 def test_decisions_keep_the_reason_that_a_job_has_partly_ended(tmp_path: Path, policy: str) -> None:
     bench = Bench(tmp_path / "data", policy)

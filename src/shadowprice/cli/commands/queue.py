@@ -110,7 +110,7 @@ def queue(
     """
     from itertools import islice
 
-    states = () if state == "all" else _parse_states(state, STATES, "unknown state {}")
+    states = _parse_states(state, STATES, "unknown state {}", ("all", "waiting"))
     with connect(server) as client:
         jobs = list(islice(client.jobs(*states, tenant=tenant, search=search), limit + 1))
     more, jobs = len(jobs) > limit, jobs[:limit]
@@ -244,7 +244,7 @@ def cancel(
         hint = "give names of jobs, or --all, --state or --tenant"
         raise InputError(Fault("JOB", "expected either names or a selection", hint))
     message = "{} is not a state of open jobs"
-    states = OPEN if state is None else _parse_states(state, OPEN, message)
+    states = OPEN if state is None else _parse_states(state, OPEN, message, ("waiting",))
     with connect(server) as client:
         if selected:
             found: list[Job] = list(client.jobs(*states, tenant=tenant))
@@ -264,19 +264,27 @@ def cancel(
         show(["NAME", "STATE"], [(job.name, job.state) for job in cancelled])
 
 
-def _parse_states(text: str, known: tuple[str, ...], message: str) -> tuple[str, ...]:
-    """Parse comma-separated states; ``message`` is that of an error, with ``{}`` for the state."""
+def _parse_states(
+    text: str, known: tuple[str, ...], message: str, groups: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Parse comma-separated states, and ``groups`` of them; no state stands for all.
+
+    ``message`` is that of an error, with ``{}`` for the state.
+    """
     states: list[str] = []
+    is_all = False
     for part in text.split(","):
         name = part.strip()
-        if name == "waiting":
+        if name == "all" and name in groups:
+            is_all = True
+        elif name == "waiting":
             states += WAITING
         elif name in known:
             states.append(name)
-        elif name or known == OPEN:
-            hint = f"one of: {', '.join(('waiting', *known))}"
+        else:
+            hint = f"one of: {', '.join((*groups, *known))}"
             raise InputError(Fault("--state", message.format(repr(name)), hint))
-    return tuple(dict.fromkeys(states))
+    return () if is_all else tuple(dict.fromkeys(states))
 
 
 def _cancel(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> list[Job]:

@@ -323,7 +323,8 @@ def _locate_diagnostics(
         yield
     except ServiceError as error:
         if error.code == "name-conflict" and single:
-            raise InputError(_name_conflict(str(error), entries[0])) from error
+            fault = _name_conflict(str(error), entries[0])
+            raise InputError(_locate_in_script([fault], script)) from error
         if not error.faults:
             raise
         faults = [_with_file_location(fault, entries, single=single) for fault in error.faults]

@@ -77,8 +77,9 @@ def run_on_service(
         if not quiet and all(run.state == "done" for run in runs):
             print_note(REMARK)
         left_out = runs[0].jobs - (runs[0].as_is or {}).get("arrived", runs[0].jobs)
-        if left_out:
-            print_note(f"{left_out:,} of {runs[0].jobs:,} jobs fit no server and are left out")
+        if left_out and not quiet:
+            jobs = f"{left_out:,} of {runs[0].jobs:,} jobs"
+            print_note(f"left out {jobs}: they can't be simulated on the servers as they are")
         for run in runs:
             if run.reason:
                 print_note(f"{run.id}: {run.reason}")

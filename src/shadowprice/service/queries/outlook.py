@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import shlex
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
+from functools import partial
 from typing import Any, Final
 
 from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
@@ -28,12 +30,19 @@ from shadowprice.core.specs import JobSpec
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.rest.jobs import JobOutlook, SuggestedChange
-from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice, advice_lines
+from shadowprice.results.advice import (
+    Advice,
+    IneffectiveChange,
+    JobAdvice,
+    advice_lines,
+    describe_change,
+)
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
 from shadowprice.service.driver import Driver
 from shadowprice.service.state.job_views import expected_slot
 from shadowprice.service.state.operations import EngineFork, ForkEngine
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
+from shadowprice.service.state.submission import REVISABLE_KEYS
 from shadowprice.service.turns import TenantTurns
 
 log = logging.getLogger("shadowprice.service")
@@ -175,7 +184,10 @@ def build_outlook(
             "untried": [way.label for way in untried],
         }
     )
-    return outlook.model_copy(update={"lines": _lines(outlook, job_advice, calendar, waits=waits)})
+    is_open = waits and not quoted
+    change_text = partial(_describe_revision, str(record["name"])) if is_open else describe_change
+    lines = _lines(outlook, job_advice, calendar, change_text, waits=waits)
+    return outlook.model_copy(update={"lines": lines})
 
 
 def _empty_outlook(calendar: SlotCalendar, wait: _Wait, *, seconds: float) -> JobOutlook:
@@ -220,7 +232,12 @@ def _begin(calendar: SlotCalendar, slot: int | None) -> datetime | None:
 
 
 def _lines(
-    outlook: JobOutlook, job_advice: JobAdvice, calendar: SlotCalendar, *, waits: bool
+    outlook: JobOutlook,
+    job_advice: JobAdvice,
+    calendar: SlotCalendar,
+    change_text: Callable[[Advice], str],
+    *,
+    waits: bool,
 ) -> list[str]:
     lines = []
     if waits:
@@ -244,8 +261,17 @@ def _lines(
         job_advice,
         lambda slot: f"by {format_rfc3339(calendar.ends(slot))}",
         "a second of processor time was not enough",
+        change_text,
     )
     return lines + [f"{label:<10}  {text}" for label, text in texts]
+
+
+def _describe_revision(name: str, advice: Advice) -> str:
+    """Describe a change of an open job as the command that makes it, if it can be revised."""
+    if advice.key.partition(".")[0] in REVISABLE_KEYS:
+        pair = shlex.quote(f"{advice.key}={advice.after}")
+        return f"shadowprice revise {shlex.quote(name)} --set {pair}"
+    return f"cancel it and submit it again with {describe_change(advice)}"
 
 
 def _rfc3339(moment: datetime) -> str:

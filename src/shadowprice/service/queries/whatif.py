@@ -11,6 +11,7 @@ import asyncio
 import hashlib
 import json
 import logging
+import shutil
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -136,6 +137,12 @@ class AsIsRun:
     digest: bytes  # of the jobs and the cluster
     summary: dict[str, Any]
     kept: tempfile.TemporaryDirectory[str]
+    files: frozenset[Path]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its files are there: others may delete what no process has open."""
+        return all(file.is_file() for file in self.files)
 
     @property
     def folder(self) -> Path:
@@ -285,12 +292,17 @@ def _to_duration(by: str, submitted: int) -> str:
 
 
 class WhatIfRunner:
-    """Executes what-if runs, one at a time."""
+    """Executes what-if runs, one at a time; ``folder`` is its own, for their files."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
         self._runs: dict[int, WhatIfRun] = {}
         self._run_lock = asyncio.Lock()
         self._as_is: AsIsRun | None = None
+
+    def clear(self) -> None:
+        """Delete the files that a killed process left, before the first run."""
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def all(self) -> list[WhatIfRun]:
         """Return the runs in memory, newest first."""
@@ -342,6 +354,7 @@ class WhatIfRunner:
         for run in self._runs.values():
             await self.cancel(run)
         self._forget()
+        self.clear()
 
     async def _run(
         self,
@@ -379,10 +392,12 @@ class WhatIfRunner:
         lines = "".join(json.dumps(record) + "\n" for record in jobs)
         document = modified_cluster_document(cluster, {})
         digest = hashlib.sha256(json.dumps([lines, document]).encode()).digest()
-        if self._as_is is not None and self._as_is.digest == digest:
+        if self._as_is is not None and self._as_is.digest == digest and self._as_is.is_complete:
             return self._as_is
         self._forget()
-        kept = tempfile.TemporaryDirectory(prefix="shadowprice-whatif-")
+        # Not in the system's temporary directory, where old files are deleted.
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        kept = tempfile.TemporaryDirectory(prefix="as-is-", dir=self._folder)
         try:
             path = Path(kept.name) / "jobs.jsonl"
             path.write_text(lines)
@@ -390,7 +405,8 @@ class WhatIfRunner:
         except BaseException:
             kept.cleanup()
             raise
-        self._as_is = AsIsRun(digest, summary, kept)
+        files = frozenset(file for file in Path(kept.name).rglob("*") if file.is_file())
+        self._as_is = AsIsRun(digest, summary, kept, files)
         return self._as_is
 
     def _forget(self) -> None:
@@ -419,7 +435,8 @@ async def _shadowprice(*argv: str) -> dict[str, Any]:
     """Run a command in a process with low priority, and return the record that it prints."""
     process = await asyncio.create_subprocess_exec(
         "nice",
-        f"--adjustment={NICENESS}",
+        "-n",  # POSIX has no long option
+        str(NICENESS),
         sys.executable,
         "-c",
         _START,

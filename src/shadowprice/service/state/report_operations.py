@@ -238,7 +238,8 @@ class RecordReports:
         if record is None or view is None or record.generation != generation:
             return
         have = "has" if len(report.running) == 1 else "have"
-        ended = f"{_list_names(report.ended)} exited 0"
+        first = ", the first" if len(report.ended) > 1 else ""
+        ended = f"{_list_names(report.ended)} exited 0{first}"
         rest = (
             f"; {_list_names(report.running)} {have} not ended, and the job ends with the last "
             f"worker. Cancel the job if it hangs: {_time_limit(batch, record.job, name)}"

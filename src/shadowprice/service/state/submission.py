@@ -18,6 +18,7 @@ from shadowprice.core.job_keys import ID_PREFIX, qualified_name, repeated_key
 from shadowprice.core.owner import RESERVED_LABELS, Owner
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import check_path_segment
+from shadowprice.core.submit_options import has_options, option_for_key
 from shadowprice.inputs.families import Families, with_family
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.problems import ProblemError
@@ -272,6 +273,10 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
             faults.append(Fault("steps", problem, f"give workers: {{max: {chunks}}} too"))
     if faults:
         raise InputError(faults)
+    # Labels have no option either, but no advice is about them.
+    stated = {key for key, value in changes.items() if value is not None} - {"labels", "deadline"}
+    if has_options(revised) and any(option_for_key(key) is None for key in stated):
+        revised["run"] = without_keys(revised["run"], {"from_options"})
     return revised
 
 
