@@ -1,11 +1,11 @@
-"""The live service with a long history: every page and listing, and how soon it is back.
+"""The live service with a long history: every page and listing, and how fast it recovers.
 
-``pages`` asks for every page and listing of a service that knows 100,000 closed jobs and 1,000 open
-ones, of twenty tenants with budgets: how long each takes, and its processor time. ``views`` lets
-Chromium draw the dashboard on the same, and tells how long until a view stands. ``recovery`` starts
-one with as many closed ones, thousands of open jobs and nearly as many events since the last
-snapshot as there may be, which a process left that was killed; then kills that one (``kill -9``)
-after submissions that it answered, and starts it again.
+``pages`` requests every page and listing of a service that knows 100,000 closed jobs and 1,000 open
+ones, of twenty tenants with budgets: how long each takes, and its processor time. ``views`` draws
+the dashboard of the same service in Chromium: how long until each view is complete. ``recovery``
+builds a store with as many closed jobs, thousands of open ones and almost a full snapshot interval
+of events. It starts the service on it, submits jobs, kills it (``kill -9``), and times the next
+start.
 
 Run: ``python -m benchmarks.bench_history [pages|views|recovery ...]
 [--jobs 100000] [--policy rolling]``.
@@ -415,29 +415,36 @@ def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) ->
 
 
 def main() -> None:
-    """Measure what is asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "what", nargs="*", default=["pages", "recovery"], help="pages, views, recovery"
+    """Run the chosen measurements."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=100_000)
-    parser.add_argument("--open", type=int, default=2_000, help="jobs that are open when killed")
     parser.add_argument(
-        "--events", type=int, default=SNAPSHOT_EVENTS - 100, help="of it since its last snapshot"
-    )
+        "kinds", nargs="*", default=["pages", "recovery"], metavar="KIND",
+        help="pages, views or recovery",
+    )  # fmt: skip
+    parser.add_argument("--jobs", type=int, default=100_000, help="closed jobs")
+    parser.add_argument("--open", type=int, default=2_000, help="open jobs at the kill")
+    parser.add_argument(
+        "--events", type=int, default=SNAPSHOT_EVENTS - 100,
+        help="events since the last snapshot at the kill",
+    )  # fmt: skip
     parser.add_argument("--policy", default="rolling")
-    parser.add_argument("--folder", type=Path, help="of what is to be killed")
-    asked = parser.parse_args()
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)  # of the killed process
+    chosen = parser.parse_args()
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
-    for what in asked.what:
-        if what == "live-and-die":
-            live_and_die(asked.folder, asked.policy, asked.jobs, asked.open, asked.events)
+    if chosen.kinds == ["live-and-die"]:  # the process that `recovery` starts and kills
+        live_and_die(chosen.folder, chosen.policy, chosen.jobs, chosen.open, chosen.events)
+    unknown = set(chosen.kinds) - {"pages", "views", "recovery"}
+    if unknown:
+        parser.error(f"unknown kind {min(unknown)!r}; choose pages, views or recovery")
+    for kind in chosen.kinds:
         with tempfile.TemporaryDirectory() as name:
-            if what in {"pages", "views"}:
-                measure = pages if what == "pages" else views
-                measure(Path(name), asked.policy, asked.jobs)
+            if kind == "recovery":
+                recovery(Path(name), chosen.policy, chosen.jobs, chosen.open, chosen.events)
             else:
-                recovery(Path(name), asked.policy, asked.jobs, asked.open, asked.events)
+                measure = pages if kind == "pages" else views
+                measure(Path(name), chosen.policy, chosen.jobs)
 
 
 if __name__ == "__main__":

@@ -188,7 +188,7 @@ def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
         ({"*": (USER,)}, "blue", "0", "is not a valid user name"),
     ],
 )
-def test_who_may_not_is_told_so(
+def test_a_submission_with_a_forbidden_user_is_refused(
     folder: Path, users: Mapping[str, tuple[str, ...]], tenant: str, user: str | None, told: str
 ) -> None:
     with serving(folder, users) as live:
@@ -203,7 +203,7 @@ def test_who_may_not_is_told_so(
         assert live.client.get("/v1/jobs").json()["jobs"] == []
 
 
-def test_who_may_no_longer_is_not_started(folder: Path) -> None:
+def test_a_job_whose_user_was_withdrawn_is_not_started(folder: Path) -> None:
     with serving(folder, {"red": (USER,)}) as live:
         waits = job("a", ["touch", str(folder / "ran")])
         live.client.patch("/v1/servers/g", json={"drain": True}).raise_for_status()
@@ -227,7 +227,7 @@ def test_who_may_no_longer_is_not_started(folder: Path) -> None:
         ({"red": ("root",)}, "jobs may not run as root"),
     ],
 )
-def test_users_that_cannot_be_are_refused_at_the_start(
+def test_unknown_and_root_users_are_refused_at_startup(
     folder: Path, users: Mapping[str, tuple[str, ...]], told: str
 ) -> None:
     with pytest.raises(InputError, match=told), serving(folder, users):
@@ -244,7 +244,7 @@ def test_an_executor_that_is_one_user_is_refused_at_the_start(tmp_path: Path) ->
         pass
 
 
-def test_the_tree_has_to_be_roots_alone(folder: Path) -> None:
+def test_jobs_do_not_start_if_others_can_write_the_directory_of_users(folder: Path) -> None:
     (folder / "users").mkdir()
     (folder / "users").chmod(0o777)
     with serving(folder, {"*": (USER,)}) as live:

@@ -121,7 +121,7 @@ def check_award(award: GangAward) -> None:
         assert (award.ps_income >= 0).all()
 
 
-def test_some_rounds_lend_and_some_jobs_train_without_servers() -> None:
+def test_random_rounds_cover_loans_and_jobs_without_parameter_servers() -> None:
     awards = [award for seed in range(20) for award in play(seed)]
     assert sum(award.worker_income is not None for award in awards) > 20
     assert sum(award.gang.cost > 0 for award in awards if award.worker_income is not None) > 10
@@ -134,7 +134,7 @@ def play(seed: int) -> list[GangAward]:
     return market.hold(jobs)
 
 
-def test_a_round_depends_on_arrival_and_name_alone() -> None:
+def test_a_round_does_not_depend_on_the_order_of_its_jobs() -> None:
     for seed in sample(range(10)):
         market, jobs = random_round(seed)
         other, _ = random_round(seed)

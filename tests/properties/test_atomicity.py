@@ -77,10 +77,10 @@ class Fused:
 
 
 def whole(engine: Engine) -> tuple[Any, ...]:
-    """Return all that can be seen of an engine, orders of things included.
+    """Return all that can be seen of an engine, the order of entries included.
 
-    Of the policy's memory, what it decides next tells: one that was read back shares its strings
-    otherwise, and so has other bytes.
+    The policy's memory is left out, because pickling a restored policy gives other bytes (strings
+    are shared differently). Its later decisions are compared instead.
     """
     record = snapshot(engine)
     del record["memory"]
@@ -123,21 +123,21 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
     assert blown
 
 
-class _UnwantedError(Exception):
+class _RollbackError(Exception):
     pass
 
 
 @contextmanager
-def taken_back(engine: Engine) -> Iterator[None]:
-    """Let events be taken in, and not be wanted after all."""
-    with suppress(_UnwantedError), engine.atomic():
+def rolled_back(engine: Engine) -> Iterator[None]:
+    """Roll back everything that is handled in the block."""
+    with suppress(_RollbackError), engine.atomic():
         yield
-        raise _UnwantedError
+        raise _RollbackError
 
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_events_that_belong_together_leave_no_trace_together(policy: str) -> None:
-    """A few at a time are taken back as one, blocks within blocks; then all happens as it did."""
+    """Groups of events are rolled back, with a nested rollback; a replay gives the same commands."""
     seed = 4
     on, jobs, events, commands = record_run(policy, seed)
     rng = np.random.default_rng(seed)
@@ -146,10 +146,10 @@ def test_events_that_belong_together_leave_no_trace_together(policy: str) -> Non
     while at < len(events):
         some = events[at : at + int(rng.integers(1, 6))]
         before, last, digest = whole(engine), engine.last, engine.state_digest()
-        with taken_back(engine):
+        with rolled_back(engine):
             engine.handle(some[0])
             inside, asked = whole(engine), engine.state_digest()
-            with taken_back(engine):
+            with rolled_back(engine):
                 for event in some[1:]:
                     engine.handle(event)
             assert whole(engine) == inside
@@ -188,7 +188,7 @@ def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> No
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: str) -> None:
-    """The books are as before; the policy goes on with what it knew last, on what there is."""
+    """The engine's state is restored; the policy resumes from the current view."""
     blown = 0
     for seed in (4, 5):
         on, jobs, events, _ = record_run(policy, seed)

@@ -77,7 +77,7 @@ def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
         httpx.Response(200),
     ],
 )
-def test_what_answers_is_no_service(answer: httpx.Response) -> None:
+def test_a_response_of_another_program_is_refused(answer: httpx.Response) -> None:
     with (
         _client(lambda _: answer) as client,
         pytest.raises(ServiceUnreachableError, match="check the address"),

@@ -82,7 +82,7 @@ def test_a_promise_that_counts_on_a_free_start_is_not_begun_early_for_less(
 
 @pytest.mark.parametrize("steady", [False, True])
 @pytest.mark.parametrize("restart", [Fraction(1, 2), Fraction(3, 4)])
-def test_who_stays_is_counted_without_restarts(restart: Fraction, steady: bool) -> None:
+def test_the_plan_of_a_job_that_stays_counts_no_restarts(restart: Fraction, steady: bool) -> None:
     # With a restart in every slot "a" would hold all GPUs until it is due.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)

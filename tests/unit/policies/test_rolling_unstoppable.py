@@ -123,7 +123,7 @@ def draw_jobs(cluster: Cluster, rng: np.random.Generator, slot: int) -> list[Job
 
 @pytest.mark.parametrize("steady", [False, True])
 @pytest.mark.parametrize(("deadline", "promise"), [(5.0, None), (12.0, 12)])
-def test_a_promise_counts_on_no_server_of_a_command_that_runs_without_one(
+def test_promises_do_not_use_servers_of_commands_that_run_without_a_promise(
     deadline: float, promise: int | None, *, steady: bool
 ) -> None:
     on = gpus(1, 2)

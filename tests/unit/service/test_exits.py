@@ -130,7 +130,7 @@ class PlainCommand(MovedJob):
 
 
 @pytest.mark.parametrize("steps", [0.0, 1.0, 2.0, 400.0])
-def test_steps_of_a_script_are_no_share_of_a_plain_commands_time(
+def test_reported_steps_of_a_plain_command_do_not_count_as_progress(
     tmp_path: Path, steps: float
 ) -> None:
     silent, reporting = PlainCommand(tmp_path / "a", None), PlainCommand(tmp_path / "b", steps)
