@@ -137,7 +137,7 @@ def rolled_back(engine: Engine) -> Iterator[None]:
 
 @pytest.mark.parametrize("policy", policy_names())
 def test_events_that_belong_together_leave_no_trace_together(policy: str) -> None:
-    """Groups of events are rolled back, with a nested rollback; a replay gives the same commands."""
+    """Groups of events are rolled back, with a nested rollback; a replay gives equal commands."""
     seed = 4
     on, jobs, events, commands = record_run(policy, seed)
     rng = np.random.default_rng(seed)
