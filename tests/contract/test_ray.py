@@ -217,7 +217,7 @@ def test_the_nodes_are_looked_at_again(
         assert isinstance(executor, RayExecutor)
         with monkeypatch.context() as patch:
             patch.setattr(RayExecutor, "_clean_up_returned_nodes", failing)
-            said = "failed to poll the nodes of Ray: KeyError: 'a bug'"
+            said = "polling the nodes of Ray failed: KeyError: 'a bug'"
             await eventually(lambda: executor.health_error == said)
         await eventually(lambda: executor.health_error is None)
 
