@@ -51,7 +51,7 @@ class Stopwatch:
         self.digest = hashlib.sha256()
 
     def resume(self, view: View) -> None:
-        """Let the policy begin anew."""
+        """Reset the policy and its measurements."""
         self.policy.resume(view)
 
     def parameters_in_force(self) -> Mapping[str, object]:

@@ -150,7 +150,7 @@ class PinnedPlanner:
         self, state: State, slot: int, row: int, plan: PinnedPlan, free: Integers
     ) -> bool:
         """Return whether a plan's servers have capacity for it beside other plans and bags."""
-        bags, demand, remaining = state.bags, _amounts(state.jobs.arrays, row, plan), free
+        bags, demand = state.bags, _amounts(state.jobs.arrays, row, plan)
         if not bags.plans:
             return not (demand > free[plan.servers]).any()
         for start in _change_slots(bags, slot, plan):
@@ -199,10 +199,10 @@ class PinnedPlanner:
 
     def offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
         """Return the best offer of a plan that never moves if no other job existed."""
-        nobody = np.zeros_like(self._quotas.share)
+        no_usage = np.zeros_like(self._quotas.share)
         for choice in self._choices(state.jobs, slot, row, price):
             plan = choice.plan or self._place(state.jobs, row, choice, state.servers.capacity())
-            if plan is not None and self._fits_share(state, slot, row, plan, nobody):
+            if plan is not None and self._fits_share(state, slot, row, plan, no_usage):
                 return choice.offer
         return None
 

@@ -77,7 +77,10 @@ More jobs are a rush, in which promised jobs should keep their slack. Such a pla
 """
 
 _MAX_PINNED_OFFERS: Final = 2
-"""Maximum number of plans that never move for which all promised jobs are replanned."""
+"""Maximum number of plans that never move for which all promised jobs are replanned.
+
+The plan with the fewest workers is tried as well.
+"""
 
 _FELL_SHORT: Final = "less was done than was planned"
 
