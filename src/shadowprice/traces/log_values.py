@@ -739,7 +739,7 @@ def parse_gpus(text: str, *, is_list: bool = False) -> Tres | None:
 
     ``is_list``: the column lists resources of all kinds, so that an unknown word is no type of GPU.
     """
-    text = re.sub(r" *([:=]) *", r"\1", text.strip())
+    text = _GPU_NUMBER.sub("gpu", re.sub(r" *([:=]) *", r"\1", text.strip()))
     number = parse_number(text)
     if number is not None:
         return Tres(gpus=number)

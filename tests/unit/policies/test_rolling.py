@@ -578,7 +578,7 @@ def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
     commands += engine.handle(SlotBegan(1))
     told = [c.decision for c in commands if isinstance(getattr(c, "decision", None), Promise)]
     assert [made.completion for made in told] == [2]
-    assert told[0].message == "less was done than was planned"
+    assert told[0].message == "servers were lost"
     assert engine.jobs["a"].promise == 2
 
 
@@ -658,7 +658,7 @@ def test_a_run_keeps_the_history_of_a_promise() -> None:
     Simulation(on, jobs, policy, incidents=[ServerLost(1, "gpu-0")]).run([recorder])
     lines = list(decision_records(recorder))
     assert [(line["outcome"], line["promise"]) for line in lines] == [("admitted", 1), ("moved", 2)]
-    assert lines[1]["reason"] == "less was done than was planned"
+    assert lines[1]["reason"] == "servers were lost"
     assert recorder.completions == {"a": 2}
 
 

@@ -654,6 +654,7 @@ def test_short_and_wrong_durations() -> None:
         ("gpus=2", 2.0, None),
         ("ngpus=2", 2.0, None),
         ("gpus:2", 2.0, None),
+        ("7696487:2", 2.0, None),  # Slurm's number of the GRES gpu
         ("GPUs: 2", 2.0, None),
         ("gpus=2,cpus=4", 2.0, None),
         ("gpus:a100:2", 2.0, "a100"),

@@ -84,7 +84,9 @@ The plan with the fewest workers is tried as well.
 
 _FELL_SHORT: Final = "less was done than was planned"
 
-_SERVERS_GONE: Final = "the servers that it was promised are gone"
+_SERVERS_LOST: Final = "servers were lost"
+
+_NO_PLAN: Final = "its plan can't be kept any more"
 
 _REVISED: Final = "it was revised, and its utility would be 0 by its promise"
 
@@ -613,7 +615,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             yield self._change_promise(row, _FELL_SHORT)
         for row, promise in unplanned:
             if not self._pin_again(slot, row, promise):
-                reason = _FELL_SHORT if jobs.slots_run[row] else _SERVERS_GONE
+                fell_short = _FELL_SHORT if jobs.slots_run[row] else _NO_PLAN
+                reason = fell_short if state.servers.all_up else _SERVERS_LOST
                 yield self._change_promise(row, reason)
         if state.bags.broken:
             yield from self._bag_scheduler.replan_broken(state, slot)

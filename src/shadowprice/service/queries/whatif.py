@@ -350,11 +350,12 @@ class WhatIfRunner:
             run.state = "cancelled"
 
     async def close(self) -> None:
-        """Cancel all runs, and delete their files."""
+        """Cancel all runs, and delete their files; those of another instance stay."""
         for run in self._runs.values():
             await self.cancel(run)
         self._forget()
-        self.clear()
+        with suppress(OSError):  # another instance uses the directory, or it was never made
+            self._folder.rmdir()
 
     async def _run(
         self,
