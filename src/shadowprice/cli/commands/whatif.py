@@ -170,9 +170,7 @@ def whatif(
             stdout().print()
         stdout().print(_table(result, name))
     if not quiet:
-        print_note(
-            "gains are of whole runs: a policy that decides otherwise can earn less with more"
-        )
+        print_note("a policy can earn less with more servers, because it makes other decisions")
 
 
 def parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:

@@ -24,9 +24,9 @@ COLUMNS: Final = (
 )  # fmt: skip
 
 REMARK: Final = (
-    "utility of the jobs submitted in these days, simulated from an empty cluster; gains are of "
-    "whole runs: a policy that decides otherwise can earn less with more. Waits are from "
-    "submission to first start, of the jobs that ran in both simulations"
+    "utility of the jobs submitted in that time, simulated from an empty cluster. A policy can "
+    "earn less with more servers, because it makes other decisions. Waits are from submission to "
+    "first start, of the jobs that ran in both simulations"
 )
 
 PAUSE: Final = 0.5  # interval between polls of a simulation, in seconds

@@ -101,7 +101,7 @@ export class WhatifView {
       run.state === "failed" ? note("bad", element("p", {}, run.reason)) : null,
       run.gain === null ? null : element("div", { class: "tiles" }, tile("Gain", signed(run.gain), "utility, over these days"), tile("A day", signed(run.gain / run.question.days), "utility"), waited(run.times), tile("Jobs", number(run.jobs), `submitted in ${span(Math.round(run.question.days * 86_400), 2)}${before?.arrived < run.jobs ? `; ${number(run.jobs - before.arrived)} fit no server and are left out` : ""}`)),
       rows.length ? table("Both simulations", columns, rows, { key: ([key]) => key }) : null,
-      element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so only the requested change differs; gains are of whole runs, and a policy that decides otherwise can earn less with more."));
+      element("p", { class: "remark" }, "Both are simulations of the same submissions from an empty cluster, so only the requested change differs. A policy can earn less with more servers, because it makes other decisions."));
   }
 
   async cancel() {
