@@ -51,11 +51,11 @@ class Stopwatch:
         self.digest = hashlib.sha256()
 
     def resume(self, view: View) -> None:
-        """Reset the policy and its measurements."""
+        """Reset the policy."""
         self.policy.resume(view)
 
     def parameters_in_force(self) -> Mapping[str, object]:
-        """Return the policy's."""
+        """Return the parameters of the policy."""
         return self.policy.parameters_in_force()
 
     def decide(self, view: View, event: PolicyEvent) -> Iterator[Decision]:

@@ -66,7 +66,7 @@ class Shadow:
         self.arrivals = 0
 
     def resume(self, view: View) -> None:
-        """Let the policy begin anew."""
+        """Reset the policy."""
         self.policy.resume(view)
 
     def parameters_in_force(self) -> Mapping[str, object]:

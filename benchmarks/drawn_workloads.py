@@ -88,16 +88,9 @@ def draw_shares(seed: int, number: int) -> tuple[str, Scenario, list[Scenario]]:
     """Return a workload of tenants that own whole servers, and that of each tenant alone."""
     rng = np.random.default_rng([seed, number, 2])
     restart = Fraction(int(rng.choice([0, 0, 10, 50])), 100)
-    preset = _PRESETS[rng.integers(2)]
-    options = GeneratorOptions(
-        preset=preset,
-        jobs=int(rng.choice([60, 100, 150])),
-        slots=int(rng.choice([60, 100, 200])),
-        slot_seconds=Fraction(3600 if preset == "chunk" else 1200),
-        arrivals=_ARRIVALS[rng.integers(3)],
-    )
+    options = _generator_options(rng)
     tenants, owned = int(rng.choice([2, 3, 4])), int(rng.choice([2, 3, 4]))
-    count = tenants * owned + int(rng.choice([0, 1]))  # nobody owns the last one
+    count = tenants * owned + int(rng.choice([0, 1]))  # the last one belongs to no tenant
     seed = seed * 1000 + number
     document = paper_cluster(
         workers=count,
@@ -148,11 +141,23 @@ def draw_shares(seed: int, number: int) -> tuple[str, Scenario, list[Scenario]]:
             )
         )
     name = (
-        f"{preset}, {options.arrivals}, {options.jobs} jobs, {options.slots} slots, {tenants} "
-        f"tenants with {owned} servers of either kind, restarts {float(restart):.0%} of a slot"
+        f"{options.preset}, {options.arrivals}, {options.jobs} jobs, {options.slots} slots, "
+        f"{tenants} tenants with {owned} servers of either kind, "
+        f"restarts {float(restart):.0%} of a slot"
     )
     together = ClusterSpec.model_validate(document).resolve("drawn cluster")
     return name, Scenario(together, jobs, options.slots, 0), alone
+
+
+def _generator_options(rng: np.random.Generator) -> GeneratorOptions:
+    preset = _PRESETS[rng.integers(2)]
+    return GeneratorOptions(
+        preset=preset,
+        jobs=int(rng.choice([60, 100, 150])),
+        slots=int(rng.choice([60, 100, 200])),
+        slot_seconds=Fraction(3600 if preset == "chunk" else 1200),
+        arrivals=_ARRIVALS[rng.integers(3)],
+    )
 
 
 def _amount(value: int, dimension: Dimension) -> float | str:
@@ -179,14 +184,7 @@ def _trace_window(rng: np.random.Generator) -> tuple[str, Scenario]:
 
 
 def _generated(rng: np.random.Generator, seed: int) -> tuple[str, Scenario]:
-    preset = _PRESETS[rng.integers(2)]
-    options = GeneratorOptions(
-        preset=preset,
-        jobs=int(rng.choice([60, 100, 150])),
-        slots=int(rng.choice([60, 100, 200])),
-        slot_seconds=Fraction(3600 if preset == "chunk" else 1200),
-        arrivals=_ARRIVALS[rng.integers(3)],
-    )
+    options = _generator_options(rng)
     servers = int(rng.choice([5, 8, 10, 15]))
     document = paper_cluster(
         workers=servers,
@@ -208,7 +206,7 @@ def _generated(rng: np.random.Generator, seed: int) -> tuple[str, Scenario]:
             for job, owner in zip(jobs, owners.tolist(), strict=True)
         ]
     name = (
-        f"{preset}, {options.arrivals}, {options.jobs} jobs, {options.slots} slots, "
+        f"{options.preset}, {options.arrivals}, {options.jobs} jobs, {options.slots} slots, "
         f"{servers} servers of either kind, {tenants} tenants"
     )
     return name, Scenario(cluster, jobs, options.slots, 0)

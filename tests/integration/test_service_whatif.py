@@ -277,3 +277,22 @@ def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path)
         assert told["state"] == "done", told
         assert told["question"]["set"] == {}  # its own parameters are no change
         assert told["as_is"]["policy"] == told["changed"]["policy"] == "policy.FirstFit"
+
+
+@pytest.mark.extended
+def test_a_question_changes_no_state_of_the_service(tmp_path: Path) -> None:
+    cluster = CLUSTER | {"slot": "1h"}  # nothing else happens meanwhile
+    with run_service(tmp_path, cluster=cluster, policy="rolling") as live:
+        jobs = [job(f"j-{index}", run={"command": ["sleep", "600"]}) for index in range(3)]
+        submitted = live.client.post("/v1/jobs", params={"wait": 20}, json={"jobs": jobs})
+        assert {record["state"] for record in submitted.json()["jobs"]} != {"pending"}
+
+        def state() -> list[object]:
+            routes = ("jobs", "decisions", "prices", "servers", "tenants")
+            return [live.client.get(f"/v1/{route}").json() for route in routes]
+
+        wait_until(lambda: state() == state())  # all is decided
+        before = state()
+        began = live.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 3}})
+        assert _finished(live, began.json()["id"])["state"] == "done"
+        assert state() == before
