@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis.strategies import floats, lists
 
 import shadowprice
 from shadowprice.cli.main import main
@@ -16,11 +18,12 @@ from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.job import Job, StepModel
+from shadowprice.core.length_history import LengthHistory, LengthPrediction, kind_of_job, name_stem
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from shadowprice.simulator.lengths import HiddenLengths, LengthHistory, name_stem, parse_lengths
+from shadowprice.simulator.lengths import HiddenLengths, parse_lengths
 from shadowprice.simulator.source import ScenarioSource
 from tests.support.workloads import DIMENSIONS, make_job
 
@@ -74,33 +77,55 @@ def gang(
 
 def test_a_prediction_is_the_upper_quartile_of_the_closest_similar_jobs() -> None:
     on = pool()
-    history = LengthHistory(on)
-    asked = gang(on, 50)
-    assert history.predict(asked) == 6.0  # an hour
+    history = LengthHistory(6.0)
+
+    def add(job: Job, slots: int) -> None:
+        history.add(kind_of_job(job, on), slots)
+
+    def predict(job: Job) -> LengthPrediction:
+        return history.predict(kind_of_job(job, on))
+
+    new = gang(on, 50)
+    assert predict(new) == (6.0, 0, None)  # the default
     for slots in (10, 2):
-        history.add(gang(on, slots))
-    assert history.predict(asked) == 6.0  # two jobs are too few
-    history.add(gang(on, 30, width=2))
-    assert history.predict(asked) == 30.0  # of the tenant: 2, 10, 30
-    history.add(gang(on, 4, "eval-7"))
-    assert history.predict(asked) == 10.0  # of the same GPUs: 2, 4, 10
+        add(gang(on, slots), slots)
+    assert predict(new).length == 6.0  # two jobs are too few
+    add(gang(on, 30, width=2), 30)
+    assert predict(new) == (30.0, 3, 3 / 4)  # of the tenant: 2, 10, 30
+    add(gang(on, 4, "eval-7"), 4)
+    assert predict(new).length == 10.0  # of the same GPUs: 2, 4, 10
     for slots in (3, 20):
-        history.add(gang(on, slots))
-    assert history.predict(asked) == 10.0  # of the same name: 2, 3, 10, 20
-    assert history.predict(gang(on, 1, "eval-8")) == 10.0  # of the same GPUs: 2, 3, 4, 10, 20
-    assert history.predict(gang(on, 1, tenant="b")) == 6.0
+        add(gang(on, slots), slots)
+    assert predict(new) == (10.0, 4, 3 / 5)  # of the same name: 2, 3, 10, 20
+    assert predict(gang(on, 1, "eval-8")).length == 10.0  # of the same GPUs: 2, 3, 4, 10, 20
+    assert predict(gang(on, 1, tenant="b")).length == 6.0
 
 
 def test_a_prediction_grows_with_what_was_attained() -> None:
     on = pool()
-    history = LengthHistory(on)
+    history = LengthHistory(6.0)
     for slots in (2, 3, 10, 20):
-        history.add(gang(on, slots))
-    asked = gang(on, 50)
-    assert history.predict(asked, 3.0) == 20.0  # of the longer ones: 10, 20
-    assert history.predict(asked, 20.0) == 40.0  # none is longer: twice as long
-    assert history.predict(gang(on, 1, tenant="b"), 1.0) == 6.0
-    assert history.predict(gang(on, 1, tenant="b"), 6.0) == 12.0
+        history.add(kind_of_job(gang(on, slots), on), slots)
+    kind, other = kind_of_job(gang(on, 50), on), kind_of_job(gang(on, 1, tenant="b"), on)
+    assert history.predict(kind, 3.0) == (20.0, 2, 2 / 3)  # of the longer ones: 10, 20
+    assert history.predict(kind, 20.0) == (40.0, 0, None)  # none is longer: twice as long
+    assert history.predict(other, 1.0).length == 6.0
+    assert history.predict(other, 6.0).length == 12.0
+
+
+@given(lengths=lists(floats(0.1, 100.0), min_size=4, max_size=40, unique=True))
+def test_the_stated_probability_is_that_of_a_job_like_the_others(lengths: list[float]) -> None:
+    """Any of the jobs may be the new one: those that end by the prediction are at least as many."""
+    on, within = pool(), 0.0
+    kind = kind_of_job(gang(on, 50), on)
+    for index, length in enumerate(lengths):
+        history = LengthHistory(6.0)
+        for other in lengths[:index] + lengths[index + 1 :]:
+            history.add(kind, other)
+        prediction = history.predict(kind)
+        assert prediction.probability is not None
+        within += (length <= prediction.length) - prediction.probability
+    assert within == pytest.approx(0.0, abs=1e-9)
 
 
 @pytest.mark.parametrize(

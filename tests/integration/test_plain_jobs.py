@@ -161,7 +161,7 @@ def test_a_script_runs_as_it_was_at_its_submission(
     log = live.client.get(f"/v1/jobs/{name}/logs").json()["text"]
     assert log == f"first|{tmp_path}|3|--lr|0.1 $x|last\n"
     spec = live.client.get(f"/v1/jobs/{name}").json()["spec"]
-    assert (spec["worker"], spec["priority"], spec["minibatch_time"]) == (
+    assert (spec["worker"], spec["priority"], spec["walltime"]) == (
         {"cpu": 2},
         "high",
         "7200s",

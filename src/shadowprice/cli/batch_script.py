@@ -339,7 +339,8 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
             raise _invalid(option, value, location, "3:00:00, or minutes")
         days, h, m, s, hours, minutes, seconds, only = (int(part or 0) for part in match.groups())
         total = ((days * 24 + h + hours) * 60 + m + minutes + only) * 60 + s + seconds
-        return ("--time", f"{total}s") if total else None  # 0: no limit
+        # Slurm's time is a limit, at which the job is ended.
+        return ("--walltime", f"{total}s") if total else None  # 0: no limit
     if option == "mem":
         amount, unit = _memory(option, value, location)
         return ("--memory", f"{amount}{unit}iB") if amount else None  # 0: the whole node

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from shadowprice.rest.ops import ServiceStatus
     from shadowprice.rest.uploads import UploadLimits
 
-DEFAULT_TIME: Final = "1h"  # planned run time of a command without ``--time``
-
 PASSED_VARIABLES: Final = (
     "PATH",
     "VIRTUAL_ENV",
@@ -103,7 +101,17 @@ class JobOptions:
         typer.Option(
             "--time",
             help="Expected run time, such as 3h or 3:00:00. A job that takes longer runs on.",
-            show_default=DEFAULT_TIME,
+            show_default="predicted from your earlier jobs",
+            rich_help_panel=JOB_OPTIONS,
+        ),
+    ] = None
+    walltime: Annotated[
+        str | None,
+        typer.Option(
+            "--walltime",
+            help="Time limit, such as 8h or 8:00:00. A job that runs so long is ended.",
+            metavar="TIME",
+            show_default="none",
             rich_help_panel=JOB_OPTIONS,
         ),
     ] = None
@@ -233,6 +241,7 @@ class PlainJob(JobOptions):
             "name": generate_name(self.title) if self.name is None else self.name,
             "tenant": self.tenant,
             **self._work(),
+            "walltime": self.walltime and _duration(self.walltime, "--walltime")[0],
             "worker": self._worker(),
             "by": None if self.by is None else absolute_moment(self.by, "--by"),
             "priority": self.priority,
@@ -248,14 +257,13 @@ class PlainJob(JobOptions):
         return {key: value for key, value in record.items() if value is not None}
 
     def _work(self) -> dict[str, Any]:
-        """Return the work: the planned time as one step, or as the given number of steps."""
-        from shadowprice.core.amounts import parse_positive_duration
+        """Return the work: the expected time as one step, or as the given number of steps.
 
-        text = self.time or DEFAULT_TIME
-        if clock := _CLOCK.fullmatch(text):
-            days, hours, minutes, seconds_ = (int(part or 0) for part in clock.groups())
-            text = f"{((days * 24 + hours) * 60 + minutes) * 60 + seconds_}s"
-        seconds = parse_positive_duration(text, "--time", "3h")
+        Without a time, the service predicts it.
+        """
+        if self.time is None:
+            return {} if self.steps is None else {"steps": self.steps}
+        text, seconds = _duration(self.time, "--time")
         steps = self.steps or 1
         if steps > seconds * 10**9:
             message = f"each of {steps:,} steps would take less than a nanosecond"
@@ -327,6 +335,16 @@ class PlainJob(JobOptions):
         return variables
 
 
+def _duration(text: str, option: str) -> tuple[str, Fraction]:
+    """Parse a duration, also in Slurm's form; return it for a job file, and its seconds."""
+    from shadowprice.core.amounts import parse_positive_duration
+
+    if clock := _CLOCK.fullmatch(text):
+        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
+        text = f"{((days * 24 + hours) * 60 + minutes) * 60 + seconds}s"
+    return text, parse_positive_duration(text, option, "3h")
+
+
 def command_title(words: Sequence[str]) -> str:
     """Return the script of a command, such as ``train.py``, or its program."""
     return next((word for word in words if word.endswith((".py", ".sh"))), "".join(words[:1]))
@@ -346,7 +364,11 @@ def generate_repeated_name(name: str) -> str:
 
 
 def _suffix() -> str:
-    return "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
+    """Return random characters with a digit, without which they would look like a word."""
+    while True:
+        suffix = "".join(secrets.choice(_SUFFIX_CHARACTERS) for _ in range(_SUFFIX_LENGTH))
+        if not suffix.isalpha():
+            return suffix
 
 
 def absolute_moment(text: str, location: str) -> str:

@@ -11,13 +11,20 @@ or the other; `core.cluster` adds the total, so that a job that requests ``gpu``
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from shadowprice.core.amounts import MILLI
 
+if TYPE_CHECKING:
+    from shadowprice.core.cluster import Cluster
+    from shadowprice.core.job import Job
+
 GPU: Final = "gpu"
 """The resource that counts GPUs of all kinds."""
+
+_GPU_NAME: Final = re.compile(r"gpu(?![a-z0-9])", re.IGNORECASE)
 
 PARTS: Final = (1, 5, 25, 125, 250, 500, MILLI)  # parts of a device in thousandths, ascending
 
@@ -50,6 +57,16 @@ def gpus_per_worker(amounts: Iterable[tuple[str, int]]) -> float:
     """
     counted = without_total(dict(amounts))
     return sum(amount for name, amount in counted.items() if is_device(name)) / MILLI or 1.0
+
+
+def gpus_of_worker(job: Job, cluster: Cluster) -> int:
+    """Return the GPUs that one worker takes, in thousandths.
+
+    Resources named ``gpu``, alone or followed by a type (``gpu/v100``, ``gpu-a100``), count. A
+    worker without a GPU counts as one GPU, so that the job's worker count still matters.
+    """
+    amounts = without_total(dict(zip(cluster.resources, job.worker.tolist(), strict=True)))
+    return sum(amount for name, amount in amounts.items() if _GPU_NAME.match(name)) or MILLI
 
 
 def whole_parts(amount: int) -> int:

@@ -11,6 +11,7 @@ _OPTIONS: Final[Mapping[str, str]] = {
     "tenant": "--tenant",
     "steps": "--steps",
     "minibatch_time": "--time",
+    "walltime": "--walltime",
     "by": "--by",
     "priority": "--priority",
     "worker.gpu": "--gpus",

@@ -63,7 +63,7 @@ def _refusal(state: EngineState, name: str) -> Refusal | None:
             bottleneck="its utility",
             numbers=numbers,
         )
-    if job.max_overrun is not None and share >= job.max_overrun:
+    if job.max_overrun is not None and not job.predicted and share >= job.max_overrun:
         return Refusal(
             RefusalReason.TIME_LIMIT,
             f"{overrun}, and the limit is {job.max_overrun:g}",

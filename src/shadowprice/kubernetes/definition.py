@@ -34,11 +34,16 @@ change.
 
 CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
     {
-        "rule": (
-            "has(self.family) ? !(has(self.minibatch_time) && has(self.throughput)) "
-            ": has(self.minibatch_time) != has(self.throughput)"
-        ),
+        "rule": "!(has(self.minibatch_time) && has(self.throughput))",
         "message": "how fast it trains is said by one of minibatch_time and throughput",
+    },
+    {
+        "rule": (
+            "has(self.minibatch_time) || has(self.throughput) || has(self.family) "
+            "|| !(has(self.update_time) || has(self.gradient) || has(self.internal_bandwidth) "
+            "|| has(self.epochs) || has(self.chunks) || has(self.minibatches))"
+        ),
+        "message": "how fast it trains is missing: give minibatch_time or throughput",
     },
     {
         "rule": (

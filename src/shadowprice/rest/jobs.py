@@ -42,6 +42,16 @@ class JobSpeed(ApiRecord):
     measured: tuple[int, ...] = Field(description="worker counts with a measured speed")
 
 
+class PredictedLength(ApiRecord):
+    """The predicted run time of a job that states none, at its fastest worker count."""
+
+    seconds: float
+    jobs: int = Field(description="similar finished jobs that it was predicted from; 0 if too few")
+    probability: float | None = Field(
+        description="with which the job takes no longer, if it is like them; null without them"
+    )
+
+
 class JobPoints(ApiRecord):
     """The cost of a job to a tenant with a budget, in points."""
 
@@ -97,6 +107,10 @@ class Job(ApiRecord):
     failures: int = Field(description="failed generations, the lost ones included")
     lost: int = Field(description="generations lost through no fault of the job")
     speed: JobSpeed
+    predicted: PredictedLength | None = Field(
+        description="null if the job states its length, its speed is measured, or it is closed. A "
+        "job with a prediction has no promise"
+    )
     points: JobPoints | None
 
     @property
@@ -348,6 +362,7 @@ class Quote(ApiRecord):
         description="slots from the planned completion to the promise, learnt from earlier jobs"
     )
     promise_margin_jobs: int = Field(description="finished jobs that the margin was learnt from")
+    predicted: PredictedLength | None = Field(description="as that of a job")
     utility: float | None
     price: float | None
     displaced: list[str] | int = Field(

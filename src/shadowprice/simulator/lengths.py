@@ -9,12 +9,9 @@ descriptions from jobs that have finished, so nothing depends on the future.
 from __future__ import annotations
 
 import math
-import re
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import dataclass, replace
 from typing import Final
 
 from shadowprice.core import bounds
@@ -22,9 +19,14 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import JobsArrived, SlotEnded
 from shadowprice.core.job import MICRO, Job
-from shadowprice.core.utility import Constant, Deadline
+from shadowprice.core.length_history import (
+    DEFAULT_SECONDS,
+    GROWTH,
+    LengthHistory,
+    kind_of_job,
+    utility_of_length,
+)
 from shadowprice.core.wording import quote_for_display
-from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.choice import PolicyChoice
 
 KNOWN: Final = "known"
@@ -32,19 +34,6 @@ LIMITS: Final = "limits"
 UNKNOWN: Final = "unknown"
 LENGTHS: Final = (KNOWN, LIMITS, UNKNOWN)
 """Values of ``--lengths``: policies see true lengths, time limits, or predictions."""
-
-DEFAULT_SECONDS: Final = 3600
-"""Predicted length of a job without history, as for a command that is submitted without a time."""
-
-QUANTILE: Final = Fraction(3, 4)  # quantile of earlier lengths that is predicted
-
-MIN_SIMILAR: Final = 3  # minimum number of earlier jobs that a prediction is made from
-
-MAX_SIMILAR: Final = 50  # maximum number of earlier jobs, because older ones may be outdated
-
-GROWTH: Final = 2  # factor by which a stated length grows if no earlier job ran as long
-
-_GENERATED_PART: Final = re.compile(r"[-_.:/][^-_.:/]*\d[^-_.:/]*$")
 
 
 def parse_lengths(text: str, location: str = "--lengths") -> tuple[str, ...]:
@@ -85,56 +74,6 @@ class _OpenJob:
     progress: int = 0
 
 
-@dataclass
-class LengthHistory:
-    """Lengths of finished jobs, from which the length of a similar job is predicted.
-
-    Similar jobs belong to the same tenant. Jobs of the same name and GPUs count; if there are fewer
-    than `MIN_SIMILAR`, those of the same GPUs; then all jobs of the tenant.
-    """
-
-    cluster: Cluster
-    _lengths: dict[tuple[object, ...], deque[float]] = field(default_factory=dict)
-
-    def add(self, job: Job) -> None:
-        """Record a job that finished."""
-        length = job.required / int(job.gains.max())
-        for key in self._keys(job):
-            self._lengths.setdefault(key, deque(maxlen=MAX_SIMILAR)).append(length)
-
-    def predict(self, job: Job, attained: float = 0.0) -> float:
-        """Return the predicted length in slots of a job that has attained a length.
-
-        It is the `QUANTILE` of the lengths of similar jobs that exceed the attained one. Without
-        any, it is `DEFAULT_SECONDS`, or `GROWTH` times the attained length if that is larger.
-        """
-        similar = next(
-            (
-                lengths
-                for key in self._keys(job)
-                if len(lengths := self._lengths.get(key, ())) >= MIN_SIMILAR
-            ),
-            (),
-        )
-        longer = sorted(length for length in similar if length > attained)
-        if longer:
-            return longer[math.ceil(QUANTILE * len(longer)) - 1]
-        if similar:
-            return GROWTH * attained
-        return max(DEFAULT_SECONDS / float(self.cluster.slot_seconds), GROWTH * attained)
-
-    def copy(self) -> LengthHistory:
-        """Return an independent copy."""
-        lengths = {key: copy(value) for key, value in self._lengths.items()}
-        return LengthHistory(self.cluster, lengths)
-
-    def _keys(self, job: Job) -> Sequence[tuple[object, ...]]:
-        """Return the groups of similar jobs that a job belongs to, the closest first."""
-        gpus = gpus_of_worker(job, self.cluster)
-        resources = (job.tenant, gpus, int(job.worker_counts[0]), job.max_workers)
-        return ((*resources, name_stem(job.name)), resources, (job.tenant,))
-
-
 class HiddenLengths:
     """Descriptions of jobs whose length the policy doesn't know, in one simulation.
 
@@ -146,7 +85,8 @@ class HiddenLengths:
         self._slot_seconds = float(cluster.slot_seconds)
         self._limits = limits
         self._shows_limits = shows_limits
-        self._history = LengthHistory(cluster)
+        self._cluster = cluster
+        self._history = LengthHistory(DEFAULT_SECONDS / self._slot_seconds)
         self._open: dict[str, _OpenJob] = {}
 
     def copy(self) -> HiddenLengths:
@@ -165,7 +105,7 @@ class HiddenLengths:
             return job
         required = self._limits.get(job.name)
         if required is None:
-            required = _units(job, self._history.predict(job))
+            required = _units(job, self._predict(job))
         else:
             required = min(required, _units(job, bounds.JOB_SLOTS.maximum))
         stated = self._with_work(job, required)
@@ -198,7 +138,8 @@ class HiddenLengths:
                 required = max(job.progress + 1, longer)
                 lengths[name] = job.stated = self._with_work(job.true, required)
         for true in finished:
-            self._history.add(true)
+            length = true.required / int(true.gains.max())
+            self._history.add(kind_of_job(true, self._cluster), length)
         return replace(event, lengths=lengths) if lengths else event
 
     def _longer(self, job: _OpenJob) -> float:
@@ -206,7 +147,11 @@ class HiddenLengths:
         attained = job.progress / int(job.true.gains.max())
         if job.true.name in self._limits:
             return GROWTH * attained
-        return self._history.predict(job.true, attained)
+        return self._predict(job.true, attained)
+
+    def _predict(self, job: Job, attained: float = 0.0) -> float:
+        """Return the predicted length in slots of a job that has attained a length."""
+        return self._history.predict(kind_of_job(job, self._cluster), attained).length
 
     def _with_work(self, job: Job, required: int) -> Job:
         """Return a job with other work; nothing of the result depends on the job's own work."""
@@ -214,29 +159,16 @@ class HiddenLengths:
             minibatches = required * self._slot_seconds / job.step_seconds
         else:
             minibatches = required / MICRO
-        utility = job.utility
-        if job.value_per_unit is not None and isinstance(utility, Constant | Deadline):
-            utility = replace(utility, value=job.value_per_unit * required)
         return replace(
             job,
             required=required,
             epochs=1,
             chunks=job.max_workers,
             minibatches=max(1, math.ceil(minibatches / job.max_workers)),
-            utility=utility,
+            utility=utility_of_length(job, required),
             walltime=job.walltime if self._shows_limits else None,
             predicted=True,
         )
-
-
-def name_stem(name: str) -> str:
-    """Return a job's name without numbered or generated parts at its end.
-
-    ``train-x7k2mf`` and ``train-3`` become ``train``; ``resnet50`` is unchanged.
-    """
-    while (shorter := _GENERATED_PART.sub("", name)) not in ("", name):
-        name = shorter
-    return name
 
 
 def _units(job: Job, slots: float) -> int:

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from shadowprice.cli.commands.submit import payoff_text
-from shadowprice.cli.plain_job import PlainJob, generate_repeated_name
+from shadowprice.cli.plain_job import PlainJob, generate_name, generate_repeated_name
 from shadowprice.core import bounds
 from shadowprice.core.errors import InputError
+from shadowprice.core.length_history import name_stem
 
 
 @pytest.mark.parametrize(
@@ -49,11 +50,20 @@ def test_a_command_without_gpus_takes_a_core(
         ("1-02:03:04", "93784s"),
         ("0:10:00", "600s"),
         ("90min", "90min"),
-        (None, "1h"),
     ],
 )
-def test_times_may_be_written_as_slurm_writes_them(time: str | None, expected: str) -> None:
+def test_times_may_be_written_as_slurm_writes_them(time: str, expected: str) -> None:
     assert PlainJob(["train"], time=time)._work() == {"steps": 1, "minibatch_time": expected}
+
+
+def test_without_a_time_the_length_is_left_to_the_service() -> None:
+    assert PlainJob(["train"])._work() == {}
+    assert PlainJob(["train"], steps=7)._work() == {"steps": 7}
+
+
+def test_generated_names_of_one_command_have_one_stem() -> None:
+    """A suffix without a digit would look like a word, so jobs of a command wouldn't be similar."""
+    assert {name_stem(generate_name("train.py")) for _ in range(200)} == {"train"}
 
 
 @pytest.mark.parametrize("time", ["1:30", "90", "1:75:00", "0:00:00", "-1:00:00"])

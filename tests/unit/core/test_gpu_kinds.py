@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from shadowprice.core.cluster import Cluster, capacity_row
-from shadowprice.core.devices import gpus_per_worker, without_total
+from shadowprice.core.devices import gpus_of_worker, gpus_per_worker, without_total
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec
-from shadowprice.policies.baselines.fixed import gpus_of_worker
 
 
 def cluster_of(*capacities: dict[str, Any], **more: Any) -> Cluster:

@@ -29,7 +29,6 @@ from shadowprice.cli.option_records import expand_options
 from shadowprice.cli.options import OutputOption, QuietOption
 from shadowprice.cli.plain_job import (
     COMMAND,
-    DEFAULT_TIME,
     JobOptions,
     PlainJob,
     command_title,
@@ -47,6 +46,7 @@ from shadowprice.core.wording import (
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
+    from shadowprice.rest.jobs import PredictedLength
     from shadowprice.rest.uploads import UploadLimits
 
 
@@ -196,8 +196,6 @@ def submit(
         print_json(records)
     else:
         _print_submitted(submitted, outlooks, wait=wait)
-        if not files and options.time is None and not quiet:
-            stderr().print(f"planned as {DEFAULT_TIME}; --time sets the expected run time")
     _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
     if problems:
         raise typer.Exit(2)
@@ -256,6 +254,8 @@ def _print_submitted(
     show(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
+    if len(submitted) == 1 and submitted[0].open and submitted[0].predicted is not None:
+        stderr().print(f"length: {predicted_text(submitted[0].predicted)}; --time states it")
 
 
 def _print_problems(
@@ -489,6 +489,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "submitted", when(job.submitted)
     yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
     yield "expected" if job.open else "finish", when(job.completion) if job.completion else ""
+    yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
     yield "progress", f"{percent(job)}  ({'of the expected time' if job.required == 1 else done})"
     placement = f" on {', '.join(job.servers)}" if job.servers else ""
@@ -518,6 +519,17 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None
     yield "promise broken", broken.line if broken else ""
+
+
+def predicted_text(predicted: PredictedLength) -> str:
+    """Describe the predicted length of a job that states none."""
+    from shadowprice.core.amounts import format_seconds
+
+    length = format_seconds(predicted.seconds)
+    if predicted.probability is None:
+        return f"unknown; planned as {length}"
+    similar = "1 similar job" if predicted.jobs == 1 else f"{predicted.jobs} similar jobs"
+    return f"at most {length} with a probability of {predicted.probability:.0%}, by {similar}"
 
 
 def payoff_text(payoff: float | None, utility: float | None, cost: float | None) -> str:

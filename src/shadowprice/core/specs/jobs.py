@@ -29,6 +29,7 @@ from shadowprice.core.clock import arrival_slot, deadline_in_slots
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job, StepModel, build_bag_job, build_job
+from shadowprice.core.length_history import DEFAULT_SECONDS, with_length
 from shadowprice.core.moments import SECOND, check_moment, parse_moment_ahead
 from shadowprice.core.specs.bags import TaskSpec, resolve_bag
 from shadowprice.core.specs.distributions import DistributionContext, EmpiricalLoader
@@ -201,6 +202,11 @@ class JobSpec(Spec):
         return self
 
     @property
+    def has_unknown_length(self) -> bool:
+        """Whether the job states no speed, so that a service predicts how long it takes."""
+        return self.tasks is None and self.throughput is None and self.minibatch_time is None
+
+    @property
     def max_workers(self) -> int:
         """Maximum number of workers: as stated, else of ``chunks`` or ``throughput``, else 1."""
         if self.workers is not None and self.workers.max is not None:
@@ -250,7 +256,12 @@ class JobSpec(Spec):
                     "`families:` names at their head, services from `--families`; elsewhere give "
                     "throughput, too"
                 )
-            raise ValueError("how fast it trains is missing; give minibatch_time or throughput")
+            given += [name for name in _FACTORS if name in self.model_fields_set]
+            if given:
+                raise ValueError(
+                    f"how fast it trains is missing; give minibatch_time or throughput (a job "
+                    f"without {', '.join(given)} may leave it out: a service predicts its length)"
+                )
         for duration in (self.minibatch_time, self.walltime):
             if duration is not None:
                 check_positive(duration)
@@ -309,14 +320,18 @@ class JobSpec(Spec):
         measured: EmpiricalLoader | None = None,
         *,
         submitted: int | None = None,
+        length: float | None = None,
     ) -> Job:
         """Return the job with the numbers that schedulers use on a cluster.
 
         A job that states no utility has the default one (`default_utility`), under every policy, in
         simulations and in the live service. Without ``measured``, distributions from files are
         refused. ``submitted`` is in nanoseconds since 1970, None in a simulation, which has no
-        calendar. Raises InputError if the cluster has no such resource or tenant, or the numbers
-        contradict each other.
+        calendar. ``length`` in seconds is the predicted one of a job that states none; None, as in
+        a simulation, refuses such a job.
+
+        Raises InputError if the cluster has no such resource or tenant, or the numbers contradict
+        each other.
         """
         for part in (self.worker, self.ps or {}):
             self._check_dimensions(part, cluster)
@@ -356,7 +371,14 @@ class JobSpec(Spec):
             )
             return self._with_default_utility(job, cluster, by)
         speed: StepModel | dict[int, Fraction]
-        if self.throughput is not None:
+        if self.has_unknown_length:
+            if length is None:
+                hint = "give minibatch_time, the time of its whole work without `steps`"
+                problem = "states no length, and only a live service predicts lengths"
+                raise InputError(Fault("minibatch_time", problem, hint))
+            # Any speed will do: the length determines the work in its units.
+            speed = StepModel(Fraction(DEFAULT_SECONDS, self.steps or 1))
+        elif self.throughput is not None:
             speed = {count: Fraction(str(rate)) for count, rate in self.throughput.items()}
         else:
             assert self.minibatch_time is not None
@@ -399,7 +421,10 @@ class JobSpec(Spec):
             else self.priority,
             walltime=None if walltime is None else -(-walltime.numerator // walltime.denominator),
         )
-        return self._with_default_utility(job, cluster, by)
+        job = self._with_default_utility(job, cluster, by)
+        if self.has_unknown_length and length is not None:
+            return with_length(job, length / float(cluster.slot_seconds))
+        return job
 
     def _deadline_in_slots(
         self, cluster: Cluster, before: Fraction, submitted: int | None

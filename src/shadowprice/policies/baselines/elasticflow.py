@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.arrays import Integers
 from shadowprice.core.cluster import Cluster, Role
+from shadowprice.core.devices import gpus_of_worker
 from shadowprice.core.events import Decision, PolicyEvent, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
@@ -20,7 +21,6 @@ from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.kernels.reactive.places import LESS
 from shadowprice.kernels.reactive.satisfactory import allocate_by_return, next_change, satisfy
-from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import ElasticFlowParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
 from shadowprice.policies.reactive.room import NO_PLACEMENT

@@ -1,22 +1,15 @@
-"""Fixed worker count of a job, for baselines that don't scale jobs, and its GPU demand."""
+"""Fixed worker count of a job, for baselines that don't scale jobs."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from functools import partial
 from hashlib import blake2b
-from typing import Final
 
 import numpy as np
 
-from shadowprice.core.amounts import MILLI
-from shadowprice.core.cluster import Cluster
-from shadowprice.core.devices import without_total
 from shadowprice.core.job import Job
 from shadowprice.policies.baselines.parameters import MAX_WORKERS, FixedWorkers
-
-_GPU: Final = re.compile(r"gpu(?![a-z0-9])", re.IGNORECASE)
 
 
 def fixed_workers(setting: FixedWorkers, seed: int) -> Callable[[Job], int]:
@@ -57,13 +50,3 @@ def _random_workers(job: Job, key: bytes) -> int:
         allowed = max(1, int(np.searchsorted(counts, MAX_WORKERS, side="right")))
     digest = blake2b(job.name.encode(), digest_size=8, key=key).digest()
     return int(counts[int.from_bytes(digest, "little") % allowed])
-
-
-def gpus_of_worker(job: Job, cluster: Cluster) -> int:
-    """Return the GPUs that one worker takes, in thousandths.
-
-    Resources named ``gpu``, alone or followed by a type (``gpu/v100``, ``gpu-a100``), count. A
-    worker without a GPU counts as one GPU, so that the job's worker count still matters.
-    """
-    amounts = without_total(dict(zip(cluster.resources, job.worker.tolist(), strict=True)))
-    return sum(amount for name, amount in amounts.items() if _GPU.match(name)) or MILLI

@@ -6,9 +6,9 @@ import numpy as np
 
 from shadowprice.core.amounts import MILLI, parse_duration
 from shadowprice.core.arrays import Integers
+from shadowprice.core.devices import gpus_of_worker
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
-from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import LasParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from shadowprice.core.arrays import Integers
+from shadowprice.core.devices import gpus_of_worker
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, View
-from shadowprice.policies.baselines.fixed import gpus_of_worker
 from shadowprice.policies.baselines.parameters import SrtfParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
 

@@ -93,6 +93,8 @@ def overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, A
 
 def stated_work_text(job: Job, spec: Mapping[str, Any]) -> str:
     """Return the stated work of a job, or the stated time of a command, for messages."""
+    if _states_no_length(spec):
+        return "its predicted time"
     if _is_command(spec):
         return f"its stated time of {spec['minibatch_time']}"
     plural = "" if job.work == 1 else "es"
@@ -101,16 +103,23 @@ def stated_work_text(job: Job, spec: Mapping[str, Any]) -> str:
 
 def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
     """Return what the owner of a job can do that ended because its tenant can't pay for a slot."""
+    stated = "predicted" if _states_no_length(spec) else "stated"
     done = "time is over" if _is_command(spec) else "work is done"
     return (
         f"submit it again with its true {_stated_quantity(spec)}, or ask the operator for points; "
-        f"while a job runs, its `{_work_key(spec)}` can be revised before its stated {done}"
+        f"while a job runs, its `{_work_key(spec)}` can be revised before its {stated} {done}"
     )
 
 
 def _is_command(spec: Mapping[str, Any]) -> bool:
     """Return whether a job is a command with the time that it is expected to take."""
-    return spec.get("steps") == 1 and spec.get("minibatch_time") is not None
+    is_timed = spec.get("steps") == 1 and spec.get("minibatch_time") is not None
+    return is_timed or _states_no_length(spec)
+
+
+def _states_no_length(spec: Mapping[str, Any]) -> bool:
+    """Return whether a job's length is predicted."""
+    return spec.get("minibatch_time") is None and spec.get("throughput") is None
 
 
 def _stated_quantity(spec: Mapping[str, Any]) -> str:

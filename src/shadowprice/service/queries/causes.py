@@ -392,7 +392,11 @@ def _job(
     spec = connection.execute(select(table.c.spec).where(table.c.key == view.key)).scalar_one()
     try:
         return resolve_job(
-            JobSpec.model_validate(json.loads(spec)), cluster, calendar, view.submitted
+            JobSpec.model_validate(json.loads(spec)),
+            cluster,
+            calendar,
+            view.submitted,
+            length=view.first_length,
         )
     except InputError:
         return None

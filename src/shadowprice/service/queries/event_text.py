@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final
 
+from shadowprice.core.amounts import format_seconds
 from shadowprice.core.wording import escape_controls, join_lines
 
 DEFAULT_REPROMISE_REASON: Final = "there is room for what is left of it"
@@ -123,6 +124,13 @@ def _change_text(kind: str, data: Mapping[str, Any], why: str) -> str:
             return f"generation {data['generation']}{on} can't be started or ended now: {why}"
         case "revised":
             return f"revised: {', '.join(data['changes'])}"
+        case "outlasted":
+            source = "no similar job ran longer"
+            if data["jobs"]:
+                jobs = "1 similar job" if data["jobs"] == 1 else f"{data['jobs']} similar jobs"
+                source = f"by {jobs} that ran longer"
+            length = format_seconds(data["seconds"])
+            return f"runs longer than predicted: planned as {length} from now on, {source}"
         case "remeasured" if "restart" in data:
             return f"measured: a move costs {data['restart']:.3g} s; planned by that from now on"
         case "remeasured" if "workers" in data:

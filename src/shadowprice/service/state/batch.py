@@ -399,6 +399,8 @@ class Batch(Transaction):
             self.billing.refund_unused(name)
         elif changes["promise"] != before.promise:
             self._emit_promise(name, before, changes, message)
+        elif _is_first_plan(record, before, changes):
+            self._emit_admission(name, None)
         waits = changes.get("reason")
         if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
             self.emit("standby", name, message=f"waits: {waits['message']}")
@@ -407,7 +409,7 @@ class Batch(Transaction):
     def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
         """Add the promise margin to the view of a job that is about to get a promise."""
         planned, job = promised_slot(record), record.job
-        if planned is None:
+        if planned is None or job.predicted:
             return view
         margin = self.state.margins.margin(
             view.tenant, view.family, planned, job.arrival, self.engine.until
@@ -418,19 +420,9 @@ class Batch(Transaction):
     def _emit_promise(
         self, name: str, before: JobView, changes: Mapping[str, Any], message: str
     ) -> None:
-        promise, view = changes["promise"], self.state.views[name]
+        promise = changes["promise"]
         if before.promise is None and before.first_promise is None:
-            self.emit(
-                "admitted",
-                name,
-                decision=True,
-                promise=promise,
-                payoff=view.payoff,
-                utility=view.utility,
-                cost=view.cost,
-                margin=view.margin,
-                margin_jobs=view.margin_jobs,
-            )
+            self._emit_admission(name, promise)
         else:
             kind = "broken" if promise is None else "moved"
             self.emit(
@@ -442,6 +434,20 @@ class Batch(Transaction):
                 first=before.first_promise,
                 reason=message,
             )
+
+    def _emit_admission(self, name: str, promise: int | None) -> None:
+        view = self.state.views[name]
+        self.emit(
+            "admitted",
+            name,
+            decision=True,
+            promise=promise,
+            payoff=view.payoff,
+            utility=view.utility,
+            cost=view.cost,
+            margin=view.margin,
+            margin_jobs=view.margin_jobs,
+        )
 
 
 class Operation(Protocol):
@@ -462,6 +468,12 @@ class Operation(Protocol):
 
 
 _LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})
+
+
+def _is_first_plan(record: JobRecord, before: JobView, changes: Mapping[str, Any]) -> bool:
+    """Return whether a job of unknown length, which gets no promise, is planned at last."""
+    waited = before.completion is None and not before.generation
+    return record.job.predicted and waited and changes["completion"] is not None
 
 
 def _waits_for_end(view: JobView) -> bool:

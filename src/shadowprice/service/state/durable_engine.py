@@ -235,6 +235,7 @@ class DurableEngine(DurableState):
         if not self.virtual:
             for view in batch.views.values():
                 self.margins.follow(view)
+                self.lengths.follow(view)
         for name in batch.closed:
             self.views.pop(name, None)
             self.specs.pop(name, None)

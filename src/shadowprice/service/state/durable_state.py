@@ -19,6 +19,7 @@ from shadowprice.service.state.backlog import Backlog
 from shadowprice.service.state.commit_result import Withheld
 from shadowprice.service.state.ending import TimespanEnd
 from shadowprice.service.state.job_views import JobView
+from shadowprice.service.state.lengths import ServiceLengths
 from shadowprice.service.state.margins import Margins
 from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.speed_estimates import SpeedEstimator
@@ -43,6 +44,7 @@ class StoredState:
     snapshot_sequence: int  # of the newest snapshot
     recovered_events: int  # events of the journal that recovery applied
     margins: Margins
+    lengths: ServiceLengths
 
 
 class DurableState(StoredState):

@@ -10,6 +10,7 @@ from typing import Any, Final, Literal
 
 from shadowprice.core.budget import in_points
 from shadowprice.core.job import Job
+from shadowprice.core.length_history import LengthPrediction
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
@@ -90,6 +91,11 @@ class JobView:
     lost: int = 0  # generations lost through no fault of the job
     family: str | None = None  # whose speed curve the job uses; None if it states its own
     measured: tuple[int, ...] = ()  # worker counts with a measured speed
+    # Present prediction in seconds, and the one at the decision, of a job that states no length.
+    predicted: LengthPrediction | None = None
+    first_length: float | None = None
+    # Seconds that it ran, and its GPUs and worker range; once it is finished (`state.lengths`).
+    length: tuple[float, int, int, int] | None = None
     reports: bool = False  # whether it ever reported progress, even of 0
     done: bool = False  # whether a generation exited 0 while being stopped; not restarted
     # Only counted if its tenant has an account:
@@ -122,6 +128,10 @@ class JobView:
         values["state"] = State(values["state"])
         values["servers"] = tuple(values["servers"])
         values["measured"] = tuple(values["measured"])
+        if values["predicted"] is not None:
+            values["predicted"] = LengthPrediction(*values["predicted"])
+        if values["length"] is not None:
+            values["length"] = tuple(values["length"])
         if values["unused"] is not None:
             values["unused"] = tuple(map(tuple, values["unused"]))
         return cls(**values)
@@ -129,6 +139,7 @@ class JobView:
     def to_resource(self) -> rest.Job:
         """Return the job as a REST resource."""
         reason, speed = self.reason, _STATED_SPEED
+        is_predicted = self.state.open and not self.measured
         completion, completion_at = self.completion, self.completion_at
         if self.state.open:
             completion, completion_at = self.expected, self.expected_at
@@ -164,6 +175,7 @@ class JobView:
             failures=self.failures,
             lost=self.lost,
             speed=speed,
+            predicted=predicted_resource(self.predicted) if is_predicted else None,
             points=self._points() if self.price else None,
         )
 
@@ -178,6 +190,14 @@ class JobView:
             overrun_slots=self.overrun_slots,
             slot_price=None if self.slot_price is None else in_points(self.slot_price),
         )
+
+
+def predicted_resource(prediction: LengthPrediction | None) -> rest.PredictedLength | None:
+    """Return a prediction as a REST resource."""
+    if prediction is None:
+        return None
+    seconds, jobs, probability = prediction
+    return rest.PredictedLength(seconds=seconds, jobs=jobs, probability=probability)
 
 
 _STATED_SPEED: Final = rest.JobSpeed(source="stated", family=None, measured=())
@@ -216,11 +236,11 @@ def minibatches(job: Job, units: int) -> float:
 def _promise(record: JobRecord, view: JobView, until: int | None) -> int | None:
     """Return the promise of an open job: its planned completion plus its margin.
 
-    It is unchanged if the plan slips within the margin. A margin never reaches past the end of the
-    timespan.
+    A job whose length is only predicted has none. The promise is unchanged if the plan slips within
+    the margin. A margin never reaches past the end of the timespan.
     """
     planned = promised_slot(record)
-    if planned is None:
+    if planned is None or record.job.predicted:
         return None
     promised = planned + view.margin
     if until is not None:
@@ -244,7 +264,8 @@ def expected_slot(engine: Engine, record: JobRecord, planned: int | None) -> int
     placement = engine.running.get(job.name)
     if placement is not None and job.bag is None:
         share = record.slots_run(current) / record.stated_slots(placement)
-        if record.remaining <= 1 and record.earlier_share + share >= 1.0:
+        is_overdue = record.remaining <= 1 and record.earlier_share + share >= 1.0
+        if is_overdue and not job.predicted:
             return None  # the last unit is counted when the job ends
         workers, colocated = placement.total_workers, placement.colocated
         moved = record.generation_slot == current and record.generation > 1

@@ -206,9 +206,17 @@ class Margins:
         )
 
 
-def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margins:
-    """Return the delays of open jobs, and of each tenant's newest finished jobs in the store."""
-    table, margins = tables.jobs, Margins()
+def learn_margins(finished: Iterable[JobView], open_views: Iterable[JobView]) -> Margins:
+    """Return the delays of finished jobs, in the order of their ends, and of open jobs."""
+    margins = Margins()
+    for view in (*finished, *open_views):
+        margins.follow(view)
+    return margins
+
+
+def read_finished(connection: Connection) -> list[JobView]:
+    """Return each tenant's newest finished jobs in the store, in the order of their ends."""
+    table = tables.jobs
     tenants = _stored_tenants(connection)
     views: list[JobView] = []
     for tenant in tenants:
@@ -219,9 +227,7 @@ def read_margins(connection: Connection, open_views: Iterable[JobView]) -> Margi
             .limit(min(MAX_DELAYS_PER_GROUP, max(MIN_GROUP_JOBS, RECOVERED_JOBS // len(tenants))))
         ).scalars()
         views += map(JobView.from_json, rows)
-    for view in (*sorted(views, key=lambda view: view.closed or 0), *open_views):
-        margins.follow(view)
-    return margins
+    return sorted(views, key=lambda view: view.closed or 0)
 
 
 def _stored_tenants(connection: Connection) -> list[str | None]:

@@ -24,6 +24,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import shown_key
+from shadowprice.core.length_history import LengthPrediction, with_length
 from shadowprice.core.quote import Quote, QuoteAnswer
 from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.relative_values import (
@@ -54,7 +55,7 @@ from shadowprice.service.state.ending import (
     refusal_reason,
     without_end_text,
 )
-from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
 from shadowprice.service.state.revisions import asks_for_more, raises_terms
 from shadowprice.service.state.server_limits import clear_withheld
@@ -245,11 +246,17 @@ def _decide_new(batch: Batch, fresh: Mapping[str, Submission]) -> None:
 def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     """Resolve a job for the engine, as submitted at a moment in nanoseconds since 1970.
 
-    Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`).
-    Raise `InputError` if the cluster lacks a resource that the job needs.
+    Its restart cost is the stated cost, adjusted by measured restarts (`RestartCostEstimator`). A
+    job that states no length has the predicted one, which is in its view once it is decided. Raise
+    `InputError` if the cluster lacks a resource that the job needs.
     """
     cluster = batch.engine.cluster
     job = resolve_job(spec, cluster, batch.calendar, moment, key=key)
+    if spec.has_unknown_length:
+        seconds, view = _predicted_length(batch, job).length, batch.state.views.get(key)
+        job = with_length(job, seconds / float(cluster.slot_seconds))
+        if view is not None and view.measured:
+            job = replace(job, predicted=False)
     account = batch.state.accounts.get(job.tenant)
     if account is not None:
         job = replace(job, points=max(0, account.balance) / POINT)
@@ -263,6 +270,14 @@ def _resolve(batch: Batch, key: str, spec: JobSpec, moment: int) -> Job:
     stated = job.restart if is_stated else None
     share = batch.state.restarts.estimate(job.tenant, stated, float(cluster.slot_seconds))
     return job if share == job.restart else replace(job, restart=share)
+
+
+def _predicted_length(batch: Batch, job: Job) -> LengthPrediction:
+    """Return the predicted length in seconds of a job that states none."""
+    view = batch.state.views.get(job.name)
+    if view is not None and view.predicted is not None:
+        return view.predicted
+    return batch.state.lengths.predict(job, batch.engine.cluster)
 
 
 def _is_resumable(batch: Batch, key: str, spec: JobSpec) -> bool | None:
@@ -291,6 +306,9 @@ def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
             continue
         if moment != view.arrived:
             batch.update_view(key, arrived=moment)
+        if spec.has_unknown_length:
+            prediction = _predicted_length(batch, job)
+            batch.update_view(key, predicted=prediction, first_length=prediction.length)
         jobs.append(job)
     try:
         if jobs:
@@ -533,6 +551,7 @@ class QuoteResult:
     timespan: Mapping[str, Any] = field(default_factory=dict)  # empty if its end is too far
     margin: Margin = field(default_factory=Margin)  # from plan to promise
     share: float = 1.0  # factor of the stated utility; divides utility and price
+    predicted: LengthPrediction | None = None  # of a job that states no length; it has no promise
 
     def to_resource(self, job: str, calendar: SlotCalendar, *, names: bool) -> rest.Quote:
         """Return the quote as a REST resource.
@@ -552,7 +571,9 @@ class QuoteResult:
         if self.held is not None:
             remaining = None if self.price is None else in_points(self.held - self.price)
             points = rest.QuotePoints(held=in_points(self.held), left=remaining)
-        completion = None if quote.completion is None else quote.completion + self.margin.slots
+        completion = quote.completion
+        if completion is not None:
+            completion = None if self.predicted is not None else completion + self.margin.slots
         return rest.Quote(
             job=job,
             slot=quote.slot,
@@ -564,6 +585,7 @@ class QuoteResult:
             utility=None if quote.utility is None else quote.utility / self.share,
             promise_margin_slots=self.margin.slots,
             promise_margin_jobs=self.margin.jobs,
+            predicted=predicted_resource(self.predicted),
             price=None if quote.price is None else quote.price / self.share,
             displaced=list(map(shown_key, quote.displaced)) if names else len(quote.displaced),
             refusal=None if reason is None else rest.JobReason.model_validate(reason),
@@ -608,7 +630,8 @@ class QuoteJob:
         effect = end_of_quote(engine, batch.calendar, job, quote)
         price = None if quote.price is None else to_price_units(quote.price)
         margin = Margin()
-        if quote.completion is not None:
+        predicted = _predicted_length(batch, job) if job.predicted else None
+        if quote.completion is not None and predicted is None:
             family = self.submission.spec.family
             margin = state.margins.margin(
                 job.tenant, family, quote.completion, job.arrival, engine.until
@@ -616,7 +639,14 @@ class QuoteJob:
         account = state.accounts.get(job.tenant)
         if account is None:
             return QuoteResult(
-                quote, refusal, message, price, timespan=effect, margin=margin, share=share
+                quote,
+                refusal,
+                message,
+                price,
+                timespan=effect,
+                margin=margin,
+                share=share,
+                predicted=predicted,
             )
         is_unaffordable = quote.admitted and price is not None and not account.can_pay(price)
         reason = (
@@ -624,7 +654,17 @@ class QuoteJob:
             if is_unaffordable and price is not None
             else None
         )
-        return QuoteResult(quote, refusal, message, price, account.balance, reason, effect, margin)
+        return QuoteResult(
+            quote,
+            refusal,
+            message,
+            price,
+            account.balance,
+            reason,
+            effect,
+            margin,
+            predicted=predicted,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -658,11 +698,14 @@ class ForkEngine:
         [job] = batch.weigh([_resolve(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
         share = job.restart
-        plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key)
+        length = None
+        if self.spec.has_unknown_length:
+            length = _predicted_length(batch, job).length
+        plain = resolve_job(self.spec, cluster, calendar, moment, key=self.key, length=length)
         is_restart_known = share != plain.restart
 
         def resolve(spec: JobSpec) -> Job:
-            other = resolve_job(spec, cluster, calendar, moment, key=self.key)
+            other = resolve_job(spec, cluster, calendar, moment, key=self.key, length=length)
             other = replace(other, points=job.points, resumable=job.resumable)
             if is_restart_known:
                 other = replace(other, restart=share)

@@ -43,7 +43,8 @@ from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalen
 from shadowprice.service.state.backlog import Backlog
 from shadowprice.service.state.durable_state import StoredState
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.margins import Margins, read_margins
+from shadowprice.service.state.lengths import ServiceLengths
+from shadowprice.service.state.margins import Margins, learn_margins, read_finished
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
 from shadowprice.service.store.retention import last_job
@@ -83,6 +84,7 @@ def recover(
         engine, since, replayed = _engine(connection, choice, virtual=virtual)
         views, specs, backlog = _jobs(connection)
         calendar = _calendar(connection, cluster, store)
+        finished = [] if virtual else read_finished(connection)
         return StoredState(
             engine,
             calendar,
@@ -96,7 +98,8 @@ def recover(
             _last_at(connection),
             since,
             replayed,
-            Margins() if virtual else read_margins(connection, views.values()),
+            Margins() if virtual else learn_margins(finished, views.values()),
+            ServiceLengths(finished),
         )
 
 
@@ -125,7 +128,20 @@ def _begin(
         store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
     return StoredState(
-        engine, calendar, {}, {}, {}, Backlog(), 1, 1, Accounts({}, 1), now, 0, 0, Margins()
+        engine,
+        calendar,
+        {},
+        {},
+        {},
+        Backlog(),
+        1,
+        1,
+        Accounts({}, 1),
+        now,
+        0,
+        0,
+        Margins(),
+        ServiceLengths(),
     )
 
 

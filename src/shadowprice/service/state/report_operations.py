@@ -44,6 +44,7 @@ from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
 from shadowprice.service.state.job_views import PARTLY_ENDED, JobView, State, view_changes
+from shadowprice.service.state.lengths import measured_length
 from shadowprice.service.state.restart_costs import is_restart
 from shadowprice.service.state.start_ups import CODE as SLOT_TOO_SHORT
 from shadowprice.service.state.start_ups import KEY as START_UPS_KEY
@@ -283,6 +284,10 @@ class RecordReports:
                 reason = _with_tail(report)
                 batch.emit("ended", name, generation=generation, code=0, reason=reason)
             if name in engine.running:
+                view, placement = batch.state.views[name], engine.running[name]
+                at = int(report.at * SECOND)
+                length = measured_length(view, record, placement, engine.cluster, at)
+                batch.update_view(name, length=length)
                 ended = JobEnded(slot, name, record.generation)
                 batch.apply_event(ended, billed=_ran_in_slot(batch, report))
             else:
@@ -418,7 +423,14 @@ def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
     ).scalar_one()
     parsed = JobSpec.model_validate(json.loads(spec))
     try:
-        job = resolve_job(parsed, batch.engine.cluster, batch.calendar, view.arrived, key=view.key)
+        job = resolve_job(
+            parsed,
+            batch.engine.cluster,
+            batch.calendar,
+            view.arrived,
+            key=view.key,
+            length=view.first_length if view.predicted is None else view.predicted.length,
+        )
     except InputError:
         return view.utility
     return utility_value(job.utility, slot - job.arrival)

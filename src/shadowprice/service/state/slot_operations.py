@@ -6,7 +6,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
@@ -16,6 +16,8 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
 )
+from shadowprice.core.job import Job
+from shadowprice.core.length_history import LengthPrediction
 from shadowprice.core.relative_values import cap_utility
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
@@ -164,6 +166,7 @@ class AdvanceSlots:
         """End a slot with the progress of its jobs, then replan with what was measured."""
         engine = batch.engine
         progress: dict[str, int] = {}
+        longer: dict[str, tuple[Job, LengthPrediction]] = {}
         slot_start = batch.calendar.begins(slot)
         missed = not self.virtual and slot_start < self.since
         for name in engine.running:
@@ -175,8 +178,14 @@ class AdvanceSlots:
             is_measured = not self.virtual and (record.measured or batch.state.views[name].reports)
             if is_measured and not (missed and self.last_reports.get(name, 0) < slot_start):
                 continue  # its measured progress counts, even if it is 0
-            progress[name] = self._declared_progress(batch, record, slot)
-        batch.apply_event(SlotEnded(slot, progress), counted=list(engine.running))
+            gained = progress[name] = self._declared_progress(batch, record, slot)
+            if record.job.predicted and not self.virtual and gained >= record.remaining:
+                lengths, covered = batch.state.lengths, record.progress + gained
+                longer[name] = lengths.extend(record, engine.cluster, covered)
+        ended = SlotEnded(slot, progress, lengths={name: job for name, (job, _) in longer.items()})
+        batch.apply_event(ended, counted=list(engine.running))
+        for name, (_, prediction) in longer.items():
+            self._record_prediction(batch, name, prediction)
         if not self.virtual:
             if missed:  # the next report covers several slots
                 for name in engine.running:
@@ -217,15 +226,19 @@ class AdvanceSlots:
             measured = tuple(sorted({*view.measured, *batch.state.speeds.measured_counts(name)}))
             if measured != view.measured:
                 batch.update_view(name, measured=measured)
-            if revised is None:
+            job = record.job if revised is None else cap_utility(revised.job, engine.cluster)
+            if measured and job.predicted:
+                job = replace(job, predicted=False)  # its progress says how long it takes
+            if job is record.job:
                 continue
             try:
-                batch.apply_event(JobRevised(engine.slot, cap_utility(revised.job, engine.cluster)))
+                batch.apply_event(JobRevised(engine.slot, job))
             except ShadowpriceError as error:
                 batch.state.speeds.remove(name)
                 log.info("failed to update the speed of job %r: %s", name, error)
                 continue
-            batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)
+            if revised is not None:
+                batch.emit("remeasured", name, workers=revised.workers, factor=revised.factor)
 
     def _declared_progress(self, batch: Batch, record: JobRecord, slot: int) -> int:
         """Return the progress units of a slot at the declared rate, while the job ran."""
@@ -238,8 +251,24 @@ class AdvanceSlots:
         if self.virtual:
             return min(gain, record.remaining)
         ran, length = nanoseconds_run(batch, record, slot), batch.calendar.slot_length(slot)
+        if job.predicted:
+            return gain * ran // length
         # A job completes only when its processes exit 0, so progress stops one unit below.
         return max(0, min(gain * ran // length, record.remaining - 1))
+
+    @staticmethod
+    def _record_prediction(batch: Batch, name: str, prediction: LengthPrediction) -> None:
+        """Record the new prediction of a job that has run as long as was predicted."""
+        before = batch.state.views[name].predicted
+        batch.update_view(name, predicted=prediction)
+        batch.emit(
+            "outlasted",
+            name,
+            before=None if before is None else before.length,
+            seconds=prediction.length,
+            jobs=prediction.jobs,
+            probability=prediction.probability,
+        )
 
 
 def _completed_later(batch: Batch, reports: Iterable[DurableReport]) -> set[str]:

@@ -166,6 +166,7 @@ def with_corrected_curve(job: Job, ratios: Mapping[int, float]) -> Job:
         required=job.work * MICRO,
         gains=rescaled(job.gains),
         internal_gains=rescaled(job.internal_gains),
+        predicted=False,
     )
 
 

@@ -1,5 +1,7 @@
 """Stated work that the slots of live jobs have covered, at the speed that the jobs state.
 
+A job that states no length is taken to state the one that was predicted when it was decided.
+
 A job covers work while its processes run, whatever it reports: a job reports what it likes. The
 cost of a restart doesn't count, up to half of a slot. Work that is repeated after a lost server or
 a stop by the service counts once. Restarts and repeated work count each time after the job itself
@@ -24,15 +26,17 @@ def stated_job(batch: Transaction, record: JobRecord) -> Job:
     """Return a job at the speed that it states."""
     name = record.job.name
     view, spec = batch.state.views[name], batch.state.specs[name]
-    if not view.measured:
-        return record.job  # its curve was never corrected
+    if not view.measured and view.predicted is None:
+        return record.job  # neither its curve nor its length was ever corrected
     cached = batch.state.stated_jobs.get(name)
     if cached is not None and cached[0] is spec:
         return cached[1]
     cluster = batch.engine.cluster
     try:
         parsed = JobSpec.model_validate(spec)
-        job = resolve_job(parsed, cluster, batch.calendar, view.arrived, key=name)
+        job = resolve_job(
+            parsed, cluster, batch.calendar, view.arrived, key=name, length=view.first_length
+        )
     except InputError:  # the servers changed
         return record.job
     batch.state.stated_jobs[name] = spec, job

@@ -15,6 +15,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import ID_PREFIX, qualified_name, repeated_key
+from shadowprice.core.length_history import DEFAULT_SECONDS
 from shadowprice.core.owner import RESERVED_LABELS, Owner
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import check_path_segment
@@ -134,7 +135,7 @@ def read_submissions(
                 )
             seen.add((spec.tenant, spec.name))
             try:
-                spec.resolve(cluster, submitted=now)
+                spec.resolve(cluster, submitted=now, length=DEFAULT_SECONDS)
             except InputError as error:
                 diagnostics += [
                     Fault(
@@ -301,10 +302,12 @@ def resolve_job(
     moment: int,
     *,
     key: str | None = None,
+    length: float | None = None,
 ) -> Job:
     """Resolve a job that was submitted at a moment in nanoseconds since 1970.
 
-    The engine knows it by its key; None keeps its name. Raise `InputError` if the cluster lacks a
+    The engine knows it by its key; None keeps its name. ``length`` in seconds is that of a job
+    which states none; None is the default one. Raise `InputError` if the cluster lacks a
     resource that the job needs.
     """
     since = max(0, moment - calendar.origin)
@@ -312,4 +315,6 @@ def resolve_job(
     changes: dict[str, Any] = {"arrival": arrival}
     if key is not None:
         changes["name"] = key
-    return spec.model_copy(update=changes).resolve(cluster, submitted=moment)
+    return spec.model_copy(update=changes).resolve(
+        cluster, submitted=moment, length=DEFAULT_SECONDS if length is None else length
+    )

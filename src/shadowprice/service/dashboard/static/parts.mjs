@@ -185,6 +185,12 @@ export function outlookNote(outlook) {
   return note("info lines", ...lines.map(([label, text]) => element("p", {}, label.trim() ? element("b", {}, `${label.trim()}: `) : null, localTimes(text))));
 }
 
+/** Return a tile with the predicted length of a job that states none. */
+export function lengthTile(predicted) {
+  const similar = `${number(predicted.jobs)} similar job${predicted.jobs === 1 ? "" : "s"}`;
+  return tile("Length", `${predicted.probability === null ? "planned as" : "at most"} ${span(predicted.seconds, 2)}`, predicted.probability === null ? "no similar job ran as long" : `with a probability of ${percent(predicted.probability)}, by ${similar}`);
+}
+
 /** Return a promise and when the job is expected to complete, or how a finished one kept its promise. */
 export function promiseCell(job) {
   if (job.state === "finished") {

@@ -3,7 +3,7 @@
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
-import { badge, bar, button, distance, element, isOpen, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
+import { badge, bar, button, distance, element, isOpen, lengthTile, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
 
@@ -110,13 +110,14 @@ export class JobView {
     const promise = job.promise ?? null;
     const expected = isOpen(job) ? job.completion : null;
     swap(this.tiles,
-      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? "as soon as it is worth the price" : ""),
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.predicted ? "its length is predicted, not stated" : "as soon as it is worth the price") : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
         : !isOpen(job) ? tile("Ended", when(job.closed, { brief: true }), element("span", { "data-moment": job.closed }, distance(job.closed)))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
       tile("Done", percent(share), [bar(share, `${percent(share)} of the work done`, { wide: true, kind: late && !finished ? "late" : "" }), job.required === 1 ? " of the expected time" : ` ${number(job.progress)} of ${number(job.required)} mini-batches`]),
       tile("Runs on", job.servers.length ? `${number(job.workers)}${job.ps ? ` + ${number(job.ps)} ps` : ""}` : "–", job.servers.length ? job.servers.slice(0, 3).map(shown).join(", ") + (job.servers.length > 3 ? ` and ${job.servers.length - 3} more` : "") : isOpen(job) ? "no process runs" : ""),
       tile(finished ? "Earned" : "Worth", job.utility === null ? "–" : number(job.utility), job.cost === null ? "" : `for ${number(job.cost)} of what others could use`),
+      ...(job.predicted ? [lengthTile(job.predicted)] : []),
       ...speed(job.speed),
       ...(job.points ? [tile("Points", number(job.points.price), job.points.refund === null ? `paid; ${number(job.points.used)} used so far` : `paid; ${number(job.points.refund)} came back`)] : []),
       ...(job.points?.overrun_slots ? [tile("Overrun", `${number(job.points.overrun)} points`, `for ${number(job.points.overrun_slots)} slot${job.points.overrun_slots === 1 ? "" : "s"} beyond its stated work`)] : []),

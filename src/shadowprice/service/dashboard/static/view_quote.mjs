@@ -2,7 +2,7 @@
 
 import { ask } from "./api.mjs";
 import { row } from "./dialogs.mjs";
-import { badge, distance, element, localTimes, note, number, outlookNote, shown, swap, tile, to, trouble, when } from "./parts.mjs";
+import { badge, distance, element, lengthTile, localTimes, note, number, outlookNote, shown, swap, tile, to, trouble, when } from "./parts.mjs";
 
 // A rate with a unit, such as 0.5/h, stays text.
 const rate = (text) => text.includes("/") ? text : Number(text);
@@ -107,6 +107,7 @@ export class QuoteView {
     const tiles = [
       quote.promise ? tile(quote.admitted ? "Promised" : "At best done", when(quote.promise, { brief: true }), [element("span", { "data-moment": quote.promise }, ""), ` · slot ${number(quote.completion)}`]) : null,
       quote.expected ? tile("Expected", when(quote.expected, { brief: true }), element("span", { "data-moment": quote.expected }, distance(quote.expected))) : null,
+      quote.predicted ? lengthTile(quote.predicted) : null,
       quote.utility !== null ? tile("Worth", number(quote.utility), "if it is done then") : null,
       quote.price !== null ? tile("Price", number(quote.price), quote.utility !== null ? `${number(quote.utility - quote.price)} ${quote.utility >= quote.price ? "to gain" : "short"}` : "") : null,
       (quote.points?.left ?? null) !== null ? tile("Left", number(quote.points.left), `of ${number(quote.points.held)} points that the tenant holds`) : null,

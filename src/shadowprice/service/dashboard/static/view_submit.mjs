@@ -6,7 +6,7 @@ import { element, reference, shown, to, trouble } from "./parts.mjs";
 
 /** Fields by the location of a diagnostic in the record, the longest location first. */
 const FIELD_AT = [["run.command", "command"], ["run.workdir", "workdir"], ["run.env", "env"], ["run.retries", "retries"], ["worker.cpu", "cpus"], ["worker.memory", "memory"], ["worker", "gpus"],
-  ["minibatch_time", "time"], ["steps", "steps"], ["priority", "priority"], ["tenant", "tenant"], ["name", "name"], ["by", "by"]];
+  ["minibatch_time", "time"], ["walltime", "walltime"], ["steps", "steps"], ["priority", "priority"], ["tenant", "tenant"], ["name", "name"], ["by", "by"]];
 const SUFFIX = "23456789abcdefghjkmnpqrstuvwxyz";
 const DURATION = /^((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([a-z]+)$/;
 const UNIT_SECONDS = new Map([["us", 1e-6], ["ms", 1e-3], ["s", 1], ["sec", 1], ["m", 60], ["min", 60], ["h", 3600], ["d", 86_400], ["w", 604_800]]);
@@ -40,7 +40,7 @@ export class SubmitView {
         field({ name: "workdir", label: "Directory", placeholder: "/home/me/project", hint: "Absolute path; by default a new directory of the job" }),
         field({ name: "env", label: "Environment", type: "area", rows: 2, wide: true, placeholder: "SEED=1", hint: "One NAME=VALUE per line" })),
       group("Needs", field({ name: "gpus", label: "GPUs", placeholder: "2", hint: "2, or a100:2 for a kind" }), field({ name: "cpus", label: "CPUs", placeholder: "1" }), field({ name: "memory", label: "Memory", placeholder: "16GiB" }),
-        field({ name: "time", label: "Expected run time", value: "1h", hint: "Such as 20min or 3h" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
+        field({ name: "time", label: "Expected run time", placeholder: "3h", hint: "By default predicted from your earlier jobs" }), field({ name: "walltime", label: "Time limit", placeholder: "8h", hint: "The job is ended when it has run so long" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
       group("When", field({ name: "by", label: "Deadline", placeholder: "6h", hint: "Such as 6h, 18:00 or 2026-11-23 18:00" }),
         field({ name: "priority", label: "Priority", options: [["", "normal"], ["low", "low"], ["high", "high"], ["urgent", "urgent"]], value: "" }), field({ name: "retries", label: "Allowed failures", placeholder: "0" })),
       group("Job", field({ name: "name", label: "Name", hint: "By default generated from the command" }),
@@ -79,11 +79,11 @@ export class SubmitView {
       else env[name] = text;
     }
     const steps = count("steps", "steps"), retries = count("retries", "run.retries");
-    const time = value("time") || "1h";
-    const work = steps === undefined ? { steps: 1, minibatch_time: time } : { steps, minibatch_time: this.timePerStep(time, steps, wrong) };
+    const time = value("time");
+    const work = !time ? { steps } : steps === undefined ? { steps: 1, minibatch_time: time } : { steps, minibatch_time: this.timePerStep(time, steps, wrong) };
     if (errors.length) throw Object.assign(new Error("the form has problems"), { errors });
     const optional = (entries) => Object.fromEntries(Object.entries(entries).filter(([, one]) => one !== undefined && one !== "" && !(typeof one === "object" && !Object.keys(one).length)));
-    return { name: value("name") || this.nameFor(value("command")), ...optional({ tenant: value("tenant"), by: absoluteMoment(value("by")), priority: value("priority") }), ...work, worker,
+    return { name: value("name") || this.nameFor(value("command")), ...optional({ tenant: value("tenant"), by: absoluteMoment(value("by")), priority: value("priority"), walltime: value("walltime"), ...work }), worker,
       run: { command: value("command"), ...optional({ workdir: value("workdir"), env, retries }) } };
   }
 
@@ -174,5 +174,8 @@ export function generatedName(command) {
   const words = command.replace(ASSIGNMENT, "").split(/\s+/).filter(Boolean);
   const script = words.find((word) => /\.(py|sh)$/.test(word)) ?? words[0] ?? "";
   const stem = script.split("/").pop().replace(/\.[^.]*$/, "").toLowerCase().replace(/[^a-z0-9]+/g, "-").replace(/^-+|-+$/g, "").slice(0, 40).replace(/-+$/, "");
-  return `${stem || "job"}-${[...crypto.getRandomValues(new Uint32Array(6))].map((value) => SUFFIX[value % SUFFIX.length]).join("")}`;
+  let suffix = "";
+  // Without a digit it would look like a word, and jobs of one command wouldn't be similar.
+  while (!/\d/.test(suffix)) suffix = [...crypto.getRandomValues(new Uint32Array(6))].map((value) => SUFFIX[value % SUFFIX.length]).join("");
+  return `${stem || "job"}-${suffix}`;
 }

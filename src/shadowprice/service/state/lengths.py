@@ -1,0 +1,94 @@
+"""Lengths of jobs that state none: predicted when they arrive, and again when they run longer.
+
+Every job that ends successfully teaches its length. A job without a stated time gets the prediction
+of `core.length_history`, at most its ``walltime``. With a ``walltime`` and no history, that is its
+length. Progress that the job reports keeps its meaning, because its steps are unchanged. Once its
+speed is measured, nothing is predicted any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from shadowprice.core.cluster import Cluster
+from shadowprice.core.job import Job
+from shadowprice.core.job_keys import name_of_key
+from shadowprice.core.length_history import (
+    DEFAULT_SECONDS,
+    JobKind,
+    LengthHistory,
+    LengthPrediction,
+    kind_of_job,
+    length_of_progress,
+    name_stem,
+    with_length,
+)
+from shadowprice.core.schedule import Placement
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.service.clock import SECOND
+from shadowprice.service.state.job_views import JobView, State
+
+
+class ServiceLengths:
+    """Lengths in seconds of the jobs that have finished, and predictions from them."""
+
+    def __init__(self, finished: Iterable[JobView] = ()) -> None:
+        self._history = LengthHistory(DEFAULT_SECONDS)
+        for view in finished:
+            self.follow(view)
+
+    def follow(self, view: JobView) -> None:
+        """Record the length of a job that has finished."""
+        if view.length is not None and view.state is State.FINISHED:
+            seconds, *resources = view.length
+            self._history.add(JobKind(view.tenant, name_stem(view.name), *resources), seconds)
+
+    def predict(self, job: Job, cluster: Cluster, attained: float = 0.0) -> LengthPrediction:
+        """Return the predicted length in seconds of a job that has run for ``attained`` seconds."""
+        kind = kind_of_job(job, cluster, name_of_key(job.name))
+        prediction = self._history.predict(kind, attained)
+        slot_seconds = float(cluster.slot_seconds)
+        if job.walltime is None:
+            if prediction.jobs or attained:
+                return prediction
+            # A planner would refuse a job beyond its horizon for a length that nobody stated.
+            return LengthPrediction(min(prediction.length, cluster.horizon * slot_seconds))
+        limit = job.walltime * slot_seconds
+        if prediction.length > limit or not prediction.jobs:
+            # Beyond its limit the job won't run, whatever similar jobs did.
+            return LengthPrediction(max(limit, attained), prediction.jobs)
+        return prediction
+
+    def extend(
+        self, record: JobRecord, cluster: Cluster, progress: int
+    ) -> tuple[Job, LengthPrediction]:
+        """Return a running job that has done all its predicted work, with more work.
+
+        ``progress`` are its progress units now.
+        """
+        slot_seconds = float(cluster.slot_seconds)
+        attained = length_of_progress(record.job, progress) * slot_seconds
+        prediction = self.predict(record.job, cluster, attained)
+        longer = with_length(record.job, prediction.length / slot_seconds)
+        if longer.required <= progress:  # the prediction is less than a unit longer, or the limit
+            longer = replace(longer, required=progress + 1)
+        return longer, prediction
+
+
+def measured_length(
+    view: JobView, record: JobRecord, placement: Placement, cluster: Cluster, ended: int
+) -> tuple[float, int, int, int] | None:
+    """Return `JobView.length` of a job whose processes ended at a moment; None if it is unknown.
+
+    Earlier generations count as if they ran at the speed of the newest, because their placements
+    are forgotten.
+    """
+    if view.running_since is None or view.started != record.generation:
+        return None
+    newest = max(0, ended - view.running_since) / SECOND
+    seconds = newest + record.earlier_slots * float(cluster.slot_seconds)
+    gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
+    seconds *= length_of_progress(record.job, gain)
+    kind = kind_of_job(record.job, cluster)
+    return seconds, kind.gpus, kind.min_workers, kind.max_workers

@@ -1,0 +1,227 @@
+"""Jobs that state no length: what is predicted, promised, learnt and paid."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shadowprice.core.budget import POINT
+from shadowprice.core.errors import InputError
+from shadowprice.core.job import MICRO
+from shadowprice.engine.snapshot import snapshot
+from shadowprice.service.state.operations import QuoteJob, ReviseJob
+from shadowprice.service.state.submission import read_submissions
+from tests.support.simulated_hours import CLUSTER, SLOT
+from tests.unit.service.test_overrun_prices import Shop
+
+DEFAULT = (40.0 * SLOT, 0, None)
+"""Without history: an hour, but at most the planning horizon of 40 slots."""
+
+
+def plain(name: str, tenant: str = "vision", **changes: Any) -> dict[str, Any]:
+    """Return a command without a time."""
+    run = {"command": ["python", "train.py"]}
+    return {"name": name, "tenant": tenant, "worker": {"gpu": 1}, "run": run, **changes}
+
+
+class Lab(Shop):
+    """A store whose commands run for a given number of slots."""
+
+    def run(self, name: str, slots: int, **changes: Any) -> None:
+        """Submit a command, and let it end at the end of its last slot."""
+        self.ask(plain(name, **changes))
+        assert self.view(name).state.open
+        while self.view(name).state != "running":
+            self.slot()
+        self.slot(slots - 1)
+        self.clock.advance(SLOT * 0.999)
+        self.ended(name)
+        self.slot()
+        assert self.view(name).state == "finished"
+
+    def teach(self, lengths: tuple[int, ...] = (2, 3, 5), **changes: Any) -> None:
+        for index, slots in enumerate(lengths):
+            self.run(f"train-a{index}", slots, **changes)
+
+
+@pytest.fixture(params=["rolling", "oasis", "fifo"])
+def lab(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lab]:
+    result = Lab(tmp_path / "data", request.param)
+    yield result
+    result.check()
+    result.store.close()
+
+
+@pytest.fixture
+def rolling(tmp_path: Path) -> Iterator[Lab]:
+    result = Lab(tmp_path / "data", "rolling")
+    yield result
+    result.check()
+    result.store.close()
+
+
+def test_a_prediction_is_the_upper_quartile_of_the_tenants_similar_jobs(lab: Lab) -> None:
+    lab.ask(plain("train-x1"))
+    assert lab.view("train-x1").predicted == DEFAULT
+    lab.teach()
+    lab.ask(plain("train-x2"), plain("train-x3", tenant="speech"))
+    length, jobs, probability = lab.view("train-x2").predicted or (0, 0, 0)
+    assert length == pytest.approx(5 * SLOT, rel=0.01)
+    assert (jobs, probability) == (3, 3 / 4)
+    assert lab.view("train-x3").predicted == DEFAULT
+
+
+def test_a_predicted_completion_is_expected_but_not_promised(rolling: Lab) -> None:
+    rolling.teach()
+    rolling.ask(plain("train-x2"))
+    view, slot = rolling.view("train-x2"), rolling.truth.next_slot
+    assert (view.promise, view.first_promise, view.expected) == (None, None, slot + 4)
+    assert rolling.kinds("train-x2")[:2] == ["submitted", "admitted"]
+    assert "promised" not in rolling.lines("train-x2")[1]
+    resource = view.to_resource()
+    assert resource.promise is None
+    assert resource.predicted is not None
+    assert resource.predicted.jobs == 3
+    [asked] = read_submissions([plain("train-x4")], CLUSTER, tenant=None, runs=True)
+    [quote] = rolling.do(QuoteJob(asked)).answers
+    shown = quote.to_resource("train-x4", rolling.truth.calendar, names=True)
+    assert (shown.promise, shown.completion) == (None, None)
+    assert shown.expected is not None
+    assert shown.predicted is not None
+    assert shown.predicted.probability == 3 / 4
+
+
+def test_a_job_that_outlasts_its_prediction_runs_on_and_is_planned_longer(lab: Lab) -> None:
+    lab.teach((2, 2, 2, 9))
+    lab.ask(plain("train-x"))
+    while lab.view("train-x").state != "running":
+        lab.slot()
+    lengths = []
+    for _ in range(20):
+        assert lab.view("train-x").state == "running"
+        lab.slot()
+        predicted = lab.view("train-x").predicted
+        assert predicted is not None
+        lengths.append(round(predicted.length / SLOT))
+    # Three quarters of 2, 2, 2, 9; then of the longer one; then twice what it had run.
+    assert sorted(set(lengths)) == [2, 9, 18, 36]
+    lines = [line for line in lab.lines("train-x") if "longer than predicted" in line]
+    assert len(lines) == 3
+    assert lines[0].endswith("by 1 similar job that ran longer")
+    assert lines[1].endswith("no similar job ran longer")
+    lab.ended("train-x")
+    lab.slot()
+    assert lab.view("train-x").state == "finished"
+    length = lab.view("train-x").length
+    assert length is not None
+    assert length[0] == pytest.approx(20 * SLOT, rel=0.1)
+
+
+def _state(lab: Lab) -> dict[str, Any]:
+    """Return the engine's state, without the policy's, whose serialization differs."""
+    state = dict(snapshot(lab.truth.engine))
+    del state["memory"]
+    return state
+
+
+def test_a_restart_forgets_no_length(lab: Lab) -> None:
+    lab.teach()
+    lab.ask(plain("train-x"))
+    while lab.view("train-x").state != "running":
+        lab.slot()
+    lab.slot(6)
+    before, state = lab.view("train-x"), _state(lab)
+    assert before.predicted is not None
+    assert before.predicted.length > 9 * SLOT
+    lab.read()
+    assert lab.view("train-x") == before
+    assert _state(lab) == state
+    lab.ask(plain("train-y"))
+    predicted = lab.view("train-y").predicted
+    assert predicted is not None
+    assert predicted.length == pytest.approx(5 * SLOT, rel=0.01)
+
+
+def test_measured_progress_replaces_the_prediction_by_a_promise(rolling: Lab) -> None:
+    rolling.ask(plain("train-x", steps=1000))
+    while rolling.view("train-x").state != "running":
+        rolling.slot()
+    for done in range(10, 70, 10):
+        rolling.reported("train-x", done, saves=True)
+        rolling.slot()
+    view = rolling.view("train-x")
+    assert view.measured == (1,)
+    assert view.to_resource().predicted is None
+    assert view.promise is not None
+    # 10 steps a slot, where 1,000 in 40 slots were assumed.
+    assert view.expected is not None
+    assert view.expected - rolling.truth.next_slot == pytest.approx(94, abs=3)
+    assert "moved" in rolling.kinds("train-x") or "admitted" in rolling.kinds("train-x")
+    rolling.do(ReviseJob(view.key, {"priority": "high"}))
+    assert rolling.truth.engine.jobs[view.key].job.predicted is False
+
+
+def test_progress_that_agrees_with_the_prediction_confirms_it(rolling: Lab) -> None:
+    rolling.ask(plain("train-x", steps=400))
+    while rolling.view("train-x").state != "running":
+        rolling.slot()
+    for done in range(10, 60, 10):
+        rolling.reported("train-x", done, saves=True)
+        rolling.slot()
+    view = rolling.view("train-x")
+    assert view.promise is not None
+    assert "remeasured" not in rolling.kinds("train-x")
+
+
+def test_a_time_limit_is_the_length_of_a_job_without_history(lab: Lab) -> None:
+    lab.ask(plain("train-x", walltime="7min"))
+    assert lab.view("train-x").predicted == (420.0, 0, None)
+    lab.teach()
+    lab.ask(plain("train-y", walltime="7min"), plain("train-z", walltime="4min"))
+    assert (lab.view("train-y").predicted or (0,))[0] == pytest.approx(5 * SLOT, rel=0.01)
+    assert lab.view("train-z").predicted == (240.0, 3, None)
+
+
+def test_slots_beyond_the_first_prediction_are_paid(tmp_path: Path) -> None:
+    """Otherwise a job of unknown length would run for the price of the first hour."""
+    lab = Lab(tmp_path / "data", "rolling")
+    lab.teach()
+    lab.give("vision", 10_000)
+    lab.give("speech", 100_000)
+    lab.crowd(6)
+    lab.ask(plain("train-x", utility={"kind": "constant", "value": 100}))
+    while lab.view("train-x").covered < MICRO:
+        lab.crowd(1)
+    assert lab.view("train-x").overrun_slots == 0
+    lab.crowd(8)
+    view = lab.view("train-x")
+    assert view.overrun_slots >= 7
+    assert view.overrun > 0
+    assert "beyond its predicted time" in (view.reason or {})["message"]
+    assert view.price is not None
+    assert view.price < 10_000 * POINT
+    lab.check()
+    lab.store.close()
+
+
+def test_only_a_service_predicts_lengths() -> None:
+    [asked] = read_submissions([plain("a", tenant=None)], CLUSTER, tenant=None, runs=True)
+    assert asked.spec.has_unknown_length
+    with pytest.raises(InputError, match="only a live service predicts lengths"):
+        asked.spec.resolve(CLUSTER)
+    for key, value in (("minibatches", 7), ("gradient", "1MB")):
+        with pytest.raises(InputError, match="how fast it trains is missing"):
+            read_submissions(
+                [plain("a", tenant=None, **{key: value})], CLUSTER, tenant=None, runs=True
+            )
+
+
+def test_a_default_utility_follows_the_length(rolling: Lab) -> None:
+    rolling.teach()
+    rolling.ask(plain("train-x"), plain("train-y", priority="high"))
+    jobs = [rolling.truth.engine.jobs[rolling.key(name)].job for name in ("train-x", "train-y")]
+    values = [job.utility.value for job in jobs]  # type: ignore[attr-defined]
+    assert values == pytest.approx([5 / 60, 20 / 60], rel=0.01)
