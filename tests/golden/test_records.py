@@ -51,6 +51,7 @@ from shadowprice.core.events import (
     TimespanChanged,
 )
 from shadowprice.core.job import build_bag_job
+from shadowprice.core.length_history import LengthPrediction
 from shadowprice.core.policy import Capabilities, Status
 from shadowprice.core.program import Program
 from shadowprice.core.quote import Quote, QuoteAnswer
@@ -175,7 +176,9 @@ SPEC: Final = GenerationSpec(
 VIEW: Final = JobView(
     1, "vision/training", "training", "vision", State.RUNNING, 10, 11, 1, 5, 4, 12, 2, 40, 6, 13,
     29, 30, 0.5, 8.0, 2, 1, 14, 15, 2, 1, ("gpu-0",), 7.0, 9.0, 2.0, {"code": "displaced"},
-    {"code": "StartRefused", "message": "no right"}, 1, 2, "resnet", (2, 4), True, True,
+    {"code": "StartRefused", "message": "no right"}, 1, 2, "resnet", (2, 4),
+    predicted=LengthPrediction(300.0, 3, 0.75), first_length=200.0, length=(310.0, 1000, 1, 2),
+    reports=True, done=True,
     covered=24, covered_before=25, blamed=1, price=16, paid_at=17, planned=18,
     unused=((1, 2, 3),), held=19, used=20, overrun=26, overrun_slots=27, slot_price=28, refund=21,
     decided=22, closed=23,

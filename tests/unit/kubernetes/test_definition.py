@@ -166,13 +166,16 @@ def test_the_speed_of_a_family_may_be_left_to_the_services_library(rules: Progra
         "family": "resnet50",
     }
     assert not broken(rules, spec)
+    del spec["family"]
+    assert not broken(rules, spec)  # its length is predicted
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"throughput": {"1": 2.0}}, "one of minibatch_time"),
-        ({"minibatch_time": None}, "one of minibatch_time"),
+        ({"minibatch_time": None, "minibatches": 9}, "how fast it trains is missing"),
+        ({"minibatch_time": None, "gradient": "1MB"}, "how fast it trains is missing"),
         ({"throughput": {"1": 2.0}, "family": "resnet50"}, "one of minibatch_time"),
         ({"minibatch_time": None, "throughput": {"1": 2}, "gradient": "1MB"}, "takes the place"),
         ({"internal_bandwidth": "9Gbps"}, "needs worker.bandwidth"),
