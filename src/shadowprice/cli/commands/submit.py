@@ -196,6 +196,8 @@ def submit(
         print_json(records)
     else:
         _print_submitted(submitted, outlooks, wait=wait)
+        if len(submitted) == 1 and submitted[0].predicted is not None and not quiet:
+            print_note(f"length: {predicted_text(submitted[0].predicted)}; --time states it")
     _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
     if problems:
         raise typer.Exit(2)
@@ -254,8 +256,6 @@ def _print_submitted(
     show(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
-    if len(submitted) == 1 and submitted[0].open and submitted[0].predicted is not None:
-        stderr().print(f"length: {predicted_text(submitted[0].predicted)}; --time states it")
 
 
 def _print_problems(
