@@ -667,9 +667,7 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
     """A first start costs as much here unless the file denies it; jobs that are there keep."""
 
     def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
-        driver = live.service.driver
-        assert driver is not None
-        engine = driver._durable.engine
+        engine = live.service.writing._durable.engine
         jobs = {name: float(job.job.restart) for name, job in engine.open_jobs.items()}
         return float(engine.cluster.restart_seconds), engine.cluster.restart_first, jobs
 
@@ -754,9 +752,8 @@ def test_what_a_program_has_set_aside_stays_so_around_a_service(tmp_path: Path) 
 
 def test_metrics_are_scraped_while_the_policy_decides(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
-        driver, decided = live.service.driver, threading.Event()
-        assert driver is not None
-        deciding = driver._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
+        writer, decided = live.service.writing, threading.Event()
+        deciding = writer._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
         try:
             answer = live.client.get("/metrics")
             assert live.client.get("/healthz").status_code == 200

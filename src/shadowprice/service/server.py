@@ -69,9 +69,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the event streams, which uvicorn would wait for, then shut down."""
-        driver = self._service.driver
-        if driver is not None:
-            driver.hub.close()
+        self._service.close_streams()
         await super().shutdown(sockets)
 
 

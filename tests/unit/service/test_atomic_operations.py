@@ -17,8 +17,7 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started, StartRefused
 from shadowprice.service.budgets.operations import PutTenant
-from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.driver import Driver
+from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import State
@@ -39,6 +38,7 @@ from shadowprice.service.state.slot_operations import AdvanceSlots, ShiftSlotOri
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.state.timespan import ChangeTimespan
 from shadowprice.service.store import tables
+from shadowprice.service.writer import Writer
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.unit.service.test_billing import Till, priced
 from tests.unit.service.test_durable_engine import Bench
@@ -489,9 +489,8 @@ def test_what_was_paid_is_given_back_with_what_fails(
 
 def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
-    clock = MonotonicWallClock(bench.clock)
-    driver = Driver(bench.truth, clock, virtual=False, keep=10**18, metrics=Metrics())
-    stated = driver.specification("one")
+    writer = Writer(bench.truth, Metrics())
+    stated = writer.specification("one")
     assert stated is not None
     meanwhile = []
 
@@ -499,16 +498,16 @@ def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
         """Looks, in the middle of a batch, at what is started."""
 
         def perform(self, _batch: Batch) -> None:
-            meanwhile.append((driver.specification("one"), driver.specification("new")))
+            meanwhile.append((writer.specification("one"), writer.specification("new")))
 
     outcome = bench.truth.commit(
         [ReviseJob("one", {"minibatches": 90}), _submission("new"), Looking()]
     )
     assert meanwhile == [(stated, None)]
-    driver._publish(outcome)
-    assert driver.specification("one") == {**stated, "minibatches": 90}
-    assert driver.specification("new") == bench.truth.specs["new"]
-    driver._publish(bench.do(CancelJob("new")))
-    assert driver.specification("new") is None
-    driver._thread.shutdown()
+    writer._publish(outcome)
+    assert writer.specification("one") == {**stated, "minibatches": 90}
+    assert writer.specification("new") == bench.truth.specs["new"]
+    writer._publish(bench.do(CancelJob("new")))
+    assert writer.specification("new") is None
+    writer._thread.shutdown()
     bench.store.close()
