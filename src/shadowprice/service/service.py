@@ -68,6 +68,7 @@ from shadowprice.service.queries.whatif import WhatIfRunner
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.state.recovery import (
     build_live_policy,
     cluster_file_diff,
@@ -550,7 +551,7 @@ class _FollowFile:
         )
         if event is None:
             return
-        batch.apply_event(event)
+        apply_event(batch, event)
         clear_withheld(batch, event.servers.keys())
         new_text = json.dumps(cluster_record(self._cluster))
         batch.set_value("cluster", new_text)

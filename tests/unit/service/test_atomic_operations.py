@@ -16,6 +16,7 @@ from shadowprice.core.events import ServerState
 from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started, StartRefused
+from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
@@ -475,8 +476,8 @@ def test_what_was_paid_is_given_back_with_what_fails(
         """Two things that belong together, of which the first is done."""
 
         def perform(self, batch: Batch) -> None:
-            batch.billing.set_budget("speech", Budget(POINT, 86_400))
-            batch.billing.set_budget("vision", None)
+            Billing(batch).set_budget("speech", Budget(POINT, 86_400))
+            Billing(batch).set_budget("vision", None)
             CancelJob(paid.key).perform(batch)
 
     [answer] = till.truth.commit([Armed(Both(), stumble)]).answers

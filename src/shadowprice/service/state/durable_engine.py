@@ -21,11 +21,13 @@ from shadowprice.core.errors import PolicyError, ShadowpriceError
 from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.state.batch import VALUES_KEY, Batch, Operation
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.commit_result import ClusterState, CommitResult
 from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.ending import read_end
+from shadowprice.service.state.engine_events import VALUES_KEY
 from shadowprice.service.state.operations import (
     SubmitJobs,
     leading_submissions,
@@ -218,7 +220,7 @@ class DurableEngine(DurableState):
         committed, sequence = CommitResult(), self.engine.sequence
         with self.store.transaction() as connection:
             batch = Batch(self, connection)
-            batch.billing.start_due_periods()  # first, so that operations see present balances
+            Billing(batch).start_due_periods()  # first, so that operations see present balances
             remaining = list(operations)
             while remaining:
                 together = leading_submissions(remaining)

@@ -37,8 +37,8 @@ from shadowprice.engine.memory import sources
 from shadowprice.engine.records import cluster_from_record, cluster_record, placement_from_record
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.account_table import read_accounts
 from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
 from shadowprice.service.state.backlog import Backlog
 from shadowprice.service.state.durable_state import StoredState

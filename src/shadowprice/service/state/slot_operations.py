@@ -21,6 +21,7 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.engine_events import apply_event, resync_policy
 from shadowprice.service.state.job_views import view_changes
 from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.stated_work import nanoseconds_run, pays_restart
@@ -140,13 +141,13 @@ class AdvanceSlots:
 
     def _begin_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         try:
-            batch.apply_event(SlotBegan(slot), completed_later=completed_later)
+            apply_event(batch, SlotBegan(slot), completed_later=completed_later)
         except PolicyError as error:
             # The event was rolled back. The policy state may be the cause, so resync the policy
             # and retry. If it fails again, the slot waits and the service reports the error.
             log.error("slot %d could not begin (%s); resetting the policy", slot, error)
-            batch.resync_policy()
-            batch.apply_event(SlotBegan(slot), completed_later=completed_later)
+            resync_policy(batch)
+            apply_event(batch, SlotBegan(slot), completed_later=completed_later)
 
     @staticmethod
     def _complete_done_jobs(batch: Batch) -> None:
@@ -154,8 +155,8 @@ class AdvanceSlots:
         engine, views = batch.engine, batch.state.views
         for name in [name for name in engine.running if name in views and views[name].done]:
             try:
-                batch.apply_event(
-                    JobEnded(batch.state.next_slot, name, engine.jobs[name].generation)
+                apply_event(
+                    batch, JobEnded(batch.state.next_slot, name, engine.jobs[name].generation)
                 )
             except ShadowpriceError as error:  # the job starts, and is completed in the next slot
                 log.error("failed to close the finished job %r: %s", name, error)
@@ -176,7 +177,7 @@ class AdvanceSlots:
             if is_measured and not (missed and self.last_reports.get(name, 0) < slot_start):
                 continue  # its measured progress counts, even if it is 0
             progress[name] = self._declared_progress(batch, record, slot)
-        batch.apply_event(SlotEnded(slot, progress), counted=list(engine.running))
+        apply_event(batch, SlotEnded(slot, progress), counted=list(engine.running))
         if not self.virtual:
             if missed:  # the next report covers several slots
                 for name in engine.running:
@@ -194,7 +195,7 @@ class AdvanceSlots:
             if revised is None:
                 continue
             try:
-                batch.apply_event(JobRevised(batch.engine.slot, revised))
+                apply_event(batch, JobRevised(batch.engine.slot, revised))
             except ShadowpriceError as error:
                 batch.state.restarts.remove(name)
                 log.info("failed to update the restart cost of job %r: %s", name, error)
@@ -220,7 +221,9 @@ class AdvanceSlots:
             if revised is None:
                 continue
             try:
-                batch.apply_event(JobRevised(engine.slot, cap_utility(revised.job, engine.cluster)))
+                apply_event(
+                    batch, JobRevised(engine.slot, cap_utility(revised.job, engine.cluster))
+                )
             except ShadowpriceError as error:
                 batch.state.speeds.remove(name)
                 log.info("failed to update the speed of job %r: %s", name, error)
