@@ -106,7 +106,7 @@ def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
     fault = random_faults(random.Random(7), 4, bug)
 
     def opened(hour: SimulatedHour) -> None:
-        kind: Any = type(unwrap_policy(hour.truth.engine.policy))
+        kind: Any = type(unwrap_policy(hour.truth.state.engine.policy))
         decide = kind.decide
 
         def stumbling(self: Any, view: Any, event: Any) -> Iterator[Any]:
@@ -144,9 +144,9 @@ def test_a_clock_that_is_set_moves_no_slot(tmp_path: Path, jump: int) -> None:
     def watch(hour: SimulatedHour, tick: int) -> None:
         if tick == 90:
             hour.clock.set_by += jump * SECOND
-        origins.append(hour.truth.calendar.origin)
-        if hour.truth.engine.slot_running is not None:
-            seen.append(hour.truth.engine.slot_running)
+        origins.append(hour.truth.state.calendar.origin)
+        if hour.truth.state.engine.slot_running is not None:
+            seen.append(hour.truth.state.engine.slot_running)
 
     hour.before_slot = watch
     events = _played(hour)

@@ -123,7 +123,7 @@ class Driver:
         self._last_purge = self._steady_since - self.sweep_seconds + first_purge_delay
         self._background = BackgroundTasks(log, writer.metrics.count_failure)
         self._purge_task: asyncio.Task[None] | None = None
-        self._sampler = PriceSampler(durable)
+        self._sampler = PriceSampler()
 
     # ---------------------------------------------------------------- running
 
@@ -185,8 +185,9 @@ class Driver:
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
             self._steady_since = now
         steady_seconds = now - self._steady_since
-        self._durable.accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
-        if self._durable.accounts.any_due(self._clock.now()):
+        accounts = self._durable.state.accounts
+        accounts.may_go_back = steady_seconds >= PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
+        if accounts.any_due(self._clock.now()):
             await self._writer.commit(WriteBatch(StartDuePeriods()))
         if now - self._last_purge > self.sweep_seconds:
             self._last_purge = now
@@ -197,8 +198,9 @@ class Driver:
                     "retention", self.sweep(), description, vital=False
                 )
         self._snapshot_due = self._durable.snapshot_due()
-        if self._sampler.due:
-            await self._writer.run_in_thread(self._sampler.take)
+        durable = self._durable
+        if self._sampler.is_due(durable.state):
+            await self._writer.run_in_thread(lambda: self._sampler.take(durable.state))
 
     async def _snapshot(self) -> None:
         """Write a piece of a due snapshot; a complete one would block requests."""

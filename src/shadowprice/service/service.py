@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -351,6 +352,7 @@ class Service:
 
     def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
         """Recover the state, and apply the changed options; runs in a thread."""
+        started = time.monotonic()
         durable = DurableEngine(
             self.store,
             self.cluster,
@@ -359,23 +361,25 @@ class Service:
             virtual=self.settings.observe,
             max_overrun=self.settings.max_overrun,
             values=self.settings.values,
+            on_decision=self.metrics.decision.observe,
         )
-        check_mode(self.store, len(durable.views), observe=self.settings.observe)
+        state, seconds = durable.state, time.monotonic() - started
+        check_mode(self.store, len(state.views), observe=self.settings.observe)
         if not self.settings.observe:
             self._other_records = check_executor_identity(
-                durable, self._executor, nothing_runs=self.settings.nothing_runs
+                state, self._executor, nothing_runs=self.settings.nothing_runs
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
             durable.write_snapshot()  # so that the next start recovers under this policy
         log.info(
             "recovered in %.2f s: %d events replayed, %d open jobs",
-            durable.recovery_seconds,
-            durable.recovered_events,
-            len(durable.views),
+            seconds,
+            state.recovered_events,
+            len(state.views),
         )
         now = clock.now()
-        if durable.last_at - now > SECOND:
-            moved = now - durable.last_at
+        if state.last_at - now > SECOND:
+            moved = now - state.last_at
             _commit_one(
                 durable,
                 ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),

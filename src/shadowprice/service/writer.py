@@ -23,6 +23,7 @@ from shadowprice.service.standing_queries import MAX_READ_WAIT_SECONDS, Standing
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
 from shadowprice.service.usage import Usage
@@ -44,19 +45,18 @@ class Writer:
 
     def __init__(self, durable: DurableEngine, metrics: Metrics) -> None:
         self.metrics = metrics
-        self.clock = durable.clock
+        self.clock = durable.state.clock
         self._durable = durable
         self._store: Store = durable.store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._queue = OperationQueue()
         self._wake = asyncio.Event()
         self._query_lock = asyncio.Lock()
-        self._standing: dict[Callable[[DurableEngine, int], Any], StandingQuery[Any]] = {}
+        self._standing: dict[Callable[[DurableState, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
         self.hub = EventBroadcaster(self._missed_events)
         self._listeners: list[Callable[[CommitResult], None]] = []
-        durable.decided = self.metrics.decision.observe
         first = durable.present_state()
         assert first.servers is not None
         self.published = ReadModel(
@@ -76,7 +76,7 @@ class Writer:
         self.usage = Usage()
         for name, record in first.specs.items():
             self.usage.set(name, record)
-        self.hub.last = durable.next_event_id - 1
+        self.hub.last = durable.state.next_event_id - 1
 
     # ---------------------------------------------------------------- requests
 
@@ -94,17 +94,20 @@ class Writer:
         self._wake.set()
         return await result
 
-    async def query(self, query: Callable[[DurableEngine], Result]) -> Result:
+    async def query(self, query: Callable[[DurableState], Result]) -> Result:
         """Run a read-only query in the writer's thread, between two batches.
 
         Queries run one at a time, so that a batch waits for one query at most.
         """
-        loop = asyncio.get_running_loop()
         async with self._query_lock:
-            return await loop.run_in_executor(self._thread, query, self._durable)
+            return await self._start_query(query)
+
+    def _start_query(self, query: Callable[[DurableState], Result]) -> asyncio.Future[Result]:
+        loop, durable = asyncio.get_running_loop(), self._durable
+        return loop.run_in_executor(self._thread, lambda: query(durable.state))
 
     async def query_standing(
-        self, compute: Callable[[DurableEngine, int], Result], slots: int
+        self, compute: Callable[[DurableState, int], Result], slots: int
     ) -> Result:
         """Return the answer of a query about a number of coming slots; see `StandingQuery`.
 
@@ -113,7 +116,7 @@ class Writer:
         `MAX_READ_WAIT_SECONDS`, the previous answer is returned.
         """
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
-        next_slot = self.published.servers.next_slot_at(self._durable.clock.now())
+        next_slot = self.published.servers.next_slot_at(self.clock.now())
         query.note_read(slots, next_slot)
         while not query.is_current(slots, self.published.sequence, next_slot):
             # Again: after a long wait, readers of fewer slots count alone.
@@ -137,8 +140,8 @@ class Writer:
         if not generations:
             return {}
 
-        def read_times(durable: DurableEngine) -> Mapping[tuple[str, int], int]:
-            with durable.store.reading() as connection:
+        def read_times(state: DurableState) -> Mapping[tuple[str, int], int]:
+            with state.store.reading() as connection:
                 return command_times(connection, generations)
 
         try:
@@ -153,7 +156,7 @@ class Writer:
     @property
     def policy(self) -> str:
         """Name of the policy."""
-        return self._durable.choice.name
+        return self._durable.state.choice.name
 
     def drop_recent(self, jobs: Iterable[str]) -> None:
         """Remove purged jobs from those that readers see."""
@@ -247,10 +250,9 @@ class Writer:
 
     def _renew(self) -> None:
         """Start to renew answers that are read, before the next batch and after this one."""
-        loop = asyncio.get_running_loop()
         for query in self._standing.values():
             if query.is_renewed():
-                query.begin(loop.run_in_executor(self._thread, query.compute, self._durable))
+                query.begin(self._start_query(query.compute))
 
     def _publish(self, committed: CommitResult) -> None:
         """Update what readers see, and notify subscribers and listeners."""
@@ -315,7 +317,6 @@ class Writer:
     def _recover_state(self) -> CommitResult:
         """Recover the durable state, and return it; called in the writer's thread."""
         self._durable.recover()
-        self._durable.damaged = False
         return self._durable.present_state()
 
     async def recover(self) -> None:
@@ -335,7 +336,7 @@ class Writer:
             return
         log.warning("the store is writable again")
         # The failed commit may have stored events, which no subscriber got.
-        self.hub.resync(self._durable.next_event_id - 1)
+        self.hub.resync(self._durable.state.next_event_id - 1)
         self.health_error = None
         for view in self.published.jobs.values():
             self.metrics.count_job(view, None)

@@ -27,6 +27,7 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.operations import QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
@@ -199,8 +200,8 @@ def test_a_reader_that_waited_for_long_still_gets_its_slots(
     store.close()
 
 
-def _count_jobs(truth: DurableEngine, slots: int) -> tuple[int, int]:
-    return len(truth.engine.open_jobs), slots
+def _count_jobs(state: DurableState, slots: int) -> tuple[int, int]:
+    return len(state.engine.open_jobs), slots
 
 
 def test_nobody_waits_for_the_whole_of_a_snapshot(
@@ -231,7 +232,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
                 await writer.do(_submit(f"job-{at}"))
                 at += 1
                 if under_way:
-                    meanwhile.append(truth.engine.sequence)
+                    meanwhile.append(truth.state.engine.sequence)
         writer.stop()
         await running
 
@@ -491,7 +492,7 @@ def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
     driver = Driver(truth, writer, virtual=True, keep=10**18)
     answered: list[int] = []
 
-    def question(_: DurableEngine) -> None:
+    def question(_: DurableState) -> None:
         time.sleep(0.002)
         answered.append(1)
 
@@ -567,7 +568,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
         store, CLUSTER, PolicyChoice("fifo", {}), MonotonicWallClock(hand), virtual=True
     )
     truth.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
-    period = truth.accounts.snapshot()["vision"].period
+    period = truth.state.accounts.snapshot()["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
 
@@ -579,7 +580,7 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     driver.sweep_seconds = math.inf
 
     def state() -> tuple[int, int]:
-        account = truth.accounts.snapshot()["vision"]
+        account = truth.state.accounts.snapshot()["vision"]
         return account.balance, account.period
 
     async def play() -> None:

@@ -121,7 +121,7 @@ def _apply(
         # Within the block, so that an error rolls the event back.
         overruns = billing.check_affordable(event, staged.commands, completed_later)
         line = entry_line(staged.entry, engine.cluster.names)
-    batch.state.decided(time.perf_counter() - started)
+    batch.state.on_decision(time.perf_counter() - started)
     batch.append_journal(staged.entry.sequence, line)
     billing.record_usage(occupied)
     if isinstance(event, SlotBegan):
@@ -136,7 +136,7 @@ def weigh(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
     Raise `ShadowpriceError` if a value can't be compared.
     """
     state, engine = batch.state, batch.engine
-    if state.values is None or not state.compares_values(jobs):
+    if state.values is None or state.open_values is None or not state.compares_values(jobs):
         return tuple(jobs)
     with _as_policy_error("comparing values"):
         return state.values.weigh(jobs, state.open_values, engine.cluster, state.next_slot)
