@@ -91,7 +91,6 @@ def serve(
     failures: list[BaseException] = []
     try:
         service = service or Service(settings)
-        service.address = socket_url(listener)
         try:
             writes = service.open()
         except BaseException:
@@ -115,7 +114,7 @@ def serve(
         def end() -> None:
             server.should_exit = True
 
-        service.end = end
+        service.attach_server(socket_url(listener), end)
         with _disable_full_collections():
             server.run(sockets=[listener])
     finally:

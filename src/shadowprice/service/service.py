@@ -143,7 +143,7 @@ class Service:
         self.key = b""
         self.address = ""
         self.stopping = self.failed = False
-        self.end: Callable[[], None] = lambda: None
+        self._end: Callable[[], None] = lambda: None
         self._clock = clock or SystemClock()
         self._executor = executor
         self.outlooks = OutlookQueue()
@@ -259,6 +259,14 @@ class Service:
             log.exception("the service can't continue")
             self.metrics.failures.labels("driver").inc()
             self.fail()
+
+    def attach_server(self, address: str, end: Callable[[], None]) -> None:
+        """Set the URL of the server that answers requests, and the call that ends it."""
+        self.address, self._end = address, end
+
+    def end(self) -> None:
+        """End the process."""
+        self._end()
 
     def fail(self) -> None:
         """End the process with a failure status."""
