@@ -110,7 +110,7 @@ class Controller:
         self._service = service
         self._writer = service.writing
         self._connection = connection
-        connection.may_write = leads
+        connection.restrict_writes(leads)
         self._identity = identity
         self._epoch = epoch
         self._leads = leads
