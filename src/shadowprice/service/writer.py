@@ -55,7 +55,7 @@ class Writer:
         self._standing: dict[Callable[[DurableState, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
-        self.hub = EventBroadcaster(self._missed_events)
+        self.hub = EventBroadcaster(self._missed_events, durable.state.next_event_id - 1)
         self._listeners: list[Callable[[CommitResult], None]] = []
         first = durable.present_state()
         assert first.servers is not None
@@ -76,7 +76,6 @@ class Writer:
         self.usage = Usage()
         for name, record in first.specs.items():
             self.usage.set(name, record)
-        self.hub.last = durable.state.next_event_id - 1
 
     # ---------------------------------------------------------------- requests
 
