@@ -345,9 +345,9 @@ def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int
     store = Store(str(folder / "data"))
     store.open()
     truth = DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
-    first = truth.engine.sequence
+    first = truth.state.engine.sequence
     at = 0
-    while truth.engine.sequence - first < events:
+    while truth.state.engine.sequence - first < events:
         record = job(f"s-{at}", 200 if at < waiting else 2)
         found = read_submissions([record], cluster, tenant=None, runs=False)
         truth.commit([SubmitJobs(found, at_once=True)])
@@ -356,10 +356,14 @@ def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int
             clock.at += SECONDS * SECOND
             [began] = truth.commit([AdvanceSlots(virtual=True)]).answers
             assert began.caught_up, began
-    slots = truth.engine.slot
+    slots = truth.state.engine.slot
     print(
         json.dumps(
-            {"open": len(truth.views), "events": truth.engine.sequence - first, "slots": slots}
+            {
+                "open": len(truth.state.views),
+                "events": truth.state.engine.sequence - first,
+                "slots": slots,
+            }
         )
     )
     sys.stdout.flush()

@@ -326,7 +326,7 @@ def scrapes(folder: Path, policy: str, jobs: int = 10_000) -> None:
         metrics.scrape((), outcome.prices)
 
     def query() -> None:
-        prices(truth.engine, truth.calendar, policy, 24)
+        prices(truth.state.engine, truth.state.calendar, policy, 24)
 
     gc.collect()
     for label, call in (("scrape", scrape), ("24 slots of prices", query)):

@@ -129,8 +129,8 @@ def test_what_could_not_be_told_is_told_later(
     clock = ManualClock()
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
-        driver = live.service.writing
-        monkeypatch.setattr(driver, "health_error", str(StoreError("the disk is full")))
+        writer = live.service.writing
+        monkeypatch.setattr(writer, "health_error", str(StoreError("the disk is full")))
         assert post(live, "a", {"minibatches": -1}).status_code == 422
         monkeypatch.undo()
         assert told(live, "a") == []

@@ -18,7 +18,7 @@ from shadowprice.executors.contract import Ended, Ending, ExecutorOptions
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.standing_queries import Answer, StandingQuery
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -264,10 +264,10 @@ def test_prices_that_many_clients_read_are_computed_once(
 ) -> None:
     compute, computed = StandingQuery.compute, []
 
-    def slowly(query: StandingQuery[Any], durable: DurableEngine) -> Answer[Any]:
+    def slowly(query: StandingQuery[Any], state: DurableState) -> Answer[Any]:
         computed.append(query)
         time.sleep(0.1)
-        return compute(query, durable)
+        return compute(query, state)
 
     def slots(count: int) -> Any:
         return live.client.get("/v1/prices", params={"slots": count}).json()["slots"]
@@ -667,9 +667,7 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
     """A first start costs as much here unless the file denies it; jobs that are there keep."""
 
     def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
-        driver = live.service.driver
-        assert driver is not None
-        engine = driver._durable.engine
+        engine = live.service.writing._durable.state.engine
         jobs = {name: float(job.job.restart) for name, job in engine.open_jobs.items()}
         return float(engine.cluster.restart_seconds), engine.cluster.restart_first, jobs
 
@@ -754,9 +752,8 @@ def test_what_a_program_has_set_aside_stays_so_around_a_service(tmp_path: Path) 
 
 def test_metrics_are_scraped_while_the_policy_decides(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
-        driver, decided = live.service.driver, threading.Event()
-        assert driver is not None
-        deciding = driver._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
+        writer, decided = live.service.writing, threading.Event()
+        deciding = writer._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
         try:
             answer = live.client.get("/metrics")
             assert live.client.get("/healthz").status_code == 200

@@ -106,7 +106,7 @@ def test_a_policy_that_raises_now_and_then_costs_nobody_anything(
     fault = random_faults(random.Random(7), 4, bug)
 
     def opened(hour: SimulatedHour) -> None:
-        kind: Any = type(unwrap_policy(hour.truth.engine.policy))
+        kind: Any = type(unwrap_policy(hour.truth.state.engine.policy))
         decide = kind.decide
 
         def stumbling(self: Any, view: Any, event: Any) -> Iterator[Any]:
@@ -144,9 +144,9 @@ def test_a_clock_that_is_set_moves_no_slot(tmp_path: Path, jump: int) -> None:
     def watch(hour: SimulatedHour, tick: int) -> None:
         if tick == 90:
             hour.clock.set_by += jump * SECOND
-        origins.append(hour.truth.calendar.origin)
-        if hour.truth.engine.slot_running is not None:
-            seen.append(hour.truth.engine.slot_running)
+        origins.append(hour.truth.state.calendar.origin)
+        if hour.truth.state.engine.slot_running is not None:
+            seen.append(hour.truth.state.engine.slot_running)
 
     hour.before_slot = watch
     events = _played(hour)
@@ -164,7 +164,7 @@ def _played(hour: SimulatedHour) -> list[dict]:
     hour.check()
     with hour.store.reading() as connection:
         results = [event.record for event in list_events(connection, after=0, limit=100_000)]
-    hour.driver._thread.shutdown()
+    hour.writer._thread.shutdown()
     hour.store.close()
     return results
 
@@ -202,7 +202,7 @@ def test_who_stood_still_listens_once_however_many_slots_passed(
     begin = Driver._start_collecting
 
     def noting(driver: Driver) -> None:
-        listened.append(driver.published.sequence if hasattr(driver, "published") else 0)
+        listened.append(driver._published.sequence)
         begin(driver)
 
     monkeypatch.setattr(Driver, "_start_collecting", noting)
@@ -210,7 +210,7 @@ def test_who_stood_still_listens_once_however_many_slots_passed(
 
     def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick == 60:
-            assert hour.driver.published.running
+            assert hour.writer.published.running
             hour.world.advance(3.5 * MAX_SLOTS_PER_BATCH * SLOT)
 
     hour.before_slot = suspend

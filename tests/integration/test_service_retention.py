@@ -58,7 +58,7 @@ class Aging(SimulatedHour):
             return {view.name for view in list_jobs(connection, limit=1_000)}
 
     def end(self) -> None:
-        self.driver._thread.shutdown(wait=True)
+        self.writer._thread.shutdown(wait=True)
         self.store.close()
 
 
@@ -100,7 +100,7 @@ def test_nothing_is_left_behind_and_nothing_young_goes(tmp_path: Path, kind: int
             except Crash:
                 struck += 1
             done = left[0] >= 0
-            struck += hour.driver.health_error is not None or hour.runner.health_error is not None
+            struck += hour.writer.health_error is not None or hour.runner.health_error is not None
             hour.fault = hour.store.fault = lambda _: None
             hour.end()
             await hour.open()

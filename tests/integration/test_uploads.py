@@ -179,11 +179,11 @@ def test_a_remote_service_gets_the_files_without_an_option(
     _, notes = submit(capsys, "--", "true", status=2)
     assert f"--upload: '{root}' would be sent to {live.address}; change to the directory" in notes
     service = live.service
-    uploads, service.driver.uploads = service.driver.uploads, None
+    uploads, service.upload_store = service.upload_store, None
     try:
         _, notes = submit(capsys, "--", "true", status=2)
     finally:
-        service.driver.uploads = uploads
+        service.upload_store = uploads
     assert "jobs of this service don't run on this machine, and get no files from it" in notes
 
 
@@ -202,7 +202,7 @@ def test_a_dry_run_sends_nothing(
 def test_files_above_the_limit_are_named_before_anything_is_sent(
     live: RunningService, capsys: pytest.CaptureFixture[str], root: Path
 ) -> None:
-    uploads = live.service.driver.uploads
+    uploads = live.service.upload_store
     (root / "model.bin").write_bytes(bytes(1 << 20))
     limit, uploads.max_bytes = uploads.max_bytes, 1 << 20
     try:
@@ -287,7 +287,7 @@ def test_wrong_requests_are_refused(live: RunningService) -> None:
 def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
     content = member("a", content=bytes(3 << 20)) + END
     digest = hashlib.sha256(content).hexdigest()
-    uploads, before = live.service.driver.uploads, stored_files(live)
+    uploads, before = live.service.upload_store, stored_files(live)
     seen: list[int] = []
 
     def pieces() -> Iterator[bytes]:
@@ -361,7 +361,7 @@ def test_an_upload_that_takes_too_long_ends(
 
 def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
     """The oldest ones without an open job make room, but no others."""
-    uploads, service = live.service.driver.uploads, live.service
+    uploads, service = live.service.upload_store, live.service
     contents = [member("a", content=bytes([n]) * 100_000) + END for n in range(4)]
     digests = [hashlib.sha256(content).hexdigest() for content in contents]
     size = len(contents[0])
@@ -378,7 +378,7 @@ def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
             run = {"command": ["sleep", "600"], "upload": digests[0]}
             job = {"name": "open", "steps": 900, "minibatch_time": "1s", "worker": {"cpu": 1}}
             assert client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
-            old = service.driver.clock.now() - 2 * MIN_KEEP_SECONDS * SECOND
+            old = service.writer.clock.now() - 2 * MIN_KEEP_SECONDS * SECOND
             for digest in digests[:2]:
                 uploads.use("limited", digest, old)
             assert put(client, contents[2]).status_code == 201
@@ -390,7 +390,7 @@ def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
 
 
 def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
-    uploads, driver = live.service.driver.uploads, live.service.driver
+    uploads, clock = live.service.upload_store, live.service.writing.clock
     contents = [member("b", content=bytes([n]) * 100) + END for n in range(2)]
     for content in contents:
         assert put(live.client, content).status_code == 201
@@ -398,7 +398,7 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
     job = {"name": "uses", "steps": 900, "minibatch_time": "1s", "worker": {"cpu": 1}}
     run = {"command": ["sleep", "600"], "upload": digests[0]}
     assert live.client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
-    now = driver.clock.now()
+    now = clock.now()
     for digest in digests:
         uploads.use(None, digest, now - (KEEP_SECONDS + 1) * SECOND)
     uploads.sweep(now)
@@ -423,7 +423,7 @@ def test_a_job_whose_files_vanished_fails_after_some_attempts(
     content = member("c", content=b"missing" if missing else b"lost") + END
     assert put(live.client, content).status_code == 201
     digest = hashlib.sha256(content).hexdigest()
-    path = live.service.driver.uploads.find(None, digest).path
+    path = live.service.upload_store.find(None, digest).path
     job = {"name": f"damaged-{missing}", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
     run = {"command": ["true"], "upload": digest, "retries": 3}
     assert live.client.post("/v1/jobs", json={**job, "run": run}).status_code == 200
@@ -458,7 +458,7 @@ def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: Running
     jobs = live.service.store.folder / "executor" / "jobs"
     wait_until(lambda: any(path.parent.joinpath("b").exists() for path in jobs.glob("*/work/wait")))
     [pipe] = jobs.glob("*/work/wait")
-    live.service.driver.uploads.find(None, digest).path.unlink()
+    live.service.upload_store.find(None, digest).path.unlink()
     assert live.client.get(f"/v1/uploads/{digest}").status_code == 404
     pipe.write_text("x")
     wait_until(
@@ -479,7 +479,7 @@ def test_files_that_are_slow_to_unpack_delay_their_own_job_only(
     def state(name: str) -> str:
         return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
-    digests, uploads = [], live.service.driver.uploads
+    digests, uploads = [], live.service.upload_store
     for name in ("again", "cancelled", "slow"):
         content = member(f"file-{name}") + END
         assert put(live.client, content).status_code == 201
@@ -526,11 +526,11 @@ def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
     content = member("kept") + END
     assert put(live.client, content).status_code == 201
     digest = hashlib.sha256(content).hexdigest()
-    driver, runner = live.service.driver, live.service.runner
+    writer, runner = live.service.writing, live.service.runner
     assert runner is not None
     executor = runner.executor
     assert isinstance(executor, UnpacksFiles)
-    read_times, blocked, go_on = driver.fetch_command_times, threading.Event(), threading.Event()
+    read_times, blocked, go_on = writer.fetch_command_times, threading.Event(), threading.Event()
 
     async def slow(generations: Any) -> Any:
         times = await read_times(generations)
@@ -539,7 +539,7 @@ def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
             await asyncio.to_thread(go_on.wait, WAIT_LIMIT_SECONDS)
         return times
 
-    monkeypatch.setattr(driver, "fetch_command_times", slow)
+    monkeypatch.setattr(writer, "fetch_command_times", slow)
     command = f"pwd >{tmp_path}/where; echo 1 >result; exit 3"
     run = {"command": ["sh", "-c", command], "upload": digest, "retries": 1}
     job = {"name": "between", "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
@@ -577,7 +577,7 @@ def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
 
     async def opening() -> None:
         assert service.runner is not None
-        seen.append(service.uploads is service.runner.uploads is service.writing.uploads)
+        seen.append(service.uploads is service.runner._uploads)
         raise ExecutorError("is unreachable")
 
     executor.open = opening  # type: ignore[method-assign]
@@ -586,7 +586,7 @@ def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
         (tmp_path / "data" / "uploads").write_text("no directory")
         with pytest.raises(InputError, match="uploads: cannot be used"):
             await service.start()
-        assert (service.driver, service.runner) == (None, None)
+        assert (service.writer, service.driver, service.runner) == (None, None, None)
         with pytest.raises(ProblemError) as caught:
             _ = service.uploads
         assert caught.value.code == "standby"
@@ -638,7 +638,7 @@ def test_many_uploads_at_once(live: RunningService) -> None:
         thread.join(WAIT_LIMIT_SECONDS)
     assert set(statuses) <= {200, 201}
     assert 201 in statuses
-    uploads = live.service.driver.uploads
+    uploads = live.service.upload_store
     assert uploads._arriving.total() == 0
     sizes = sum(max(path.stat().st_size, MIN_ACCOUNTED_BYTES) for path in stored_files(live))
     assert uploads._sizes.total() == sizes
@@ -653,4 +653,4 @@ def test_a_body_that_stops_arriving_leaves_nothing(
         answer = raw.recv(65_536).decode()
     assert answer.startswith("HTTP/1.1 400 ")
     wait_until(lambda: stored_files(live) == before)
-    assert live.service.driver.uploads._arriving.total() == 0
+    assert live.service.upload_store._arriving.total() == 0

@@ -131,8 +131,7 @@ def viewing(live: RunningService) -> Iterator[list[str]]:
         yield seen
     finally:
         over.set()
-        if live.service.driver is not None:
-            live.service.driver.hub.close()
+        live.service.close_streams()
         thread.join(WAIT_LIMIT_SECONDS)
 
 
@@ -230,8 +229,8 @@ def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
     assert store.open()
     store.close()
     [service] = ended
-    assert service.driver is not None
-    assert service.driver._thread._shutdown
+    assert service.writer is not None
+    assert service.writer._thread._shutdown
     if owner is LocalExecutor:
         free(tmp_path)
 

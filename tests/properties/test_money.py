@@ -41,7 +41,7 @@ STEP = st.one_of(
 
 
 def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-arg]  # of any step
-    open_jobs = sorted(name for name, view in till.truth.views.items() if view.state.open)
+    open_jobs = sorted(name for name, view in till.truth.state.views.items() if view.state.open)
     match step:
         case ("submit", tenant, chunks, minibatches):
             utility = {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "12 slots"}
@@ -51,8 +51,8 @@ def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-ar
             for _ in range(slots):
                 till.slot()
                 till.start_all()
-        case ("end", job, ending) if till.truth.orders:
-            names = sorted(till.truth.orders)
+        case ("end", job, ending) if till.truth.state.orders:
+            names = sorted(till.truth.state.orders)
             till.ended(names[job % len(names)], ending)
         case ("lose", server):
             till.do(SetServerAvailability(f"g-{server}"))
@@ -75,7 +75,7 @@ def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-ar
 def _check(till: Till) -> None:
     """Check the ledger, and that unused processes are worth what is reserved for their job."""
     till.check()
-    for view in till.truth.views.values():
+    for view in till.truth.state.views.values():
         if view.unused is not None and view.refund is None:
             assert price_of_unused(view.unused) == (view.price or 0) - view.used
 

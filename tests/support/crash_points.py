@@ -28,7 +28,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import MonotonicWallClock
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
-from shadowprice.service.state.durable_state import StoredState
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.recovery import recover
 from shadowprice.service.store import Store
@@ -42,12 +42,12 @@ def _digest(*parts: Any) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def durable_digest(truth: StoredState) -> str:
+def durable_digest(durable: DurableState) -> str:
     """Return the digest of the durable state: plans, promises, commands and accounts.
 
     Leave out policy state, which a crash may lose, and the free numbers.
     """
-    engine = truth.engine
+    engine = durable.engine
     state = snapshot(engine)
     del state["memory"]
     orders = {
@@ -57,18 +57,18 @@ def durable_digest(truth: StoredState) -> str:
             (sorted(order.after), sorted(order.frees)),
             placement_record(order.placement, engine.cluster.names),
         ]
-        for name, order in truth.orders.items()
+        for name, order in durable.orders.items()
     }
-    accounts = {name: str(account) for name, account in truth.accounts.snapshot().items()}
-    views = {name: view.stored() for name, view in truth.views.items()}
+    accounts = {name: str(account) for name, account in durable.accounts.snapshot().items()}
+    views = {name: view.stored() for name, view in durable.views.items()}
     return _digest(
         state,
         views,
-        dict(truth.specs),
+        dict(durable.specs),
         orders,
-        list(truth.backlog),
+        list(durable.backlog),
         accounts,
-        truth.calendar.origin,
+        durable.calendar.origin,
     )
 
 
@@ -122,7 +122,7 @@ class CrashPoints:
         def followed(operations: Sequence[Operation]) -> CommitResult:
             self._early = []
             outcome = commit(operations)
-            self._expected = durable_digest(truth)
+            self._expected = durable_digest(truth.state)
             # Points between the commit and its return already see the new state.
             for where, found in self._early:
                 self._compare(where, found)
@@ -130,7 +130,7 @@ class CrashPoints:
             return outcome
 
         truth.commit = followed  # type: ignore[method-assign]
-        self._expected = durable_digest(truth)
+        self._expected = durable_digest(truth.state)
 
     def _compare(self, where: str, found: str) -> None:
         if found != self._expected:
@@ -193,7 +193,7 @@ class CrashPoints:
             self.child = True
             hour = self.hour
             # The parent process still uses these: keep them from being closed.
-            self._abandoned = [hour.driver, hour.truth, hour.store, hour.runner]
+            self._abandoned = [hour.driver, hour.writer, hour.truth, hour.store, hour.runner]
             hour.folder = folder
             raise Crash
         self.kills += 1

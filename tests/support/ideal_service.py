@@ -53,8 +53,8 @@ def run_declared(
     given = ClusterSpec.model_validate(dict(cluster)).resolve()
     truth = DurableEngine(store, given, who, MonotonicWallClock(clock), virtual=True)
     slot, waiting, passed = float(given.slot_seconds), list(jobs), 0.0
-    while waiting or truth.engine.open_jobs:
-        assert passed < 200 * slot, truth.engine.open_jobs
+    while waiting or truth.state.engine.open_jobs:
+        assert passed < 200 * slot, truth.state.engine.open_jobs
         due = waiting[0][0] if waiting else math.inf
         edge = slot * (1 + passed // slot)
         passed = min(due, edge)
@@ -68,7 +68,7 @@ def run_declared(
         truth.commit([SubmitJobs(result, at_once=True)])
         name = str(job["name"])
         lived[name] = LiveJobResult(
-            {"name": name}, (clock.wall() - truth.calendar.origin) / SECOND, ()
+            {"name": name}, (clock.wall() - truth.state.calendar.origin) / SECOND, ()
         )
     with store.reading() as connection:
         ended = {view.name: view.completion for view in list_jobs(connection)}

@@ -39,6 +39,7 @@ from shadowprice.service.state.operations import CancelJob, ReviseJob, SubmitJob
 from shadowprice.service.state.store_queries import job, list_events, list_jobs
 from shadowprice.service.state.submission import read_submissions, request_hash
 from shadowprice.service.store import Store
+from shadowprice.service.writer import Writer
 from tests.support.ledger_checks import check_ledger
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
 
@@ -70,33 +71,39 @@ class InlineExecutor(Executor):
         return done
 
 
-class SteppedDriver(Driver):
-    """A driver that performs each operation at once, and writes a snapshot over several turns."""
+class SteppedWriter(Writer):
+    """A writer whose driver performs each operation at once."""
 
-    snapshot_seconds = 0.0
+    driver: SteppedDriver
 
     async def do(self, operation: Operation) -> Any:
         if self.health_error is not None:
-            await self._recover_store()
+            await self.recover()
         task = asyncio.ensure_future(super().do(operation))
         try:
             await asyncio.sleep(0)
-            while self._queue:
-                await self._step()
+            while self.has_pending:
+                await self.driver._step()
             return await task
         finally:
             task.cancel()
 
+
+class SteppedDriver(Driver):
+    """A driver that performs what is due when told, and writes a snapshot over several turns."""
+
+    snapshot_seconds = 0.0
+
     async def turn(self) -> None:
         """Perform what is due."""
-        if self.health_error is not None:
-            await self._recover_store()
+        if self._writer.health_error is not None:
+            await self._writer.recover()
             return
         self._last_tick = self._boundary_failed_at = 0.0  # a turn is later by a second and more
         await self._tick()
         await self._step()
         await self._snapshot()
-        while self.published.servers.backlog and self.health_error is None:
+        while self._published.servers.backlog and self._writer.health_error is None:
             await self._step()
 
 
@@ -201,13 +208,15 @@ class SimulatedHour:
         choice = PolicyChoice(self.policy, {})
         self.truth = DurableEngine(self.store, CLUSTER, choice, self.steady)
         self.store.fault = self.fault
-        self.driver = SteppedDriver(
-            self.truth, self.steady, virtual=False, keep=10**18, metrics=Metrics()
-        )
+        self.writer = SteppedWriter(self.truth, Metrics())
         if not self.threads:
-            self.driver._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
+            self.writer._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
         self.executor = FakeExecutor(self.world)
-        self.runner = ExecutionController(self.driver, self.executor, b"key")
+        self.runner = ExecutionController(self.writer, self.executor, b"key")
+        self.driver = SteppedDriver(
+            self.truth, self.writer, self.runner, virtual=False, keep=10**18
+        )
+        self.writer.driver = self.driver
         self.opened(self)
         await self.runner.open()
 
@@ -215,7 +224,7 @@ class SimulatedHour:
         self.crashes += 1
         if not self.closes():
             return
-        self.driver._thread.shutdown(wait=True)
+        self.writer._thread.shutdown(wait=True)
         self.store.close()
 
     async def run(self) -> None:
@@ -230,7 +239,7 @@ class SimulatedHour:
                 await self._until_answered(waiting.pop(0))
             self.before_slot(self, ticks)
             await self._surviving(self._turn)
-            if not waiting and not self.driver.published.jobs and elapsed > HOUR:
+            if not waiting and not self.writer.published.jobs and elapsed > HOUR:
                 break
             self.world.advance(10.0)
             self.world.check()
@@ -291,25 +300,25 @@ class SimulatedHour:
                 for submission in read_submissions(what, CLUSTER, tenant=None, runs=True)
             ]
             submission = SubmitJobs(results, at_once=kind == "submit")
-            for key, problem in await self.driver.do(submission):
+            for key, problem in await self.writer.do(submission):
                 assert problem is None, problem
                 self.answers.setdefault(key, ClientRecord(self._look(key)))
         elif kind == "cancel":
-            view = await self.driver.do(CancelJob(what))
+            view = await self.writer.do(CancelJob(what))
             self.answers[what].cancelled = view.state == "cancelled"
         elif kind == "revise":
-            await self.driver.do(ReviseJob(*what))
+            await self.writer.do(ReviseJob(*what))
         elif kind == "budget":
-            await self.driver.do(PutTenant(what[0], None, what[1], budgeted=True))
+            await self.writer.do(PutTenant(what[0], None, what[1], budgeted=True))
         else:
-            cluster = self.driver.published.servers.cluster
+            cluster = self.writer.published.servers.cluster
             row = cluster.index[what]
             amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
             state = ServerState(cluster.roles[row], amounts, drained=kind == "drain")
-            await self.driver.do(UpdateServers({what: state}, kind))
+            await self.writer.do(UpdateServers({what: state}, kind))
 
     def _look(self, name: str) -> JobView:
-        published = self.driver.published
+        published = self.writer.published
         found = published.jobs.get(name) or published.recent.get(name)
         if found is None:  # the job closed before the crash lost its response
             with self.store.reading() as connection:
@@ -385,7 +394,7 @@ def run_hour(hour: SimulatedHour) -> Mapping[str, JobView]:
     try:
         return hour.check()
     finally:
-        hour.driver._thread.shutdown()
+        hour.writer._thread.shutdown()
         hour.store.close()
 
 

@@ -124,7 +124,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str)
         "" if view.reason is None else str(view.reason.get("message", "")),
         service.has_learnt_margin(view),
         view.first_promise is None
-        or view.first_promise < service.driver.published.servers.next_slot,
+        or view.first_promise < service.writer.published.servers.next_slot,
     )
 
 

@@ -77,9 +77,7 @@ class MissingLibraryError(MissingExtraError):
 class ApiClient:
     """A connection to one API server, as one user; created by `open`.
 
-    ``may_write`` returns whether requests that change objects may be sent; urgent ones always may.
-    It is called right before each request, so that a suspended process which lost its lease writes
-    nothing. ``namespace`` is that of the context or the service account, by default ``default``.
+    ``namespace`` is that of the context or the service account, by default ``default``.
     ``requests`` counts the requests sent, including retries.
     """
 
@@ -87,7 +85,7 @@ class ApiClient:
         self._client = client
         self.namespace = namespace
         self.requests = 0
-        self.may_write: Callable[[], bool] = lambda: True
+        self._may_write: Callable[[], bool] = lambda: True
         self._last_date: tuple[str, float] = ("", 0.0)
         self._slots = asyncio.Semaphore(MAX_INFLIGHT_REQUESTS)
 
@@ -131,6 +129,14 @@ class ApiClient:
     def host(self) -> str:
         """Address of the API server."""
         return str(self._client.configuration.host)
+
+    def restrict_writes(self, may_write: Callable[[], bool]) -> None:
+        """Send requests that change objects only while a call returns True; urgent ones always.
+
+        It is called right before each request, so that a suspended process which lost its lease
+        writes nothing.
+        """
+        self._may_write = may_write
 
     def time(self) -> float | None:
         """Return the server's time, seconds since 1970; None before its first response.
@@ -223,7 +229,7 @@ class ApiClient:
                     nullcontext() if urgent else self._slots,
                     asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
                 ):
-                    if not (method == "GET" or urgent or self.may_write()):
+                    if not (method == "GET" or urgent or self._may_write()):
                         raise LeadershipLostError
                     response = await self._start_request(method, path, query, body, content)
                     try:

@@ -99,16 +99,17 @@ class Subscriber:
 class EventBroadcaster:
     """Broadcasts events to subscribers.
 
-    ``read`` returns stored events of all tenants after a number, in order. It blocks.
+    ``read`` returns stored events of all tenants after a number, in order. It blocks. ``last`` is
+    the number of the last event.
     """
 
-    def __init__(self, read: Callable[[int], list[StoredEvent]]) -> None:
+    def __init__(self, read: Callable[[int], list[StoredEvent]], last: int = 0) -> None:
         self._read = read
         self._subscribers: set[Subscriber] = set()
         self._fresh: deque[StreamEvent] = deque()
         self._transient: list[bytes] = []
         self._wake = asyncio.Event()
-        self.last = 0
+        self.last = last
         self.closed = False
 
     @property

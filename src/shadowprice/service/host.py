@@ -10,12 +10,13 @@ from sqlalchemy import Connection
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.inputs.families import Families
-from shadowprice.service.driver import Driver
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import store_queries
 from shadowprice.service.state.job_views import JobView
+from shadowprice.service.uploads import UploadStore
+from shadowprice.service.writer import Writer
 
 Result = TypeVar("Result")
 
@@ -29,11 +30,12 @@ class ServiceHost(Protocol):
     families: Families
     key: bytes  # secret of the store, empty before the start
     runner: ExecutionController | None  # None if no jobs run
+    upload_store: UploadStore | None  # None if jobs get no files from their submitters
     stopping: bool
 
     @property
-    def writing(self) -> Driver:
-        """The driver; raises `ProblemError` if this instance doesn't write."""
+    def writing(self) -> Writer:
+        """The writer; raises `ProblemError` if this instance doesn't write."""
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query of the store in a reader thread."""

@@ -80,7 +80,7 @@ class KubernetesIntegration:
             log.warning("leader election failed: %s", error)
             return None
         self._lease = lease
-        self._connection.may_write = lease.holds
+        self._connection.restrict_writes(lease.holds)
         self._background.spawn("election", self._until_lost(lease), "watching the lease")
         log.info("this instance is the leader, epoch %d", lease.epoch)
         return lease.epoch

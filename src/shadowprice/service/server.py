@@ -69,9 +69,7 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End the event streams, which uvicorn would wait for, then shut down."""
-        driver = self._service.driver
-        if driver is not None:
-            driver.hub.close()
+        self._service.close_streams()
         await super().shutdown(sockets)
 
 
@@ -93,7 +91,6 @@ def serve(
     failures: list[BaseException] = []
     try:
         service = service or Service(settings)
-        service.address = socket_url(listener)
         try:
             writes = service.open()
         except BaseException:
@@ -117,7 +114,7 @@ def serve(
         def end() -> None:
             server.should_exit = True
 
-        service.end = end
+        service.attach_server(socket_url(listener), end)
         with _disable_full_collections():
             server.run(sockets=[listener])
     finally:

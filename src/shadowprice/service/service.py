@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import secrets
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -25,7 +26,13 @@ from shadowprice.core.wording import escape_controls
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.records import cluster_from_record, cluster_record
 from shadowprice.executors.background import run_all
-from shadowprice.executors.contract import ChecksReachability, Executor, ExecutorOptions, Obstacle
+from shadowprice.executors.contract import (
+    ChecksReachability,
+    Executor,
+    ExecutorOptions,
+    Obstacle,
+    Progressed,
+)
 from shadowprice.executors.registry import create_executor
 from shadowprice.inputs.families import Families, read_families
 from shadowprice.inputs.files import read_cluster
@@ -62,6 +69,7 @@ from shadowprice.service.queries.whatif import WhatIfRunner
 from shadowprice.service.settings import NO_EXECUTOR, ServiceSettings
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.state.recovery import (
     build_live_policy,
     cluster_file_diff,
@@ -76,6 +84,7 @@ from shadowprice.service.turns import TenantTurns, requester
 from shadowprice.service.uploads import FOLDER as UPLOADS
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.usage import UsageLimits
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -124,15 +133,17 @@ class Service:
         tenants = tuple(replace(tenant, budget=None) for tenant in cluster.tenants)
         self.cluster: Cluster = replace(cluster, tenants=tenants)
         self.choice = settings.policy
+        self.writer: Writer | None = None
         self.driver: Driver | None = None
         self.runner: ExecutionController | None = None
         self.follower: ObservationLoop | None = None
+        self.upload_store: UploadStore | None = None
         self.whatifs = WhatIfRunner(self._folder / "whatif")
         self.misreports = InvalidProgressReporter()
         self.key = b""
         self.address = ""
         self.stopping = self.failed = False
-        self.end: Callable[[], None] = lambda: None
+        self._end: Callable[[], None] = lambda: None
         self._clock = clock or SystemClock()
         self._executor = executor
         self.outlooks = OutlookQueue()
@@ -194,35 +205,40 @@ class Service:
         clock = MonotonicWallClock(self._clock)
         durable = await loop.run_in_executor(self._readers, self._recover, clock)
         self.tokens.load()
+        writer = Writer(durable, self.metrics)
+        executor = None if self.settings.observe else self._executor
+        if executor is not None:
+            if executor.capabilities.takes_uploads:
+                self.upload_store = self._open_uploads(writer)
+            self.runner = ExecutionController(
+                writer,
+                executor,
+                self.key,
+                self.cluster.names,
+                address=self.address,
+                settings=self.settings,
+                uploads=self.upload_store,
+            )
         driver = Driver(
             durable,
-            clock,
+            writer,
+            self.runner,
+            self.upload_store,
             virtual=self.settings.observe,
             keep=int(self.settings.keep_days * DAY),
-            metrics=self.metrics,
         )
-        executor = None if self.settings.observe else self._executor
-        if executor is not None and executor.capabilities.takes_uploads:
-            # Requests are answered as soon as there is a driver, while the executor still opens.
-            driver.uploads = self._open_uploads(driver)
-        self.driver = driver
-        if self.settings.observe:
-            if self._executor is not None:
-                self.follower = ObservationLoop(self.driver, self._executor)
-                await self.follower.open()
-        elif self._executor is not None:
-            self.runner = ExecutionController(
-                self.driver, self._executor, self.key, self.cluster.names
-            )
-            self.runner.settings = self.settings
-            self.runner.address = self.address
-            self.runner.uploads = self.driver.uploads
+        # Requests are answered as soon as there is a writer, while the executor still opens.
+        self.writer, self.driver = writer, driver
+        if self.settings.observe and self._executor is not None:
+            self.follower = ObservationLoop(writer, self._executor)
+            await self.follower.open()
+        if self.runner is not None:
             await self.runner.open()
             if self._other_records:
                 self.runner.mark_all_lost(
                     "the executor's records of it are gone, and so is what ran"
                 )
-        self._tasks.append(asyncio.create_task(self._run_driver(self.driver)))
+        self._tasks.append(asyncio.create_task(self._run_driver(driver)))
         if self.runner is not None:
             # Before the first request: a job is refused if the executor can never start it.
             try:
@@ -243,6 +259,14 @@ class Service:
             log.exception("the service can't continue")
             self.metrics.failures.labels("driver").inc()
             self.fail()
+
+    def attach_server(self, address: str, end: Callable[[], None]) -> None:
+        """Set the URL of the server that answers requests, and the call that ends it."""
+        self.address, self._end = address, end
+
+    def end(self) -> None:
+        """End the process."""
+        self._end()
 
     def fail(self) -> None:
         """End the process with a failure status."""
@@ -287,9 +311,9 @@ class Service:
             await run_all(
                 self.whatifs.close,
                 self._close_parts,
-                self._stop_driver,
+                self._stop_writer,
                 self._end_tasks,
-                self._finish,
+                self._finish_writer,
                 lambda: self._readers.shutdown(wait=True),
                 self.store.close,
                 self._release_leadership,
@@ -302,14 +326,19 @@ class Service:
         parts = (self._resident, self.runner, self.follower)
         await run_all(*(part.close for part in parts if part is not None))
 
-    async def _stop_driver(self) -> None:
-        if self.driver is not None:
-            self.driver.hub.close()
-            await self.driver.stop()
+    def close_streams(self) -> None:
+        """End the event streams of all subscribers."""
+        if self.writer is not None:
+            self.writer.hub.close()
+
+    async def _stop_writer(self) -> None:
+        self.close_streams()
+        if self.writer is not None:
+            self.writer.stop()
 
     async def _end_tasks(self) -> None:
         for task in self._tasks:
-            if self.driver is None:
+            if self.writer is None:
                 task.cancel()
             try:
                 await task
@@ -319,9 +348,9 @@ class Service:
                 # The service may stop during a takeover, when some connections are already closed.
                 log.exception("takeover interrupted")
 
-    async def _finish(self) -> None:
-        if self.driver is not None:
-            await self.driver.finish()
+    async def _finish_writer(self) -> None:
+        if self.writer is not None:
+            await self.writer.finish()
 
     async def _release_leadership(self) -> None:
         if self._resident is not None:
@@ -331,6 +360,7 @@ class Service:
 
     def _recover(self, clock: MonotonicWallClock) -> DurableEngine:
         """Recover the state, and apply the changed options; runs in a thread."""
+        started = time.monotonic()
         durable = DurableEngine(
             self.store,
             self.cluster,
@@ -339,23 +369,25 @@ class Service:
             virtual=self.settings.observe,
             max_overrun=self.settings.max_overrun,
             values=self.settings.values,
+            on_decision=self.metrics.decision.observe,
         )
-        check_mode(self.store, len(durable.views), observe=self.settings.observe)
+        state, seconds = durable.state, time.monotonic() - started
+        check_mode(self.store, len(state.views), observe=self.settings.observe)
         if not self.settings.observe:
             self._other_records = check_executor_identity(
-                durable, self._executor, nothing_runs=self.settings.nothing_runs
+                state, self._executor, nothing_runs=self.settings.nothing_runs
             )
         if durable.store.get("policy") != policy_fingerprint(self.choice):
             durable.write_snapshot()  # so that the next start recovers under this policy
         log.info(
             "recovered in %.2f s: %d events replayed, %d open jobs",
-            durable.recovery_seconds,
-            durable.recovered_events,
-            len(durable.views),
+            seconds,
+            state.recovered_events,
+            len(state.views),
         )
         now = clock.now()
-        if durable.last_at - now > SECOND:
-            moved = now - durable.last_at
+        if state.last_at - now > SECOND:
+            moved = now - state.last_at
             _commit_one(
                 durable,
                 ShiftSlotOrigin(moved, "the clock is earlier than when the service stopped"),
@@ -409,12 +441,12 @@ class Service:
             note = f"first start, {escape_controls(str(self.token_file))}"
             _commit_one(durable, CreateToken(token, AccessRole.OPERATOR, None, note, None))
 
-    def _open_uploads(self, driver: Driver) -> UploadStore:
+    def _open_uploads(self, writer: Writer) -> UploadStore:
         uploads = UploadStore(
             self._folder / UPLOADS,
             self.settings.max_upload_bytes,
             self.settings.max_tenant_upload_bytes,
-            driver.usage.uploads,
+            writer.usage.uploads,
         )
         try:
             uploads.open()
@@ -431,24 +463,35 @@ class Service:
 
         Raises `ProblemError` if the executor takes none, or this instance doesn't lead.
         """
-        uploads = self.writing.uploads
-        if uploads is None:
+        if self.writer is None:
+            raise self._not_writing()
+        if self.upload_store is None:
             detail = "jobs of this service get no files from their submitters"
             raise ProblemError("unsupported", f"{detail}; {WITHOUT_UPLOADS_HINT}")
-        return uploads
+        return self.upload_store
+
+    def report_progress(self, report: Progressed) -> None:
+        """Buffer a job's progress, until the driver records it."""
+        if self.runner is not None:
+            self.runner.report_progress(report)
+        else:
+            self.writing.progress.add(report)
 
     @property
-    def writing(self) -> Driver:
-        """The driver; raises `ProblemError` if this instance is a standby or is stopping."""
-        if self.driver is None:
-            code = "stopping" if self.stopping else "standby"
-            detail = (
-                "another instance is the leader; send requests there"
-                if code == "standby"
-                else "it is ending"
-            )
-            raise ProblemError(code, detail, headers={"Retry-After": "5"})
-        return self.driver
+    def writing(self) -> Writer:
+        """The writer; raises `ProblemError` if this instance is a standby or is stopping."""
+        if self.writer is None:
+            raise self._not_writing()
+        return self.writer
+
+    def _not_writing(self) -> ProblemError:
+        code = "stopping" if self.stopping else "standby"
+        detail = (
+            "another instance is the leader; send requests there"
+            if code == "standby"
+            else "it is ending"
+        )
+        return ProblemError(code, detail, headers={"Retry-After": "5"})
 
     async def read(self, query: Callable[[Connection], Result]) -> Result:
         """Run a query of the store in a reader thread, on its own connection.
@@ -469,10 +512,10 @@ class Service:
 
     def ready(self) -> str | None:
         """Return why the service isn't ready; None if it is."""
-        if self.driver is None:
+        if self.writer is None or self.driver is None:
             return "this instance stands by"
-        if self.driver.health_error is not None:
-            return self.driver.health_error
+        if self.writer.health_error is not None:
+            return self.writer.health_error
         if self.driver.stuck is not None:
             return self.driver.stuck
         if self.store.damage is not None:
@@ -520,7 +563,7 @@ class _FollowFile:
         )
         if event is None:
             return
-        batch.apply_event(event)
+        apply_event(batch, event)
         clear_withheld(batch, event.servers.keys())
         new_text = json.dumps(cluster_record(self._cluster))
         batch.set_value("cluster", new_text)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from time import monotonic
 from typing import Final, Generic, TypeVar
 
-from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 
 Result = TypeVar("Result")
 
@@ -47,7 +47,7 @@ class StandingQuery(Generic[Result]):
     that alternating readers cause one computation. There is one computation at a time.
     """
 
-    def __init__(self, compute: Callable[[DurableEngine, int], Result]) -> None:
+    def __init__(self, compute: Callable[[DurableState, int], Result]) -> None:
         self._compute = compute
         self._slots = self._next_slot = 0
         self._most_read_at = self._read_at = -RENEWED_SECONDS
@@ -87,13 +87,13 @@ class StandingQuery(Generic[Result]):
             and answer.seconds <= MAX_RENEWAL_SHARE * (now - answer.computed_at)
         )
 
-    def compute(self, durable: DurableEngine) -> Answer[Result]:
+    def compute(self, state: DurableState) -> Answer[Result]:
         """Compute the answer, and cache it; runs in the writer's thread."""
         slots, next_slot, started = self._slots, self._next_slot, monotonic()
-        result = self._compute(durable, slots)
+        result = self._compute(state, slots)
         ended = monotonic()
         self.answer = Answer(
-            result, slots, next_slot, durable.engine.sequence, ended, ended - started
+            result, slots, next_slot, state.engine.sequence, ended, ended - started
         )
         return self.answer
 

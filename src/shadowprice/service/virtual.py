@@ -22,7 +22,6 @@ from shadowprice.core.events import ServerState
 from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.driver import Driver
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.host import find_view
 from shadowprice.service.service import Service
@@ -31,6 +30,7 @@ from shadowprice.service.state import margins, store_queries
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.operations import CancelJob, SubmitJobs, UpdateServers
 from shadowprice.service.state.submission import read_submissions
+from shadowprice.service.writer import Writer
 
 Result = TypeVar("Result")
 
@@ -77,10 +77,12 @@ class VirtualService:
         self._service = service
         # Frequent ticks cost nothing in real time; in virtual time they would dominate the run.
         slot = float(service.cluster.slot_seconds)
-        self.driver.tick_seconds = max(self.driver.tick_seconds, slot / TICKS)
-        self.driver.sweep_seconds = math.inf
-        assert service.runner is not None
-        service.runner.poll_seconds = max(service.runner.poll_seconds, slot / TICKS)
+        driver, runner = service.driver, service.runner
+        assert driver is not None
+        assert runner is not None
+        driver.tick_seconds = max(driver.tick_seconds, slot / TICKS)
+        driver.sweep_seconds = math.inf
+        runner.poll_seconds = max(runner.poll_seconds, slot / TICKS)
 
     async def stop(self) -> None:
         """Stop the service as SIGTERM does; jobs continue."""
@@ -108,10 +110,9 @@ class VirtualService:
         return self._service
 
     @property
-    def driver(self) -> Driver:
-        """The running service's driver."""
-        assert self.service.driver is not None
-        return self.service.driver
+    def writer(self) -> Writer:
+        """The running service's writer."""
+        return self.service.writing
 
     def check(self) -> None:
         """Raise `ShadowpriceError` if the service failed or isn't ready."""
@@ -128,25 +129,25 @@ class VirtualService:
             self.service.cluster,
             tenant=None,
             runs=True,
-            now=self.service.writing.clock.now(),
+            now=self.writer.clock.now(),
         )
-        for _, problem in await self.driver.do(SubmitJobs(submissions, at_once=at_once)):
+        for _, problem in await self.writer.do(SubmitJobs(submissions, at_once=at_once)):
             if problem is not None:
                 raise problem
 
     async def cancel(self, key: str) -> None:
         """Cancel a job; no effect on a closed one."""
         with suppress(ShadowpriceError):
-            await self.driver.do(CancelJob(key))
+            await self.writer.do(CancelJob(key))
 
     async def drain(self, server: str, *, drained: bool = True) -> None:
         """Drain a server, or return it to service."""
-        servers = self.driver.published.servers
+        servers = self.writer.published.servers
         row = servers.cluster.index[server]
         capacity = to_server_infos(servers.cluster)[row].capacity
         state = ServerState(servers.cluster.roles[row], capacity)
         change = {server: replace(state, drained=drained)}
-        await self.driver.do(UpdateServers(change, "drained" if drained else "restored"))
+        await self.writer.do(UpdateServers(change, "drained" if drained else "restored"))
 
     async def view(self, key: str) -> JobView:
         """Return a job as clients see it."""
@@ -168,7 +169,7 @@ class VirtualService:
     @property
     def open_jobs(self) -> Mapping[str, JobView]:
         """Open jobs, by key."""
-        return self.driver.published.jobs
+        return self.writer.published.jobs
 
     @staticmethod
     def has_learnt_margin(view: JobView) -> bool:
@@ -182,7 +183,7 @@ class VirtualService:
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        while self.open_jobs or self.driver.published.servers.backlog:
+        while self.open_jobs or self.writer.published.servers.backlog:
             if loop.time() >= end:
                 return False
             await asyncio.sleep(min(every, max(0.0, end - loop.time())))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from shadowprice.core.errors import ShadowpriceError
@@ -14,13 +15,15 @@ from shadowprice.executors.background import run_all
 from shadowprice.rest.jobs import StoredEvent
 from shadowprice.service.event_stream import EventBroadcaster
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import OperationQueue, WriteBatch
+from shadowprice.service.operation_queue import OperationQueue, PendingOperation, WriteBatch
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.progress_buffer import ProgressBuffer
 from shadowprice.service.read_model import ReadModel
 from shadowprice.service.standing_queries import MAX_READ_WAIT_SECONDS, StandingQuery
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.store_queries import command_times, list_events
 from shadowprice.service.store import Store, StoreError
 from shadowprice.service.usage import Usage
@@ -33,26 +36,27 @@ RECENT_CLOSED_JOBS: Final = 1_000  # closed jobs that are cached in addition to 
 
 
 class Writer:
-    """Runs operations in a thread of its own, and publishes their results to readers.
+    """Queues operations, commits them in a thread of its own, and publishes the results.
 
-    If the store can't be written, `health_error` says so, and the writer retries. Only the writer's
-    thread changes ``durable``, the engine and store; the event loop reads single values of them.
+    The `Driver` decides when a batch is committed. If the store can't be written, `health_error`
+    says so until `recover` succeeds. Only the writer's thread changes ``durable``, the engine and
+    store; the event loop reads single values of them.
     """
 
     def __init__(self, durable: DurableEngine, metrics: Metrics) -> None:
         self.metrics = metrics
+        self.clock = durable.state.clock
         self._durable = durable
         self._store: Store = durable.store
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="writer")
         self._queue = OperationQueue()
         self._wake = asyncio.Event()
         self._query_lock = asyncio.Lock()
-        self._standing: dict[Callable[[DurableEngine, int], Any], StandingQuery[Any]] = {}
+        self._standing: dict[Callable[[DurableState, int], Any], StandingQuery[Any]] = {}
         self._stopping = False
         self.health_error: str | None = None
-        self.hub = EventBroadcaster(self._missed_events)
-        self.listeners: list[Callable[[CommitResult], None]] = []
-        durable.decided = self.metrics.decision.observe
+        self.hub = EventBroadcaster(self._missed_events, durable.state.next_event_id - 1)
+        self._listeners: list[Callable[[CommitResult], None]] = []
         first = durable.present_state()
         assert first.servers is not None
         self.published = ReadModel(
@@ -66,12 +70,12 @@ class Writer:
             first.specs,
             first.prices,
         )
+        self.progress = ProgressBuffer(self.clock, self.published)
         for view in first.views.values():
             self.metrics.count_job(None, view)
         self.usage = Usage()
         for name, record in first.specs.items():
             self.usage.set(name, record)
-        self.hub.last = durable.next_event_id - 1
 
     # ---------------------------------------------------------------- requests
 
@@ -89,17 +93,20 @@ class Writer:
         self._wake.set()
         return await result
 
-    async def query(self, query: Callable[[DurableEngine], Result]) -> Result:
+    async def query(self, query: Callable[[DurableState], Result]) -> Result:
         """Run a read-only query in the writer's thread, between two batches.
 
         Queries run one at a time, so that a batch waits for one query at most.
         """
-        loop = asyncio.get_running_loop()
         async with self._query_lock:
-            return await loop.run_in_executor(self._thread, query, self._durable)
+            return await self._start_query(query)
+
+    def _start_query(self, query: Callable[[DurableState], Result]) -> asyncio.Future[Result]:
+        loop, durable = asyncio.get_running_loop(), self._durable
+        return loop.run_in_executor(self._thread, lambda: query(durable.state))
 
     async def query_standing(
-        self, compute: Callable[[DurableEngine, int], Result], slots: int
+        self, compute: Callable[[DurableState, int], Result], slots: int
     ) -> Result:
         """Return the answer of a query about a number of coming slots; see `StandingQuery`.
 
@@ -108,7 +115,7 @@ class Writer:
         `MAX_READ_WAIT_SECONDS`, the previous answer is returned.
         """
         query: StandingQuery[Result] = self._standing.setdefault(compute, StandingQuery(compute))
-        next_slot = self.published.servers.next_slot_at(self._durable.clock.now())
+        next_slot = self.published.servers.next_slot_at(self.clock.now())
         query.note_read(slots, next_slot)
         while not query.is_current(slots, self.published.sequence, next_slot):
             # Again: after a long wait, readers of fewer slots count alone.
@@ -132,8 +139,8 @@ class Writer:
         if not generations:
             return {}
 
-        def read_times(durable: DurableEngine) -> Mapping[tuple[str, int], int]:
-            with durable.store.reading() as connection:
+        def read_times(state: DurableState) -> Mapping[tuple[str, int], int]:
+            with state.store.reading() as connection:
                 return command_times(connection, generations)
 
         try:
@@ -148,15 +155,66 @@ class Writer:
     @property
     def policy(self) -> str:
         """Name of the policy."""
-        return self._durable.choice.name
+        return self._durable.state.choice.name
+
+    def drop_recent(self, jobs: Iterable[str]) -> None:
+        """Remove purged jobs from those that readers see."""
+        for name in jobs:
+            self.published.recent.pop(name, None)
+
+    def subscribe(self, listener: Callable[[CommitResult], None]) -> None:
+        """Call a listener with the result of each commit, after it was published."""
+        self._listeners.append(listener)
+
+    def unsubscribe(self, listener: Callable[[CommitResult], None]) -> None:
+        """Stop calling a listener; no effect on one that isn't subscribed."""
+        if listener in self._listeners:
+            self._listeners.remove(listener)
 
     def _missed_events(self, after: int) -> list[StoredEvent]:
         with self._store.reading() as connection:
             return list_events(connection, after=after, limit=500)
 
+    # ---------------------------------------------------------------- queue
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether operations are queued."""
+        return bool(self._queue)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether `stop` was called and all operations were taken since."""
+        return self._stopping and not self._queue
+
+    async def wait(self, seconds: float) -> None:
+        """Wait until an operation is queued, `stop` is called, or a time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, seconds)):
+                await self._wake.wait()
+        self._wake.clear()
+
+    def take_pending(self) -> list[PendingOperation]:
+        """Remove the operations of the next batch from the queue."""
+        return self._queue.take()
+
+    def put_back(self, pending: Sequence[PendingOperation]) -> None:
+        """Put removed operations back in front of all others."""
+        self._queue.put_back(pending)
+
+    def stop(self) -> None:
+        """Refuse operations from now on; the queued ones can still be committed."""
+        self._stopping = True
+        self._wake.set()
+
+    def refuse_pending(self) -> None:
+        """Refuse the queued operations too, because no batch follows."""
+        self._stopping = True
+        self._queue.fail(ProblemError("stopping", "the service is ending"))
+
     # ---------------------------------------------------------------- writing
 
-    async def _in_thread(self, work: Callable[[], Result]) -> Result | None:
+    async def run_in_thread(self, work: Callable[[], Result]) -> Result | None:
         """Run a call in the writer's thread; return None if the store failed."""
         try:
             return await asyncio.get_running_loop().run_in_executor(self._thread, work)
@@ -164,7 +222,7 @@ class Writer:
             self._on_store_error(error)
             return None
 
-    async def _commit(self, batch: WriteBatch) -> bool:
+    async def commit(self, batch: WriteBatch) -> bool:
         """Commit a batch in the writer's thread, publish it, and handle its results.
 
         Return whether the commit succeeded; if not, the callers get the error.
@@ -191,10 +249,9 @@ class Writer:
 
     def _renew(self) -> None:
         """Start to renew answers that are read, before the next batch and after this one."""
-        loop = asyncio.get_running_loop()
         for query in self._standing.values():
             if query.is_renewed():
-                query.begin(loop.run_in_executor(self._thread, query.compute, self._durable))
+                query.begin(self._start_query(query.compute))
 
     def _publish(self, committed: CommitResult) -> None:
         """Update what readers see, and notify subscribers and listeners."""
@@ -228,11 +285,11 @@ class Writer:
                 level = logging.WARNING if event.data["active"] else logging.INFO
                 log.log(level, "%s", event.data["message"])
         self.hub.publish(committed.events)
-        for listener in self.listeners:
+        for listener in self._listeners:
             listener(committed)
 
     async def finish(self) -> None:
-        """Write a final snapshot for a fast start, and stop the thread; called after `run`."""
+        """Write a final snapshot for a fast start, and stop the thread; no batch may follow."""
         for query in self._standing.values():
             if query.task is not None:
                 query.task.cancel()
@@ -256,13 +313,12 @@ class Writer:
         log.error("%s", self.health_error)
         self._queue.fail(ProblemError("storage", self.health_error, headers={"Retry-After": "2"}))
 
-    def _recover(self) -> CommitResult:
+    def _recover_state(self) -> CommitResult:
         """Recover the durable state, and return it; called in the writer's thread."""
         self._durable.recover()
-        self._durable.damaged = False
         return self._durable.present_state()
 
-    async def _recover_store(self) -> None:
+    async def recover(self) -> None:
         """Reopen the store; if that succeeds, recover the durable state from it."""
         loop = asyncio.get_running_loop()
         try:
@@ -273,13 +329,13 @@ class Writer:
                 )
                 self.metrics.writer.set(0)
                 return
-            committed = await loop.run_in_executor(self._thread, self._recover)
+            committed = await loop.run_in_executor(self._thread, self._recover_state)
         except ShadowpriceError as error:
             self.health_error = f"the store cannot be written: {error}"
             return
         log.warning("the store is writable again")
         # The failed commit may have stored events, which no subscriber got.
-        self.hub.resync(self._durable.next_event_id - 1)
+        self.hub.resync(self._durable.state.next_event_id - 1)
         self.health_error = None
         for view in self.published.jobs.values():
             self.metrics.count_job(view, None)

@@ -73,7 +73,7 @@ def test_what_a_server_refuses_is_told_in_its_words(tmp_path: Path) -> None:
 def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: Path) -> None:
     async def scenario(server: Scripted, connection: ApiClient) -> None:
         leads = True
-        connection.may_write = lambda: leads
+        connection.restrict_writes(lambda: leads)
         server.faults = [web.Response(status=429, headers={"Retry-After": "1"})]
         put_off = asyncio.create_task(connection.post(LIST, {}))
         await wait_until_async(lambda: len(server.asked) == 1)

@@ -16,9 +16,9 @@ from shadowprice.core.events import ServerState
 from shadowprice.core.job import MICRO
 from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import Ended, Ending, Progressed, Started, StartRefused
+from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.budgets.operations import PutTenant
-from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.driver import Driver
+from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import State
@@ -39,6 +39,7 @@ from shadowprice.service.state.slot_operations import AdvanceSlots, ShiftSlotOri
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.state.timespan import ChangeTimespan
 from shadowprice.service.store import tables
+from shadowprice.service.writer import Writer
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.unit.service.test_billing import Till, priced
 from tests.unit.service.test_durable_engine import Bench
@@ -114,19 +115,19 @@ def picture(bench: Bench) -> dict[str, Any]:
     """
     truth = bench.truth
     kept: dict[str, Any] = {
-        "digest": truth.engine.state_digest(),
-        "sequence": truth.engine.sequence,
-        "numbers": (truth.engine.state.commands, truth.next_job),
-        "running": dict(truth.engine.running),
-        "reserved": truth.engine.ledger.used.tolist(),
-        "unacknowledged": dict(truth.engine.unacknowledged),
-        "views": dict(truth.views),
-        "specs": dict(truth.specs),
-        "orders": dict(truth.orders),
-        "backlog": [name for name in truth.backlog if name in truth.views],
-        "accounts": (dict(truth.accounts.snapshot()), truth.accounts.next_entry),
-        "calendar": truth.calendar,
-        "restarts": truth.restarts.record(),
+        "digest": truth.state.engine.state_digest(),
+        "sequence": truth.state.engine.sequence,
+        "numbers": (truth.state.engine.state.commands, truth.state.next_job),
+        "running": dict(truth.state.engine.running),
+        "reserved": truth.state.engine.ledger.used.tolist(),
+        "unacknowledged": dict(truth.state.engine.unacknowledged),
+        "views": dict(truth.state.views),
+        "specs": dict(truth.state.specs),
+        "orders": dict(truth.state.orders),
+        "backlog": [name for name in truth.state.backlog if name in truth.state.views],
+        "accounts": (dict(truth.state.accounts.snapshot()), truth.state.accounts.next_entry),
+        "calendar": truth.state.calendar,
+        "restarts": truth.state.restarts.record(),
     }
     with bench.store.reading() as connection:
         for table in tables.metadata.sorted_tables:
@@ -134,7 +135,7 @@ def picture(bench: Bench) -> dict[str, Any]:
                 rows = connection.execute(select(table).order_by(*table.primary_key.columns))
                 kept[f"table {table.name}"] = [tuple(row) for row in rows]
     events = kept[f"table {tables.events.name}"]
-    assert all(event[0] < truth.next_event_id for event in events)
+    assert all(event[0] < truth.state.next_event_id for event in events)
     kept[f"table {tables.events.name}"] = [
         (index, *event[1:]) for index, event in enumerate(events)
     ]
@@ -159,13 +160,13 @@ def _submission(*names: str, at_once: bool = True, **changes: Any) -> SubmitJobs
 
 
 def _ended(bench: Bench, name: str, ending: Ending) -> Ended:
-    order, at = bench.truth.orders[name], bench.clock.wall() / SECOND
+    order, at = bench.truth.state.orders[name], bench.clock.wall() / SECOND
     code = 0 if ending is Ending.DONE else 1
     return Ended(0, name, order.generation, at, ending, code, "why", ("last line",))
 
 
 def _progress(bench: Bench) -> RecordProgress:
-    generation, at = bench.truth.orders["one"].generation, bench.clock.wall() / SECOND
+    generation, at = bench.truth.state.orders["one"].generation, bench.clock.wall() / SECOND
     told = Progressed("one", generation, 3 * MICRO, CHANGE, at)
     return RecordProgress({"one": told}, [told])
 
@@ -176,7 +177,7 @@ def _state(drained: bool) -> ServerState:
 
 
 def _server_of(bench: Bench, name: str) -> str:
-    return bench.truth.orders[name].servers[0]
+    return bench.truth.state.orders[name].servers[0]
 
 
 OPERATIONS: dict[str, Callable[[Bench], Any]] = {
@@ -194,12 +195,12 @@ OPERATIONS: dict[str, Callable[[Bench], Any]] = {
     "failed": lambda bench: RecordReports([_ended(bench, "one", Ending.FAILED)]),
     "lost": lambda bench: RecordReports([_ended(bench, "one", Ending.LOST)]),
     "refused": lambda bench: RecordReports(
-        [StartRefused(1, "one", bench.truth.orders["one"].generation, 0.0, "no such image")]
+        [StartRefused(1, "one", bench.truth.state.orders["one"].generation, 0.0, "no such image")]
     ),
     "started": lambda bench: RecordReports(
-        [Started(2, "two", bench.truth.orders["two"].generation, bench.clock.wall() / SECOND)]
+        [Started(2, "two", bench.truth.state.orders["two"].generation, bench.clock.wall() / SECOND)]
     ),
-    "acknowledge": lambda bench: AcknowledgeCommands(list(bench.truth.engine.unacknowledged)),
+    "acknowledge": lambda bench: AcknowledgeCommands(list(bench.truth.state.engine.unacknowledged)),
     "progress": _progress,
     "move the origin": lambda _: ShiftSlotOrigin(5 * SECOND, "the clock was set"),
     "set an end": lambda bench: ChangeTimespan(bench.clock.wall() + 2 * SLOT * SECOND),
@@ -264,7 +265,7 @@ def fails_and_is_asked_again(
         How many times it asks.
     """
     smooth = _bench(next(places), policy)
-    stumble = Stumble(smooth.truth.engine.policy, patch)
+    stumble = Stumble(smooth.truth.state.engine.policy, patch)
     [answer] = smooth.truth.commit([Armed(OPERATIONS[what](smooth), stumble)]).answers
     assert not _refused(answer), answer
     expected, asked = picture(smooth), stumble.asked
@@ -312,14 +313,14 @@ def test_one_that_fails_leaves_what_is_done_beside_it(
     tmp_path: Path, patch: pytest.MonkeyPatch, what: str, policy: str
 ) -> None:
     bench = _bench(tmp_path, policy)
-    stumble = Stumble(bench.truth.engine.policy, patch, at=1)
+    stumble = Stumble(bench.truth.state.engine.policy, patch, at=1)
     armed = Armed(OPERATIONS[what](bench), stumble)
     outcome = bench.truth.commit([_submission("before"), armed, _submission("after")])
     assert outcome.answers[0] == [("before", None)]
     assert outcome.answers[2] == [("after", None)]
     assert bench.kinds("before")[0] == bench.kinds("after")[0] == "submitted"
     assert [event.id for event in outcome.events] == list(
-        range(outcome.events[0].id, bench.truth.next_event_id)
+        range(outcome.events[0].id, bench.truth.state.next_event_id)
     )
     live = picture(bench)
     bench.read()
@@ -335,15 +336,15 @@ def test_a_report_that_cannot_be_taken_in_costs_those_after_it_nothing(
     bench.started("two")
     ends = [_ended(bench, name, Ending.DONE) for name in ("one", "two")]
     later = Started(9, "one", ends[0].generation, ends[0].at)
-    stumble = Stumble(bench.truth.engine.policy, patch, at=1)
+    stumble = Stumble(bench.truth.state.engine.policy, patch, at=1)
     reports = RecordReports([ends[0], ends[1], later])
     outcome = bench.truth.commit([Armed(reports, stumble)])
     assert outcome.answers == [(ends[0], later)]  # what is told of a job stays in order
-    assert bench.truth.engine.open_jobs.keys() == {"one"}
+    assert bench.truth.state.engine.open_jobs.keys() == {"one"}
     assert bench.kinds("two")[-1] == "finished"
     bench.read()
     assert bench.truth.commit([reports]).answers == [()]
-    assert not bench.truth.engine.open_jobs
+    assert not bench.truth.state.engine.open_jobs
     assert bench.kinds("one")[-1] == "finished"
     assert bench.truth.commit([reports]).events == []  # told again, it is known
     bench.store.close()
@@ -353,7 +354,7 @@ def test_an_end_that_is_told_twice_in_one_batch_is_one(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
     lost = _ended(bench, "one", Ending.LOST)
     bench.truth.commit([RecordReports([lost, lost]), RecordReports([lost])])
-    assert bench.truth.views["one"].lost == 1
+    assert bench.truth.state.views["one"].lost == 1
     assert bench.kinds("one").count("lost") == 1
     with bench.store.reading() as connection:
         table = tables.generations
@@ -366,19 +367,19 @@ def test_slots_that_ended_before_one_that_cannot_begin_have_ended(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     bench = _bench(tmp_path, "drf")  # which is asked when a slot begins
-    running = bench.truth.engine.slot_running
-    stumble = Stumble(bench.truth.engine.policy, patch, at=1, times=10**9)
+    running = bench.truth.state.engine.slot_running
+    stumble = Stumble(bench.truth.state.engine.policy, patch, at=1, times=10**9)
     bench.clock.advance(SLOT)
     [answer] = bench.truth.commit([Armed(AdvanceSlots(), stumble)]).answers
     assert isinstance(answer, PolicyError)
-    assert bench.truth.engine.slot_running is None
-    assert bench.truth.engine.slot == running + 1
+    assert bench.truth.state.engine.slot_running is None
+    assert bench.truth.state.engine.slot == running + 1
     live = picture(bench)
     bench.read()
     assert picture(bench) == live
     stumble.at = 10**9
     bench.do(AdvanceSlots())
-    assert bench.truth.engine.slot_running == running + 1
+    assert bench.truth.state.engine.slot_running == running + 1
     bench.store.close()
 
 
@@ -391,9 +392,9 @@ def test_a_job_that_is_done_and_cannot_be_closed_holds_up_no_slot(
         SetServerAvailability(_server_of(bench, "one"))
     )  # it is stopped, and exits 0 meanwhile
     bench.do(RecordReports([end]))
-    assert bench.truth.views["one"].done
+    assert bench.truth.state.views["one"].done
     bench.do(SetServerAvailability(CLUSTER.names[0], back=True))
-    policy: Any = bench.truth.engine.policy
+    policy: Any = bench.truth.state.engine.policy
     decide = type(policy).decide
 
     def stumbling(policy: Any, view: Any, event: Any) -> Iterable[Any]:
@@ -404,10 +405,10 @@ def test_a_job_that_is_done_and_cannot_be_closed_holds_up_no_slot(
     with pytest.MonkeyPatch.context() as broken:
         broken.setattr(type(policy), "decide", stumbling)
         bench.slot()
-        assert bench.truth.engine.slot_running is not None
-        assert "one" in bench.truth.engine.running
+        assert bench.truth.state.engine.slot_running is not None
+        assert "one" in bench.truth.state.engine.running
     bench.slot()
-    assert "one" not in bench.truth.engine.open_jobs
+    assert "one" not in bench.truth.state.engine.open_jobs
     assert bench.kinds("one")[-1] == "finished"
     bench.store.close()
 
@@ -428,7 +429,7 @@ def test_who_waits_is_given_up_only_for_what_happens(
         till.do(CancelJob(till.key(f"filler-{index}")))
     before = picture(till)
     # Asked to begin the slot it prices the job, which is withdrawn; then it fails, however often.
-    stumble = Stumble(till.truth.engine.policy, patch, at=3, times=10**9)
+    stumble = Stumble(till.truth.state.engine.policy, patch, at=3, times=10**9)
     till.clock.advance(SLOT)
     [answer] = till.truth.commit([Armed(AdvanceSlots(), stumble)]).answers
     assert isinstance(answer, PolicyError)
@@ -468,15 +469,15 @@ def test_what_was_paid_is_given_back_with_what_fails(
     till.give("vision", 1_000)
     paid = priced(till, "paid")
     assert paid.price
-    stumble = Stumble(till.truth.engine.policy, patch, at=1)
+    stumble = Stumble(till.truth.state.engine.policy, patch, at=1)
     before = picture(till)
 
     class Both:
         """Two things that belong together, of which the first is done."""
 
         def perform(self, batch: Batch) -> None:
-            batch.billing.set_budget("speech", Budget(POINT, 86_400))
-            batch.billing.set_budget("vision", None)
+            Billing(batch).set_budget("speech", Budget(POINT, 86_400))
+            Billing(batch).set_budget("vision", None)
             CancelJob(paid.key).perform(batch)
 
     [answer] = till.truth.commit([Armed(Both(), stumble)]).answers
@@ -489,9 +490,8 @@ def test_what_was_paid_is_given_back_with_what_fails(
 
 def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
-    clock = MonotonicWallClock(bench.clock)
-    driver = Driver(bench.truth, clock, virtual=False, keep=10**18, metrics=Metrics())
-    stated = driver.specification("one")
+    writer = Writer(bench.truth, Metrics())
+    stated = writer.specification("one")
     assert stated is not None
     meanwhile = []
 
@@ -499,16 +499,16 @@ def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
         """Looks, in the middle of a batch, at what is started."""
 
         def perform(self, _batch: Batch) -> None:
-            meanwhile.append((driver.specification("one"), driver.specification("new")))
+            meanwhile.append((writer.specification("one"), writer.specification("new")))
 
     outcome = bench.truth.commit(
         [ReviseJob("one", {"minibatches": 90}), _submission("new"), Looking()]
     )
     assert meanwhile == [(stated, None)]
-    driver._publish(outcome)
-    assert driver.specification("one") == {**stated, "minibatches": 90}
-    assert driver.specification("new") == bench.truth.specs["new"]
-    driver._publish(bench.do(CancelJob("new")))
-    assert driver.specification("new") is None
-    driver._thread.shutdown()
+    writer._publish(outcome)
+    assert writer.specification("one") == {**stated, "minibatches": 90}
+    assert writer.specification("new") == bench.truth.state.specs["new"]
+    writer._publish(bench.do(CancelJob("new")))
+    assert writer.specification("new") is None
+    writer._thread.shutdown()
     bench.store.close()

@@ -66,23 +66,23 @@ class Till(Bench):
                 self.do(PutTenant(tenant, None))
 
     def ask(self, *records: dict[str, Any], at_once: bool = True) -> None:
-        result = read_submissions(records, self.truth.engine.cluster, tenant=None, runs=True)
+        result = read_submissions(records, self.truth.state.engine.cluster, tenant=None, runs=True)
         self.do(SubmitJobs(result, at_once=at_once))
 
     def slot(self, slots: int = 1) -> None:
         """Run slots. Jobs of speech end in the slot that they were promised for."""
         for _ in range(slots):
-            running = self.truth.engine.slot_running
-            for name in list(self.truth.orders):
-                view = self.truth.views[name]
+            running = self.truth.state.engine.slot_running
+            for name in list(self.truth.state.orders):
+                view = self.truth.state.views[name]
                 if view.tenant == "speech" and view.first_promise == running:
                     self.ended(name)
             super().slot()
 
     def start_all(self) -> None:
         """Report that all commanded processes run."""
-        for name, order in list(self.truth.orders.items()):
-            if self.truth.views[name].started < order.generation:
+        for name, order in list(self.truth.state.orders.items()):
+            if self.truth.state.views[name].started < order.generation:
                 self.started(name)
 
     def give(self, tenant: str, points: float, **more: Any) -> None:
@@ -90,13 +90,13 @@ class Till(Bench):
         self.do(PutTenant(tenant, None, budget, budgeted=True))
 
     def held(self, tenant: str) -> float:
-        account = self.truth.accounts.get(tenant)
+        account = self.truth.state.accounts.get(tenant)
         assert account is not None
         return in_points(account.balance)
 
     def view(self, name: str) -> JobView:
         key = self.key(name)
-        known = self.truth.views.get(key)
+        known = self.truth.state.views.get(key)
         if known is not None:
             return known
         with self.store.reading() as connection:
@@ -112,13 +112,13 @@ class Till(Bench):
 
     def ended(self, name: str, ending: Ending = Ending.DONE, code: int | None = 0) -> None:
         name = self.key(name)
-        order = self.truth.orders[name]
+        order = self.truth.state.orders[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, order.generation, at, ending, code, "")]))
 
     def check(self) -> None:
         check_ledger(self.store)
-        known = {name: one.balance for name, one in self.truth.accounts.snapshot().items()}
+        known = {name: one.balance for name, one in self.truth.state.accounts.snapshot().items()}
         with self.store.reading() as connection:
             rows = connection.execute(select(tables.budgets)).all()
         assert {row.tenant: row.balance for row in rows} == known
@@ -177,8 +177,8 @@ def test_what_was_held_is_paid_at_the_mean_price(tmp_path: Path) -> None:
     places = 0
     for _ in range(60):
         till.slot()
-        if view.key in till.truth.orders:
-            placement = till.truth.orders[view.key].placement
+        if view.key in till.truth.state.orders:
+            placement = till.truth.state.orders[view.key].placement
             places += placement.total_workers
             break
     till.started(view.key)
@@ -203,7 +203,7 @@ def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> 
     for index in range(4):
         till.submit(f"job-{index}", tenant="vision", chunks=2, minibatches=40, utility=soon)
     view = till.view("job-3")
-    plan, promised = till.truth.engine.jobs[till.key("job-3")].plan, view.unused
+    plan, promised = till.truth.state.engine.jobs[till.key("job-3")].plan, view.unused
     assert promised is not None
     (first, places, dear), *later = promised
     assert sum(price for _, _, price in promised) == view.price
@@ -211,7 +211,7 @@ def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> 
     assert later
     assert all(dear > 5 * price for _, _, price in later)
     till.slot()
-    assert till.truth.engine.slot_running == first
+    assert till.truth.state.engine.slot_running == first
     till.started("job-3")
     till.clock.advance(SLOT / 2)
     till.do(CancelJob(till.key("job-3")))
@@ -242,9 +242,9 @@ def test_commitments_tell_slots_whose_costs_make_up_the_whole(tmp_path: Path, po
     for one in itemised:
         assert sum(one["slot_costs"]) == pytest.approx(one["cost"], rel=1e-9, abs=1e-12)
         assert min(one["slot_costs"]) >= 0
-    digest = till.truth.engine.state_digest()
+    digest = till.truth.state.engine.state_digest()
     till.read()  # the journal tells them, too
-    assert till.truth.engine.state_digest() == digest
+    assert till.truth.state.engine.state_digest() == digest
     till.check()
     till.store.close()
 
@@ -287,14 +287,14 @@ def test_a_refused_job_leaves_no_trace_in_engine_or_policy(till: Till) -> None:
     till.give("vision", 1_000)
     priced(till, "job")
     till.give("vision", 1_000 - till.held("vision"))
-    engine = till.truth.engine
+    engine = till.truth.state.engine
     before = engine.state_digest(), engine.sequence, engine.session.dump_state()
     till.submit("poor", tenant="vision")
     assert till.view("poor").state == State.REFUSED
     assert (engine.state_digest(), engine.sequence, engine.session.dump_state()) == before
     till.read()  # and recovery hears nothing of it
-    assert till.truth.engine.sequence == before[1]
-    assert "poor" not in till.truth.views
+    assert till.truth.state.engine.sequence == before[1]
+    assert "poor" not in till.truth.state.views
 
 
 def test_several_are_judged_by_what_those_before_them_left(till: Till) -> None:
@@ -312,7 +312,7 @@ def test_several_are_judged_by_what_those_before_them_left(till: Till) -> None:
     assert State.REFUSED in states
     assert states[0] != State.REFUSED
     assert till.view("theirs").state.open
-    assert not till.truth.backlog
+    assert not till.truth.state.backlog
 
 
 def test_a_quote_says_what_would_be_left(till: Till) -> None:
@@ -349,7 +349,7 @@ def test_more_work_costs_more_and_is_refused_where_it_cannot_be_paid(till: Till)
     with pytest.raises(ProblemError, match="vision holds 0") as caught:
         till.do(ReviseJob(view.key, {"minibatches": 150}))
     assert caught.value.code == "budget"
-    assert till.truth.specs[view.key]["minibatches"] == 30
+    assert till.truth.state.specs[view.key]["minibatches"] == 30
 
 
 def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
     till.give("vision", 1_000)
     till.submit("filler", chunks=12, minibatches=200, tenant="speech")
     view = priced(till, "job", minibatches=90)
-    while view.key not in till.truth.orders:
+    while view.key not in till.truth.state.orders:
         till.slot()
     till.started(view.key)
     till.slot()
@@ -365,8 +365,8 @@ def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
     till.ended(view.key, Ending.LOST, None)
     till.slot()  # it starts again
     assert till.view(view.key).held == one
-    assert view.key in till.truth.orders
-    for server in till.truth.orders[view.key].servers:
+    assert view.key in till.truth.state.orders
+    for server in till.truth.state.orders[view.key].servers:
         till.do(SetServerAvailability(server))
     assert till.view(view.key).held == one
     till.check()
@@ -394,17 +394,17 @@ def test_a_job_that_waited_and_cannot_be_paid_is_given_up(tmp_path: Path) -> Non
     assert till.view("waits").state == State.STANDBY, till.view("waits")
     for index in range(12):
         till.do(CancelJob(till.key(f"filler-{index}")))
-    sequence = till.truth.engine.sequence
+    sequence = till.truth.state.engine.sequence
     till.slot()
     view = till.view("waits")
     assert view.state == State.REFUSED
     assert view.reason is not None
     assert view.reason["code"] == "budget"
-    assert till.truth.engine.sequence > sequence + 1
-    assert till.truth.engine.slot_running is not None or not till.truth.engine.open_jobs
-    digest = till.truth.engine.state_digest()
+    assert till.truth.state.engine.sequence > sequence + 1
+    assert till.truth.state.engine.slot_running is not None or not till.truth.state.engine.open_jobs
+    digest = till.truth.state.engine.state_digest()
     till.read()
-    assert till.truth.engine.state_digest() == digest
+    assert till.truth.state.engine.state_digest() == digest
     till.check()
     till.store.close()
 
@@ -447,25 +447,25 @@ def test_periods_begin_by_themselves_and_only_once(till: Till) -> None:
 def test_a_clock_that_was_weeks_ahead_leaves_no_account_in_a_later_period(till: Till) -> None:
     now, week, weeks_ahead = till.clock.wall() // SECOND, 7 * 86_400, 40 * 86_400 * SECOND
     till.give("vision", 100, period=week, since=now - 600)
-    period = till.truth.accounts.get("vision").period
+    period = till.truth.state.accounts.get("vision").period
     till.clock.set_by += weeks_ahead
     till.read()
     till.do(StartDuePeriods())
-    assert till.truth.accounts.get("vision").period == period + 5
+    assert till.truth.state.accounts.get("vision").period == period + 5
     till.clock.set_by -= weeks_ahead
     till.read()
     till.do(StartDuePeriods())  # the clock may be wrong
-    assert till.truth.accounts.get("vision").period == period + 5
-    till.truth.accounts.may_go_back = True
+    assert till.truth.state.accounts.get("vision").period == period + 5
+    till.truth.state.accounts.may_go_back = True
     till.do(StartDuePeriods())
-    account = till.truth.accounts.get("vision")
+    account = till.truth.state.accounts.get("vision")
     assert (account.period, till.held("vision")) == (period, 100)
-    assert not till.truth.accounts.any_due(till.clock.wall())
+    assert not till.truth.state.accounts.any_due(till.clock.wall())
     till.do(CancelJob(priced(till, "job").key))
     assert till.held("vision") == 100  # paid in this period, so nothing expires
     till.clock.advance(week - 600)
     till.do(StartDuePeriods())
-    assert till.truth.accounts.get("vision").period == period + 1
+    assert till.truth.state.accounts.get("vision").period == period + 1
 
 
 def test_budgets_are_set_changed_and_removed(till: Till) -> None:
@@ -477,7 +477,7 @@ def test_budgets_are_set_changed_and_removed(till: Till) -> None:
     assert till.held("vision") == 125
     view = priced(till, "job")
     till.do(PutTenant("vision", None, None, budgeted=True))
-    assert till.truth.accounts.get("vision") is None
+    assert till.truth.state.accounts.get("vision") is None
     with pytest.raises(ProblemError, match="no budget"):
         till.do(Grant("vision", POINT, ""))
     assert till.view(view.key).state.open
@@ -531,7 +531,7 @@ def test_the_cluster_file_sets_budgets_and_leaves_what_operators_set(till: Till)
     till.do(SyncBudgets({"vision": Budget(20 * POINT, DAY), "speech": file}))
     assert (till.held("vision"), till.held("speech")) == (20, 10)
     till.do(SyncBudgets({"speech": file}))
-    assert till.truth.accounts.get("vision") is None
+    assert till.truth.state.accounts.get("vision") is None
 
 
 class Market(Till):
@@ -611,7 +611,7 @@ def test_a_gang_that_is_revised_keeps_its_places_and_pays_for_the_additional_wor
     market.give("speech", 500, period=400 * DAY)
     market.open()
     name = market.borrower()
-    before, record = market.view(name), market.truth.engine.open_jobs[name]
+    before, record = market.view(name), market.truth.state.engine.open_jobs[name]
     assert before.price is not None
     last = record.plan.completion
     market.do(ReviseJob(name, {"epochs": 5}))
@@ -683,8 +683,8 @@ Step = Callable[[Till], None]
 
 
 def _step_ends(till: Till) -> None:
-    for name in sorted(till.truth.orders):
-        if till.view(name).held >= 4 and name in till.truth.engine.running:
+    for name in sorted(till.truth.state.orders):
+        if till.view(name).held >= 4 and name in till.truth.state.engine.running:
             till.ended(name)
 
 

@@ -73,12 +73,12 @@ def told(
             await script(service, executor)
         if over:
             assert await service.run_until_over(40 * 3_600.0)
-        view, servers = await service.view("job"), service.driver.published.servers
+        view, servers = await service.view("job"), service.writer.published.servers
         assert not over or view.state is state
         if log:
             assert view.reason is not None
             view = replace(view, reason={"message": f"{view.reason['message']}\n{log}"})
-        now = service.driver.clock.now()
+        now = service.writer.clock.now()
         result = await service.read(
             lambda connection: broken_promise(
                 connection, view, servers.cluster, servers.calendar, now
@@ -187,7 +187,7 @@ def test_more_work_is_the_owners(tmp_path: Path) -> None:
     async def revise(service: VirtualService, executor: VirtualExecutor) -> None:
         del executor
         await until_running(service)
-        await service.driver.do(ReviseJob("job", {"minibatches": 150}))
+        await service.writer.do(ReviseJob("job", {"minibatches": 150}))
 
     result = told(tmp_path, runs(work=150.0, report_every=5.0), revise)
     assert seconds(result)["revision"] == pytest.approx(300.0, abs=1.0)
@@ -201,11 +201,11 @@ def test_the_end_of_the_timespan_is_named(tmp_path: Path, *, over: bool) -> None
     async def end(service: VirtualService, executor: VirtualExecutor) -> None:
         del executor
         await until_running(service)
-        at = service.driver.clock.now() + int(4 * SLOT * 1e9)
-        await service.driver.do(ChangeTimespan(at))
+        at = service.writer.clock.now() + int(4 * SLOT * 1e9)
+        await service.writer.do(ChangeTimespan(at))
         await asyncio.sleep(20 * SLOT)
         if over:
-            await service.driver.do(ChangeTimespan(None))
+            await service.writer.do(ChangeTimespan(None))
 
     job = runs(report_every=5.0, save_seconds=0.0)
     result = seconds(told(tmp_path, job, end, over=over))

@@ -27,12 +27,14 @@ from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
+from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.operations import QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.store_queries import progress_points
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import Store, tables
+from shadowprice.service.writer import Writer
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -51,6 +53,19 @@ class Held(DurableEngine):
         self.begun.release()
         assert self.go.acquire(timeout=WAIT_LIMIT_SECONDS)
         return super().commit(operations)
+
+
+class _Execution:
+    """An executor of which nothing is known, and which has no data."""
+
+    async def fetch_progress(self) -> None:
+        pass
+
+    def stale_jobs(self) -> frozenset[str]:
+        return frozenset()
+
+    async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
+        return list(jobs)
 
 
 def _submit(name: str) -> SubmitJobs:
@@ -73,7 +88,8 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     clock = MonotonicWallClock(ManualClock())
     truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     truth.prepare()
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
     slept: list[float] = []
     sleep = asyncio.sleep
 
@@ -87,20 +103,20 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     async def play() -> None:
         running = asyncio.create_task(driver.run())
         for turn in range(5):  # a client that asks one thing after the other
-            asked = asyncio.create_task(driver.do(_submit(f"alone-{turn}")))
+            asked = asyncio.create_task(writer.do(_submit(f"alone-{turn}")))
             await committing()
             truth.go.release()
             await asked
-        first = asyncio.create_task(driver.do(_submit("first")))
+        first = asyncio.create_task(writer.do(_submit("first")))
         await committing()
-        others = [asyncio.create_task(driver.do(_submit(f"other-{index}"))) for index in range(7)]
+        others = [asyncio.create_task(writer.do(_submit(f"other-{index}"))) for index in range(7)]
         await sleep(0)
         truth.go.release(100)
         for told in await asyncio.gather(first, *others):
             assert told[0][1] is None
-        await driver.stop()
+        writer.stop()
         await running
-        await driver.finish()
+        await writer.finish()
 
     with monkeypatch.context() as patch:
         patch.setattr("shadowprice.service.driver.asyncio.sleep", noting)
@@ -118,29 +134,30 @@ def test_readers_of_a_standing_query_do_not_wait_for_a_decision(tmp_path: Path) 
     clock = MonotonicWallClock(ManualClock())
     truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     truth.prepare()
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
 
     async def committing() -> None:
         assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
-        assert await driver.query_standing(_count_jobs, 3) == (0, 3)
+        assert await writer.query_standing(_count_jobs, 3) == (0, 3)
         for number in range(3):
-            submitted = asyncio.create_task(driver.do(_submit(f"job-{number}")))
+            submitted = asyncio.create_task(writer.do(_submit(f"job-{number}")))
             await committing()
             # The commit waits in the writer's thread.
             async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-                assert await driver.query_standing(_count_jobs, 3) == (number, 3)
+                assert await writer.query_standing(_count_jobs, 3) == (number, 3)
             truth.go.release()
             await submitted
             async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-                while await driver.query_standing(_count_jobs, 3) != (number + 1, 3):
+                while await writer.query_standing(_count_jobs, 3) != (number + 1, 3):
                     await asyncio.sleep(0)
         truth.go.release(100)
-        await driver.stop()
+        writer.stop()
         await running
-        await driver.finish()
+        await writer.finish()
 
     asyncio.run(play())
     store.close()
@@ -157,16 +174,17 @@ def test_a_reader_that_waited_for_long_still_gets_its_slots(
     clock = MonotonicWallClock(ManualClock())
     truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     truth.prepare()
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
-        submitted = asyncio.create_task(driver.do(_submit("job")))
+        submitted = asyncio.create_task(writer.do(_submit("job")))
         assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
-        readers = [asyncio.create_task(driver.query_standing(_count_jobs, 9))]
+        readers = [asyncio.create_task(writer.query_standing(_count_jobs, 9))]
         await asyncio.sleep(0)
         now[0] += 100.0
-        readers.append(asyncio.create_task(driver.query_standing(_count_jobs, 3)))
+        readers.append(asyncio.create_task(writer.query_standing(_count_jobs, 3)))
         await asyncio.sleep(0)
         truth.go.release(100)
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
@@ -174,16 +192,16 @@ def test_a_reader_that_waited_for_long_still_gets_its_slots(
         assert longer == (1, 9)
         assert shorter[1] in {3, 9}
         await submitted
-        await driver.stop()
+        writer.stop()
         await running
-        await driver.finish()
+        await writer.finish()
 
     asyncio.run(play())
     store.close()
 
 
-def _count_jobs(truth: DurableEngine, slots: int) -> tuple[int, int]:
-    return len(truth.engine.open_jobs), slots
+def _count_jobs(state: DurableState, slots: int) -> tuple[int, int]:
+    return len(state.engine.open_jobs), slots
 
 
 def test_nobody_waits_for_the_whole_of_a_snapshot(
@@ -195,7 +213,8 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
     store.open()
     clock = MonotonicWallClock(ManualClock())
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
     driver.snapshot_seconds = 0.0  # a piece is a step
     meanwhile: list[int] = []
 
@@ -210,17 +229,17 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
                         "shadowprice.service.state.durable_engine.SNAPSHOT_EVENTS", 10**9
                     )
                 driver._last_tick = 0.0  # a second has passed
-                await driver.do(_submit(f"job-{at}"))
+                await writer.do(_submit(f"job-{at}"))
                 at += 1
                 if under_way:
-                    meanwhile.append(truth.engine.sequence)
-        await driver.stop()
+                    meanwhile.append(truth.state.engine.sequence)
+        writer.stop()
         await running
 
     asyncio.run(play())
     with store.reading() as connection:
         newest = connection.execute(select(func.max(tables.snapshots.c.sequence))).scalar_one()
-    driver._thread.shutdown()
+    writer._thread.shutdown()
     store.close()
     # It is of a moment near its beginning, and many were answered until it was whole.
     assert 30 <= newest <= meanwhile[len(meanwhile) // 2]
@@ -234,13 +253,14 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
     store.open()
     clock = MonotonicWallClock(ManualClock())
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
 
     async def broken() -> None:
         raise RuntimeError("cannot schedule new futures after shutdown")
 
     async def play() -> None:
-        requests = [asyncio.create_task(driver.do(_submit(f"asked-{index}"))) for index in range(3)]
+        requests = [asyncio.create_task(writer.do(_submit(f"asked-{index}"))) for index in range(3)]
         await asyncio.sleep(0)
         monkeypatch.setattr(driver, "_step", broken)
         with pytest.raises(RuntimeError, match="cannot schedule"):
@@ -250,8 +270,8 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
                 assert isinstance(answer, ProblemError)
                 assert "ending" in str(answer)
             with pytest.raises(ProblemError, match="stopping"):
-                await driver.do(_submit("late"))
-        await driver.finish()
+                await writer.do(_submit("late"))
+        await writer.finish()
 
     asyncio.run(play())
     store.close()
@@ -284,20 +304,21 @@ def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(
     clock = MonotonicWallClock(ManualClock())
     truth = Exhausted(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     truth.prepare()
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
     truth.threads.clear()
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             with pytest.raises(ProblemError, match="not have been committed"):
-                await driver.do(_submit("first"))
-            while driver.health_error is not None:
+                await writer.do(_submit("first"))
+            while writer.health_error is not None:
                 await asyncio.sleep(0.01)
-            await driver.do(_submit("second"))
-        await driver.stop()
+            await writer.do(_submit("second"))
+        writer.stop()
         await running
-        await driver.finish()
+        await writer.finish()
 
     asyncio.run(play())
     store.close()
@@ -315,29 +336,31 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
     requests: list[int | None] = []
 
-    async def fresh() -> None:
-        requests.append(driver.published.servers.slot_running)
-        raise fault
+    class Unreachable(_Execution):
+        async def fetch_progress(self) -> None:
+            requests.append(writer.published.servers.slot_running)
+            raise fault
+
+    driver = Driver(truth, writer, Unreachable(), virtual=True, keep=10**18)
 
     async def play() -> None:
-        driver.fetch_progress = fresh
         running = asyncio.create_task(driver.run())
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-            await driver.do(_submit("job"))
+            await writer.do(_submit("job"))
             for _ in range(3):
-                before = driver.published.servers.slot_running
+                before = writer.published.servers.slot_running
                 hand.advance(SLOT)
-                while driver.published.servers.slot_running == before:
-                    driver._wake.set()  # the clock here is set by hand
+                while writer.published.servers.slot_running == before:
+                    writer._wake.set()  # the clock here is set by hand
                     assert not running.done(), running
                     await asyncio.sleep(0.01)
-            await driver.do(_submit("another"))
-        await driver.stop()
+            await writer.do(_submit("another"))
+        writer.stop()
         await running
-        await driver.finish()
+        await writer.finish()
 
     asyncio.run(play())
     store.close()
@@ -346,7 +369,7 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     quiet = isinstance(fault, TimeoutError)
     assert len(told) == (0 if quiet else len(requests))
     assert all(record.exc_info and record.exc_info[1] is fault for record in told)
-    (failures,) = driver.metrics.failures.collect()
+    (failures,) = writer.metrics.failures.collect()
     counted = [sample.value for sample in failures.samples if sample.name.endswith("_total")]
     assert sum(counted) == len(told)
 
@@ -363,7 +386,7 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
     hand.advance(SLOT)
     truth.commit([AdvanceSlots(False)])
     truth.commit([RecordReports([Started(1, "job", 1, clock.now() / SECOND)])])
-    driver = Driver(truth, clock, virtual=False, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
     reports = 0
     for apart, several in ((0.25, 4_000), (1.0, 4_000)):
         for _ in range(several):
@@ -372,14 +395,14 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
             told = Progressed(
                 "job", 1, reports * MICRO, {"loss": 1 / reports}, clock.now() / SECOND
             )
-            driver.report(told)
-            if len(driver._points) >= 1_000:
-                truth.commit([driver._progress()])
-    truth.commit([driver._progress()])
+            writer.progress.add(told)
+            if len(writer.progress._points) >= 1_000:
+                truth.commit([writer.progress.take()])
+    truth.commit([writer.progress.take()])
     with store.reading() as connection:
         kept = progress_points(connection, "job", 100_000)
         shown = progress_points(connection, "job", 100)
-    driver._thread.shutdown()
+    writer._thread.shutdown()
     store.close()
     young = [point for point in kept if point.minibatches <= 4_000]
     assert len(young) == 2_000  # two a second of the first thousand
@@ -405,15 +428,16 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
             connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
         )
         store.write(connection, tables.jobs.insert(), jobs)
-    driver = Driver(truth, clock, virtual=True, keep=1, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+
+    class Partial(_Execution):
+        async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
+            return [job for job in jobs if int(job) > 60]  # the executor has the others still
+
+    driver = Driver(truth, writer, Partial(), virtual=True, keep=1)
     driver.sweep_pause = 0.0
-
-    async def delete_job_data(names: Sequence[str]) -> list[str]:
-        return [name for name in names if int(name) > 60]  # the executor has the others still
-
-    driver.delete_job_data = delete_job_data
     asyncio.run(driver.sweep())
-    driver._thread.shutdown()
+    writer._thread.shutdown()
     with store.reading() as connection:
         for table, left in ((tables.events, 0), (tables.jobs, 60)):
             assert connection.execute(select(func.count()).select_from(table)).scalar() == left
@@ -436,20 +460,21 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
     quote = QuoteJob(_submit("quoted").submissions[0])
 
     async def play() -> None:
-        quotes = [asyncio.ensure_future(driver.do(quote)) for _ in range(40)]
-        jobs = [asyncio.ensure_future(driver.do(_submit(f"job-{index}"))) for index in range(3)]
+        quotes = [asyncio.ensure_future(writer.do(quote)) for _ in range(40)]
+        jobs = [asyncio.ensure_future(writer.do(_submit(f"job-{index}"))) for index in range(3)]
         await asyncio.sleep(0)
         running = asyncio.create_task(driver.run())
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             assert all(one.quote.admitted for one in await asyncio.gather(*quotes))
             await asyncio.gather(*jobs)
-        await driver.stop()
+        writer.stop()
         await running
-        await driver.finish()
+        await writer.finish()
 
     asyncio.run(play())
     store.close()
@@ -463,24 +488,25 @@ def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
     answered: list[int] = []
 
-    def question(_: DurableEngine) -> None:
+    def question(_: DurableState) -> None:
         time.sleep(0.002)
         answered.append(1)
 
     async def play() -> int:
         running = asyncio.create_task(driver.run())
-        requests = [asyncio.ensure_future(driver.query(question)) for _ in range(100)]
+        requests = [asyncio.ensure_future(writer.query(question)) for _ in range(100)]
         await asyncio.sleep(0)
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-            await driver.do(_submit("job"))
+            await writer.do(_submit("job"))
             before = len(answered)
             await asyncio.gather(*requests)
-        await driver.stop()
+        writer.stop()
         await running
-        await driver.finish()
+        await writer.finish()
         return before
 
     assert asyncio.run(play()) < 50
@@ -495,7 +521,8 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
     store = Store(str(tmp_path / "data"))
     store.open()
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    driver = Driver(truth, clock, virtual=True, keep=month, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=month)
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
     with store.transaction() as connection:
         named = dict.fromkeys(("key", "qualified_name", "name"), "old")
@@ -513,19 +540,19 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
         for wrong in (3 * month, 0):
             hand.set_by = wrong
             await tick()
-            driver.report(Progressed("job", 1, MICRO, {}, clock.now() / SECOND))
+            writer.progress.add(Progressed("job", 1, MICRO, {}, clock.now() / SECOND))
         assert driver._purge_task is None
         driver._last_purge = -1e9
         await tick()
         assert driver._purge_task is not None
 
     asyncio.run(play())
-    driver._thread.shutdown()
+    writer._thread.shutdown()
     with store.reading() as connection:
         left = connection.execute(select(tables.jobs.c.name)).scalars().all()
     store.close()
     assert left == ["old"]
-    assert len(driver._points) == 2
+    assert len(writer.progress._points) == 2
 
 
 @pytest.mark.parametrize("carry", [0, 500 * POINT, None])
@@ -541,18 +568,19 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
         store, CLUSTER, PolicyChoice("fifo", {}), MonotonicWallClock(hand), virtual=True
     )
     truth.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
-    period = truth.accounts.snapshot()["vision"].period
+    period = truth.state.accounts.snapshot()["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
 
     hand.set_by = behind
     clock = MonotonicWallClock(hand)
     truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    driver = Driver(truth, clock, virtual=True, keep=10**18, metrics=Metrics())
+    writer = Writer(truth, Metrics())
+    driver = Driver(truth, writer, virtual=True, keep=10**18)
     driver.sweep_seconds = math.inf
 
     def state() -> tuple[int, int]:
-        account = truth.accounts.snapshot()["vision"]
+        account = truth.state.accounts.snapshot()["vision"]
         return account.balance, account.period
 
     async def play() -> None:
@@ -570,5 +598,5 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
             assert state() == (0, current)
 
     asyncio.run(play())
-    driver._thread.shutdown()
+    writer._thread.shutdown()
     store.close()

@@ -97,7 +97,7 @@ class Bench:
 
     def asked(self, name: str, **changes: Any) -> SubmitJobs:
         """Return the submission of a job like the first one."""
-        record = {**dict(self.truth.specs["first"]), "name": name, **changes}
+        record = {**dict(self.truth.state.specs["first"]), "name": name, **changes}
         result = read_submissions([record], CLUSTER, tenant=None, runs=True)
         return SubmitJobs(result, at_once=True)
 
@@ -115,22 +115,22 @@ class Bench:
 
     def started(self, name: str) -> None:
         name = self.key(name)
-        order = self.truth.orders[name]
+        order = self.truth.state.orders[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Started(order.id, name, order.generation, at)]))
 
     def again(self, name: str) -> None:
         """Lose a job's generation, and start the next one in the next slot."""
         name = self.key(name)
-        generation = self.truth.orders[name].generation
+        generation = self.truth.state.orders[name].generation
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, generation, at, Ending.LOST, None, "the node died")]))
         self.slot()
-        assert self.truth.orders[name].generation == generation + 1
+        assert self.truth.state.orders[name].generation == generation + 1
 
     def report(self, name: str, minibatches: float) -> None:
         name = self.key(name)
-        generation = self.truth.orders[name].generation
+        generation = self.truth.state.orders[name].generation
         told = Progressed(name, generation, int(minibatches * MICRO), {"loss": 0.5}, 0.0)
         self.do(RecordProgress({name: told}, [told]))
 
@@ -153,12 +153,12 @@ def test_a_restored_copy_reuses_no_numbers_of_events(tmp_path: Path, set_by: int
     bench.submit("early")
     bench.clock.set_by = set_by * SECOND
     bench.read()
-    at_backup = bench.truth.next_event_id
-    bench.truth.next_event_id += 50_000  # events that the backup lacks, in ten seconds
+    at_backup = bench.truth.state.next_event_id
+    bench.truth.state.next_event_id += 50_000  # events that the backup lacks, in ten seconds
     bench.clock.advance(10)
-    lost = bench.truth.next_event_id
+    lost = bench.truth.state.next_event_id
     bench.read()
-    assert at_backup < lost < bench.truth.next_event_id < 2**53
+    assert at_backup < lost < bench.truth.state.next_event_id < 2**53
     bench.store.close()
 
 
@@ -166,13 +166,13 @@ def test_numbers_of_events_grow_after_the_clock_was_set_back(tmp_path: Path) -> 
     bench = Bench(tmp_path / "data")
     bench.read()
     bench.submit("early")
-    last = bench.truth.next_event_id
+    last = bench.truth.state.next_event_id
     for moved in (400 * 86_400, 80 * 365 * 86_400):  # the second is before 1970
         bench.clock.set_by = -moved * SECOND
         bench.read()
-        assert bench.truth.next_event_id >= last
+        assert bench.truth.state.next_event_id >= last
         bench.submit(f"after-{moved}")
-        last = bench.truth.next_event_id
+        last = bench.truth.state.next_event_id
     bench.store.close()
 
 
@@ -181,7 +181,7 @@ def test_the_time_of_several_exits_is_that_of_the_first(tmp_path: Path) -> None:
     bench.submit("first", chunks=2, minibatches=60)
     bench.slot()
     bench.started("first")
-    generation = bench.truth.orders["first"].generation
+    generation = bench.truth.state.orders["first"].generation
     at = bench.clock.wall() / SECOND
     for ended, text in (
         (("worker-0",), "worker-0 exited 0 at 20"),
@@ -189,7 +189,7 @@ def test_the_time_of_several_exits_is_that_of_the_first(tmp_path: Path) -> None:
     ):
         report = PartlyEnded("first", generation, at, ended, ("worker-1",))
         bench.do(RecordReports([report]))
-        reason = bench.truth.views["first"].reason
+        reason = bench.truth.state.views["first"].reason
         assert reason is not None
         assert str(reason["message"]).startswith(text)
 
@@ -200,24 +200,24 @@ def test_decisions_keep_the_reason_that_a_job_has_partly_ended(tmp_path: Path, p
     bench.submit("first", chunks=2, minibatches=60)
     bench.slot()
     bench.started("first")
-    generation = bench.truth.orders["first"].generation
+    generation = bench.truth.state.orders["first"].generation
     at = bench.clock.wall() / SECOND
     report = PartlyEnded("first", generation, at, ("worker-0",), ("worker-1",))
     bench.do(RecordReports([report]))
-    reason = bench.truth.views["first"].reason
+    reason = bench.truth.state.views["first"].reason
     assert reason is not None
     assert reason["code"] == "partly-ended"
-    promised = bench.truth.views["first"].promise
+    promised = bench.truth.state.views["first"].promise
     for _ in range(40):  # without progress, the plan is extended
         bench.slot()
-        view = bench.truth.views["first"]
-        if "first" in bench.truth.engine.running and view.generation == generation:
+        view = bench.truth.state.views["first"]
+        if "first" in bench.truth.state.engine.running and view.generation == generation:
             assert view.reason == reason
         if view.promise != promised:
             break
     else:
         pytest.fail("the promise never moved")
-    assert "first" in bench.truth.engine.running
+    assert "first" in bench.truth.state.engine.running
     bench.store.close()
 
 
@@ -227,8 +227,8 @@ def test_the_end_of_a_generation_that_was_never_commanded_completes_no_job(bench
         bench.slot(elapsed)
         now = bench.clock.wall() / SECOND
         bench.do(RecordReports([Ended(0, "first", 7, now, Ending.DONE, 0, "")]))
-        assert bench.truth.views["first"].state.open
-        assert not bench.truth.views["first"].done
+        assert bench.truth.state.views["first"].state.open
+        assert not bench.truth.state.views["first"].done
     assert "finished" not in bench.kinds("first")
 
 
@@ -238,12 +238,12 @@ def test_a_job_that_was_done_later_is_not_abandoned_for_the_slots_before(tmp_pat
         "first", minibatches=30, utility={"kind": "deadline", "value": 20, "by": "6 slots"}
     )
     bench.slot()
-    order = bench.truth.orders["first"]
+    order = bench.truth.state.orders["first"]
     bench.clock.advance(4 * SLOT)  # nothing was recorded meanwhile, not even the start
     done = bench.clock.wall() / SECOND - SLOT / 2
     end = Ended(0, "first", order.generation, done, Ending.DONE, 0, "")
     bench.do(AdvanceSlots(reports=[end], since=bench.clock.wall()))
-    view = bench.truth.views.get("first")
+    view = bench.truth.state.views.get("first")
     assert view is None or view.state is State.FINISHED
     assert bench.kinds("first")[-1] == "finished"
     bench.store.close()
@@ -296,8 +296,8 @@ def restarted(bench: Bench, name: str, cost: float, *, after: float = SLOT) -> N
     bench.slot()
     bench.again(name)
     metrics = {"change_checkpoint": 0.0, "change_start": cost - 1.0, "change_first_step": 1.0}
-    order = bench.truth.orders[name]
-    at = bench.truth.calendar.begins(order.slot) / SECOND + after
+    order = bench.truth.state.orders[name]
+    at = bench.truth.state.calendar.begins(order.slot) / SECOND + after
     report = Progressed(name, order.generation, MICRO, metrics, at)
     bench.do(RecordProgress({name: report}, [report]))
     bench.do(CancelJob(name))
@@ -306,20 +306,20 @@ def restarted(bench: Bench, name: str, cost: float, *, after: float = SLOT) -> N
 def test_a_new_job_has_the_median_restart_cost_of_its_tenant(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "rolling")
     bench.submit("stated", restart="30s")
-    assert bench.truth.engine.jobs["stated"].job.restart == Fraction(1, 2)
+    assert bench.truth.state.engine.jobs["stated"].job.restart == Fraction(1, 2)
     for index, seconds in enumerate((3.0, 6.0, 60.0)):
         restarted(bench, f"first-{index}", seconds)
     bench.submit("next")
-    assert bench.truth.engine.jobs["next"].job.restart == Fraction(6, 60)
-    assert bench.truth.views["next"].state.open
+    assert bench.truth.state.engine.jobs["next"].job.restart == Fraction(6, 60)
+    assert bench.truth.state.views["next"].state.open
     bench.submit("states-it", restart="0s")
-    assert bench.truth.engine.jobs["states-it"].job.restart == 0
+    assert bench.truth.state.engine.jobs["states-it"].job.restart == 0
     # A repeated submission is the same job. Measurements outlive the process.
-    before = bench.truth.engine.state_digest()
+    before = bench.truth.state.engine.state_digest()
     bench.submit("next")
     bench.read()
-    assert bench.truth.engine.state_digest() == before
-    restarts = bench.truth.restarts
+    assert bench.truth.state.engine.state_digest() == before
+    restarts = bench.truth.state.restarts
     assert restarts.estimate(None, None, float(SLOT)) == Fraction(6, 60)
     assert restarts.estimate(None, Fraction(1, 60), float(SLOT)) == Fraction(1, 60)
     bench.store.close()
@@ -335,8 +335,8 @@ def test_huge_restart_costs_of_a_tenant_leave_other_tenants_promises(tmp_path: P
         bench.read()
         bench.tenant = "honest"
         bench.submit("honest")
-        assert bench.truth.engine.jobs[bench.key("honest")].job.restart == 0
-        promises.append(bench.truth.views[bench.key("honest")].promise)
+        assert bench.truth.state.engine.jobs[bench.key("honest")].job.restart == 0
+        promises.append(bench.truth.state.views[bench.key("honest")].promise)
         bench.store.close()
     assert promises[0] is not None
     assert promises[0] == promises[1]
@@ -346,7 +346,7 @@ def test_a_restart_costs_at_most_what_the_service_observed(tmp_path: Path) -> No
     bench = Bench(tmp_path / "data", "rolling")
     for index in range(3):
         restarted(bench, f"first-{index}", 1e6, after=12.0)
-    assert bench.truth.restarts.record() == {
+    assert bench.truth.state.restarts.record() == {
         "": {"seconds": [pytest.approx(12.0)] * 3, "factors": []}
     }
     bench.store.close()
@@ -357,7 +357,7 @@ def test_a_first_generation_is_no_restart(tmp_path: Path) -> None:
     bench.submit("first")
     bench.slot()
     change(bench, "first", 1.0, change_first_step=4.0)
-    assert bench.truth.restarts.record() == {}
+    assert bench.truth.state.restarts.record() == {}
     bench.store.close()
 
 
@@ -371,8 +371,8 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         bench.submit(name, chunks=1, workers={"max": 1}, **stated)
         bench.slot()
         bench.started(name)
-        order = bench.truth.orders[name]
-        at = bench.truth.calendar.begins(order.slot) / SECOND + after
+        order = bench.truth.state.orders[name]
+        at = bench.truth.state.calendar.begins(order.slot) / SECOND + after
         for moment, seconds in ((after - 0.1, 0.0), (after, worked), (after + 20.0, worked + 20.0)):
             told = Progressed(
                 name, order.generation, int(seconds / 6.0 * MICRO), {}, at - after + moment
@@ -385,7 +385,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
     def expected(**stated: str) -> Any:
         name = f"next-{next(asked)}"
         bench.submit(name, **stated)
-        found = bench.truth.engine.jobs[name].job.restart
+        found = bench.truth.state.engine.jobs[name].job.restart
         bench.do(CancelJob(name))
         return pytest.approx(found, abs=0.011)  # rounded up to a hundredth of a slot
 
@@ -396,7 +396,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
     begins("c", 32.0, 2.0, restart="15s")
     # 12 of 6 seconds, 18 of 6, 30 of 15: twice as long in the median. Of those that say nothing,
     # it tells nothing.
-    assert bench.truth.restarts.record()[""]["factors"] == pytest.approx([2.0, 3.0, 2.0])
+    assert bench.truth.state.restarts.record()[""]["factors"] == pytest.approx([2.0, 3.0, 2.0])
     assert expected(restart="6s") == 12 / 60
     assert expected(restart="50s") == 1
     assert expected(restart="0s") == 0
@@ -405,7 +405,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         begins(name, 3.0, 1.0, restart="20s")
     assert expected(restart="6s") == 6 / 60
     bench.read()
-    assert len(bench.truth.restarts.record()[""]["factors"]) == 8
+    assert len(bench.truth.state.restarts.record()[""]["factors"]) == 8
     bench.store.close()
 
 
@@ -413,19 +413,19 @@ def test_a_job_that_runs_at_half_its_speed_is_planned_anew(bench: Bench) -> None
     bench.submit("slow")
     bench.slot()
     bench.started("slow")
-    promise = bench.truth.views["slow"].promise
+    promise = bench.truth.state.views["slow"].promise
     for slot in range(1, 5):
         bench.clock.advance(SLOT - 1)
         bench.report("slow", 5.0 * slot)  # 10 were stated
         bench.clock.advance(1)
         bench.do(AdvanceSlots())
     assert "remeasured" in bench.kinds("slow")
-    job = bench.truth.engine.jobs["slow"].job
+    job = bench.truth.state.engine.jobs["slow"].job
     assert job.required == 60 * MICRO
     assert job.gain(1) == 5 * MICRO
     assert job.work == 60
-    assert bench.truth.views["slow"].required == 60.0
-    later = bench.truth.views["slow"].promise
+    assert bench.truth.state.views["slow"].required == 60.0
+    later = bench.truth.state.views["slow"].promise
     assert promise is not None
     assert later is not None
     # 60 mini-batches at 5 a slot on one worker, the first whole slot begun in slot 1.
@@ -445,7 +445,7 @@ def test_slots_that_nothing_was_heard_of_say_nothing_of_a_jobs_speed(bench: Benc
             bench.report("far", done)
         bench.clock.advance(1)
         bench.do(AdvanceSlots(stale_jobs=frozenset() if done is not None else frozenset({"far"})))
-    assert bench.truth.views["far"].progress == 120.0
+    assert bench.truth.state.views["far"].progress == 120.0
     assert "remeasured" not in bench.kinds("far")
 
 
@@ -459,7 +459,7 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) ->
         bench.report("back", done)
     for done in (50.0, 50.0, 60.0):
         bench.report("says", done)
-    assert bench.truth.views["back"].progress == 100.0
+    assert bench.truth.state.views["back"].progress == 100.0
     assert bench.kinds("back").count("misreported") == 1
     assert "misreported" not in bench.kinds("says")
     at = bench.clock.wall() / SECOND
@@ -472,7 +472,7 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) ->
     assert told["never"]["reported"] is False
     assert "reported" not in told["says"]
     # One that goes on from a checkpoint begins before where the one before it was.
-    generation = bench.truth.orders["back"].generation
+    generation = bench.truth.state.orders["back"].generation
     failed = Ended(0, "back", generation, at, Ending.FAILED, 1, "killed")
     bench.do(RecordReports([failed]))
     bench.slot()
@@ -489,11 +489,11 @@ def test_an_older_report_that_arrives_later_is_no_fault_of_the_job(bench: Bench)
     bench.slot()
     bench.started("late")
     key = bench.key("late")
-    generation = bench.truth.orders[key].generation
+    generation = bench.truth.state.orders[key].generation
     for done, at in ((50, 10.0), (90, 12.0), (80, 11.0), (90, 12.0), (100, 13.0)):
         point = Progressed(key, generation, done * MICRO, {}, at)
         bench.do(RecordProgress({key: point}, [point]))
-    assert bench.truth.views[key].progress == 100.0
+    assert bench.truth.state.views[key].progress == 100.0
     assert "misreported" not in bench.kinds("late")
     back = Progressed(key, generation, 60 * MICRO, {}, 14.0)
     bench.do(RecordProgress({key: back}, [back]))
@@ -505,14 +505,14 @@ def test_who_was_displaced_says_what_it_waits_for_until_it_runs(tmp_path: Path) 
     bench.submit("one", utility={"kind": "constant", "value": 20}, workers={"max": 1})
     bench.slot()
     bench.started("one")
-    [server] = bench.truth.orders["one"].servers
+    [server] = bench.truth.state.orders["one"].servers
     bench.do(SetServerAvailability(server))
-    view = bench.truth.views["one"]
+    view = bench.truth.state.views["one"]
     assert not view.servers
     assert view.reason is not None
     assert f"{server} was lost" in view.reason["message"]
     bench.slot()
-    view = bench.truth.views["one"]
+    view = bench.truth.state.views["one"]
     assert view.servers
     assert view.servers != (server,)
     assert view.reason is None
@@ -530,7 +530,7 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
     bench.slot()
     for name in ("done", "fails"):
         bench.started(name)
-    began = bench.truth.engine.slot_running
+    began = bench.truth.state.engine.slot_running
     assert began is not None
     bench.slot(2)
     missed = bench.clock.wall() / SECOND
@@ -544,8 +544,8 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
     assert outcome.views["done"].state is State.FINISHED
     assert outcome.views["done"].completion == began + 2 + 3
     assert "retrying" in bench.kinds("fails")
-    assert bench.truth.orders["fails"].generation > 1
-    assert bench.truth.engine.slot_running == began + 12
+    assert bench.truth.state.orders["fails"].generation > 1
+    assert bench.truth.state.engine.slot_running == began + 12
 
 
 def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_heard(
@@ -564,10 +564,10 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
         bench.do(AdvanceSlots())
     bench.read()  # the service was away for five slots
     bench.clock.advance(5 * SLOT)
-    since = bench.truth.clock.now()
+    since = bench.truth.state.clock.now()
     bench.report("files", 60.0)
     bench.do(AdvanceSlots(since=since, last_reports={"files": since}))
-    views = bench.truth.views
+    views = bench.truth.state.views
     assert views["files"].progress == 60.0
     assert views["posts"].progress == 20.0 + 5 * 10.0
     assert views["silent"].progress == views["posts"].progress  # as it always was
@@ -584,7 +584,7 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
 def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: Bench) -> None:
     bench.submit("again", minibatches=200, utility={"kind": "constant", "value": 20})
     bench.slot()
-    order = bench.truth.orders["again"]
+    order = bench.truth.state.orders["again"]
 
     def slots(reports: list[float]) -> None:
         bench.started("again")
@@ -599,10 +599,10 @@ def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: 
     end = Ended(0, "again", order.generation, at, Ending.FAILED, 1, "killed")
     bench.do(RecordReports([end]))
     bench.slot()
-    assert bench.truth.orders["again"].generation > order.generation
+    assert bench.truth.state.orders["again"].generation > order.generation
     # Six slots in which nothing more is counted, and then it goes on as fast as it always was.
     slots([10.0 * slot for slot in range(1, 10)])
-    assert bench.truth.views["again"].progress == 90.0
+    assert bench.truth.state.views["again"].progress == 90.0
     assert "remeasured" not in bench.kinds("again")
 
 
@@ -613,19 +613,19 @@ def test_a_report_of_nothing_is_a_measurement(bench: Bench) -> None:
     for name in ("silent", "stuck"):
         bench.started(name)
     bench.slot()  # neither has said anything: both are counted by time
-    assert bench.truth.views["stuck"].progress > 0
+    assert bench.truth.state.views["stuck"].progress > 0
     bench.report("stuck", 0)
     for _ in range(3):
         bench.slot()
-        assert bench.truth.views["stuck"].progress == 0
+        assert bench.truth.state.views["stuck"].progress == 0
         bench.report("stuck", 0)
-    assert bench.truth.views["silent"].progress > 20
+    assert bench.truth.state.views["silent"].progress > 20
     bench.read()  # and after a restart of the service
     bench.slot()
-    assert bench.truth.views["stuck"].progress == 0
+    assert bench.truth.state.views["stuck"].progress == 0
     bench.report("stuck", 10.0)
     bench.slot()
-    assert bench.truth.views["stuck"].progress == 10.0
+    assert bench.truth.state.views["stuck"].progress == 10.0
     assert "moved" in bench.kinds("stuck")  # its tenant is told
 
 
@@ -647,8 +647,8 @@ CHANGE = {"change_checkpoint": 2.0, "change_away": 50.0, "change_start": 9.0}
 
 def change(bench: Bench, name: str, minibatches: float, **seconds: float) -> None:
     """Let a job report the cost of its restart, a slot after its generation was commanded."""
-    order = bench.truth.orders[name]
-    at = bench.truth.calendar.ends(order.slot) / SECOND
+    order = bench.truth.state.orders[name]
+    at = bench.truth.state.calendar.ends(order.slot) / SECOND
     metrics = {**CHANGE, **seconds}
     told = Progressed(name, order.generation, int(minibatches * MICRO), metrics, at)
     bench.do(RecordProgress({name: told}, []))
@@ -659,22 +659,22 @@ def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: Bench) -> 
     bench.slot()
     bench.again("moved")
     bench.started("moved")
-    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(3, 60)
+    assert bench.truth.state.engine.jobs["moved"].job.restart == Fraction(3, 60)
     change(bench, "moved", 10.0)  # not fully known yet; as fast as stated
     bench.slot()
-    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(3, 60)
+    assert bench.truth.state.engine.jobs["moved"].job.restart == Fraction(3, 60)
     # It was paused before it was started: being away was the schedule's doing, not a cost.
     change(bench, "moved", 15.0, change_first_step=4.0)
     change(bench, "moved", 20.0, change_first_step=40.0)  # one generation, one change
     bench.slot()
-    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(15, 60)
+    assert bench.truth.state.engine.jobs["moved"].job.restart == Fraction(15, 60)
     assert bench.kinds("moved").count("remeasured") == 1
     for minibatches in (30.0, 40.0):
         change(bench, "moved", minibatches, change_first_step=40.0)
         bench.slot()
     assert bench.kinds("moved").count("remeasured") == 1
     bench.read()  # what was learnt is in the journal
-    assert bench.truth.engine.jobs["moved"].job.restart == Fraction(15, 60)
+    assert bench.truth.state.engine.jobs["moved"].job.restart == Fraction(15, 60)
 
 
 def test_the_next_plan_counts_what_a_change_cost(tmp_path: Path) -> None:
@@ -685,7 +685,7 @@ def test_the_next_plan_counts_what_a_change_cost(tmp_path: Path) -> None:
     bench.started("moved")
 
     def counted() -> float:
-        policy = bench.truth.engine.policy
+        policy = bench.truth.state.engine.policy
         assert isinstance(policy, RollingPolicy)
         return float(policy._state.jobs.restart_loss[policy._state.jobs.rows["moved"]])
 
@@ -700,7 +700,7 @@ def test_the_cost_of_a_change_is_the_median_of_the_newest_and_at_most_a_slot(
     bench: Bench,
 ) -> None:
     bench.submit("a")
-    job, restarts = bench.truth.engine.jobs["a"].job, RestartCostEstimator()
+    job, restarts = bench.truth.state.engine.jobs["a"].job, RestartCostEstimator()
     assert restarts.revise(job, 60.0) is None
 
     def note(name: str, generation: int, first_step: float, *, resized: bool) -> None:
@@ -734,10 +734,10 @@ def test_only_exit_0_finishes_a_job(bench: Bench) -> None:
     bench.started("counted")
     bench.report("counted", 1_000.0)
     bench.slot(2)
-    view = bench.truth.views["counted"]
+    view = bench.truth.state.views["counted"]
     assert view.state == "running"
     assert view.progress < 60.0
-    order = bench.truth.orders["counted"]
+    order = bench.truth.state.orders["counted"]
     at = bench.clock.wall() / SECOND
     end = Ended(0, "counted", order.generation, at, Ending.DONE, 0, "")
     done = bench.do(RecordReports([end]))
@@ -750,7 +750,7 @@ def test_failures_are_retried_and_losses_cost_nothing(bench: Bench) -> None:
     for ending in (Ending.LOST, Ending.FAILED, Ending.LOST, Ending.FAILED):
         bench.slot(2)
         bench.started("failing")
-        order = bench.truth.orders["failing"]
+        order = bench.truth.state.orders["failing"]
         at = bench.clock.wall() / SECOND
         end = Ended(0, "failing", order.generation, at, ending, 1, "why", ("last line",))
         outcome = bench.do(RecordReports([end]))
@@ -773,22 +773,25 @@ def test_an_operation_that_fails_costs_its_neighbours_nothing(bench: Bench) -> N
 
     bench.submit("first")
     [one] = read_submissions(
-        [{**dict(bench.truth.specs["first"]), "name": "second"}], CLUSTER, tenant=None, runs=True
+        [{**dict(bench.truth.state.specs["first"]), "name": "second"}],
+        CLUSTER,
+        tenant=None,
+        runs=True,
     )
     outcome = bench.truth.commit([Wrong(), Broken(), SubmitJobs([one], at_once=True)])
     assert [type(answer) for answer in outcome.answers[:2]] == [ShadowpriceError, ZeroDivisionError]
     assert outcome.answers[2] == [("second", None)]
-    assert bench.truth.views["second"].state == "admitted"
+    assert bench.truth.state.views["second"].state == "admitted"
     assert bench.kinds("second") == ["submitted", "admitted"]
 
 
 def test_submissions_that_wait_share_an_event_and_are_answered_one_by_one(bench: Bench) -> None:
     bench.submit("first")
-    before = bench.truth.engine.sequence
+    before = bench.truth.state.engine.sequence
     asked = [bench.asked(name) for name in ("a", "b", "a")]
     asked += [bench.asked("first"), bench.asked("b", chunks=2)]
     outcome = bench.truth.commit(asked)
-    assert bench.truth.engine.sequence == before + 1
+    assert bench.truth.state.engine.sequence == before + 1
     assert outcome.answers[:4] == [[("a", None)], [("b", None)], [("a", None)], [("first", None)]]
     [[(name, problem)]] = outcome.answers[4:]
     assert (name, problem.code) == ("b", "name-conflict")
@@ -800,7 +803,7 @@ def test_one_that_cannot_be_decided_on_costs_those_beside_it_nothing(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench.submit("first")
-    kind: Any = type(bench.truth.engine.policy)
+    kind: Any = type(bench.truth.state.engine.policy)
     decide = kind.decide
 
     def stumbling(policy: Any, view: Any, event: Any) -> Any:
@@ -809,13 +812,13 @@ def test_one_that_cannot_be_decided_on_costs_those_beside_it_nothing(
         return decide(policy, view, event)
 
     monkeypatch.setattr(kind, "decide", stumbling)
-    before = bench.truth.engine.sequence
+    before = bench.truth.state.engine.sequence
     outcome = bench.truth.commit([bench.asked(name) for name in ("a", "b", "c")])
     assert outcome.answers[0] == [("a", None)]
     assert isinstance(outcome.answers[1], PolicyError)
     assert outcome.answers[2] == [("c", None)]
-    assert bench.truth.engine.sequence == before + 2
-    assert "b" not in bench.truth.views
+    assert bench.truth.state.engine.sequence == before + 2
+    assert "b" not in bench.truth.state.views
     assert bench.kinds("b") == []
     assert bench.kinds("c") == ["submitted", "admitted"]
 
@@ -829,15 +832,15 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
             bench.slot()
         if index == 6:
             bench.truth.write_snapshot()
-    bench.do(CancelJob(next(reversed(bench.truth.views))))
-    digest, views = bench.truth.engine.state_digest(), dict(bench.truth.views)
-    orders = dict(bench.truth.orders)
+    bench.do(CancelJob(next(reversed(bench.truth.state.views))))
+    digest, views = bench.truth.state.engine.state_digest(), dict(bench.truth.state.views)
+    orders = dict(bench.truth.state.orders)
     bench.read()
-    assert bench.truth.recovered_events > 0
-    assert bench.truth.engine.state_digest() == digest
-    assert bench.truth.views == views
-    assert bench.truth.orders == orders
-    assert {order.generation for order in bench.truth.orders.values()} == {
+    assert bench.truth.state.recovered_events > 0
+    assert bench.truth.state.engine.state_digest() == digest
+    assert bench.truth.state.views == views
+    assert bench.truth.state.orders == orders
+    assert {order.generation for order in bench.truth.state.orders.values()} == {
         order.generation for order in orders.values()
     }
     bench.slot(30)
@@ -851,13 +854,13 @@ def test_a_policy_that_cannot_take_plans_over_is_refused_with_the_mend(tmp_path:
     bench = Bench(tmp_path / "data", "oasis")
     bench.submit("planned")
     bench.truth.write_snapshot()  # two: the one before is no way round
-    assert len(bench.truth.engine.jobs["planned"].plan) > 1
+    assert len(bench.truth.state.engine.jobs["planned"].plan) > 1
     bench.choice = PolicyChoice("backfill", {})
     with pytest.raises(InputError, match=r"^--policy: backfill can't continue.*keep the policy"):
         bench.read()
     bench.choice = PolicyChoice("pdors", {})
     bench.read()
-    assert len(bench.truth.engine.jobs["planned"].plan) > 1
+    assert len(bench.truth.state.engine.jobs["planned"].plan) > 1
     bench.store.close()
 
 
@@ -868,7 +871,7 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
         bench.submit(f"job-{index}", chunks=3)
         bench.slot(index % 2)
     before = _snapshots(bench)
-    taken = bench.truth.engine.sequence
+    taken = bench.truth.state.engine.sequence
     pieces = 0
     while not pieces or bench.truth.snapshotting:
         bench.truth.write_snapshot_step(0.0)
@@ -877,11 +880,11 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
             break
         bench.submit(f"meanwhile-{pieces}")
         bench.slot(pieces % 2)
-    digest, views = bench.truth.engine.state_digest(), dict(bench.truth.views)
+    digest, views = bench.truth.state.engine.state_digest(), dict(bench.truth.state.views)
     if ends == "written":
         assert pieces > 6
         [newest] = _snapshots(bench) - before
-        assert taken <= newest < bench.truth.engine.sequence
+        assert taken <= newest < bench.truth.state.engine.sequence
     else:
         assert bench.truth.snapshotting
         assert _snapshots(bench) == before  # none, or a whole one
@@ -889,9 +892,11 @@ def test_a_snapshot_is_written_in_pieces_while_things_happen(tmp_path: Path, end
             bench.truth.recover()
             assert not bench.truth.snapshotting
     bench.read()
-    assert bench.truth.recovered_events == bench.truth.engine.sequence - max(_snapshots(bench))
-    assert bench.truth.engine.state_digest() == digest
-    assert bench.truth.views == views
+    assert bench.truth.state.recovered_events == bench.truth.state.engine.sequence - max(
+        _snapshots(bench)
+    )
+    assert bench.truth.state.engine.state_digest() == digest
+    assert bench.truth.state.views == views
     bench.store.close()
 
 
@@ -903,19 +908,19 @@ def test_a_snapshot_lets_the_journal_go_that_nobody_reads(
     ends = []
     for _ in range(3):
         for _ in range(11):
-            bench.submit(f"job-{bench.truth.next_job}")
+            bench.submit(f"job-{bench.truth.state.next_job}")
         bench.truth.write_snapshot()
-        ends.append(bench.truth.engine.sequence)
+        ends.append(bench.truth.state.engine.sequence)
     bench.submit("last")
     with bench.store.reading() as connection:
         kept = connection.execute(select(tables.journal.c.sequence)).scalars().all()
     assert _snapshots(bench) == set(ends[1:])
-    assert kept == list(range(ends[1] + 1, bench.truth.engine.sequence + 1))
-    digest = bench.truth.engine.state_digest()
+    assert kept == list(range(ends[1] + 1, bench.truth.state.engine.sequence + 1))
+    digest = bench.truth.state.engine.state_digest()
     with bench.store.transaction() as connection:  # the one before is as good
         connection.execute(delete(tables.snapshots).where(tables.snapshots.c.sequence == ends[2]))
     bench.read()
-    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.state.engine.state_digest() == digest
     bench.store.close()
 
 
@@ -931,7 +936,7 @@ def test_orders_are_not_kept_where_nothing_runs(bench: Bench) -> None:
         bench.submit(f"job-{index}")
         bench.slot()
     result = recover(
-        bench.store, CLUSTER, bench.choice, bench.truth.clock, virtual=True
+        bench.store, CLUSTER, bench.choice, bench.truth.state.clock, virtual=True
     )  # of each start and end, none of which anybody acknowledges
     assert result.recovered_events > 8
     assert not result.engine.unacknowledged
@@ -947,10 +952,10 @@ def test_what_is_to_run_since_the_last_start_is_waited_for_after_the_next(bench:
     bench.read()  # from now on jobs really run, and no snapshot says so yet
     bench.submit("real")
     bench.slot()
-    waited = dict(bench.truth.engine.unacknowledged)
+    waited = dict(bench.truth.state.engine.unacknowledged)
     assert {order.job for order in waited.values()} == {"real"}
     bench.read()
-    assert bench.truth.engine.unacknowledged == waited
+    assert bench.truth.state.engine.unacknowledged == waited
 
 
 @pytest.mark.parametrize("snapshot", ["at its end", "of its beginning"])
@@ -962,25 +967,25 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     for index in range(8):
         bench.submit(f"job-{index}", chunks=3)
         bench.slot(index % 2)
-    views = dict(bench.truth.views)
+    views = dict(bench.truth.state.views)
     promises = {name: view.promise for name, view in views.items() if view.promise is not None}
     assert 4 <= len(promises) < len(views)
-    digest = bench.truth.engine.state_digest()
-    policy: Any = unwrap_policy(bench.truth.engine.policy)
+    digest = bench.truth.state.engine.state_digest()
+    policy: Any = unwrap_policy(bench.truth.state.engine.policy)
     del policy._state.is_estimate, policy._state.jobs.expected_remaining
-    bench.truth.engine.session._saved = None
+    bench.truth.state.engine.session._saved = None
     if snapshot == "at its end":
         bench.truth.write_snapshot()
     bench.truth._memory_is_large = False
-    row = bench.truth.policy_state_row(bench.truth.clock.now())
+    row = bench.truth.policy_state_row(bench.truth.state.clock.now())
     assert row is not None
     with bench.store.transaction() as connection:
         connection.execute(delete(tables.memory))
         connection.execute(tables.memory.insert(), [row])
     _label_with_other_sources(bench)
     bench.read()
-    assert bench.truth.engine.state_digest() == digest
-    assert bench.truth.views == views
+    assert bench.truth.state.engine.state_digest() == digest
+    assert bench.truth.state.views == views
     bench.submit("another")  # in the middle of a slot, of which the jobs that run have the yield
     bench.slot(40)
     with bench.store.reading() as connection:
@@ -1029,30 +1034,30 @@ def test_damaged_snapshots_fall_back_to_the_one_before(bench: Bench, caplog: Any
     bench.submit("second")
     bench.truth.write_snapshot()
     bench.submit("third")
-    newest = bench.truth.engine.sequence - 1
-    digest = bench.truth.engine.state_digest()
+    newest = bench.truth.state.engine.sequence - 1
+    digest = bench.truth.state.engine.state_digest()
     with bench.store.transaction() as connection:
         table = tables.snapshots
         connection.execute(
             table.update().where(table.c.sequence == newest).values(state=b"nonsense")
         )
     bench.read()
-    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.state.engine.state_digest() == digest
     assert "is damaged" in caplog.text
 
 
 def test_the_calendar_and_the_slots_agree(bench: Bench) -> None:
     bench.submit("any")
     bench.slot(3)
-    running = bench.truth.engine.slot_running
-    assert running == bench.truth.calendar.slot_at(bench.clock.wall())
-    assert bench.truth.calendar.slot == Fraction(SLOT * SECOND)
+    running = bench.truth.state.engine.slot_running
+    assert running == bench.truth.state.calendar.slot_at(bench.clock.wall())
+    assert bench.truth.state.calendar.slot == Fraction(SLOT * SECOND)
 
 
 def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
     family = {"throughput": {1: 1 / 6}, "family": "resnet50", "minibatch_time": None}
     bench.submit("new", **family)
-    assert bench.truth.views["new"].to_resource().speed.record == {
+    assert bench.truth.state.views["new"].to_resource().speed.record == {
         "source": "family",
         "family": "resnet50",
         "measured": [],
@@ -1064,12 +1069,12 @@ def test_a_familys_curve_is_marked_until_it_is_measured(bench: Bench) -> None:
         bench.report("new", 10.0 * slot)
         bench.clock.advance(1)
         bench.do(AdvanceSlots())
-    assert bench.truth.views["new"].to_resource().speed.measured == (1,)
+    assert bench.truth.state.views["new"].to_resource().speed.measured == (1,)
     assert "remeasured" not in bench.kinds("new")
     bench.read()  # a service that begins again knows it, too
-    assert bench.truth.views["new"].measured == (1,)
+    assert bench.truth.state.views["new"].measured == (1,)
     bench.do(ReviseJob("new", {"throughput": {1: 0.2}}))
-    assert bench.truth.views["new"].to_resource().speed.source == "stated"
+    assert bench.truth.state.views["new"].to_resource().speed.source == "stated"
     with pytest.raises(ShadowpriceError, match="the curve of `family` is missing"):
         bench.submit("none", family="resnet50", minibatch_time=None)
 
@@ -1082,7 +1087,9 @@ def test_prices_are_published_once_a_slot_and_for_changed_servers(bench: Bench) 
     bench.slot()
     begun = bench.truth.present_state().prices
     assert begun is not first
-    assert begun == prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "oasis", 1))
+    assert begun == prices_by_kind(
+        prices(bench.truth.state.engine, bench.truth.state.calendar, "oasis", 1)
+    )
     assert max(begun.values()) > 0.0
     bench.do(SetServerAvailability(CLUSTER.names[0]))
     assert bench.truth.present_state().prices is not begun
@@ -1093,11 +1100,11 @@ def test_events_of_closed_jobs_have_their_ids_and_tenants(tmp_path: Path) -> Non
     bench.tenant = "red"
     bench.submit("a")
     key = bench.key("a")
-    number = bench.truth.views[key].id
+    number = bench.truth.state.views[key].id
     bench.slot()
     bench.started(key)
     bench.do(CancelJob(key))
-    assert key not in bench.truth.views
+    assert key not in bench.truth.state.views
     lost = Ended(0, key, 1, bench.clock.wall() / SECOND, Ending.LOST, None, "the node died")
     for operation, kind in (
         (RecordObstacles([Obstacle(key, 1, ("gpu-1",), "it doesn't end")]), "obstructed"),

@@ -27,8 +27,7 @@ def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None
         return StoredEvent(id=number, at=at, kind="a", job="a", tenant=tenant, data={})
 
     entries = [entry(number, "theirs") for number in range(1, 2_001)] + [entry(2_001, "mine")]
-    hub = EventBroadcaster(lambda after: entries[after : after + 500])
-    hub.last = 2_001
+    hub = EventBroadcaster(lambda after: entries[after : after + 500], last=2_001)
 
     async def scenario() -> list[bytes]:
         stream = hub.follow("mine", 0)
@@ -49,8 +48,7 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
         return StoredEvent(id=number, at=at, kind="a", job="a", tenant=None, data={})
 
     entries = [stored(number) for number in range(1, 4)]
-    hub = EventBroadcaster(lambda after: [entry for entry in entries if entry.id > after])
-    hub.last = 1
+    hub = EventBroadcaster(lambda after: [entry for entry in entries if entry.id > after], last=1)
 
     async def scenario() -> tuple[list[bytes], bytes]:
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):

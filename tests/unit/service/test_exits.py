@@ -48,7 +48,7 @@ class MovedJob(Bench):
 
     def drain(self) -> None:
         """Drain the server of the job, and begin the next slot."""
-        [server] = self.truth.orders["train"].servers
+        [server] = self.truth.state.orders["train"].servers
         amounts = dict(zip(CLUSTER.resources, CLUSTER.capacity[0].tolist(), strict=True))
         state = ServerState(CLUSTER.roles[0], amounts, drained=True)
         self.do(UpdateServers({server: state}, "drain"))
@@ -87,8 +87,8 @@ def test_exit_0_on_a_stop_below_the_work_is_a_stop(tmp_path: Path, progress: flo
     bench = MovedJob(tmp_path, progress)
     bench.drain()
     bench.exits(Ending.DONE, 0)
-    assert "train" in bench.truth.engine.open_jobs
-    assert not bench.truth.views["train"].done
+    assert "train" in bench.truth.state.engine.open_jobs
+    assert not bench.truth.state.views["train"].done
     [end] = bench.ends()
     assert end["reason"] == (
         f"exited 0 after the order to stop, at {progress:g} of 60 mini-batches; it continues later"
@@ -99,19 +99,19 @@ def test_exit_0_on_a_stop_completes_a_job_with_its_work(tmp_path: Path) -> None:
     bench = MovedJob(tmp_path, 60.0)
     bench.drain()
     bench.exits(Ending.DONE, 0)
-    view = bench.truth.views.get("train")
-    assert view is None or view.done or "train" not in bench.truth.engine.open_jobs
+    view = bench.truth.state.views.get("train")
+    assert view is None or view.done or "train" not in bench.truth.state.engine.open_jobs
 
 
 def test_exit_0_on_a_stop_without_reports_is_judged_by_time(tmp_path: Path) -> None:
     """One slot of several has passed: the script obeyed the command, and is not complete."""
     bench = MovedJob(tmp_path, None)
-    record = bench.truth.engine.jobs["train"]
+    record = bench.truth.state.engine.jobs["train"]
     bench.drain()
     share = record.progress / record.job.required
     assert 0 < share < 0.5
     bench.exits(Ending.DONE, 0)
-    assert "train" in bench.truth.engine.open_jobs
+    assert "train" in bench.truth.state.engine.open_jobs
     [end] = bench.ends()
     assert end["reason"].startswith(
         f"exited 0 after the order to stop, at {share:.0%} of its expected time; it continues later"
@@ -136,19 +136,19 @@ def test_reported_steps_of_a_plain_command_do_not_count_as_progress(
     silent, reporting = PlainCommand(tmp_path / "a", None), PlainCommand(tmp_path / "b", steps)
     for bench in (silent, reporting):
         bench.slot()
-    progress = [b.truth.engine.jobs["train"].progress for b in (silent, reporting)]
+    progress = [b.truth.state.engine.jobs["train"].progress for b in (silent, reporting)]
     assert progress[0] == progress[1] > 0
     reports = reporting.events("misreported")
     assert len(reports) == (steps > 1)
     assert all("submit it with --steps" in report["reason"] for report in reports)
     reporting.drain()
     reporting.exits(Ending.DONE, 0)
-    assert "train" in reporting.truth.engine.open_jobs, "it was stopped, not finished"
+    assert "train" in reporting.truth.state.engine.open_jobs, "it was stopped, not finished"
 
 
 def test_a_share_that_a_plain_command_reports_is_counted(tmp_path: Path) -> None:
     bench = PlainCommand(tmp_path, 0.25)
-    assert bench.truth.engine.jobs["train"].measured == MICRO // 4
+    assert bench.truth.state.engine.jobs["train"].measured == MICRO // 4
     assert bench.events("misreported") == []
 
 
@@ -158,22 +158,22 @@ def test_the_last_share_of_a_plain_command_is_all_of_its_time(tmp_path: Path) ->
     bench.report(1.0)
     bench.drain()
     bench.exits(Ending.DONE, 0)
-    assert "train" not in bench.truth.engine.open_jobs
+    assert "train" not in bench.truth.state.engine.open_jobs
 
 
 def test_checkpoints_of_a_plain_command_count_though_its_steps_do_not(tmp_path: Path) -> None:
     bench = PlainCommand(tmp_path, 3.0)
-    assert bench.truth.engine.jobs["train"].job.resumable is True
+    assert bench.truth.state.engine.jobs["train"].job.resumable is True
 
 
 def test_checkpoints_count_with_the_first_progress(tmp_path: Path) -> None:
     """A process that still loads says so too, and a stop would lose its start."""
     bench = MovedJob(tmp_path, 0.0)
-    assert bench.truth.engine.jobs["train"].job.resumable is None
-    assert bench.truth.engine.view.is_pinned("train")
+    assert bench.truth.state.engine.jobs["train"].job.resumable is None
+    assert bench.truth.state.engine.view.is_pinned("train")
     bench.report(1.0)
-    assert bench.truth.engine.jobs["train"].job.resumable is True
-    assert not bench.truth.engine.view.is_pinned("train")
+    assert bench.truth.state.engine.jobs["train"].job.resumable is True
+    assert not bench.truth.state.engine.view.is_pinned("train")
 
 
 def test_work_that_is_reported_after_the_stop_completes_a_job(tmp_path: Path) -> None:
@@ -181,14 +181,14 @@ def test_work_that_is_reported_after_the_stop_completes_a_job(tmp_path: Path) ->
     bench.drain()
     bench.report(60.0)
     bench.exits(Ending.DONE, 0)
-    view = bench.truth.views.get("train")
-    assert view is None or view.done or "train" not in bench.truth.engine.open_jobs
+    view = bench.truth.state.views.get("train")
+    assert view is None or view.done or "train" not in bench.truth.state.engine.open_jobs
 
 
 def test_exit_0_without_a_stop_completes_a_job_whatever_it_reported(tmp_path: Path) -> None:
     bench = MovedJob(tmp_path, 4.0)
     bench.exits(Ending.DONE, 0)
-    assert "train" not in bench.truth.engine.open_jobs
+    assert "train" not in bench.truth.state.engine.open_jobs
     assert bench.ends() == []
 
 
@@ -207,10 +207,10 @@ def test_an_exit_before_a_job_was_abandoned_counts_though_it_is_reported_after(
     bench.submit("train", **{"minibatches": WORK, **limits})
     bench.slot()
     bench.started("train")
-    generation = bench.truth.orders["train"].generation
-    while "train" in bench.truth.engine.open_jobs:
+    generation = bench.truth.state.orders["train"].generation
+    while "train" in bench.truth.state.engine.open_jobs:
         bench.slot()
-    begins = bench.truth.calendar.begins(bench.truth.next_slot - 1)
+    begins = bench.truth.state.calendar.begins(bench.truth.state.next_slot - 1)
     ended = Ended(0, "train", generation, begins / SECOND + late, Ending.DONE, 0, "")
     for _ in range(2):
         bench.do(RecordReports([ended]))
@@ -234,7 +234,7 @@ def test_a_save_that_failed_on_a_stop_is_in_the_jobs_history(tmp_path: Path) -> 
     bench = MovedJob(tmp_path, 30.0)
     bench.drain()
     bench.exits(Ending.FAILED, 1, "worker-0 exited 1 after the order to stop (143 was expected)")
-    assert "train" in bench.truth.engine.open_jobs
+    assert "train" in bench.truth.state.engine.open_jobs
     [end] = bench.ends()
     assert end["code"] == 1
     assert end["reason"].splitlines() == [

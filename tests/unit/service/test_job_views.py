@@ -23,13 +23,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 
 def view_of(bench: Bench, name: str) -> JobView:
-    return bench.truth.views[bench.key(name)]
+    return bench.truth.state.views[bench.key(name)]
 
 
 def times_of(bench: Bench, name: str) -> tuple[Any, Any]:
     """Return the expected completion slot of a job, and its promise, as clients see them."""
     resource = view_of(bench, name).to_resource()
-    ends = bench.truth.calendar.ends
+    ends = bench.truth.state.calendar.ends
     for slot, moment in (
         (resource.completion_slot, resource.completion),
         (resource.promise_slot, resource.promise),
@@ -65,7 +65,7 @@ def test_a_job_that_runs_without_a_promise_has_an_expected_completion(bench: Ben
     assert times_of(bench, "cheap") == (None, None)
     bench.slot()
     bench.started("cheap")
-    running = bench.truth.engine.slot_running
+    running = bench.truth.state.engine.slot_running
     assert running is not None
     assert times_of(bench, "cheap") == (running + 4, None)
 

@@ -190,10 +190,10 @@ class _Bench(Bench):
         self.count += 1
         name = f"job-{self.count}"
         self.submit(name, minibatches=100)
-        view = self.truth.views[name]
+        view = self.truth.state.views[name]
         for _ in range(slots):
             self.slot()
-        order = self.truth.orders[name]
+        order = self.truth.state.orders[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, order.generation, at, Ending.DONE, 0, "")]))
         return view
@@ -222,17 +222,17 @@ def test_a_plan_that_slips_within_the_margin_keeps_its_promise(bench: _Bench) ->
     for _ in range(3):
         bench.run(12)
     bench.submit("slips", minibatches=100)
-    promised = bench.truth.views["slips"].promise
-    planned = bench.truth.views["slips"].completion
+    promised = bench.truth.state.views["slips"].promise
+    planned = bench.truth.state.views["slips"].completion
     assert promised == (planned or 0) + 2
     bench.slot()
     bench.started("slips")
     bench.slot(11)
-    view = bench.truth.views["slips"]
+    view = bench.truth.state.views["slips"]
     assert view.completion == promised
     assert view.promise == promised
     bench.slot()
-    assert (bench.truth.views["slips"].promise or 0) > (promised or 0)
+    assert (bench.truth.state.views["slips"].promise or 0) > (promised or 0)
 
 
 def test_a_quote_has_the_margin_too(bench: _Bench) -> None:
@@ -242,21 +242,21 @@ def test_a_quote_has_the_margin_too(bench: _Bench) -> None:
     [submission] = bench.asked("second").submissions
     [quoted] = bench.do(QuoteJob(submission)).answers
     assert quoted.margin.slots > 0
-    resource = quoted.to_resource("second", bench.truth.calendar, names=True)
+    resource = quoted.to_resource("second", bench.truth.state.calendar, names=True)
     assert resource.completion == quoted.quote.completion + quoted.margin.slots
     bench.do(bench.asked("second"))
-    assert bench.truth.views["second"].promise == resource.completion
+    assert bench.truth.state.views["second"].promise == resource.completion
 
 
 def test_no_promise_reaches_past_the_end_of_the_timespan(bench: _Bench) -> None:
     for _ in range(3):
         bench.run(14)
-    calendar, first = bench.truth.calendar, bench.truth.next_slot
+    calendar, first = bench.truth.state.calendar, bench.truth.state.next_slot
     bench.do(ChangeTimespan(int(calendar.begins(first + 12))))
-    until = bench.truth.engine.until
+    until = bench.truth.state.engine.until
     assert until is not None
     bench.submit("first", minibatches=100)
-    view = bench.truth.views["first"]
+    view = bench.truth.state.views["first"]
     assert view.completion is not None
     assert view.margin == until - 1 - view.completion
     assert view.promise == until - 1
@@ -265,8 +265,8 @@ def test_no_promise_reaches_past_the_end_of_the_timespan(bench: _Bench) -> None:
     assert quoted.quote.completion + quoted.margin.slots == until - 1
     # The end comes earlier: the margin gives way before the plan does.
     bench.do(ChangeTimespan(int(calendar.begins(view.completion + 1))))
-    view = bench.truth.views["first"]
-    assert view.promise == view.completion == bench.truth.engine.until - 1
+    view = bench.truth.state.views["first"]
+    assert view.promise == view.completion == bench.truth.state.engine.until - 1
 
 
 def test_open_jobs_that_slipped_count_before_they_end(bench: _Bench) -> None:
@@ -274,14 +274,14 @@ def test_open_jobs_that_slipped_count_before_they_end(bench: _Bench) -> None:
         bench.run(10)
     bench.submit("slips", minibatches=100)
     bench.submit("first", minibatches=100)
-    assert bench.truth.views["first"].margin == 0
+    assert bench.truth.state.views["first"].margin == 0
     bench.slot()
     bench.started("slips")
     bench.slot(14)
-    view = bench.truth.views["slips"]
+    view = bench.truth.state.views["slips"]
     assert view.state.open
     bench.do(bench.asked("second"))
-    assert bench.truth.views["second"].margin > 0
+    assert bench.truth.state.views["second"].margin > 0
     bench.read()  # a restart remembers
     bench.do(bench.asked("third"))
-    assert bench.truth.views["third"].margin >= bench.truth.views["second"].margin
+    assert bench.truth.state.views["third"].margin >= bench.truth.state.views["second"].margin

@@ -130,9 +130,9 @@ def shares(service: RunningService) -> dict[str, dict[str, str]]:
 
 
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
-    driver = service.service.writing
-    loop: asyncio.AbstractEventLoop = driver._wake._loop  # type: ignore[attr-defined]  # asyncio's
-    change = driver.do(SyncShares(given, anew=anew))
+    writer = service.service.writing
+    loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
+    change = writer.do(SyncShares(given, anew=anew))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 

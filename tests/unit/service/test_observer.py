@@ -67,7 +67,7 @@ class Watched(Bench):
             return comparison(
                 connection,
                 self.published(),
-                planned_bars(self.truth, 10),
+                planned_bars(self.truth.state, 10),
                 now=self.clock.wall(),
                 days=30.0,
                 scope=scope,
@@ -100,7 +100,7 @@ def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None
     ended = bench.now
     bench.slot(20)
     bench.look()
-    slot = bench.truth.calendar.slot_at(int(ended * SECOND))
+    slot = bench.truth.state.calendar.slot_at(int(ended * SECOND))
     told = bench.pair("a")
     assert told["observed"]["state"] == "ended"
     assert told["observed"]["completion"] == told_time(ended)
@@ -352,9 +352,9 @@ def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
     last = bench.clock.wall()
     bench.slot(5)
     with bench.store.reading() as connection:
-        [bar], cut = observed_bars(connection, bench.truth.calendar, 0, bench.clock.wall())
+        [bar], cut = observed_bars(connection, bench.truth.state.calendar, 0, bench.clock.wall())
     assert not cut
-    assert bar.ends == pytest.approx(float(bench.truth.calendar.in_slots(last)))
+    assert bar.ends == pytest.approx(float(bench.truth.state.calendar.in_slots(last)))
 
 
 def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
@@ -403,11 +403,11 @@ def test_of_several_runs_of_a_job_the_newest_running_one_counts(
 
 def test_events_of_closed_jobs_have_their_ids(bench: Watched) -> None:
     bench.submit("a")
-    [number] = (view.id for view in bench.truth.views.values())
+    [number] = (view.id for view in bench.truth.state.views.values())
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.do(CancelJob("a"))
     bench.slot()
-    assert "a" not in bench.truth.views
+    assert "a" not in bench.truth.state.views
     bench.look()
     [ended] = (event for event in _events(bench) if event.kind == "real-ended")
     assert ended.job_id == number

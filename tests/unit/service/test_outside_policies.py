@@ -34,7 +34,7 @@ class _Bench(Bench):
 
     @property
     def policy(self) -> Any:
-        return unwrap_policy(self.truth.engine.policy)
+        return unwrap_policy(self.truth.state.engine.policy)
 
 
 @pytest.fixture
@@ -57,22 +57,22 @@ def bench(tmp_path: Path, path: Path) -> Iterator[_Bench]:
 
 def test_the_same_file_gets_its_state_back(bench: _Bench, path: Path) -> None:
     bench.truth.write_snapshot()
-    digest, seen = bench.truth.engine.state_digest(), bench.policy.seen
+    digest, seen = bench.truth.state.engine.state_digest(), bench.policy.seen
     assert type(seen[0]).__name__ == "FirstFitParameters"
     bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
-    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.state.engine.state_digest() == digest
     assert bench.policy.seen == seen
 
 
 def test_another_version_of_the_file_resyncs(bench: _Bench, path: Path) -> None:
     bench.truth.write_snapshot()
-    digest = bench.truth.engine.state_digest()
+    digest = bench.truth.state.engine.state_digest()
     path.write_text(path.read_text() + "\n# another version\n")
     bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
-    assert bench.truth.engine.state_digest() == digest
-    assert bench.policy.seen == list(bench.truth.engine.open_jobs)
+    assert bench.truth.state.engine.state_digest() == digest
+    assert bench.policy.seen == list(bench.truth.state.engine.open_jobs)
     bench.slot(40)
-    assert not bench.truth.views
+    assert not bench.truth.state.views
 
 
 def test_a_parameter_that_is_gone_does_not_stop_a_restart(bench: _Bench, path: Path) -> None:
@@ -80,21 +80,21 @@ def test_a_parameter_that_is_gone_does_not_stop_a_restart(bench: _Bench, path: P
     bench.truth.write_snapshot()
     path.write_text(path.read_text().replace("workers: Literal", "count: Literal"))
     path.write_text(path.read_text().replace("parameters.workers ==", "parameters.count =="))
-    digest = bench.truth.engine.state_digest()
+    digest = bench.truth.state.engine.state_digest()
     bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
-    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.state.engine.state_digest() == digest
     bench.slot(40)
-    assert not bench.truth.views
+    assert not bench.truth.state.views
 
 
 def test_another_policy_takes_over_though_the_file_is_gone(bench: _Bench, path: Path) -> None:
     bench.truth.write_snapshot()
     path.unlink()
-    digest = bench.truth.engine.state_digest()
+    digest = bench.truth.state.engine.state_digest()
     bench.choose(PolicyChoice("fifo"))
-    assert bench.truth.engine.state_digest() == digest
+    assert bench.truth.state.engine.state_digest() == digest
     bench.slot(40)
-    assert not bench.truth.views
+    assert not bench.truth.state.views
 
 
 def test_a_request_cannot_name_a_file(path: Path) -> None:

@@ -77,7 +77,7 @@ def test_a_prediction_is_the_upper_quartile_of_the_tenants_similar_jobs(lab: Lab
 def test_a_predicted_completion_is_expected_but_not_promised(rolling: Lab) -> None:
     rolling.teach()
     rolling.ask(plain("train-x2"))
-    view, slot = rolling.view("train-x2"), rolling.truth.next_slot
+    view, slot = rolling.view("train-x2"), rolling.truth.state.next_slot
     assert (view.promise, view.first_promise, view.expected) == (None, None, slot + 4)
     assert rolling.kinds("train-x2")[:2] == ["submitted", "admitted"]
     assert "promised" not in rolling.lines("train-x2")[1]
@@ -87,7 +87,7 @@ def test_a_predicted_completion_is_expected_but_not_promised(rolling: Lab) -> No
     assert resource.predicted.jobs == 3
     [asked] = read_submissions([plain("train-x4")], CLUSTER, tenant=None, runs=True)
     [quote] = rolling.do(QuoteJob(asked)).answers
-    shown = quote.to_resource("train-x4", rolling.truth.calendar, names=True)
+    shown = quote.to_resource("train-x4", rolling.truth.state.calendar, names=True)
     assert (shown.promise, shown.completion) == (None, None)
     assert shown.expected is not None
     assert shown.predicted is not None
@@ -122,7 +122,7 @@ def test_a_job_that_outlasts_its_prediction_runs_on_and_is_planned_longer(lab: L
 
 def _state(lab: Lab) -> dict[str, Any]:
     """Return the engine's state, without the policy's, whose serialization differs."""
-    state = dict(snapshot(lab.truth.engine))
+    state = dict(snapshot(lab.truth.state.engine))
     del state["memory"]
     return state
 
@@ -158,10 +158,10 @@ def test_measured_progress_replaces_the_prediction_by_a_promise(rolling: Lab) ->
     assert view.promise is not None
     # 10 steps a slot, where 1,000 in 40 slots were assumed.
     assert view.expected is not None
-    assert view.expected - rolling.truth.next_slot == pytest.approx(94, abs=3)
+    assert view.expected - rolling.truth.state.next_slot == pytest.approx(94, abs=3)
     assert "moved" in rolling.kinds("train-x") or "admitted" in rolling.kinds("train-x")
     rolling.do(ReviseJob(view.key, {"priority": "high"}))
-    assert rolling.truth.engine.jobs[view.key].job.predicted is False
+    assert rolling.truth.state.engine.jobs[view.key].job.predicted is False
 
 
 def test_progress_that_agrees_with_the_prediction_confirms_it(rolling: Lab) -> None:
@@ -222,6 +222,8 @@ def test_only_a_service_predicts_lengths() -> None:
 def test_a_default_utility_follows_the_length(rolling: Lab) -> None:
     rolling.teach()
     rolling.ask(plain("train-x"), plain("train-y", priority="high"))
-    jobs = [rolling.truth.engine.jobs[rolling.key(name)].job for name in ("train-x", "train-y")]
+    jobs = [
+        rolling.truth.state.engine.jobs[rolling.key(name)].job for name in ("train-x", "train-y")
+    ]
     values = [job.utility.value for job in jobs]  # type: ignore[attr-defined]
     assert values == pytest.approx([5 / 60, 20 / 60], rel=0.01)

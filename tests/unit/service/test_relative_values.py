@@ -53,7 +53,7 @@ class RelativeBench(Bench):
         self.submit(name, **changes)
 
     def share(self, name: str) -> float:
-        return counted_share(self.truth.engine.jobs[self.key(name)].job)
+        return counted_share(self.truth.state.engine.jobs[self.key(name)].job)
 
 
 class DefaultBench(RelativeBench):
@@ -81,7 +81,7 @@ def journal(bench: Bench) -> list[Any]:
 
 
 def open_jobs(bench: Bench) -> dict[str, Any]:
-    return {name: entry.job.record() for name, entry in bench.truth.engine.open_jobs.items()}
+    return {name: entry.job.record() for name, entry in bench.truth.state.engine.open_jobs.items()}
 
 
 def play(bench: RelativeBench, factor: float, *, restarts: bool) -> None:
@@ -95,7 +95,7 @@ def play(bench: RelativeBench, factor: float, *, restarts: bool) -> None:
             changes = {"chunks": size, "minibatches": random_.choice([30, 200, 600])}
             bench.submit_for(tenant, f"job-{slot}-{number}", **constant(value), **changes)
         if slot == 5:
-            bench.do(CancelJob(min(bench.truth.views)))
+            bench.do(CancelJob(min(bench.truth.state.views)))
         if restarts and slot % 4 == 3:
             bench.read()
         bench.slot()
@@ -110,15 +110,15 @@ def test_no_decision_depends_on_a_tenants_unit_or_on_restarts(
     for number, (times, restarts) in enumerate(((1.0, False), (factor, False), (factor, True))):
         bench = RelativeBench(tmp_path / str(number), policy, virtual=True)
         play(bench, times, restarts=restarts)
-        values = bench.truth.values
+        values = bench.truth.state.values
         assert values is not None
         assert set(values.finished) == {LIAR, "speech"}
         played.append(journal(bench))
         if restarts:
             before, finished = open_jobs(bench), dict(values.finished)
             bench.read()
-            assert bench.truth.values is not None
-            assert bench.truth.values.finished == finished
+            assert bench.truth.state.values is not None
+            assert bench.truth.state.values.finished == finished
             assert open_jobs(bench) == before
         bench.store.close()
     assert played[0] == played[1] == played[2]
@@ -128,14 +128,14 @@ def test_no_decision_depends_on_a_tenants_unit_or_on_restarts(
 def test_pages_show_what_the_tenant_stated(tmp_path: Path, policy: str) -> None:
     bench = RelativeBench(tmp_path, policy, virtual=True)
     bench.submit_for(LIAR, "one", **constant(70_000.0))
-    view = bench.truth.views[bench.key("one")]
+    view = bench.truth.state.views[bench.key("one")]
     assert view.utility == pytest.approx(70_000.0)
     assert view.cost is not None
     assert view.payoff == pytest.approx(70_000.0 - view.cost)
-    record = {**bench.truth.specs[bench.key("one")], "name": "quoted"}
+    record = {**bench.truth.state.specs[bench.key("one")], "name": "quoted"}
     [submission] = read_submissions([record], CLUSTER, tenant=LIAR, runs=True)
     [quoted] = bench.do(QuoteJob(submission)).answers
-    resource = quoted.to_resource("quoted", bench.truth.calendar, names=True)
+    resource = quoted.to_resource("quoted", bench.truth.state.calendar, names=True)
     assert resource.utility == pytest.approx(70_000.0)
     bench.slot(12)
     key = bench.key("one")
@@ -143,7 +143,7 @@ def test_pages_show_what_the_tenant_stated(tmp_path: Path, policy: str) -> None:
         table = tables.events
         rows = connection.execute(select(table.c.data).where(table.c.kind == "finished")).scalars()
         assert [json.loads(row)["utility"] for row in rows] == [70_000.0]
-    assert key not in bench.truth.views
+    assert key not in bench.truth.state.views
 
 
 def test_a_tenant_with_a_budget_pays_for_what_it_states(tmp_path: Path) -> None:
@@ -185,7 +185,7 @@ def test_an_extreme_utility_is_quoted_and_decided(
     bench = RelativeBench(tmp_path, policy, virtual=True)
     submit = backlog("odd", utility=utility)
     [quoted] = bench.do(QuoteJob(submit.submissions[0])).answers
-    resource = quoted.to_resource("odd", bench.truth.calendar, names=True)
+    resource = quoted.to_resource("odd", bench.truth.state.calendar, names=True)
     assert resource.price is None or math.isfinite(resource.price)
     bench.do(submit)
     bench.do(backlog("plain", utility=constant(5.0)["utility"], tenant="speech"))
@@ -219,7 +219,7 @@ def test_without_its_budget_a_revised_job_counts_like_others(tmp_path: Path) -> 
     assert bench.share("one") == 1.0
     bench.do(PutTenant(LIAR, None, None, budgeted=True))
     bench.do(ReviseJob(bench.key("one"), constant(1e9)))
-    revised = bench.truth.engine.jobs[bench.key("one")].job
+    revised = bench.truth.state.engine.jobs[bench.key("one")].job
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
     assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
     assert revised.points is None
@@ -229,10 +229,10 @@ def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     for name in ("old-1", "old-2", "old-3", "one"):
         bench.submit_for(LIAR, name, **constant(20.0))
-        assert bench.truth.engine.jobs[bench.key(name)].status is Status.ADMITTED
+        assert bench.truth.state.engine.jobs[bench.key(name)].status is Status.ADMITTED
     before = bench.share("one")
     bench.do(ReviseJob(bench.key("one"), constant(20_000.0)))
-    revised = bench.truth.engine.jobs[bench.key("one")].job
+    revised = bench.truth.state.engine.jobs[bench.key("one")].job
     # It now states nearly all the value of four equal jobs, so it counts like four of them.
     assert bench.share("one") < before / 200
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
@@ -242,9 +242,9 @@ def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
 def test_less_work_raises_no_value(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
     bench.submit_for(LIAR, "one", minibatches=3000, **constant(20.0))
-    counted = bench.truth.engine.jobs[bench.key("one")].job.utility
+    counted = bench.truth.state.engine.jobs[bench.key("one")].job.utility
     bench.do(ReviseJob(bench.key("one"), {"minibatches": 30}))
-    revised = bench.truth.engine.jobs[bench.key("one")].job
+    revised = bench.truth.state.engine.jobs[bench.key("one")].job
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
     assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
     assert utility_value(revised.utility, 0) < utility_value(counted, 0) / 50
@@ -254,22 +254,22 @@ def test_a_revision_of_something_else_keeps_the_value(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
     bench.submit_for(LIAR, "one", **constant(20.0))
     bench.submit_for(LIAR, "two", **constant(2_000.0))
-    before = bench.truth.engine.jobs[bench.key("one")].job
+    before = bench.truth.state.engine.jobs[bench.key("one")].job
     bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
-    after = bench.truth.engine.jobs[bench.key("one")].job
+    after = bench.truth.state.engine.jobs[bench.key("one")].job
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
 
 def density(bench: Bench, name: str) -> float:
     """Return the value at which a job counts per GPU-hour if it runs as fast as it can."""
-    job = bench.truth.engine.jobs[bench.key(name)].job
+    job = bench.truth.state.engine.jobs[bench.key(name)].job
     hours = job.worker_slots * float(CLUSTER.slot_seconds) / 3600
     return utility_value(job.utility, job.min_slots_colocated - 1) / hours
 
 
 def run(bench: Bench, name: str, per_slot: float, slots: int) -> None:
     """Run a job at a speed in mini-batches per slot, which it reports."""
-    while bench.key(name) not in bench.truth.orders:
+    while bench.key(name) not in bench.truth.state.orders:
         bench.slot()
     bench.started(name)
     bench.slot()
@@ -287,7 +287,7 @@ def test_a_job_that_states_a_low_speed_counts_at_most_like_an_urgent_one(
     bench.submit_for(LIAR, "one", minibatches=200, utility=utility)
     assert density(bench, "one") <= 16.001
     run(bench, "one", 50, 3)
-    view = bench.truth.views[bench.key("one")]
+    view = bench.truth.state.views[bench.key("one")]
     assert view.measured
     assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
     bench.read()  # replays the journal
@@ -299,11 +299,11 @@ def test_labels_keep_the_value_of_a_job_with_a_measured_speed(tmp_path: Path, po
     bench = RelativeBench(tmp_path, policy)
     bench.submit_for(LIAR, "one", minibatches=100, **constant(5.0))
     run(bench, "one", 4, 3)
-    assert bench.truth.views[bench.key("one")].measured
+    assert bench.truth.state.views[bench.key("one")].measured
     bench.submit_for(LIAR, "dense", minibatches=100, **constant(500.0))
-    before = bench.truth.engine.jobs[bench.key("one")].job
+    before = bench.truth.state.engine.jobs[bench.key("one")].job
     bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
-    after = bench.truth.engine.jobs[bench.key("one")].job
+    after = bench.truth.state.engine.jobs[bench.key("one")].job
     assert after.labels == {"note": "seen"}
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
@@ -311,9 +311,9 @@ def test_labels_keep_the_value_of_a_job_with_a_measured_speed(tmp_path: Path, po
 def test_a_dry_run_leaves_values_as_they_were(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     bench.submit_for(LIAR, "one", **constant(20.0))
-    digest = bench.truth.engine.state.digest
+    digest = bench.truth.state.engine.state.digest
     bench.do(ReviseJob(bench.key("one"), constant(40.0), dry_run=True))
-    assert bench.truth.engine.state.digest == digest
+    assert bench.truth.state.engine.state.digest == digest
 
 
 def test_without_tenants_values_count_as_stated(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ class Played(SimulatedHour):
                 "run": {"command": ["train"], "retries": 3},
             }
             result = read_submissions([record], CLUSTER, tenant=None, runs=True)
-            await self.driver.do(SubmitJobs(result, at_once=True))
+            await self.writer.do(SubmitJobs(result, at_once=True))
         self.world.advance(SLOT)
         for _ in range(3):
             await self._turn()
@@ -77,7 +77,7 @@ class Played(SimulatedHour):
 
     @property
     def failures(self) -> float:
-        registry = self.driver.metrics.registry
+        registry = self.writer.metrics.registry
         result = registry.get_sample_value("shadowprice_failures_total", {"component": "report"})
         return result or 0.0
 
@@ -155,7 +155,7 @@ def test_what_the_truth_leaves_out_stays(tmp_path: Path, monkeypatch: pytest.Mon
 
     async def scenario(hour: Played) -> None:
         await hour.begin("one", "bad")
-        monkeypatch.setattr(hour.driver, "do", leaving_out)
+        monkeypatch.setattr(hour.writer, "do", leaving_out)
         await hour.hear(hour.end("one"), hour.end("bad"))
         assert hour.world.forgotten == {("one", 1)}
         assert hour.runner.health_error is not None
@@ -231,7 +231,7 @@ def test_a_server_that_cannot_be_recorded_costs_no_other_report(
         assert hour.runner.health_error == said
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
-        assert set(hour.driver.published.servers.lost) == {"g-1"}
+        assert set(hour.writer.published.servers.lost) == {"g-1"}
         assert hour.runner.health_error is None
 
     play(tmp_path, scenario)
@@ -256,7 +256,7 @@ def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
         await hour.hear(ServerGone("g-1", hour.world.now))
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
-        assert set(hour.driver.published.servers.lost) == {"g-1"}
+        assert set(hour.writer.published.servers.lost) == {"g-1"}
         assert hour.runner.health_error is None
 
     play(tmp_path, scenario)
@@ -281,9 +281,9 @@ def test_a_server_that_went_while_nothing_could_be_written_is_lost_later(
                 patch.setattr(SetServerAvailability, "perform", _raising(error))
                 await hour.hear(gone)
                 assert hour.runner.health_error is not None
-        assert not hour.driver.published.servers.lost
+        assert not hour.writer.published.servers.lost
         await hour.hear(later=True)
-        assert set(hour.driver.published.servers.lost) == {"g-1"}
+        assert set(hour.writer.published.servers.lost) == {"g-1"}
         assert hour.runner.health_error is None
 
     play(tmp_path, scenario)

@@ -39,13 +39,13 @@ def fill(till: Till) -> None:
 
 
 def state(till: Till) -> tuple[Any, ...]:
-    engine = till.truth.engine
+    engine = till.truth.state.engine
     return (
-        dict(till.truth.views),
-        dict(till.truth.specs),
+        dict(till.truth.state.views),
+        dict(till.truth.state.specs),
         engine.state_digest(),
         engine.session.dump_state(),
-        till.truth.accounts.snapshot(),
+        till.truth.state.accounts.snapshot(),
         till.entries(),
     )
 
@@ -110,9 +110,9 @@ def test_an_admitted_revision_is_replayed(till: Till) -> None:
     till.submit("job", tenant="vision", minibatches=40)
     till.slot()
     till.do(ReviseJob(till.key("job"), {"minibatches": 60}))
-    digest = till.truth.engine.state_digest()
+    digest = till.truth.state.engine.state_digest()
     till.read()
-    assert till.truth.engine.state_digest() == digest
+    assert till.truth.state.engine.state_digest() == digest
 
 
 def test_a_higher_utility_costs_the_present_price_of_the_remaining_work(till: Till) -> None:
@@ -149,7 +149,7 @@ def test_a_revision_to_less_is_no_admission(till: Till) -> None:
         )
     )
     assert (till.view("job").price, till.held("vision")) == (price, held)
-    assert till.truth.specs[till.key("job")]["minibatches"] == 10
+    assert till.truth.state.specs[till.key("job")]["minibatches"] == 10
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])

@@ -40,23 +40,23 @@ def test_capacity_is_both_configured_and_available(
 
 def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "fifo")
-    cluster = bench.truth.engine.cluster
+    cluster = bench.truth.state.engine.cluster
     name = cluster.names[0]
     column = cluster.column["gpu"]
     whole = int(cluster.capacity[0, column])
 
     def amounts() -> tuple[int, int]:
         truth = bench.truth
-        withheld = truth.withheld.get(name, {}).get("gpu", 0)
-        return int(truth.engine.cluster.capacity[0, column]), withheld
+        withheld = truth.state.withheld.get(name, {}).get("gpu", 0)
+        return int(truth.state.engine.cluster.capacity[0, column]), withheld
 
     def limit(gpus: int) -> bool:
         available = {name: {"gpu": gpus}, "unknown": {"gpu": 0}}
-        cluster, withheld = bench.truth.engine.cluster, bench.truth.withheld
+        cluster, withheld = bench.truth.state.engine.cluster, bench.truth.state.withheld
         changes = is_limiting(cluster, withheld, available)
-        sequence = bench.truth.engine.sequence
+        sequence = bench.truth.state.engine.sequence
         bench.do(LimitServers(available))
-        assert changes == (bench.truth.engine.sequence > sequence)
+        assert changes == (bench.truth.state.engine.sequence > sequence)
         return changes
 
     assert not limit(whole)
@@ -68,7 +68,7 @@ def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> Non
     assert limit(whole)
     assert amounts() == (whole, 0)
     assert limit(0)
-    state = bench.truth.engine.cluster
+    state = bench.truth.state.engine.cluster
     row = dict(zip(state.resources, state.capacity[0].tolist(), strict=True))
     server = {name: ServerState(state.roles[0], row)}
     bench.do(UpdateServers(server, "drained", sets_capacity=False))

@@ -22,8 +22,8 @@ def starts(bench: Bench, number: int, seconds: float, *, ends: bool = True) -> N
     name = f"job-{number}"
     bench.submit(name, minibatches=10)
     bench.slot()
-    order = bench.truth.orders[name]
-    at = bench.truth.calendar.begins(order.slot) / SECOND + seconds
+    order = bench.truth.state.orders[name]
+    at = bench.truth.state.calendar.begins(order.slot) / SECOND + seconds
     bench.do(RecordReports([Started(order.id, name, order.generation, at)]))
     if ends:
         bench.do(CancelJob(name))
@@ -72,17 +72,17 @@ def test_long_start_ups_are_told_once_with_numbers_and_cleared(tmp_path: Path) -
 def test_a_start_up_ends_when_work_is_reported(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "fifo")
     starts(bench, 0, 1.0, ends=False)
-    order = bench.truth.orders["job-0"]
-    at = bench.truth.calendar.begins(order.slot) / SECOND + 27.5
+    order = bench.truth.state.orders["job-0"]
+    at = bench.truth.state.calendar.begins(order.slot) / SECOND + 27.5
     # One mini-batch takes 6 s; work may be a quarter slower before that counts as a start-up.
     report = Progressed("job-0", 1, MICRO, {}, at)
     bench.do(RecordProgress({"job-0": report}, []))
-    [start_up] = bench.truth.start_ups.newest
+    [start_up] = bench.truth.state.start_ups.newest
     assert start_up.process == 1.0
     assert start_up.seconds == 27.5 - 1.25 * 6.0
     later = Progressed("job-0", 1, 2 * MICRO, {}, at + 30.0)
     bench.do(RecordProgress({"job-0": later}, []))
-    assert bench.truth.start_ups.newest == (start_up,)
+    assert bench.truth.state.start_ups.newest == (start_up,)
     bench.store.close()
 
 
@@ -91,12 +91,12 @@ def test_a_command_that_was_issued_late_is_no_long_start_up(tmp_path: Path) -> N
     bench.submit("late", minibatches=5)
     bench.clock.advance(20 * SLOT)  # the service was away; the slot's beginning comes first
     bench.slot()
-    order = bench.truth.orders["late"]
+    order = bench.truth.state.orders["late"]
     ordered = bench.clock.wall()
-    begins = bench.truth.calendar.begins(order.slot)
+    begins = bench.truth.state.calendar.begins(order.slot)
     at = ordered / SECOND + 2.0
     bench.do(RecordReports([Started(order.id, "late", order.generation, at)]))
-    [start_up] = bench.truth.start_ups.newest
+    [start_up] = bench.truth.state.start_ups.newest
     assert start_up.seconds <= at - begins / SECOND
     assert start_up.seconds < SLOT
     bench.store.close()

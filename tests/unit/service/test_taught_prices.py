@@ -52,7 +52,7 @@ def submit_and_cancel(bench: Bench) -> None:
         )
     for number in range(4):
         key = bench.key(f"attack-{number}")
-        if bench.truth.views.get(key) is not None:
+        if bench.truth.state.views.get(key) is not None:
             bench.do(CancelJob(key))
 
 
@@ -63,7 +63,7 @@ def submit_and_cancel_with_ps(bench: Bench) -> None:
         bench.submit(f"attack-{number}", utility=HUGE, **ps)
     for number in range(4):
         key = bench.key(f"attack-{number}")
-        if bench.truth.views.get(key) is not None:
+        if bench.truth.state.views.get(key) is not None:
             bench.do(CancelJob(key))
 
 
@@ -85,9 +85,9 @@ def honest(bench: Bench, name: str) -> tuple[Any, ...]:
     [submission] = read_submissions([record], CLUSTER, tenant="honest", runs=True)
     [quoted] = bench.do(QuoteJob(submission)).answers
     bench.submit(name)
-    view = bench.truth.views.get(bench.key(name))
+    view = bench.truth.state.views.get(bench.key(name))
     shown = (None,) if view is None else (view.cost, view.payoff)
-    posted = prices(bench.truth.engine, bench.truth.calendar, "policy", 2)
+    posted = prices(bench.truth.state.engine, bench.truth.state.calendar, "policy", 2)
     return (quoted.quote.price, *shown, dict(prices_by_kind(posted)))
 
 
@@ -158,7 +158,7 @@ def test_a_crash_loses_nothing_that_a_large_policy_state_learnt(
         honest(bench, "one")
         with bench.store.reading() as connection:
             stored = connection.execute(select(tables.memory.c.sequence)).scalar_one()
-        behind = bench.truth.engine.sequence - stored
+        behind = bench.truth.state.engine.sequence - stored
         assert behind > 3 if interval else behind == 0
         bench.read()
         results.append(honest(bench, "two"))
@@ -208,19 +208,19 @@ def test_a_job_that_ends_long_before_its_stated_length_is_little_demand(tmp_path
     bench.slot()
     bench.started("long")
     bench.read()  # also after a restart of the service
-    while_it_runs = bench.truth
+    while_it_runs = bench.truth.state
     high = prices_by_kind(prices(while_it_runs.engine, while_it_runs.calendar, "rolling", 1))
     assert max(high.values()) > 0
     key = bench.key("long")
-    generation = bench.truth.orders[key].generation
+    generation = bench.truth.state.orders[key].generation
     at = bench.clock.wall() / SECOND
     bench.do(RecordReports([Ended(0, key, generation, at, Ending.DONE, 0, "")]))
     bench.slot()
-    low = prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "rolling", 1))
+    low = prices_by_kind(prices(bench.truth.state.engine, bench.truth.state.calendar, "rolling", 1))
     assert "finished" in bench.kinds("long")
     assert max(low.values()) == 0
     bench.submit("next", utility={"kind": "constant", "value": 0.001})
-    assert bench.truth.views[bench.key("next")].state is State.ADMITTED
+    assert bench.truth.state.views[bench.key("next")].state is State.ADMITTED
     bench.store.close()
 
 
@@ -247,18 +247,20 @@ def test_jobs_that_wait_and_then_end_at_once_are_little_demand(
     for name in names:
         bench.submit(name, utility=HUGE, **WHOLE_CLUSTER)
     waited = 0
-    while any(view.tenant == "attacker" for view in bench.truth.views.values()):
+    while any(view.tenant == "attacker" for view in bench.truth.state.views.values()):
         bench.slot()
         waited += 1
         if reads:
             bench.read()
-        for key, order in list(bench.truth.orders.items()):
+        for key, order in list(bench.truth.state.orders.items()):
             at = bench.clock.wall() / SECOND
             ended = Ended(0, key, order.generation, at, Ending.DONE, 0, "")
             bench.do(RecordReports([ended]))
     assert waited >= len(names)
     bench.slot()
-    posted = prices_by_kind(prices(bench.truth.engine, bench.truth.calendar, "rolling", 1))
+    posted = prices_by_kind(
+        prices(bench.truth.state.engine, bench.truth.state.calendar, "rolling", 1)
+    )
     assert max(posted.values()) <= max_price
     bench.store.close()
 
@@ -271,16 +273,18 @@ def test_prices_of_an_idle_service_are_those_of_the_coming_slot(
     bench.slot()
     for number in range(12):
         bench.submit(f"job-{number}", utility=HUGE, **TEN_SLOTS)
-    while bench.truth.engine.open_jobs:
+    while bench.truth.state.engine.open_jobs:
         bench.slot()
     truth = bench.truth
-    engine, calendar, name = truth.engine, truth.calendar, truth.choice.name
-    before = prices(engine, calendar, name, 1, truth.next_slot)
+    engine, calendar, name = truth.state.engine, truth.state.calendar, truth.state.choice.name
+    before = prices(engine, calendar, name, 1, truth.state.next_slot)
     bench.clock.advance(SLOT * 20 * CLUSTER.horizon)  # nothing happens, so no slot begins
-    after = prices(engine, calendar, name, 3, truth.next_slot)
-    assert [row.slot for row in after.slots] == [truth.next_slot + later for later in range(3)]
+    after = prices(engine, calendar, name, 3, truth.state.next_slot)
+    assert [row.slot for row in after.slots] == [
+        truth.state.next_slot + later for later in range(3)
+    ]
     first = datetime.fromisoformat(str(after.slots[0].begins)).timestamp()
-    assert 0 < first - truth.clock.now() / SECOND <= SLOT
+    assert 0 < first - truth.state.clock.now() / SECOND <= SLOT
     old, new = prices_by_kind(before), prices_by_kind(after)
     assert all(new[key] <= old[key] for key in old)
     if policy == "rolling":  # prices of oasis follow the load, which is none
@@ -288,5 +292,5 @@ def test_prices_of_an_idle_service_are_those_of_the_coming_slot(
     else:
         assert not any(old.values())
     shown = bench.do(AdvanceSlots(virtual=True)).servers
-    assert shown.next_slot_at(truth.clock.now()) == truth.next_slot
+    assert shown.next_slot_at(truth.state.clock.now()) == truth.state.next_slot
     bench.store.close()

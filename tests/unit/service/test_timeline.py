@@ -37,7 +37,7 @@ def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
 
 def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
     body = live.client.get("/v1/timeline", params={"past_slots": 3, "future_slots": 40}).json()
-    engine = live.service.writing._durable.engine
+    engine = live.service.writing._durable.state.engine
     capacity = engine.cluster.capacity
     limited = (capacity > 0) & (capacity < UNLIMITED)
     levels = levels_of(body)
@@ -70,11 +70,11 @@ def test_bars_to_come_are_the_plans(live: RunningService) -> None:
                     bars["ps"][index],
                 )
             )
-    truth = live.service.writing._durable
-    engine = truth.engine
+    state = live.service.writing._durable.state
+    engine = state.engine
     names = engine.cluster.names
     planned = {
-        (truth.views[key].id, slot, names[server], workers, ps)
+        (state.views[key].id, slot, names[server], workers, ps)
         for key, record in engine.open_jobs.items()
         for slot, server, workers, ps in record.plan.rows()
         if slot < body["last"]
@@ -148,7 +148,7 @@ def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path:
         live.client.post("/v1/jobs", json=long)
         wait_until(lambda: live.client.get("/v1/jobs/long").json()["state"] == "running")
         body = live.client.get("/v1/timeline", params={"future_slots": 100, "job": "long"}).json()
-        record = live.service.writing._durable.engine.open_jobs["long"]
+        record = live.service.writing._durable.state.engine.open_jobs["long"]
         [at] = [index for index, what in enumerate(body["bars"]["kind"]) if what == BAR_EXPECTED]
         # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
         assert body["bars"]["end"][at] == record.started + 50

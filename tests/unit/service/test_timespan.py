@@ -20,7 +20,7 @@ from tests.unit.service.test_durable_engine import Bench
 def until(bench: Bench) -> int | None:
     servers = bench.truth.present_state().servers
     assert servers is not None
-    assert servers.until == bench.truth.engine.until
+    assert servers.until == bench.truth.state.engine.until
     return servers.until
 
 
@@ -78,15 +78,15 @@ def test_who_is_refused_only_for_the_end_is_told(tmp_path: Path, policy: str) ->
     bench.do(ChangeTimespan(slots_ahead(bench, 3)))
     bench.submit("long")  # six slots
     bench.submit("short", minibatches=10)
-    assert "long" not in bench.truth.views
-    assert bench.truth.views["short"].promise is not None
-    end = format_rfc3339(bench.truth.calendar.begins(3))
+    assert "long" not in bench.truth.state.views
+    assert bench.truth.state.views["short"].promise is not None
+    end = format_rfc3339(bench.truth.state.calendar.begins(3))
     told = reason_of(bench, "long")
     assert f"without the end of the timespan at {end} it would be admitted" in told["message"]
     assert told["timespan_ends"] == end
     bench.do(ChangeTimespan(None))
     bench.submit("again")
-    assert bench.truth.views["again"].promise is not None
+    assert bench.truth.state.views["again"].promise is not None
     bench.store.close()
 
 
@@ -106,16 +106,16 @@ def test_who_is_open_at_the_end_waits_and_goes_on(tmp_path: Path, policy: str) -
     bench.submit("one", minibatches=18)  # three slots, if all goes well
     bench.slot()
     bench.started("one")
-    assert bench.truth.views["one"].state is State.RUNNING
+    assert bench.truth.state.views["one"].state is State.RUNNING
     bench.report("one", 1)
     bench.slot(3)
-    view = bench.truth.views["one"]
+    view = bench.truth.state.views["one"]
     assert view.state.open
     assert view.workers == 0
     assert view.promise is None
     assert view.reason is not None
     assert view.reason["code"] == "timespan"
-    assert not bench.truth.engine.running
+    assert not bench.truth.state.engine.running
     assert "stopped" in bench.kinds("one")
     assert bench.kinds("one").count("standby") >= 1
     waiting = bench.kinds("one").count("standby")
@@ -123,7 +123,7 @@ def test_who_is_open_at_the_end_waits_and_goes_on(tmp_path: Path, policy: str) -
     assert bench.kinds("one").count("standby") == waiting
     bench.do(ChangeTimespan(None))
     bench.slot(2)
-    view = bench.truth.views["one"]
+    view = bench.truth.state.views["one"]
     assert view.workers == 1
     assert view.reason is None
     bench.store.close()

@@ -176,7 +176,7 @@ def test_edits_lead_from_one_job_to_the_other_but_for_what_lasts(
 
 def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Path) -> None:
     with run_service(tmp_path) as live:
-        service, driver = live.service, live.service.writing
+        service, writer = live.service, live.service.writing
 
         async def scenario() -> None:
             controller = Controller(service, ApiClient(None, "default"), identity="s")
@@ -192,7 +192,7 @@ def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Pat
                 view, edited = await controller._job_for(second, "vision")
                 assert isinstance(view, JobView)
                 verdicts.append(edited)
-                driver.usage.set("other", {"tenant": "vision"})
+                writer.usage.set("other", {"tenant": "vision"})
             assert verdicts[0] == verdicts[1]  # without figures, which would be written again
             assert verdicts[0] is not None
             assert verdicts[0][:2] == (False, Reason.NOT_APPLIED)
@@ -201,7 +201,7 @@ def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Pat
             _, edited = await controller._job_for(second, "vision")
             assert edited == (True, Reason.APPLIED, "labels changed")
 
-        loop: asyncio.AbstractEventLoop = driver._wake._loop  # type: ignore[attr-defined]  # asyncio's
+        loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
         asyncio.run_coroutine_threadsafe(scenario(), loop).result(WAIT_LIMIT_SECONDS)
 
 

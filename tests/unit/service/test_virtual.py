@@ -102,11 +102,11 @@ def test_a_job_goes_on_elsewhere_after_its_server_is_lost(tmp_path: Path) -> Non
         lost = running.spec.placement[0].server
         executor.lose_server(lost)
         await asyncio.sleep(1.0)
-        assert service.driver.published.servers.lost == {lost}
+        assert service.writer.published.servers.lost == {lost}
         await asyncio.sleep(60.0)
         executor.return_server(lost)
         await asyncio.sleep(1.0)
-        assert not service.driver.published.servers.lost
+        assert not service.writer.published.servers.lost
         assert await service.run_until_over(3_600.0)
         assert (await service.view("job")).state is State.FINISHED
         assert {"displaced"} <= {event.kind for event in await service.history("job")}

@@ -164,7 +164,7 @@ class KubernetesExecutor:
 
     async def _open(self) -> None:
         connection = await ApiClient.open(self._address, self.settings.context)
-        connection.may_write = self._lease.holds
+        connection.restrict_writes(self._lease.holds)
         namespace = self.settings.namespace or connection.namespace
         identity = ServiceId(self.service, namespace)
         self._session = session = KubernetesSession(

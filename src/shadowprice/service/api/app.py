@@ -229,12 +229,12 @@ def _requesting_tenant(scope: Scope) -> tuple[str | None, str | None]:
         return None, None
     service: Service = scope["app"].state.service
     header = Headers(scope=scope).get("authorization")
-    driver = service.writing
+    writer = service.writing
     if _PROGRESS.fullmatch(path) is not None and scope["method"] == "POST":
         key, _ = verify_progress_token(service.key, header)
-        view = driver.published.cached_job(key)
+        view = writer.published.cached_job(key)
         if view is None:  # a token outlives its job
             return None, f"reports of {key}"
         return view.tenant, None if view.tenant is None else f"reports of {view.tenant}"
-    tenant = service.tokens.caller(header, driver.clock.now()).scope
+    tenant = service.tokens.caller(header, writer.clock.now()).scope
     return tenant, tenant

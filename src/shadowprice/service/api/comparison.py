@@ -42,15 +42,15 @@ async def comparison(
     share (`utilization`) is that of all jobs.
     """
     require_observe_mode(service)
-    driver = service.writing
+    writer = service.writing
     cache: dict[Any, tuple[float, Comparison]] = request.app.state.__dict__.setdefault(
         "comparisons", {}
     )
     key = (days, caller.scope)
     cached = cache.get(key)
     if cached is None or time.monotonic() >= cached[0]:
-        published, now = driver.published, driver.clock.now()
-        plans = await driver.query_standing(timelines.planned_bars, 1)
+        published, now = writer.published, writer.clock.now()
+        plans = await writer.query_standing(timelines.planned_bars, 1)
         result = await service.read(
             lambda connection: comparisons.comparison(
                 connection, published, plans, now=now, days=days, scope=caller.scope

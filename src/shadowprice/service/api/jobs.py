@@ -58,7 +58,6 @@ from shadowprice.service.api.requests import (
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
-from shadowprice.service.driver import Driver
 from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
 from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
@@ -86,6 +85,7 @@ from shadowprice.service.state.submission import (
     request_hash,
 )
 from shadowprice.service.usage import added_memory, estimate_memory
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 router = api_router("/v1", "jobs")
@@ -169,7 +169,7 @@ async def submit(
     records = body["jobs"] if several else [body]
     if not isinstance(records, list) or not 1 <= len(records) <= MAX_JOBS_PER_REQUEST:
         raise InputError(Fault("body.jobs", f"expected a list of 1 to {MAX_JOBS_PER_REQUEST} jobs"))
-    driver = service.writing
+    writer = service.writing
     read = partial(_submissions, service, caller, records, single=not several)
     submissions = await in_turn(request, read)
     if service.runner is not None:
@@ -182,15 +182,15 @@ async def submit(
         await _check_uploads(service, submissions, single=not several)
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        results = await driver.do(SubmitJobs(submissions, at_once=not several))
+        results = await writer.do(SubmitJobs(submissions, at_once=not several))
     if wait:
         await _wait_for_decisions(
-            driver,
+            writer,
             [key for key, _ in results],
             wait,
-            lambda: service.tokens.holds(caller, driver.clock.now()),
+            lambda: service.tokens.holds(caller, writer.clock.now()),
         )
-        service.tokens.caller(request.headers.get("authorization"), driver.clock.now())
+        service.tokens.caller(request.headers.get("authorization"), writer.clock.now())
     if not several:
         [(key, error)] = results
         if error is not None:
@@ -216,15 +216,15 @@ def _submissions(
     quoted: bool = False,
 ) -> list[Submission]:
     """Validate the jobs of a request; a job that is only ``quoted`` needs no command."""
-    driver = service.writing
+    writer = service.writing
     return read_submissions(
         records,
-        driver.published.servers.cluster,
+        writer.published.servers.cluster,
         tenant=caller.scope,
         runs=service.runner is not None and not quoted,
         single=single,
         families=service.families,
-        now=driver.clock.now(),
+        now=writer.clock.now(),
     )
 
 
@@ -264,15 +264,15 @@ def _check_users(service: Service, submissions: list[Submission], *, single: boo
 
 async def _check_uploads(service: Service, submissions: list[Submission], *, single: bool) -> None:
     """Record the use of uploads; raise `InputError` if new jobs name unknown ones."""
-    driver = service.writing
+    uploads, now = service.upload_store, service.writing.clock.now()
     faults: dict[str, Fault] = {}
     for index, submission in enumerate(submissions):
         run, place = submission.spec.run, "job" if single else f"jobs[{index}]"
         if run is None or run.upload is None:
             continue
-        if driver.uploads is not None:
-            driver.uploads.use(submission.tenant, run.upload, driver.clock.now())
-        fault = upload_diagnostic(driver.uploads, submission.spec, place)
+        if uploads is not None:
+            uploads.use(submission.tenant, run.upload, now)
+        fault = upload_diagnostic(uploads, submission.spec, place)
         if fault is not None:
             faults[submission.qualified_name] = fault
     if not faults:
@@ -285,11 +285,11 @@ async def _check_uploads(service: Service, submissions: list[Submission], *, sin
 
 
 async def _wait_for_decisions(
-    driver: Driver, keys: list[str], seconds: float, is_allowed: Callable[[], bool]
+    writer: Writer, keys: list[str], seconds: float, is_allowed: Callable[[], bool]
 ) -> None:
     """Wait until jobs are decided, the time is over, or the caller's token becomes invalid."""
     deadline = time.monotonic() + seconds
-    jobs = driver.published.jobs
+    jobs = writer.published.jobs
     while time.monotonic() < deadline and is_allowed():
         if not any(key in jobs and jobs[key].state is State.PENDING for key in keys):
             return
@@ -450,19 +450,19 @@ async def resubmit(
         if not key.startswith(RESERVED_LABELS)  # its TrainingJob owns the first job only
     }
     record = {**stored[1], "name": body.name, "labels": labels}
-    driver = service.writing
+    writer = service.writing
     submissions = _submissions(service, caller, [record])
     if service.runner is not None:
         _check_users(service, submissions, single=True)
         run = submissions[0].spec.run
         upload = None if run is None else run.upload
-        if upload is not None and not service.uploads.use(view.tenant, upload, driver.clock.now()):
+        if upload is not None and not service.uploads.use(view.tenant, upload, writer.clock.now()):
             detail = f"the files of job {view.name!r} were deleted; submit it from its directory"
             raise ProblemError("conflict", detail)
     submissions = [replace(item, request=request) for item in submissions]
     new = await _new_submissions(service, caller.scope, submissions)
     with _reserve(service, caller.scope, new):
-        key = await driver.do(ResubmitJob(view.key, submissions[0]))
+        key = await writer.do(ResubmitJob(view.key, submissions[0]))
     return (await get_view(service, key)).to_resource()
 
 
@@ -482,10 +482,10 @@ async def revise(
     if not isinstance(changes, dict) or not changes:
         raise InputError(Fault("body", "contains no change", 'write {"deadline": "4h"}'))
     view = await find_job(service, caller, name)
-    driver = service.writing
+    writer = service.writing
     memory = await in_turn(request, partial(_check_revision, service, view, changes))
     with service.reserve(caller.scope, 0, memory):
-        revised: JobView = await driver.do(ReviseJob(view.key, changes, dry_run))
+        revised: JobView = await writer.do(ReviseJob(view.key, changes, dry_run))
     return revised.to_resource()
 
 
@@ -495,8 +495,8 @@ def _check_revision(service: Service, view: JobView, changes: Mapping[str, Any])
     The writer validates them again, against the job and the servers at that moment. Many invalid
     values would take it long.
     """
-    driver = service.writing
-    record = driver.specification(view.key)
+    writer = service.writing
+    record = writer.specification(view.key)
     if record is None:  # the job was closed meanwhile
         return estimate_memory(changes)
     _, faults = validate(JobSpec, merge_changes(record, changes), "job")
@@ -647,24 +647,24 @@ async def report_progress(
     metrics are left out of a valid report, and become an event too.
     """
     service = get_service(request)
-    driver = service.writing
+    writer = service.writing
     key, generation = await find_reporting_job(service, name, request.headers.get("authorization"))
     try:
         # Python writes NaN for a diverged loss; that must not cost the report's progress.
         body = parse_json(await read_body(request, MAX_REPORT_BYTES), strict=False)
         if isinstance(body, dict):
             body.setdefault("generation", generation)
-        report, omitted = read_progress(key, body, driver.clock.now() / SECOND)
+        report, omitted = read_progress(key, body, writer.clock.now() / SECOND)
         if report.generation != generation:
             raise ProblemError("forbidden", f"the token is valid for generation {generation} only")
     except ShadowpriceError as error:
-        await service.misreports.record(driver, key, generation, error)
+        await service.misreports.record(writer, key, generation, error)
         raise
-    view = driver.published.jobs.get(key)
+    view = writer.published.jobs.get(key)
     if view is not None and view.generation == generation:
-        driver.report(report)
+        service.report_progress(report)
     if omitted:
-        await service.misreports.record(driver, key, generation, InputError(omitted))
+        await service.misreports.record(writer, key, generation, InputError(omitted))
 
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))
@@ -717,19 +717,19 @@ async def quote(
     """
     if isinstance(body, dict):
         body = {"name": "quote", **body}
-    driver = service.writing
-    calendar = driver.published.servers.calendar
+    writer = service.writing
+    calendar = writer.published.servers.calendar
     read = partial(_submissions, service, caller, [body], quoted=True)
     [submission] = await in_turn(request, read)
-    quoted: QuoteResult = await driver.do(QuoteJob(submission))
+    quoted: QuoteResult = await writer.do(QuoteJob(submission))
     # Names of other tenants' jobs are confidential.
     resource = quoted.to_resource(submission.name, calendar, names=caller.is_operator)
     if not outlook:
         return resource
     # A quote uses what was observed of the open job of the name, so its outlook does too.
-    open_job = driver.published.job_with_qualified_name(submission.qualified_name)
+    open_job = writer.published.job_with_qualified_name(submission.qualified_name)
     answer = await service.outlooks.build(
-        driver,
+        writer,
         submission.qualified_name if open_job is None else open_job.key,
         submission.record,
         tenant=caller.scope,

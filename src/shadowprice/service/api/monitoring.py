@@ -117,8 +117,8 @@ async def timeline(
     """
     if observed:
         require_observe_mode(service)
-    driver = service.writing
-    published = driver.published
+    writer = service.writing
+    published = writer.published
     if server is not None and server not in published.servers.cluster.index:
         raise ProblemError("not-found", f"unknown server {quote_for_display(server)}")
     if job is not None:
@@ -128,8 +128,8 @@ async def timeline(
     cached = cache.get(key)
     started = time.monotonic()
     if cached is None or not cached.is_fresh(published.sequence, started):
-        sequence, now = published.sequence, driver.clock.now()
-        plans = await driver.query_standing(timelines.planned_bars, future_slots)
+        sequence, now = published.sequence, writer.clock.now()
+        plans = await writer.query_standing(timelines.planned_bars, future_slots)
         result = await service.read(
             lambda connection: timelines.timeline(
                 connection,
@@ -249,8 +249,8 @@ async def start_whatif(
     its progress.
     """
     del caller
-    driver = service.writing
-    cluster, now = driver.published.servers.cluster, driver.clock.now()
+    writer = service.writing
+    cluster, now = writer.published.servers.cluster, writer.clock.now()
     request = parse_request(parameters, cluster, service.choice, now)
     since = request.at - int(request.days * 86_400 * SECOND)
     jobs = await service.read(lambda connection: workload(connection, since, request.at))

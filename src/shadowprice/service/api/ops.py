@@ -71,7 +71,7 @@ async def readyz(
         degraded = service.trainingjobs_error is not None or service.obstacles()
         return Health(status="degraded" if degraded else "ready")
     # Probes have no token, so the reason is not for them.
-    if service.driver is None:
+    if service.writer is None:
         if standby == "ready":
             return Health(status="standby")
         response.status_code = 503
@@ -84,17 +84,17 @@ async def readyz(
 async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
     """Return metrics in Prometheus' text format."""
     del caller
-    driver = service.writing
-    servers = driver.published.servers
+    writer = service.writing
+    servers = writer.published.servers
     service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
-    service.metrics.timespan_ended.set(servers.has_ended(driver.clock.now()))
+    service.metrics.timespan_ended.set(servers.has_ended(writer.clock.now()))
     service.metrics.start_up.set(servers.start_ups.median or 0.0)
     service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     service.metrics.warnings.labels(OBSTRUCTED).set(bool(service.obstacles()))
     service.metrics.warnings.labels(NOT_FOLLOWED).set(service.trainingjobs_error is not None)
     text = service.metrics.scrape(
-        driver.published.accounts.values(),
-        driver.published.prices,
+        writer.published.accounts.values(),
+        writer.published.prices,
     )
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
@@ -113,8 +113,8 @@ class TimespanChange(StrictSpec):
 async def timespan(service: ServiceDep, caller: CallerDep) -> Timespan:
     """Return the end of the timespan: from then on nothing runs, and no plan reaches past it."""
     del caller
-    driver = service.writing
-    return driver.published.servers.timespan(driver.clock.now())
+    writer = service.writing
+    return writer.published.servers.timespan(writer.clock.now())
 
 
 @router.put("/v1/timespan", responses=problems(409))
@@ -125,12 +125,12 @@ async def change_timespan(
 ) -> Timespan:
     """Set, move or remove (`null`) the end of the timespan."""
     del caller
-    driver, at = service.writing, None
+    writer, at = service.writing, None
     if change.until is not None:
-        slot_seconds = driver.published.servers.cluster.slot_seconds
-        at = parse_moment_ahead(change.until, driver.clock.now(), slot_seconds, "body.until")
-    await driver.do(ChangeTimespan(at))
-    return driver.published.servers.timespan(driver.clock.now())
+        slot_seconds = writer.published.servers.cluster.slot_seconds
+        at = parse_moment_ahead(change.until, writer.clock.now(), slot_seconds, "body.until")
+    await writer.do(ChangeTimespan(at))
+    return writer.published.servers.timespan(writer.clock.now())
 
 
 def _warnings(service: Service, caller: Caller) -> Iterator[dict[str, Any]]:
@@ -164,32 +164,32 @@ def _host(service: Service) -> str | None:
 @router.get("/v1/service")
 async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatus:
     """Return the service's configuration, its current slot and the number of jobs by state."""
-    driver = service.writing
-    servers = driver.published.servers
-    next_slot = servers.next_slot_at(driver.clock.now())
+    writer, uploads = service.writing, service.upload_store
+    servers = writer.published.servers
+    next_slot = servers.next_slot_at(writer.clock.now())
     states = Counter(
         view.state.value
-        for view in driver.published.jobs.values()
+        for view in writer.published.jobs.values()
         if caller.scope is None or view.tenant == caller.scope
     )
     return ServiceStatus(
         version=shadowprice.__version__,
-        policy=driver.policy,
-        policies=sorted({*policy_names(), driver.policy}),
+        policy=writer.policy,
+        policies=sorted({*policy_names(), writer.policy}),
         executor=None if service.settings.executor == NO_EXECUTOR else service.settings.executor,
         host=_host(service),
         uploads=None
-        if driver.uploads is None
-        else UploadLimits(max_bytes=driver.uploads.max_bytes, max_entries=MAX_ENTRIES),
+        if uploads is None
+        else UploadLimits(max_bytes=uploads.max_bytes, max_entries=MAX_ENTRIES),
         observes=service.settings.observe,
-        now=to_datetime(driver.clock.now()),
+        now=to_datetime(writer.clock.now()),
         slot_seconds=float(servers.cluster.slot_seconds),
         horizon=servers.cluster.horizon,
         slot=servers.slot_running,
         next_slot=next_slot,
         next_slot_begins=to_datetime(servers.calendar.begins(next_slot)),
         origin=to_datetime(servers.calendar.origin),
-        timespan=servers.timespan(driver.clock.now()),
+        timespan=servers.timespan(writer.clock.now()),
         start_up_seconds=servers.start_ups.median,
         warnings=[
             ServiceWarning.model_validate(warning)
@@ -199,8 +199,8 @@ async def service_status(service: ServiceDep, caller: CallerDep) -> ServiceStatu
         jobs=states,
         families=sorted(service.families),
         kinds=list(build_server_classes(servers.cluster).names),
-        sequence=driver.published.sequence,
-        last_event=driver.hub.last,
+        sequence=writer.published.sequence,
+        last_event=writer.hub.last,
         caller=TokenOwner(role=caller.role.value, tenant=caller.tenant),
         health_error=service.ready() if caller.is_operator else None,
         data=service.store.shown if caller.is_operator else None,

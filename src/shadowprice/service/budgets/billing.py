@@ -1,19 +1,15 @@
 """Billing of engine events: payment checks, debits, use, payments and refunds.
 
-A `Billing` belongs to one unit of work. `check_affordable` examines decisions, and slots beyond the
-stated work of jobs, before they take effect. Account entries are recorded together with the
-consequences of an event, and written by `flush`.
+`Billing.check_affordable` examines decisions, and slots beyond the stated work of jobs, before they
+take effect. Changes of accounts are recorded with the batch, as the other consequences of an event.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Final
-
-from sqlalchemy import Connection, delete, func, select
 
 from shadowprice.core.budget import POINT, Budget, format_points, in_points
 from shadowprice.core.errors import ShadowpriceError
@@ -37,10 +33,8 @@ from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.accounts import (
     MAX_BALANCE,
     Account,
-    AccountEntry,
     Accounts,
     AccountUpdate,
-    EntryKind,
 )
 from shadowprice.service.budgets.overruns import (
     overrun_reason,
@@ -61,12 +55,9 @@ from shadowprice.service.budgets.usage import (
 )
 from shadowprice.service.clock import format_rfc3339
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import OVERRUN, PARTLY_ENDED, JobView
 from shadowprice.service.state.stated_work import covered_in_slot, nanoseconds_run
-from shadowprice.service.state.transaction import Transaction
-from shadowprice.service.store import tables
-from shadowprice.service.store.lookups import in_chunks
-from shadowprice.service.store.prepared_statement import PreparedStatement
 
 log = logging.getLogger("shadowprice.service")
 
@@ -144,12 +135,10 @@ def cost_of_revision(commands: Iterable[Command], job: str) -> float | None:
 
 
 class Billing:
-    """Changes of accounts in one transaction; ``entries`` holds the new entries in order."""
+    """Changes of accounts in one batch."""
 
-    def __init__(self, batch: Transaction) -> None:
+    def __init__(self, batch: Batch) -> None:
         self._batch = batch
-        self.entries: list[AccountEntry] = []
-        self._touched: dict[str, None] = {}
 
     @property
     def accounts(self) -> Accounts:
@@ -161,16 +150,8 @@ class Billing:
     def apply(self, changed: AccountUpdate) -> Account:
         """Replace an account by its changed version, and record the entries of the change."""
         account, entries = changed
-        self._register_undo(account.tenant)
-        self.accounts.put(account)
-        self.entries += entries
+        self._batch.put_account(account, entries)
         return account
-
-    def _register_undo(self, tenant: str) -> None:
-        """Register a tenant's present account with the undo log, and mark it as changed."""
-        undo = self._batch.undo
-        undo.push(self.accounts.put_back, tenant, self.accounts.get(tenant))
-        undo.put(self._touched, tenant, None)
 
     def start_due_periods(self) -> None:
         """Start the budget periods that are due, and end those of a clock that was wrong."""
@@ -195,8 +176,7 @@ class Billing:
                     self._end_overrun(view)
                     account = self._refund_unused(account, view.key)
                 closed = self.apply(accounts.close_account(account))
-                self._register_undo(tenant)
-                self.accounts.remove(tenant)
+                self._batch.remove_account(tenant)
                 self.emit(closed, "removed")
         elif account is None:
             self.emit(self.apply(accounts.open_account(tenant, budget, now)), "set")
@@ -530,40 +510,6 @@ class Billing:
         self._batch.emit("refunded", name, points=in_points(unused), held=held)
         return after
 
-    # ---------------------------------------------------------------- writing
-
-    def flush(self) -> None:
-        """Write the new entries and the changed accounts."""
-        store, connection = self._batch.state.store, self._batch.connection
-        all_accounts, rows = self.accounts, []
-        for entry in self.entries:
-            rows.append(
-                {
-                    "id": all_accounts.next_entry,
-                    "at": self._batch.now,
-                    "tenant": entry.tenant,
-                    "kind": entry.kind.value,
-                    "points": entry.points,
-                    "balance": entry.balance,
-                    "job": entry.job,
-                    "other": entry.other,
-                    "note": entry.note,
-                }
-            )
-            all_accounts.next_entry += 1
-        store.write(connection, _INSERT_ENTRIES, rows)
-        if not self._touched:
-            return
-        table, names = tables.budgets, list(self._touched)
-        for chunk in in_chunks(names):
-            store.write(connection, delete(table).where(table.c.tenant.in_(chunk)))
-        existing = [account for name in names if (account := all_accounts.get(name)) is not None]
-        store.write(connection, _INSERT_BUDGETS, [_row(account) for account in existing])
-
-
-_INSERT_ENTRIES: Final = PreparedStatement(tables.entries.insert())
-_INSERT_BUDGETS: Final = PreparedStatement(tables.budgets.insert())
-
 
 def _cost(decision: Decision) -> float | None:
     """Return the cost that a decision states for its job; None if it states none."""
@@ -591,35 +537,3 @@ def _unpaid(view: JobView) -> bool:
     """
     has_paid_slots_only = view.unused is not None and not view.planned
     return view.first_promise is None and (view.price is None or has_paid_slots_only)
-
-
-def _row(account: Account) -> dict[str, Any]:
-    return {
-        "tenant": account.tenant,
-        "budget": json.dumps(account.budget.record()),
-        "balance": account.balance,
-        "reserved": account.reserved,
-        "spent": account.spent,
-        "period": account.period,
-        "room": account.room,
-        "sums": json.dumps(account.sums),
-    }
-
-
-def read_accounts(connection: Connection) -> Accounts:
-    """Read all accounts from the store."""
-    by_tenant = {
-        row.tenant: Account(
-            row.tenant,
-            Budget.from_record(json.loads(row.budget)),
-            row.balance,
-            row.reserved,
-            row.spent,
-            row.period,
-            row.room,
-            {EntryKind(kind): points for kind, points in json.loads(row.sums).items()},
-        )
-        for row in connection.execute(select(tables.budgets))
-    }
-    last = connection.execute(select(func.max(tables.entries.c.id))).scalar() or 0
-    return Accounts(by_tenant, last + 1)

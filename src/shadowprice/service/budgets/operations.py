@@ -9,6 +9,7 @@ from typing import Final
 
 from shadowprice.core.budget import Budget
 from shadowprice.core.cluster import Tenant
+from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
 from shadowprice.service.store.lookups import stored_value
@@ -46,7 +47,7 @@ class PutTenant:
             others = [tenant for tenant in tenants if tenant.name != self.name]
             UpdateTenants((*others, Tenant(self.name, share))).perform(batch)
         if self.budgeted:
-            batch.billing.set_budget(self.name, self.budget)
+            Billing(batch).set_budget(self.name, self.budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class RemoveTenant:
         others = tuple(tenant for tenant in tenants if tenant.name != self.name)
         if len(others) < len(tenants):
             UpdateTenants(others).perform(batch)
-        batch.billing.set_budget(self.name, None)
+        Billing(batch).set_budget(self.name, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Grant:
 
     def perform(self, batch: Batch) -> None:
         """Credit the tenant's account."""
-        batch.billing.grant(self.tenant, self.points, self.note)
+        Billing(batch).grant(self.tenant, self.points, self.note)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +96,6 @@ class SyncBudgets:
         for name in dict.fromkeys([*before, *self.budgets]):
             budget = self.budgets.get(name)
             if budget != before.get(name):
-                batch.billing.set_budget(name, budget)
+                Billing(batch).set_budget(name, budget)
         records = {name: budget.record() for name, budget in self.budgets.items()}
         batch.set_value(_KEY, json.dumps(records))

@@ -17,15 +17,15 @@ from shadowprice.core.budget import POINT, format_points, in_points
 from shadowprice.core.events import Charge, Command, Decided
 from shadowprice.core.job import Job
 from shadowprice.core.policy import as_priced_policy
+from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import OVERRUN
 from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.stated_work import has_covered_stated_work
-from shadowprice.service.state.transaction import Transaction
 
 log = logging.getLogger("shadowprice.service")
 
 
-def overrunning_jobs(batch: Transaction) -> list[str]:
+def overrunning_jobs(batch: Batch) -> list[str]:
     """Return the jobs that run beyond their stated work, and whose tenants have accounts.
 
     A job whose budget was removed runs on for free, and one that is done is about to be completed.
@@ -46,7 +46,7 @@ def overrunning_jobs(batch: Transaction) -> list[str]:
     return names
 
 
-def slot_costs(batch: Transaction, commands: Iterable[Command]) -> Mapping[str, float]:
+def slot_costs(batch: Batch, commands: Iterable[Command]) -> Mapping[str, float]:
     """Return the cost of a slot that begins, in points, for each job beyond its stated work.
 
     ``commands`` are those of its `SlotBegan`, which has been decided.

@@ -38,7 +38,6 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.service.auth import command_identity, progress_token
 from shadowprice.service.clock import SECOND
-from shadowprice.service.driver import Driver
 from shadowprice.service.execution.file_unpacking import FileUnpacker
 from shadowprice.service.execution.modes import user_diagnostic
 from shadowprice.service.execution.pending_reports import PendingReport, PendingReports
@@ -60,6 +59,7 @@ from shadowprice.service.state.report_operations import (
     RecordReports,
 )
 from shadowprice.service.uploads import UploadStore
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -81,23 +81,33 @@ class ExecutionController:
     """Reconciles the executor's generations with the engine's desired state.
 
     ``key`` is the store's secret, which signs progress tokens and command identities. The servers
-    in ``stated`` have the capacity of the cluster file, or less if the executor has less.
+    in ``stated`` have the capacity of the cluster file, or less if the executor has less. Jobs
+    report their progress to ``address``, unless it is empty. Their users are checked by
+    ``settings``, if given. ``uploads`` is None if the executor takes no files.
     """
 
     poll_seconds = POLL_SECONDS
 
     def __init__(
-        self, driver: Driver, executor: Executor, key: bytes, stated: Collection[str] = ()
+        self,
+        writer: Writer,
+        executor: Executor,
+        key: bytes,
+        stated: Collection[str] = (),
+        *,
+        address: str = "",
+        settings: ServiceSettings | None = None,
+        uploads: UploadStore | None = None,
     ) -> None:
         self.executor = executor
-        self.address = ""
-        self.settings: ServiceSettings | None = None  # None skips the check of jobs' users
-        self.uploads: UploadStore | None = None  # None if the executor takes no files
+        self._address = address
+        self._settings = settings
+        self._uploads = uploads
         self._health_error: str | None = None
-        self._driver = driver
+        self._writer = writer
         self._key = key
         discovers = executor.capabilities.discovers_servers
-        self._servers = ServerDiscovery(driver, stated, discovers=discovers)
+        self._servers = ServerDiscovery(writer, stated, discovers=discovers)
         self._reconciler = Reconciler()
         self.pending = PendingReports()
         self._unreported: list[GenerationStatus] = []
@@ -110,12 +120,8 @@ class ExecutionController:
         self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
         self._resync = False
         self._retry_at = 0.0
-        self._background = BackgroundTasks(log, driver.metrics.count_failure)
-        driver.listeners.append(self._on_published)
-        driver.delete_job_data = self.delete_job_data
-        driver.fetch_progress = self.fetch_progress
-        driver.stale_jobs = self.stale_jobs
-        driver.is_orphan = self._reconciler.is_orphan
+        self._background = BackgroundTasks(log, writer.metrics.count_failure)
+        writer.subscribe(self._on_published)
 
     @property
     def health_error(self) -> str | None:
@@ -130,7 +136,7 @@ class ExecutionController:
         """
         executor = self.executor
         found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
-        known, now = {(item.job, item.generation) for item in found}, self._driver.clock.now()
+        known, now = {(item.job, item.generation) for item in found}, self._writer.clock.now()
         for (job, generation), since in self._reconciler.overdue_stops(now).items():
             if (job, generation) not in known:
                 reason = f"it was stopped {(now - since) // SECOND} s ago, and hasn't ended"
@@ -156,7 +162,7 @@ class ExecutionController:
         to have done nothing, and could be abandoned before the slot of its end.
         """
         generations = await self.executor.list()
-        ordered = await self._driver.fetch_command_times(
+        ordered = await self._writer.fetch_command_times(
             [(item.job, item.generation) for item in generations]
         )
         orphans = [item for item in generations if not self._is_commanded(item, ordered)]
@@ -188,10 +194,10 @@ class ExecutionController:
 
     def mark_all_lost(self, reason: str) -> None:
         """Report as lost every generation that should run and that the executor doesn't hold."""
-        timestamp = self._driver.clock.now() / SECOND
+        timestamp = self._writer.clock.now() / SECOND
         self.pending.reports += [
             Ended(0, job, command.generation, timestamp, Ending.LOST, None, reason)
-            for job, command in self._driver.published.running.items()
+            for job, command in self._writer.published.running.items()
             if command.generation not in self._reconciler.held.get(job, {})
         ]
 
@@ -231,7 +237,12 @@ class ExecutionController:
             return
         with suppress(ExecutorError):  # the next command reports the error
             for report in await self.executor.progress():
-                self._driver.report(report)
+                self.report_progress(report)
+
+    def report_progress(self, report: Progressed) -> None:
+        """Buffer a job's progress; that of an orphan is ignored."""
+        if not self._reconciler.is_orphan(report.job, report.generation):
+            self._writer.progress.add(report)
 
     def stale_jobs(self) -> frozenset[str]:
         """Return the jobs whose current progress is unknown (stale jobs)."""
@@ -247,7 +258,7 @@ class ExecutionController:
         """
         if self._unreported:
             orphans = tuple(self._unreported)
-            await self._driver.do(EmitOrphans(orphans))
+            await self._writer.do(EmitOrphans(orphans))
             del self._unreported[: len(orphans)]
         await _each(self._acknowledge_end, self._keep_reports())
         due = self.pending.due
@@ -263,14 +274,14 @@ class ExecutionController:
 
         Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
         """
-        now, orphan_ends = self._driver.clock.now(), list[Ended]()
+        now, orphan_ends = self._writer.clock.now(), list[Ended]()
         for report in self.pending.reports:
             self._reconciler.record_report(report, now)
             if self._reconciler.is_orphan_report(report):
                 orphan_ends += [report] if isinstance(report, Ended) else []
                 continue
             if isinstance(report, Progressed):
-                self._driver.report(report)
+                self.report_progress(report)
             else:
                 self.pending.keep(report)
         self.pending.reports.clear()
@@ -290,7 +301,7 @@ class ExecutionController:
         """Record reports, and return the recorded ends; bisect a batch that fails."""
         try:
             reports = [entry.report for entry in kept if isinstance(entry.report, DurableReport)]
-            deferred = await self._driver.do(RecordReports(reports)) or ()
+            deferred = await self._writer.do(RecordReports(reports)) or ()
         except ProblemError:
             raise  # the store is unavailable; the reports stay pending
         except Exception as error:
@@ -311,7 +322,7 @@ class ExecutionController:
 
     def _retry_later(self, entry: PendingReport, error: Exception | None) -> None:
         self.pending.retry_later(entry, error)
-        self._driver.metrics.count_failure("report")
+        self._writer.metrics.count_failure("report")
 
     async def _acknowledge_end(self, report: Ended | StartRefused) -> None:
         await self.executor.acknowledge_end(report.job, report.generation)
@@ -358,7 +369,7 @@ class ExecutionController:
             if (item.job, item.generation) not in self._reported_obstacles
         ]
         if fresh:
-            await self._driver.do(RecordObstacles(tuple(fresh)))
+            await self._writer.do(RecordObstacles(tuple(fresh)))
         self._reported_obstacles = {(item.job, item.generation) for item in obstacles}
 
     def _schedule_retry(self) -> None:
@@ -366,7 +377,7 @@ class ExecutionController:
         self._wake.set()
 
     def _unreachable(self, error: ExecutorError) -> None:
-        self._driver.metrics.executor_errors.inc()
+        self._writer.metrics.executor_errors.inc()
         self._health_error = f"failed to reach the executor: {error}"
         log.warning("%s", self._health_error)
         self._resync = True
@@ -374,9 +385,9 @@ class ExecutionController:
 
     async def _sleep(self) -> None:
         wait = self.poll_seconds
-        moment = self._reconciler.next_retry_at(self._driver.published.running)
+        moment = self._reconciler.next_retry_at(self._writer.published.running)
         if moment is not None:
-            wait = min(wait, max(0.05, (moment - self._driver.clock.now()) / SECOND))
+            wait = min(wait, max(0.05, (moment - self._writer.clock.now()) / SECOND))
         wait = min(wait, max(0.05, self.pending.seconds_to_next_retry(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):
@@ -393,29 +404,29 @@ class ExecutionController:
         await self._set_servers()
         await self.limit_servers()
         await self.record_pending()
-        published = self._driver.published
+        published = self._writer.published
         completed = self._reconciler.completed_commands(published.running, published.unacknowledged)
         if completed:
-            await self._driver.do(AcknowledgeCommands(completed))
+            await self._writer.do(AcknowledgeCommands(completed))
         await self._report_obstacles()
         self._unpacker.release(self._is_over)
 
     def _is_over(self, job: str) -> bool:
         """Return whether a job is closed, and the ends of its generations are recorded."""
-        return job not in self._driver.published.jobs and not self.holds(job)
+        return job not in self._writer.published.jobs and not self.holds(job)
 
     async def send_commands(self) -> None:
         """Send the commands that make the actual state match the desired state."""
         async with self._ordering:
-            published = self._driver.published
-            now = self._driver.clock.now()
+            published = self._writer.published
+            now = self._writer.clock.now()
             actions = self._reconciler.actions(published.running, published.unacknowledged, now)
             actions = [item for item in actions if not self._is_unpacking(item)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
                 self._due.set()
             del actions[MAX_ACTIONS_PER_ROUND:]
             starts = [item.command for item in actions if isinstance(item, StartAction)]
-            command_times = await self._driver.fetch_command_times(
+            command_times = await self._writer.fetch_command_times(
                 [(item.job, item.generation) for item in starts]
             )
             self._unpacker.retain(published.running)
@@ -431,11 +442,11 @@ class ExecutionController:
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
             self._reconciler.on_stop_accepted(
-                action.job, action.generation, self._driver.clock.now()
+                action.job, action.generation, self._writer.clock.now()
             )
             return
         command = action.command
-        wanted = self._driver.published.running.get(command.job)
+        wanted = self._writer.published.running.get(command.job)
         if wanted is None or wanted.generation != command.generation:
             return  # superseded since the comparison; its files may be deleted already
         try:
@@ -470,7 +481,7 @@ class ExecutionController:
         )
 
     def _refuse(self, order: LaunchCommand, reason: str, *, lasting: bool = False) -> None:
-        timestamp = self._driver.clock.now() / SECOND
+        timestamp = self._writer.clock.now() / SECOND
         self.pending.reports.append(
             StartRefused(order.id, order.job, order.generation, timestamp, reason, lasting)
         )
@@ -478,24 +489,24 @@ class ExecutionController:
 
     def _spec(self, order: LaunchCommand, ordered: int) -> GenerationSpec:
         """Build the executor's specification of a generation; ``ordered`` is in nanoseconds."""
-        servers = self._driver.published.servers
+        servers = self._writer.published.servers
         spec = self.job_spec(order.job)
         if spec.run is None:
             raise InputError("the job has no command")
-        if self.settings is not None:  # allowed users may have changed since submission
-            fault = user_diagnostic(self.settings, spec, "")
+        if self._settings is not None:  # allowed users may have changed since submission
+            fault = user_diagnostic(self._settings, spec, "")
             if fault is not None:
                 raise InputError(fault)
         archive = ""
         if spec.run.upload:
-            if self.uploads is None:
+            if self._uploads is None:
                 raise InputError("its files are missing; submit it again from its directory")
             # Perhaps it was deleted: only the executor knows whether the job has its copy.
-            archive = str(self.uploads.path(spec.tenant, spec.run.upload))
+            archive = str(self._uploads.path(spec.tenant, spec.run.upload))
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
         placement = order.placement
         entries = zip(order.servers, placement.workers, placement.ps, strict=True)
-        view = self._driver.published.jobs[order.job]
+        view = self._writer.published.jobs[order.job]
         return GenerationSpec(
             command=order.id,
             job=order.job,
@@ -506,7 +517,7 @@ class ExecutionController:
             program=program,
             worker=to_integer_amounts(spec.worker),
             ps=to_integer_amounts(spec.ps or {}),
-            progress_url=f"{self.address}/v1/jobs/{view.id}/progress" if self.address else "",
+            progress_url=f"{self._address}/v1/jobs/{view.id}/progress" if self._address else "",
             progress_token=progress_token(self._key, order.job, order.generation),
             slot_end=servers.calendar.ends(order.slot) / SECOND,
             tenant=spec.tenant,
@@ -518,7 +529,7 @@ class ExecutionController:
 
     def job_spec(self, key: str) -> JobSpec:
         """Return the submitted specification of an open job."""
-        record: Mapping[str, Any] | None = self._driver.specification(key)
+        record: Mapping[str, Any] | None = self._writer.specification(key)
         if record is None:
             raise InputError(f"job {name_of_key(key)!r} is not open")
         return JobSpec.model_validate(record)
@@ -548,10 +559,10 @@ class ExecutionController:
     # ---------------------------------------------------------------- servers
 
     async def _set_servers(self) -> None:
-        cluster = self._driver.published.servers.cluster
+        cluster = self._writer.published.servers.cluster
         if cluster is self._cluster:
             return
-        withheld = self._driver.published.servers.withheld
+        withheld = self._writer.published.servers.withheld
         await self.executor.set_servers(to_server_infos(cluster, withheld))
         self._cluster = cluster
 
@@ -559,7 +570,7 @@ class ExecutionController:
         """Limit servers to what the executor has, so that no job is planned on the rest."""
         if not isinstance(self.executor, LimitsServers):
             return
-        cluster, available = self._driver.published.servers.cluster, self.executor.available()
+        cluster, available = self._writer.published.servers.cluster, self.executor.available()
         limited_cluster, limited_to = self._limited
         # After a change the executor is configured first: it knows only the earlier servers.
         if cluster is not self._cluster or (cluster is limited_cluster and available is limited_to):

@@ -9,8 +9,8 @@ from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.contract import InvalidProgress
 from shadowprice.executors.progress import format_report_error
 from shadowprice.service.clock import SECOND
-from shadowprice.service.driver import Driver
 from shadowprice.service.state.report_operations import MAX_REPORTED_ERRORS, RecordReports
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -26,12 +26,12 @@ class InvalidProgressReporter:
     def __init__(self) -> None:
         self._recorded: dict[str, tuple[int, set[str]]] = {}
 
-    async def record(self, driver: Driver, job: str, generation: int, error: Exception) -> None:
+    async def record(self, writer: Writer, job: str, generation: int, error: Exception) -> None:
         """Emit an event about an invalid report of a job's running generation.
 
         ``generation`` is the one of the report's token; reports of older ones are ignored.
         """
-        view = driver.published.jobs.get(job)
+        view = writer.published.jobs.get(job)
         if view is None or view.generation != generation:
             return
         known_generation, reasons = self._recorded.get(job, (generation, set()))
@@ -41,15 +41,15 @@ class InvalidProgressReporter:
         if reason in reasons or len(reasons) >= MAX_REPORTED_ERRORS:
             return
         if job not in self._recorded and len(self._recorded) >= PURGE_EVERY_JOBS:
-            open_jobs = driver.published.jobs
+            open_jobs = writer.published.jobs
             self._recorded = {
                 name: entry for name, entry in self._recorded.items() if name in open_jobs
             }
         reasons.add(reason)  # before the await, because concurrent reports may have the same reason
         self._recorded[job] = generation, reasons
-        timestamp = driver.clock.now() / SECOND
+        timestamp = writer.clock.now() / SECOND
         try:
-            await driver.do(RecordReports([InvalidProgress(job, generation, timestamp, reason)]))
+            await writer.do(RecordReports([InvalidProgress(job, generation, timestamp, reason)]))
         except ShadowpriceError as failure:
             reasons.discard(reason)
             log.info("failed to report what job %r posted: %s", job, failure)

@@ -24,13 +24,13 @@ from shadowprice.core.utility import utility_value
 from shadowprice.executors.background import BackgroundTasks, run_all
 from shadowprice.executors.contract import ExecutorError, ObservedJob, ServerAllocation, ServerInfo
 from shadowprice.service.clock import SECOND
-from shadowprice.service.driver import Driver
 from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.submission import resolve_job
 from shadowprice.service.store import tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -386,13 +386,13 @@ def _observed_utility(batch: Batch, job: _Job, ended: int) -> float | None:
 class ObservationLoop:
     """Polls the executor while the service runs, and records the results."""
 
-    def __init__(self, driver: Driver, executor: ObservingExecutor) -> None:
+    def __init__(self, writer: Writer, executor: ObservingExecutor) -> None:
         self._health_error: str | None = None
         self._executor = executor
-        self._driver = driver
+        self._writer = writer
         self._cluster: Cluster | None = None
-        self._background = BackgroundTasks(log, driver.metrics.count_failure)
-        seconds = float(driver.published.servers.cluster.slot_seconds)
+        self._background = BackgroundTasks(log, writer.metrics.count_failure)
+        seconds = float(writer.published.servers.cluster.slot_seconds)
         self._pause = max(MIN_POLL_SECONDS, min(MAX_POLL_SECONDS, seconds / 2))
 
     @property
@@ -418,19 +418,19 @@ class ObservationLoop:
         Raise `ExecutorError` if the executor is unreachable, and `ProblemError` if the store can't
         be written.
         """
-        cluster = self._driver.published.servers.cluster
+        cluster = self._writer.published.servers.cluster
         if cluster is not self._cluster:
             await self._executor.set_servers(to_server_infos(cluster))
             self._cluster = cluster
         seen = await self._executor.observe()
-        await self._driver.do(RecordObservation(seen))
+        await self._writer.do(RecordObservation(seen))
 
     async def _step(self) -> None:
         try:
             await self.look()
             self._health_error = None
         except ExecutorError as error:
-            self._driver.metrics.executor_errors.inc()
+            self._writer.metrics.executor_errors.inc()
             self._health_error = f"failed to read the running pods: {error}"
             log.warning("%s", self._health_error)
         except ProblemError as error:

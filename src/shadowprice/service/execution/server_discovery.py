@@ -13,7 +13,6 @@ from shadowprice.core.devices import without_total
 from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
-from shadowprice.service.driver import Driver
 from shadowprice.service.state.commit_result import ClusterState, Withheld
 from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
 from shadowprice.service.state.server_limits import (
@@ -21,6 +20,7 @@ from shadowprice.service.state.server_limits import (
     configured_capacity,
     is_limiting,
 )
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -34,15 +34,15 @@ class ServerDiscovery:
     less. ``discovers`` says whether the executor discovers servers itself.
     """
 
-    def __init__(self, driver: Driver, stated: Collection[str], *, discovers: bool) -> None:
-        self._driver = driver
+    def __init__(self, writer: Writer, stated: Collection[str], *, discovers: bool) -> None:
+        self._writer = writer
         self._stated = frozenset(stated)
         self._discovers = discovers
         self._closed: set[str] = set()
 
     async def take(self, report: ServerSeen | ServerGone) -> None:
         """Add, change, drain, lose or restore a server, as a report implies."""
-        servers = self._driver.published.servers
+        servers = self._writer.published.servers
         if isinstance(report, ServerGone):
             if report.server in servers.cluster.index and report.server not in servers.lost:
                 await self._try(SetServerAvailability(report.server))
@@ -68,7 +68,7 @@ class ServerDiscovery:
 
     async def limit(self, available: Mapping[str, Mapping[str, int]]) -> None:
         """Limit servers to the amounts that the executor has; see `LimitServers`."""
-        servers = self._driver.published.servers
+        servers = self._writer.published.servers
         if is_limiting(servers.cluster, servers.withheld, available):
             await self._try(LimitServers(available))
 
@@ -77,7 +77,7 @@ class ServerDiscovery:
 
         Servers that an operator drained stay drained.
         """
-        servers = self._driver.published.servers
+        servers = self._writer.published.servers
         row = servers.cluster.index[server.name]
         drained = server.name in servers.drained
         if drained != server.takes_work:
@@ -90,11 +90,11 @@ class ServerDiscovery:
             self._closed.discard(server.name)
         else:
             self._closed.add(server.name)
-        return self._driver.published.servers
+        return self._writer.published.servers
 
     async def _try(self, operation: SetServerAvailability | UpdateServers | LimitServers) -> None:
         try:
-            await self._driver.do(operation)
+            await self._writer.do(operation)
         except (InputError, EventError) as error:  # retries can't succeed; other errors are retried
             log.warning("%s was left out: %s", operation, error)
 

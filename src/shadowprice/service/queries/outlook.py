@@ -38,12 +38,12 @@ from shadowprice.results.advice import (
     describe_change,
 )
 from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339, to_datetime
-from shadowprice.service.driver import Driver
 from shadowprice.service.state.job_views import expected_slot
 from shadowprice.service.state.operations import EngineFork, ForkEngine
 from shadowprice.service.state.scarcity import find_scarcest, has_free_capacity
 from shadowprice.service.state.submission import REVISABLE_KEYS
 from shadowprice.service.turns import TenantTurns
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -76,7 +76,7 @@ class OutlookQueue:
 
     async def build(
         self,
-        driver: Driver,
+        writer: Writer,
         key: str,
         record: Mapping[str, Any],
         *,
@@ -92,7 +92,7 @@ class OutlookQueue:
         lacks a resource that the job names.
         """
         async with self._turns.turn(tenant):
-            fork = await driver.do(ForkEngine(key, JobSpec.model_validate(record)))
+            fork = await writer.do(ForkEngine(key, JobSpec.model_validate(record)))
             return await asyncio.to_thread(
                 build_outlook, fork, record, waits=waits, promised=promised, quoted=quoted
             )

@@ -1,341 +1,213 @@
-"""Handling of engine events within a unit of work, with all rows that follow from them."""
+"""A unit of work: recorded changes, written in one transaction of the database."""
 
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, bindparam, select
 
-from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.events import (
-    Charge,
-    Command,
-    Commit,
-    Completed,
-    Decided,
-    Displaced,
-    DriverEvent,
-    Drop,
-    JobCancelled,
-    Place,
-    Promise,
-    Queue,
-    Reject,
-    Resize,
-    SlotBegan,
-    SlotEnded,
-    Start,
-    Stop,
-)
-from shadowprice.core.job import Job
-from shadowprice.core.policy import Status
-from shadowprice.core.relative_values import MAX_TENANTS, counted_share, is_relative
-from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.journal import entry_line
-from shadowprice.engine.records import placement_record
-from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
-from shadowprice.service.budgets.overruns import overrunning_jobs
-from shadowprice.service.budgets.usage import SlotUsage
-from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.core.events import Resize, Start, Stop
+from shadowprice.core.job_keys import name_of_key, qualified_name
+from shadowprice.engine.engine import Engine
+from shadowprice.engine.undo import Undo
+from shadowprice.service.budgets.account_table import write_accounts, write_entries
+from shadowprice.service.budgets.accounts import Account, AccountEntry
+from shadowprice.service.clock import SlotCalendar
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.state import store_queries
+from shadowprice.service.state.commit_result import StreamEvent
 from shadowprice.service.state.durable_state import DurableState
-from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
-from shadowprice.service.state.job_views import (
-    OVERRUN,
-    PARTLY_ENDED,
-    JobView,
-    State,
-    expected_slot,
-    promised_slot,
-    view_changes,
-)
-from shadowprice.service.state.stated_work import begin_generation
-from shadowprice.service.state.transaction import Transaction
-
-VALUES_KEY: Final = "values"  # key of the store for the values of finished jobs by tenant
+from shadowprice.service.state.job_views import JobView, State
+from shadowprice.service.store import tables
+from shadowprice.service.store.prepared_statement import PreparedStatement
 
 
-class Batch(Transaction):
-    """A unit of work that passes events to the engine; `Transaction` collects the rows."""
+class StoredJob(NamedTuple):
+    """A job, with the hashes of its submission's content and of the request."""
+
+    view: JobView
+    content: str
+    request: str | None
+
+
+class Batch:
+    """A unit of work: changes of the state and rows to insert, until `flush` writes them.
+
+    Changes of the state in memory take effect at once, and can be rolled back. Lookups read through
+    ``connection``, on which the transaction is open. Operations pass events to the engine by
+    `engine_events.apply_event`.
+    """
 
     def __init__(self, state: DurableState, connection: Connection) -> None:
-        super().__init__(state, connection)
-        self.billing = Billing(self)
+        self.state = state
+        self.connection = connection
+        self.now = state.clock.now()
+        self.views: dict[str, JobView] = {}
+        self.specs: dict[str, Mapping[str, Any]] = {}
+        self.events: list[StreamEvent] = []
+        self.closed: list[str] = []
+        self._journal: list[dict[str, Any]] = []
+        self._new: dict[str, dict[str, Any]] = {}
+        self._contents: dict[str, str] = {}
+        """Hashes of the revised jobs."""
+        self._commands: list[dict[str, Any]] = []
+        self._generations: list[dict[str, Any]] = []
+        self._over: list[dict[str, Any]] = []
+        self._ended: dict[tuple[str, int], dict[str, Any]] = {}
+        self._entries: list[AccountEntry] = []
+        self._changed_accounts: dict[str, None] = {}
+        self._values: dict[str, str | Callable[[], str]] = {}
+        self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
+        self.undo = Undo()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine."""
+        return self.state.engine
+
+    @property
+    def calendar(self) -> SlotCalendar:
+        """The times of slots."""
+        return self.state.calendar
+
+    # ---------------------------------------------------------------- savepoints
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Run a block atomically: if it raises, roll back every change. Nests as savepoints.
+
+        The rollback covers events of the engine, recorded rows and the state beside the engine. So
+        a block must change state through the batch, or only after everything that may raise.
+        """
+        state, lists = self.state, self._lists()
+        lengths = [len(rows) for rows in lists]
+        counters = state.next_job, state.next_event_id, state.last_at, state.calendar
+        outer, self.undo = self.undo, (undo := Undo())
+        try:
+            with self.engine.atomic():
+                yield
+        except BaseException:
+            undo.rollback()
+            for rows, length in zip(lists, lengths, strict=True):
+                del rows[length:]
+            state.next_job, state.next_event_id, state.last_at, state.calendar = counters
+            raise
+        finally:
+            self.undo = outer
+        if undo:
+            outer.push(undo.rollback)
 
     def _lists(self) -> tuple[list[Any], ...]:
-        return (*super()._lists(), self.billing.entries)
+        """Return the lists that only grow, so that truncation rolls them back."""
+        return (
+            self.events,
+            self.closed,
+            self._journal,
+            self._commands,
+            self._generations,
+            self._over,
+            self._entries,
+            self._statements,
+        )
 
-    def flush(self) -> None:
-        """Write all recorded changes to the store."""
-        super().flush()
-        self.billing.flush()
+    # ---------------------------------------------------------------- recording
 
-    def apply_event(
+    def insert_job(
+        self, view: JobView, spec: Mapping[str, Any], content: str, request: str | None = None
+    ) -> None:
+        """Record a submitted job, with the hashes of its submission's content and the request."""
+        self._put_view(view)
+        self._put_spec(view.key, spec)
+        row = {
+            "id": view.id,
+            "key": view.key,
+            "qualified_name": qualified_name(view.tenant, view.name),
+            "name": view.name,
+            "tenant": view.tenant,
+            "submitted": view.submitted,
+            "spec": json.dumps(spec, ensure_ascii=False, separators=(",", ":")),
+            "content": content,
+            "request": request,
+        }
+        self.undo.put(self._new, view.key, row)
+        self.emit("submitted", view.key)
+
+    def update_view(self, key: str, **changes: Any) -> JobView:
+        """Change fields of a job's view, and return the new view."""
+        view = replace(self.state.views[key], **changes)
+        self._put_view(view)
+        return view
+
+    def _put_view(self, view: JobView) -> None:
+        self.undo.put(self.state.views, view.key, view)
+        self.undo.put(self.views, view.key, view)
+
+    def _put_spec(self, key: str, spec: Mapping[str, Any]) -> None:
+        self.undo.put(self.state.specs, key, spec)
+        self.undo.put(self.specs, key, spec)
+
+    def update_spec(self, key: str, spec: Mapping[str, Any], content: str) -> None:
+        """Replace a job's specification and content hash."""
+        self._put_spec(key, spec)
+        self.undo.put(self._contents, key, content)
+        table = tables.jobs
+        values = {"spec": json.dumps(spec, ensure_ascii=False), "content": content}
+        self.execute_on_flush(table.update().where(table.c.key == key).values(**values))
+
+    def mark_closed(self, key: str) -> None:
+        """Remove a job from the state in memory after the commit."""
+        self.closed.append(key)
+
+    def close_job(self, key: str, state: State, reason: Mapping[str, Any]) -> JobView:
+        """Close a job that never reached the engine."""
+        self.mark_closed(key)
+        return self.update_view(key, state=state, reason=reason, closed=self.now)
+
+    def correct(self, view: JobView) -> None:
+        """Replace the view of a closed job."""
+        self.mark_closed(view.key)
+        self._put_view(view)
+
+    def emit(
         self,
-        event: DriverEvent,
+        kind: str,
+        job: str | None = None,
         *,
-        counted: Iterable[str] = (),
-        billed: bool = True,
-        completed_later: Set[str] = frozenset(),
-    ) -> list[Command]:
-        """Pass an event to the engine, and record its consequences.
+        decision: bool = False,
+        tenant: str | None = None,
+        job_id: int | None = None,
+        **data: Any,
+    ) -> None:
+        """Emit an event; ``decision`` marks decisions of the policy.
 
-        If the event gives a waiting job, or one beyond its stated work, a price that its tenant
-        can't pay, abandon that job first.
-
-        ``counted`` are jobs whose progress it changes, besides those of its commands. Unless
-        ``billed``, the job that it ends doesn't pay for the running slot, because it was lost
-        through no fault of its own, or had ended before the slot began. ``completed_later`` are
-        jobs that completed after the slot that begins; they aren't abandoned for its price.
-
-        Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event,
-        and `ShadowpriceError` if the event is invalid or the policy fails. The event then has no
-        effect.
+        ``tenant`` and ``job_id`` are those of a job whose view isn't in memory.
         """
-        if isinstance(event, SlotBegan) and overrunning_jobs(self):
-            # Their tenants may be unable to pay. The rollback restores exactly this policy state.
-            self.engine.session.dump_state()
-        try:
-            return self._apply(event, counted, completed_later, billed=billed)
-        except InsufficientPointsError as error:
-            waiting = [name for name in error.reasons if name in self.engine.open_jobs]
-            if not waiting:
-                raise
-            reasons = error.reasons
-        with self.savepoint():  # if the event fails, the jobs are kept
-            for name in waiting:
-                self._abandon(event, name, reasons[name])
-            return self.apply_event(
-                event, counted=counted, billed=billed, completed_later=completed_later
+        view = None if job is None else self.state.views.get(job)
+        if view is not None:
+            tenant, job_id = view.tenant, view.id
+        self.events.append(
+            StreamEvent(
+                self.state.next_event_id, self.now, kind, job, job_id, tenant, data, decision
             )
+        )
+        self.state.next_event_id += 1
 
-    def _abandon(self, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
-        """Abandon an open job before an event whose price its tenant can't pay."""
-        engine, view = self.engine, self.state.views[name]
-        ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
-        slot = engine.slot if isinstance(event, SlotEnded) else event.slot
-        self.apply_event(JobCancelled(slot, name))
-        self.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
-        self.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
-
-    def _apply(
-        self,
-        event: DriverEvent,
-        counted: Iterable[str],
-        completed_later: Set[str],
-        *,
-        billed: bool,
-    ) -> list[Command]:
-        engine = self.engine
-        started = time.perf_counter()
-        # Before the event, which may end the jobs that it bills.
-        occupied = self.billing.slot_usage(event) if billed else SlotUsage(0, {})
-        with _as_policy_error(event.tag), engine.staged(event) as staged:
-            # Within the block, so that an error rolls the event back.
-            overruns = self.billing.check_affordable(event, staged.commands, completed_later)
-            line = entry_line(staged.entry, engine.cluster.names)
-        self.state.decided(time.perf_counter() - started)
-        sequence = staged.entry.sequence
-        self._journal.append({"sequence": sequence, "at": self.now, "entry": line})
+    def append_journal(self, sequence: int, entry: str) -> None:
+        """Append an event of the engine to the journal."""
+        self._journal.append({"sequence": sequence, "at": self.now, "entry": entry})
         self.state.last_at = self.now
-        self.billing.record_usage(occupied)
-        if isinstance(event, SlotBegan):
-            self.billing.pay_overruns(event.slot, overruns)
-        self._record_consequences(event, staged.commands, counted)
-        return staged.commands
 
-    def weigh(self, jobs: Sequence[Job]) -> tuple[Job, ...]:
-        """Return jobs that arrive together with the utilities that count.
-
-        Raise `ShadowpriceError` if a value can't be compared.
-        """
-        state, engine = self.state, self.engine
-        if state.values is None or not state.compares_values(jobs):
-            return tuple(jobs)
-        with _as_policy_error("comparing values"):
-            return state.values.weigh(jobs, state.open_values, engine.cluster, state.next_slot)
-
-    def resync_policy(self) -> None:
-        """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
-        with _as_policy_error("resyncing"):
-            self.engine.session.resync()
-
-    # ---------------------------------------------------------------- consequences
-
-    def _record_consequences(
-        self, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
-    ) -> None:
-        """Record the commands of an event, and refresh the views of all jobs that it touched."""
-        touched: dict[str, None] = dict.fromkeys(counted)
-        for job in getattr(event, "jobs", ()):
-            touched[job.name] = None
-        subject = getattr(event, "job", None)
-        if subject is not None:
-            touched[subject if isinstance(subject, str) else subject.name] = None
-        if isinstance(event, SlotBegan) and has_ended(self.engine):
-            touched.update(
-                dict.fromkeys(name for name in self.engine.open_jobs if self._is_unaware(name))
-            )
-        if isinstance(event, SlotBegan):
-            touched.update(
-                dict.fromkeys(name for name in self.engine.open_jobs if self._is_delayed(name))
-            )
-        messages: dict[str, str] = {}
-        for command in commands:
-            if isinstance(command, Start | Resize | Stop):
-                self._record_command(command)
-                touched[command.job] = None
-            elif isinstance(command, Decided):
-                self._record_decision(command, messages)
-                touched[command.decision.job] = None
-            else:
-                touched[command.job] = None
-                if isinstance(command, Displaced):
-                    messages.setdefault(command.job, command.reason)
-                    self.emit("displaced", command.job, reason=command.reason)
-                    if command.job in self.state.views:
-                        message = f"{command.reason}: it waits for free resources"
-                        self.update_view(
-                            command.job, reason={"code": "displaced", "message": message}
-                        )
-                elif isinstance(command, Completed):
-                    self._record_completion(command)
-        for name in touched:
-            record = self.engine.jobs.get(name)
-            if record is not None and name in self.state.views:
-                self._refresh_view(record, messages.get(name, ""))
-
-    def _is_unaware(self, name: str) -> bool:
-        """Return whether a job's view doesn't say yet that the timespan has ended."""
-        view = self.state.views.get(name)
-        return view is not None and not _waits_for_end(view)
-
-    def _is_delayed(self, name: str) -> bool:
-        """Return whether a job can't complete any more when its view expects it to."""
-        view = self.state.views.get(name)
-        if view is None or view.expected is None or name in self.engine.running:
-            return False
-        record = self.engine.open_jobs[name]
-        return expected_slot(self.engine, record, view.expected) is None
-
-    def _record_decision(self, command: Decided, messages: dict[str, str]) -> None:
-        decision = command.decision
-        name = decision.job
-        view = self.state.views.get(name)
-        if view is None:
-            return
-        match decision:
-            case Commit(_, _, payoff, utility, cost):
-                if decision.message:
-                    messages[name] = with_clock_times(decision.message, self.calendar)
-                self.billing.debit_admission(decision)
-                self._record_price(view, payoff, utility, cost)
-            case Promise():
-                if decision.message:
-                    messages[name] = with_clock_times(decision.message, self.calendar)
-                self.update_view(name, expected=decision.expected)
-                if decision.completion is not None:
-                    self.billing.debit_admission(decision)
-                    self._record_price(view, decision.payoff, decision.utility, decision.cost)
-                else:
-                    job = self.engine.jobs[name].job
-                    reason = queue_reason(self.engine, self.calendar, job, decision.message)
-                    self.update_view(name, reason=self._lasting_reason(view) or reason)
-            case Queue():
-                job = self.engine.jobs[name].job
-                reason = queue_reason(self.engine, self.calendar, job, decision.message)
-                self.update_view(name, reason=self._lasting_reason(view) or reason)
-                self.emit("standby", name, decision=True, message=reason["message"])
-            case Reject() | Drop():
-                kind = "refused" if isinstance(decision, Reject) else "given-up"
-                job = self.engine.jobs[name].job
-                reason = refusal_reason(self.engine, self.calendar, job, decision.refusal)
-                self.emit(kind, name, decision=True, reason=reason)
-            case Place():
-                if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
-                    self.update_view(name, reason=None)
-                    self.emit("placed", name, decision=True)
-            case Charge():
-                self.emit(
-                    "paid",
-                    name,
-                    decision=True,
-                    slot=decision.slot,
-                    payer=decision.payer,
-                    payee=decision.payee,
-                    amounts=dict(decision.amounts),
-                )
-                self.billing.transfer_payment(decision)
-            case _:
-                pass
-
-    def _record_price(
-        self, view: JobView, payoff: float | None, utility: float | None, cost: float | None
-    ) -> None:
-        """Record the values of a decision, in units of the stated utility."""
-        share = counted_share(self.engine.jobs[view.key].job)
-        values = {"payoff": payoff, "utility": utility, "cost": cost}
-        stated = {
-            name: value if value is None or share == 1.0 else value / share
-            for name, value in values.items()
-        }
-        self.update_view(view.key, reason=self._lasting_reason(view), **stated)
-
-    def _lasting_reason(self, view: JobView) -> Mapping[str, Any] | None:
-        """Return the reason of a view if decisions don't outdate it while the job runs."""
-        is_lasting = view.reason is not None and view.reason.get("code") in _LASTING_REASONS
-        return view.reason if is_lasting and view.key in self.engine.running else None
-
-    def _record_command(self, command: Start | Resize | Stop) -> None:
-        """Record a command with its generation, and emit its event."""
-        record: dict[str, Any] = {
-            "slot": command.slot,
-            "after": list(command.after),
-            "frees": list(command.frees),
-        }
-        name, engine = command.job, self.engine
-        if isinstance(command, Stop):
-            record["finished"] = command.finished
-            if name in self.state.orders:
-                self.undo.drop(self.state.orders, name)
-            self._end_previous_at_once(command)
-            if not command.finished:
-                self.emit("stopped", name, slot=command.slot, generation=command.generation)
-        else:
-            record["on"] = on = placement_record(command.placement, engine.cluster.names)
-            record["plan"] = command.plan
-            self.undo.put(self.state.orders, name, command)
-            begin_generation(self, name)
-            view = self.state.views.get(name)
-            if view is not None and view.reason and view.reason.get("code") == "displaced":
-                self.update_view(name, reason=None)
-            kind = "started" if isinstance(command, Start) else "resized"
-            self.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
-            start = None
-            if self.state.virtual:
-                self._end_previous_at_once(command)
-                self._run_at_once(command)
-                start = self.calendar.begins(command.slot)
-            self._generations.append(
-                {
-                    "job": name,
-                    "generation": command.generation,
-                    "ordered": self.now,
-                    "started": start,
-                    "placement": json.dumps(on),
-                    "slot": command.slot,
-                    "workers": command.placement.total_workers,
-                    "ps": command.placement.total_ps,
-                }
-            )
+    def insert_command(self, command: Start | Resize | Stop, record: Mapping[str, Any]) -> None:
+        """Record a command of the engine's last event, with its details."""
         self._commands.append(
             {
                 "id": command.id,
                 "sequence": self.engine.sequence,
-                "job": name,
+                "job": command.job,
                 "generation": command.generation,
                 "kind": command.tag.lower(),
                 "at": self.now,
@@ -344,110 +216,178 @@ class Batch(Transaction):
             }
         )
 
-    def _end_previous_at_once(self, command: Start | Resize | Stop) -> None:
-        """In virtual mode, end the job's previous generation when the command's slot begins."""
-        if not self.state.virtual:
-            return
-        self._over.append({"of": command.job, "at": self.calendar.begins(command.slot)})
-
-    def _run_at_once(self, command: Start | Resize) -> None:
-        view = self.state.views.get(command.job)
-        if view is not None:
-            start = self.calendar.begins(command.slot)
-            first = start if view.first_start is None else view.first_start
-            self.update_view(
-                command.job, started=command.generation, running_since=start, first_start=first
-            )
-
-    def _record_completion(self, command: Completed) -> None:
-        view = self.state.views.get(command.job)
-        self._remember_value(command)
-        if view is None:
-            return
-        self.update_view(command.job, utility=command.utility)
-        self.emit_finished(view, command.slot, command.utility)
-
-    def emit_finished(self, view: JobView, slot: int, utility: float | None) -> None:
-        """Emit the event of a job that completed in a slot."""
-        kept = None if view.first_promise is None else slot <= view.first_promise
-        data: dict[str, Any] = {"slot": slot, "utility": utility, "kept": kept}
-        if not (self.state.virtual or view.reports):
-            data["reported"] = False  # it may have done no work: only its exit was observed
-        self.emit("finished", view.key, **data)
-
-    def _remember_value(self, command: Completed) -> None:
-        """Add a finished job to what its tenant's values are compared with."""
-        values, job = self.state.values, self.engine.jobs[command.job].job
-        if values is None or not is_relative(job):
-            return
-        finished = values.sum_with(job, self.engine.cluster, command.slot)
-        self.undo.put(values.finished, job.tenant or "", finished)
-        if len(values.finished) > MAX_TENANTS:
-            oldest = min(values.finished, key=lambda name: values.finished[name].slot)
-            self.undo.drop(values.finished, oldest)
-        self.set_value(VALUES_KEY, values.record)  # once for all jobs that finished
-
-    def _refresh_view(self, record: JobRecord, message: str) -> None:
-        """Update the view of a job after an event, and emit changes of its promise."""
-        name = record.job.name
-        before = self.state.views[name]
-        if before.first_promise is None and record.status.open:
-            before = self._with_margin(record, before)
-        changes = view_changes(self.engine, record, before, self.calendar, self.now)
-        if not changes["state"].open:
-            self.closed.append(name)
-            self.billing.refund_unused(name)
-        elif changes["promise"] != before.promise:
-            self._emit_promise(name, before, changes, message)
-        elif _is_first_plan(record, before, changes):
-            self._emit_admission(name, None)
-        waits = changes.get("reason")
-        if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
-            self.emit("standby", name, message=f"waits: {waits['message']}")
-        self.update_view(name, **changes)
-
-    def _with_margin(self, record: JobRecord, view: JobView) -> JobView:
-        """Add the promise margin to the view of a job that is about to get a promise."""
-        planned, job = promised_slot(record), record.job
-        if planned is None or job.predicted:
-            return view
-        margin = self.state.margins.margin(
-            view.tenant, view.family, planned, job.arrival, self.engine.until
-        )
-        self.update_view(view.key, margin=margin.slots, margin_jobs=margin.jobs)
-        return self.state.views[view.key]
-
-    def _emit_promise(
-        self, name: str, before: JobView, changes: Mapping[str, Any], message: str
+    def insert_generation(
+        self, command: Start | Resize, placement: Any, started: int | None
     ) -> None:
-        promise = changes["promise"]
-        if before.promise is None and before.first_promise is None:
-            self._emit_admission(name, promise)
-        else:
-            kind = "broken" if promise is None else "moved"
-            self.emit(
-                kind,
-                name,
-                decision=True,
-                promise=promise,
-                before=before.promise,
-                first=before.first_promise,
-                reason=message,
-            )
-
-    def _emit_admission(self, name: str, promise: int | None) -> None:
-        view = self.state.views[name]
-        self.emit(
-            "admitted",
-            name,
-            decision=True,
-            promise=promise,
-            payoff=view.payoff,
-            utility=view.utility,
-            cost=view.cost,
-            margin=view.margin,
-            margin_jobs=view.margin_jobs,
+        """Record the generation that a command starts; ``started`` is None until it runs."""
+        self._generations.append(
+            {
+                "job": command.job,
+                "generation": command.generation,
+                "ordered": self.now,
+                "started": started,
+                "placement": json.dumps(placement),
+                "slot": command.slot,
+                "workers": command.placement.total_workers,
+                "ps": command.placement.total_ps,
+            }
         )
+
+    def end_generations(self, job: str, at: int) -> None:
+        """Record the end of the generations of a job that started before a moment."""
+        self._over.append({"of": job, "at": at})
+
+    def is_end_recorded(self, key: str, generation: int) -> bool | None:
+        """Return whether a generation's end is recorded; None if it was never commanded."""
+        if (key, generation) in self._ended:
+            return True
+        row = _END_OF.rows(self.connection, {"of": key, "which": generation}).first()
+        return None if row is None else row.ended is not None
+
+    def record_generation_end(
+        self, key: str, generation: int, at: int, code: int | None, reason: str
+    ) -> None:
+        """Record the end of a generation, with the exit status of the process that ended it."""
+        row = {"of": key, "which": generation, "at": at, "code": code, "why": reason[:2_000]}
+        self.undo.put(self._ended, (key, generation), row)
+
+    def put_account(self, account: Account, entries: Sequence[AccountEntry] = ()) -> None:
+        """Set or replace a tenant's account, and record the entries of the change."""
+        self._mark_account_changed(account.tenant)
+        self.state.accounts.put(account)
+        self._entries += entries
+
+    def remove_account(self, tenant: str) -> None:
+        """Remove a tenant's account; its entries are kept."""
+        self._mark_account_changed(tenant)
+        self.state.accounts.remove(tenant)
+
+    def _mark_account_changed(self, tenant: str) -> None:
+        """Register a tenant's present account with the undo log, and mark it as changed."""
+        accounts = self.state.accounts
+        self.undo.push(accounts.put_back, tenant, accounts.get(tenant))
+        self.undo.put(self._changed_accounts, tenant, None)
+
+    def set_value(self, key: str, value: str | Callable[[], str]) -> None:
+        """Set a key of the store's key-value table when the batch is written.
+
+        A function is called then, so that a large value is serialized once for several changes.
+        """
+        self.undo.put(self._values, key, value)
+
+    def execute_on_flush(
+        self, statement: Any, rows: Sequence[Mapping[str, Any]] | None = None
+    ) -> None:
+        """Execute another statement when the batch is written."""
+        self._statements.append((statement, rows))
+
+    # ---------------------------------------------------------------- writing
+
+    def flush(self) -> None:
+        """Write all recorded changes to the store."""
+        store, connection = self.state.store, self.connection
+        store.write(connection, _INSERT_JOURNAL, self._journal)
+        self._write_jobs()
+        store.write(connection, _INSERT_COMMANDS, self._commands)
+        store.write(connection, _INSERT_GENERATIONS, self._generations)
+        store.write(connection, _END_GENERATIONS, self._over)
+        store.write(connection, _END_GENERATION, list(self._ended.values()))
+        store.write(
+            connection,
+            _INSERT_EVENTS,
+            [
+                {
+                    "id": event.id,
+                    "at": event.at,
+                    "kind": event.kind,
+                    "decision": int(event.decision),
+                    "job": event.job,
+                    "job_id": event.job_id,
+                    "tenant": event.tenant,
+                    "data": json.dumps(event.data, ensure_ascii=False, separators=(",", ":")),
+                }
+                for event in self.events
+            ],
+        )
+        for statement, rows in self._statements:
+            store.write(connection, statement, rows)
+        for key, value in self._values.items():
+            store.put(connection, key, value if isinstance(value, str) else value())
+        write_entries(store, connection, self.state.accounts, self._entries, self.now)
+        write_accounts(store, connection, self.state.accounts, list(self._changed_accounts))
+
+    def _write_jobs(self) -> None:
+        fresh, existing = [], []
+        for key, view in self.views.items():
+            values: dict[str, Any] = {
+                "state": view.state.value,
+                "open": int(view.state.open),
+                "closed": view.closed,
+                "view": view.stored(),
+            }
+            if key in self._new:
+                fresh.append(self._new[key] | values)
+            else:
+                existing.append({"number": view.id} | values)
+        store, connection = self.state.store, self.connection
+        store.write(connection, _INSERT_JOBS, fresh)
+        store.write(connection, _UPDATE_JOB, existing)
+
+    # ---------------------------------------------------------------- lookups
+
+    def find_jobs(self, keys: Sequence[str]) -> dict[str, StoredJob]:
+        """Return jobs by key, open or closed. Jobs that this batch adds are included."""
+        jobs = {key: self._added_job(key) for key in keys if key in self._new}
+        for row in store_queries.jobs_by_key(self.connection, keys):
+            jobs[row.key] = self._stored_job(row)
+        return jobs
+
+    def newest_jobs(self, qualified_names: Sequence[str]) -> dict[str, StoredJob]:
+        """Return the newest job of each qualified name, open or closed.
+
+        Jobs that this batch adds are included.
+        """
+        rows = store_queries.newest_jobs(self.connection, qualified_names)
+        jobs = {row.qualified_name: self._stored_job(row) for row in rows}
+        if self._new:
+            wanted = set(qualified_names)
+            for key, row in self._new.items():  # in the order of their ids
+                if row["qualified_name"] in wanted:
+                    jobs[row["qualified_name"]] = self._added_job(key)
+        return jobs
+
+    def jobs_of_requests(self, requests: Sequence[str]) -> dict[str, StoredJob]:
+        """Return the job of each request, open or closed; those this batch adds are included."""
+        if not requests:
+            return {}
+        rows = store_queries.jobs_of_requests(self.connection, requests)
+        jobs = {row.request: self._stored_job(row) for row in rows}
+        wanted = set(requests)
+        for key, row in self._new.items():
+            if row["request"] in wanted:
+                jobs[row["request"]] = self._added_job(key)
+        return jobs
+
+    def _added_job(self, key: str) -> StoredJob:
+        row = self._new[key]
+        content = self._contents.get(key, row["content"])
+        return StoredJob(self.views[key], content, row["request"])
+
+    def _stored_job(self, row: Any) -> StoredJob:
+        view = self.state.views.get(row.key)
+        if view is None:
+            view = self.views.get(row.key) or JobView.from_json(row.view)
+        return StoredJob(view, self._contents.get(row.key, row.content), row.request)
+
+    def get_view(self, key: str) -> JobView:
+        """Return a job's view, open or closed; raise `ProblemError` if the job is unknown."""
+        view = self.state.views.get(key)
+        if view is None:
+            jobs = self.find_jobs([key])
+            if key not in jobs:
+                raise ProblemError("not-found", f"unknown job {name_of_key(key)!r}")
+            view = jobs[key].view
+        return view
 
 
 class Operation(Protocol):
@@ -467,25 +407,41 @@ class Operation(Protocol):
         ...
 
 
-_LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})
+_INSERT_JOURNAL: Final = PreparedStatement(tables.journal.insert())
+_INSERT_JOBS: Final = PreparedStatement(tables.jobs.insert())
+_INSERT_COMMANDS: Final = PreparedStatement(tables.commands.insert())
+_INSERT_GENERATIONS: Final = PreparedStatement(tables.generations.insert())
+_INSERT_EVENTS: Final = PreparedStatement(tables.events.insert())
 
+_UPDATE_JOB: Final = PreparedStatement(
+    tables.jobs.update()
+    .where(tables.jobs.c.id == bindparam("number"))
+    .values(
+        state=bindparam("state"),
+        open=bindparam("open"),
+        closed=bindparam("closed"),
+        view=bindparam("view"),
+    )
+)
 
-def _is_first_plan(record: JobRecord, before: JobView, changes: Mapping[str, Any]) -> bool:
-    """Return whether a job of unknown length, which gets no promise, is planned at last."""
-    waited = before.completion is None and not before.generation
-    return record.job.predicted and waited and changes["completion"] is not None
+_END_GENERATIONS: Final = PreparedStatement(
+    tables.generations.update()
+    .where(
+        tables.generations.c.job == bindparam("of"),
+        tables.generations.c.ended.is_(None),
+        tables.generations.c.started < bindparam("at"),
+    )
+    .values(ended=bindparam("at"))
+)
 
+_OF_GENERATION: Final = (tables.generations.c.job == bindparam("of")) & (
+    tables.generations.c.generation == bindparam("which")
+)
 
-def _waits_for_end(view: JobView) -> bool:
-    return view.reason is not None and view.reason.get("code") == CODE
+_END_OF: Final = PreparedStatement(select(tables.generations.c.ended).where(_OF_GENERATION))
 
-
-@contextmanager
-def _as_policy_error(what: str) -> Iterator[None]:
-    """Raise unexpected errors of a block as `PolicyError`; they have no effect on the engine."""
-    try:
-        yield
-    except ShadowpriceError:
-        raise
-    except Exception as error:
-        raise PolicyError(f"{what}: {error!r}") from error
+_END_GENERATION: Final = PreparedStatement(
+    tables.generations.update()
+    .where(_OF_GENERATION)
+    .values(ended=bindparam("at"), exit=bindparam("code"), reason=bindparam("why"))
+)

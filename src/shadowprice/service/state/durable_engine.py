@@ -7,25 +7,25 @@ ahead of the store. Then the engine is discarded and recovered from the store.
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
-from sqlalchemy import Select, delete, func, select
+from sqlalchemy import delete, func, select
 
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import PolicyError, ShadowpriceError
-from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
+from shadowprice.core.relative_values import STATED
 from shadowprice.engine.snapshot import Captured
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.clock import SECOND, MonotonicWallClock
-from shadowprice.service.state.batch import VALUES_KEY, Batch, Operation
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.commit_result import ClusterState, CommitResult
 from shadowprice.service.state.durable_state import DurableState
-from shadowprice.service.state.ending import read_end
 from shadowprice.service.state.operations import (
     SubmitJobs,
     leading_submissions,
@@ -33,10 +33,6 @@ from shadowprice.service.state.operations import (
 )
 from shadowprice.service.state.prices import prices, prices_by_kind
 from shadowprice.service.state.recovery import policy_fingerprint, put_policy, recover
-from shadowprice.service.state.restart_costs import RestartCostEstimator
-from shadowprice.service.state.server_limits import read_withheld
-from shadowprice.service.state.speed_estimates import SpeedEstimator
-from shadowprice.service.state.start_ups import read_start_ups
 from shadowprice.service.store import Store, tables
 
 log = logging.getLogger("shadowprice.service")
@@ -59,18 +55,12 @@ POLICY_STATE_INTERVAL_NS: Final = 5 * SECOND
 """Minimum time between two writes of a larger policy state."""
 
 
-def _tenants_with_tokens(now: int) -> Select[Any]:
-    """Return a query of the tenants that have a valid token."""
-    table = tables.tokens
-    is_valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
-    return select(table.c.tenant).distinct().where(table.c.tenant.is_not(None), is_valid)
-
-
-class DurableEngine(DurableState):
-    """The state with its store: commits operations, writes snapshots and recovers.
+class DurableEngine:
+    """The durable state with its store: commits operations, writes snapshots and recovers.
 
     ``cluster`` comes from the cluster file. ``values`` says how values of jobs count: one of
-    `core.relative_values.SERVICE_VALUES`.
+    `core.relative_values.SERVICE_VALUES`. ``on_decision`` observes the seconds that the engine
+    takes for an event. Each `recover` replaces ``state``.
     """
 
     def __init__(
@@ -83,93 +73,84 @@ class DurableEngine(DurableState):
         virtual: bool = False,
         max_overrun: float | None = None,
         values: str = STATED,
+        on_decision: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.store = store
-        self.choice = choice
-        self.clock = clock
-        self.virtual = virtual
-        self.max_overrun = max_overrun
-        self.values_mode = values
-        self._file_cluster = cluster
-        self.decided = lambda _: None
-        self.speeds = SpeedEstimator()
-        self.stated_jobs = {}
-        self.furthest = {}
-        self.restarts = RestartCostEstimator(json.loads(store.get("restarts") or "{}"))
-        self.recover()
-        self.downtime_ns = clock.now() - self.last_at
+        self._clock = clock
+        self._choice = choice
+        self._load = partial(
+            recover,
+            store,
+            cluster,
+            choice,
+            clock,
+            virtual=virtual,
+            max_overrun=max_overrun,
+            values=values,
+            on_decision=on_decision,
+        )
+        self._replace_state(self._load())
+        self.downtime_ns = clock.now() - self.state.last_at
         """Nanoseconds from the store's last change to this start, by the wall clock."""
 
     # ---------------------------------------------------------------- state
 
     def recover(self) -> None:
-        """Load the state from the store, or initialize an empty store.
+        """Load the state from the store, but keep what was learnt from reports since the start.
 
         Raise `StoreError` if the store can't be read, and `InputError` if its content doesn't fit
         the cluster file or the policy.
         """
-        started = time.monotonic()
-        recovered = recover(
-            self.store, self._file_cluster, self.choice, self.clock, virtual=self.virtual
-        )
-        vars(self).update(vars(recovered))
-        # Copying the policy state before each event would cost more than everything else.
-        self.engine.session.keeps_memory = False
-        self.end = read_end(self.store)
-        self.start_ups = read_start_ups(self.store)
-        self.withheld = read_withheld(self.store)
-        known = _tenants_with_tokens(self.clock.now())
-        with self.store.reading() as connection:
-            self.token_tenants = dict.fromkeys(connection.execute(known).scalars())
-        self.values = None
-        if self.values_mode != STATED:
-            self.values = RelativeValues.from_record(self.store.get(VALUES_KEY))
-            engine_state = self.engine.state
-            self.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())
-        self._snapshot_at = self._memory_at = self.clock.now()
+        state = self._load()
+        state.keep_learnt(self.state)
+        self._replace_state(state)
+
+    def _replace_state(self, state: DurableState) -> None:
+        self.state = state
+        self._snapshot_at = self._memory_at = self._clock.now()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
         self._memory_is_large = False
         self._posted_at: tuple[object, ...] | None = None
         self._posted: Mapping[tuple[str, str], float] = {}
-        self.recovery_seconds = time.monotonic() - started
 
     def present_state(self) -> CommitResult:
         """Return the complete present state as the result of a commit."""
         return self._with_present_state(
-            CommitResult(views=dict(self.views), specs=dict(self.specs))
+            CommitResult(views=dict(self.state.views), specs=dict(self.state.specs))
         )
 
     def _with_present_state(self, committed: CommitResult) -> CommitResult:
         """Fill in the present state of a result, and return it."""
-        engine, names = self.engine, self.engine.cluster.names
-        committed.running = dict(self.orders)
+        state, engine = self.state, self.state.engine
+        names = engine.cluster.names
+        committed.running = dict(state.orders)
         committed.unacknowledged = dict(engine.unacknowledged)
         committed.sequence = engine.sequence
         committed.servers = ClusterState(
             engine.cluster,
             frozenset(names[row] for row in engine.lost),
             frozenset(names[row] for row in engine.state.drained),
-            self.calendar,
+            state.calendar,
             engine.slot_running,
-            self.next_slot,
-            len(self.backlog),
+            state.next_slot,
+            len(state.backlog),
             engine.until,
-            self.end.at,
-            self.start_ups,
-            self.withheld,
+            state.end.at,
+            state.start_ups,
+            state.withheld,
         )
-        committed.accounts = self.accounts.snapshot()
+        committed.accounts = state.accounts.snapshot()
         committed.prices = self._prices()
         return committed
 
     def _prices(self) -> Mapping[tuple[str, str], float]:
         """Return the prices of the coming slot; computed once a slot, so that reads are free."""
-        engine = self.engine
+        engine = self.state.engine
         moment = (engine.slot, engine.slot_running, engine.ledger.capacity_version)
         if moment != self._posted_at:
             self._posted_at = moment
             try:
-                found = prices(engine, self.calendar, self.choice.name, 1)
+                found = prices(engine, self.state.calendar, self._choice.name, 1)
             except Exception:  # a policy from outside the package must not stop the service
                 log.exception("failed to compute the prices of slot %d", engine.slot)
                 self._posted = {}
@@ -183,18 +164,16 @@ class DurableEngine(DurableState):
         """Perform operations in order, in one transaction.
 
         The answers of the result hold an error for each operation that failed. Raise `StoreError`
-        if nothing was written. The engine was recovered then; if that failed too, `damaged` is set
-        and the caller must call `recover`.
+        if nothing was written. The state was recovered then; if that failed too, the caller must
+        call `recover`.
         """
         try:
             return self._commit(operations)
         except BaseException as error:
-            self.damaged = True
             if not isinstance(error, Exception):
                 raise  # the process is about to end
             log.warning("rolled back a batch of %d operations: %s", len(operations), error)
             self.recover()
-            self.damaged = False
             if isinstance(error, ShadowpriceError) or len(operations) == 1:
                 raise
             # One operation met an unexpected error. Retry each alone, so that the others succeed.
@@ -211,14 +190,12 @@ class DurableEngine(DurableState):
             committed.events += alone.events
         return self._with_present_state(committed)
 
-    damaged = False
-    """Whether the engine may be ahead of the store and needs `recover`."""
-
     def _commit(self, operations: Sequence[Operation]) -> CommitResult:
-        committed, sequence = CommitResult(), self.engine.sequence
+        committed, state = CommitResult(), self.state
+        sequence = state.engine.sequence
         with self.store.transaction() as connection:
-            batch = Batch(self, connection)
-            batch.billing.start_due_periods()  # first, so that operations see present balances
+            batch = Batch(state, connection)
+            Billing(batch).start_due_periods()  # first, so that operations see present balances
             remaining = list(operations)
             while remaining:
                 together = leading_submissions(remaining)
@@ -229,23 +206,18 @@ class DurableEngine(DurableState):
                 committed.answers += answers
                 del remaining[: len(answers)]
             batch.flush()
-            if self.engine.sequence > sequence and (row := self.policy_state_row(batch.now)):
+            if state.engine.sequence > sequence and (row := self.policy_state_row(batch.now)):
                 self.store.write(connection, delete(tables.memory))
                 self.store.write(connection, tables.memory.insert(), [row])
-        if not self.virtual:
+        if not state.virtual:
             for view in batch.views.values():
-                self.margins.follow(view)
-                self.lengths.follow(view)
+                state.margins.follow(view)
+                state.lengths.follow(view)
         for name in batch.closed:
-            self.views.pop(name, None)
-            self.specs.pop(name, None)
-            self.speeds.remove(name)
-            self.stated_jobs.pop(name, None)
-            self.furthest.pop(name, None)
-            self.restarts.remove(name)
-        self.engine.state.collect()
-        for name in self.orders.keys() - self.engine.running.keys():
-            del self.orders[name]  # the processes ended without a stop command
+            state.remove_job(name)
+        state.engine.state.collect()
+        for name in state.orders.keys() - state.engine.running.keys():
+            del state.orders[name]  # the processes ended without a stop command
         committed.views, committed.specs, committed.events = batch.views, batch.specs, batch.events
         return self._with_present_state(committed)
 
@@ -276,10 +248,10 @@ class DurableEngine(DurableState):
 
     def snapshot_due(self) -> bool:
         """Return whether enough events or time passed since the last snapshot."""
-        events = self.engine.sequence - self.snapshot_sequence
+        events = self.state.engine.sequence - self.state.snapshot_sequence
         if not events:
             return False
-        late = self.clock.now() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
+        late = self._clock.now() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
         return late or events >= SNAPSHOT_EVENTS
 
     def write_snapshot(self) -> None:
@@ -317,13 +289,14 @@ class DurableEngine(DurableState):
 
     def _snapshot(self) -> Iterator[None]:
         """Write a snapshot in steps; each takes about a millisecond, or one transaction."""
+        engine = self.state.engine
         # Only the steps that are due now: on a busy service, new changes could extend this forever.
         for _ in range(
-            self.engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP) // SNAPSHOT_JOBS_PER_STEP
+            engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP) // SNAPSHOT_JOBS_PER_STEP
         ):
             yield
-            self.engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP)
-        now, captured = self.clock.now(), Captured(self.engine)
+            engine.state.update_digest(SNAPSHOT_JOBS_PER_STEP)
+        now, captured = self._clock.now(), Captured(engine)
         yield
         packer = zlib.compressobj(1)
         packed = []
@@ -341,9 +314,9 @@ class DurableEngine(DurableState):
             ).scalars()
             oldest = min(kept)
             self.store.write(connection, delete(table).where(table.c.sequence < oldest))
-            put_policy(self.store, connection, self.choice, self.engine.policy)
+            put_policy(self.store, connection, self._choice, engine.policy)
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
-        self.snapshot_sequence, self._snapshot_at = sequence, now
+        self.state.snapshot_sequence, self._snapshot_at = sequence, now
         for start in range(
             oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
         ):
@@ -354,15 +327,16 @@ class DurableEngine(DurableState):
 
     def policy_state_row(self, now: int) -> Mapping[str, Any] | None:
         """Return the row of the policy state if its write is due, else None."""
+        engine = self.state.engine
         late = now - self._memory_at >= POLICY_STATE_INTERVAL_NS
-        if self._memory_is_large and not late and not self.engine.session.keeps_memory:
+        if self._memory_is_large and not late and not engine.session.keeps_memory:
             return None
-        memory = self.engine.session.dump_state()
+        memory = engine.session.dump_state()
         self._memory_is_large = len(memory) > SMALL_POLICY_STATE_BYTES
         self._memory_at = now
         return {
             "id": 1,
-            "sequence": self.engine.sequence,
-            "policy": policy_fingerprint(self.choice),
+            "sequence": engine.sequence,
+            "policy": policy_fingerprint(self._choice),
             "memory": zlib.compress(memory, 1),
         }

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from shadowprice.core.errors import EventError
 from shadowprice.core.events import Resize, Start
 from shadowprice.core.job import Job
 from shadowprice.core.open_values import OpenValues
-from shadowprice.core.relative_values import AUTO, RelativeValues
+from shadowprice.core.relative_values import AUTO, STATED, RelativeValues
 from shadowprice.engine.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.accounts import Accounts
@@ -27,10 +27,21 @@ from shadowprice.service.state.start_ups import StartUps
 from shadowprice.service.store import Store
 
 
-@dataclass(eq=False)
-class StoredState:
-    """The part of the state that snapshot, journal and tables hold; see `recovery.recover`."""
+@dataclass(eq=False, kw_only=True)
+class DurableState:
+    """One record of all that operations read and change; `recovery.recover` builds it."""
 
+    # Options of the service:
+    store: Store  # open for writing
+    choice: PolicyChoice
+    clock: MonotonicWallClock
+    virtual: bool  # no job really runs: a command counts as carried out when it is issued
+    max_overrun: float | None = None  # given to jobs when they arrive or are revised
+    values_mode: str = STATED  # one of `core.relative_values.SERVICE_VALUES`
+    on_decision: Callable[[float], None] = lambda _: None
+    """Observes the seconds that the engine takes for an event."""
+
+    # From snapshot, journal and tables:
     engine: Engine
     calendar: SlotCalendar
     views: dict[str, JobView]  # of open jobs by key, as are the specifications
@@ -45,40 +56,44 @@ class StoredState:
     recovered_events: int  # events of the journal that recovery applied
     margins: Margins
     lengths: ServiceLengths
-
-
-class DurableState(StoredState):
-    """The fields that units of work change, and roll back; `DurableEngine` fills them in."""
-
-    store: Store  # open for writing
-    choice: PolicyChoice
-    clock: MonotonicWallClock
-    virtual: bool  # no job really runs: a command counts as carried out when it is issued
-    max_overrun: float | None  # given to jobs when they arrive or are revised
-    decided: Callable[[float], None]  # observes the seconds that the engine takes for an event
-
     end: TimespanEnd
     start_ups: StartUps
     withheld: Withheld
-    values_mode: str  # one of `core.relative_values.SERVICE_VALUES`
-    values: RelativeValues | None  # None if values of jobs always count as stated
-    open_values: OpenValues  # only if `values` is not None
-
     token_tenants: dict[str, None]  # that have had a valid token since the start
+    values: RelativeValues | None = None  # None if values of jobs always count as stated
+    open_values: OpenValues | None = None  # None if `values` is
 
-    speeds: SpeedEstimator
+    # Learnt from the reports of running jobs:
     restarts: RestartCostEstimator
+    speeds: SpeedEstimator = field(default_factory=SpeedEstimator)
     # Newest reporting generation, its maximum progress, and when it reported that:
-    furthest: dict[str, tuple[int, int, float]]
-    stated_jobs: dict[str, tuple[Mapping[str, Any], Job]]  # cache of `stated_work.stated_job`
+    furthest: dict[str, tuple[int, int, float]] = field(default_factory=dict)
+    stated_jobs: dict[str, tuple[Mapping[str, Any], Job]] = field(default_factory=dict)
+    """Cache of `stated_work.stated_job`."""
+
+    def keep_learnt(self, previous: DurableState) -> None:
+        """Take over what a state that this one replaces has learnt from reports."""
+        self.restarts, self.speeds = previous.restarts, previous.speeds
+        self.furthest, self.stated_jobs = previous.furthest, previous.stated_jobs
+
+    def remove_job(self, key: str) -> None:
+        """Remove a closed job."""
+        self.views.pop(key, None)
+        self.specs.pop(key, None)
+        self.speeds.remove(key)
+        self.stated_jobs.pop(key, None)
+        self.furthest.pop(key, None)
+        self.restarts.remove(key)
 
     def compares_values(self, jobs: Iterable[Job]) -> bool:
         """Return whether values count relative to those of their tenant's other jobs.
 
         ``jobs`` arrive or are revised now.
         """
-        if self.values is None or self.values_mode != AUTO:
-            return self.values is not None
+        if self.values is None or self.open_values is None:
+            return False
+        if self.values_mode != AUTO:
+            return True
         self.open_values.add_arriving(jobs, self.engine.cluster)
         tenants = {
             *self.token_tenants,

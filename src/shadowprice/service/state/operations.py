@@ -38,6 +38,7 @@ from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.rest import jobs as rest
 from shadowprice.service.budgets.billing import (
+    Billing,
     InsufficientPointsError,
     RevisedWork,
     cost_of_revision,
@@ -47,7 +48,7 @@ from shadowprice.service.budgets.billing import (
 from shadowprice.service.clock import SlotCalendar, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import store_queries
-from shadowprice.service.state.batch import Batch, Operation
+from shadowprice.service.state.batch import Batch, Operation, StoredJob
 from shadowprice.service.state.clock_texts import with_clock_times
 from shadowprice.service.state.ending import (
     append_end_text,
@@ -55,6 +56,7 @@ from shadowprice.service.state.ending import (
     refusal_reason,
     without_end_text,
 )
+from shadowprice.service.state.engine_events import apply_event, weigh
 from shadowprice.service.state.job_views import JobView, State, predicted_resource
 from shadowprice.service.state.margins import Margin
 from shadowprice.service.state.revisions import asks_for_more, raises_terms
@@ -71,7 +73,6 @@ from shadowprice.service.state.submission import (
     without_keys,
 )
 from shadowprice.service.state.timespan import end_of_quote, explain_end
-from shadowprice.service.state.transaction import StoredJob
 
 log = logging.getLogger("shadowprice.service")
 
@@ -312,7 +313,7 @@ def _decide(batch: Batch, keys: Sequence[str], specs: Mapping[str, JobSpec] | No
         jobs.append(job)
     try:
         if jobs:
-            batch.apply_event(JobsArrived(slot, batch.weigh(jobs)))
+            apply_event(batch, JobsArrived(slot, weigh(batch, jobs)))
             explain_end(batch, jobs)
     except InsufficientPointsError as error:
         if len(jobs) > 1:  # retry one by one: each is checked against the remaining balance
@@ -378,7 +379,7 @@ class CancelJob:
             return batch.close_job(
                 self.key, State.CANCELLED, {"code": "cancelled", "message": "never decided on"}
             )
-        batch.apply_event(JobCancelled(batch.state.next_slot, self.key))
+        apply_event(batch, JobCancelled(batch.state.next_slot, self.key))
         return batch.views[self.key]
 
 
@@ -488,7 +489,7 @@ class ReviseJob:
             # A refusal restores exactly this policy state, including learnt values.
             engine.session.dump_state()
         try:
-            commands = batch.apply_event(JobRevised(state.next_slot, counted, is_admission))
+            commands = apply_event(batch, JobRevised(state.next_slot, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
             raise _refused_revision(view.name, reason) from error
@@ -501,7 +502,7 @@ class ReviseJob:
             terms = RevisedWork(
                 stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
             )
-            batch.billing.debit_revision(self.key, terms, cost_of_revision(commands, self.key))
+            Billing(batch).debit_revision(self.key, terms, cost_of_revision(commands, self.key))
         if not SPEED_KEYS.isdisjoint(self.changes):
             rescale_covered(batch, stated, job)
 
@@ -514,7 +515,7 @@ def _with_counted_utility(
     Only a revision that must be admitted can raise the factor of its stated utility. ``stated`` is
     the job before the revision, at its stated speed.
     """
-    [weighed] = batch.weigh([after])
+    [weighed] = weigh(batch, [after])
     if before.stated_utility is None or weighed.stated_utility is None:
         return weighed if is_admission else after
     is_same = after.utility == stated.utility and after.worker_slots == stated.worker_slots
@@ -617,7 +618,7 @@ class QuoteJob:
         newest = batch.newest_jobs([key]).get(key)
         if newest is not None and newest.view.state.open:
             key = newest.view.key
-        [job] = batch.weigh([_resolve(batch, key, self.submission.spec, moment)])
+        [job] = weigh(batch, [_resolve(batch, key, self.submission.spec, moment)])
         if job.name in engine.jobs:
             job = replace(job, name=f"{job.name} (quote)")
         quote = engine.quote(job, explained=True)
@@ -695,7 +696,7 @@ class ForkEngine:
             raise ProblemError("unsupported", f"{state.choice.name} gives no quotes")
         slot = state.next_slot
         moment = min(batch.now, calendar.begins(slot))
-        [job] = batch.weigh([_resolve(batch, self.key, self.spec, moment)])
+        [job] = weigh(batch, [_resolve(batch, self.key, self.spec, moment)])
         cluster = batch.engine.cluster
         share = job.restart
         length = None
@@ -741,7 +742,7 @@ class UpdateServers:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event for each server."""
-        batch.apply_event(CapacityChanged(batch.state.next_slot, dict(self.servers)))
+        apply_event(batch, CapacityChanged(batch.state.next_slot, dict(self.servers)))
         if self.sets_capacity:
             clear_withheld(batch, self.servers.keys())
         for name in self.servers:
@@ -758,7 +759,7 @@ class SetServerAvailability:
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
         kind = ServerBack if self.back else ServerLost
-        batch.apply_event(kind(batch.state.next_slot, self.server))
+        apply_event(batch, kind(batch.state.next_slot, self.server))
         batch.emit("server", server=self.server, what="back" if self.back else "lost")
 
 
@@ -770,5 +771,5 @@ class UpdateTenants:
 
     def perform(self, batch: Batch) -> None:
         """Apply the change, and emit an event."""
-        batch.apply_event(CapacityChanged(batch.state.next_slot, {}, self.tenants))
+        apply_event(batch, CapacityChanged(batch.state.next_slot, {}, self.tenants))
         batch.emit("tenants")  # without names: every subscriber gets it, only operators see tenants

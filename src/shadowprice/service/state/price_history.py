@@ -37,23 +37,21 @@ _SWEPT: Final = 1_000  # maximum number of rows that one call purges
 class PriceSampler:
     """Takes samples of prices, in the thread that owns the durable state."""
 
-    def __init__(self, state: DurableState) -> None:
-        self._state = state
+    def __init__(self) -> None:
         self._slot: int | None = None
         self._hour = self._minute = -1
         self._not_before = 0.0
 
-    @property
-    def due(self) -> bool:
-        """Whether a new slot runs, and enough time passed since the last sample."""
-        running = self._state.engine.slot_running
+    def is_due(self, state: DurableState) -> bool:
+        """Return whether a new slot runs, and enough time passed since the last sample."""
+        running = state.engine.slot_running
         return (
             running is not None and running != self._slot and time.monotonic() >= self._not_before
         )
 
-    def take(self) -> None:
+    def take(self, state: DurableState) -> None:
         """Take a sample, and write it to the store; raise `StoreError` if it can't be written."""
-        state, started = self._state, time.monotonic()
+        started = time.monotonic()
         self._slot = state.engine.slot_running
         now = state.clock.now()
         result = prices(state.engine, state.calendar, state.choice.name, 1)

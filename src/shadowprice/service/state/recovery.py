@@ -12,7 +12,7 @@ import json
 import logging
 import platform
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
@@ -30,6 +30,7 @@ from shadowprice.core.events import (
     Start,
 )
 from shadowprice.core.policy import Capabilities, Policy, PolicyContext, View
+from shadowprice.core.relative_values import STATED, RelativeValues, follow_open_jobs
 from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.journal import parse_entry
@@ -37,14 +38,19 @@ from shadowprice.engine.memory import sources
 from shadowprice.engine.records import cluster_from_record, cluster_record, placement_from_record
 from shadowprice.engine.snapshot import restore, snapshot
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.budgets.account_table import read_accounts
 from shadowprice.service.budgets.accounts import Accounts
-from shadowprice.service.budgets.billing import read_accounts
 from shadowprice.service.clock import MICROSECOND, MonotonicWallClock, SlotCalendar
 from shadowprice.service.state.backlog import Backlog
-from shadowprice.service.state.durable_state import StoredState
+from shadowprice.service.state.durable_state import DurableState
+from shadowprice.service.state.ending import TimespanEnd, read_end
+from shadowprice.service.state.engine_events import VALUES_KEY
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.lengths import ServiceLengths
 from shadowprice.service.state.margins import Margins, learn_margins, read_finished
+from shadowprice.service.state.restart_costs import RestartCostEstimator
+from shadowprice.service.state.server_limits import read_withheld
+from shadowprice.service.state.start_ups import StartUps, read_start_ups
 from shadowprice.service.store import UNKNOWN_FORMAT_HINT, Store, tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
 from shadowprice.service.store.retention import last_job
@@ -61,17 +67,43 @@ def recover(
     clock: MonotonicWallClock,
     *,
     virtual: bool = False,
-) -> StoredState:
+    max_overrun: float | None = None,
+    values: str = STATED,
+    on_decision: Callable[[float], None] = lambda _: None,
+) -> DurableState:
     """Recover the durable state from a store, or initialize an empty store.
 
     ``cluster`` comes from the cluster file, and ``choice`` is the policy from now on. If
-    ``virtual``, no job really runs, so commands need no acknowledgement. Raise `InputError` if the
-    data doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
+    ``virtual``, no job really runs, so commands need no acknowledgement. The other options are
+    those of `DurableState`; ``values`` is its ``values_mode``. Raise `InputError` if the data
+    doesn't fit the cluster's slots or resources, or has an unknown format, and `StoreError` if
     the store can't be read.
     """
     version = store.get("format")
     if version is None:
-        return _begin(store, cluster, choice, clock, virtual=virtual)
+        state = _begin(store, cluster, choice, clock, virtual=virtual)
+    else:
+        state = _load(store, cluster, choice, clock, version, virtual=virtual)
+    # Copying the policy state before each event would cost more than everything else.
+    state.engine.session.keeps_memory = False
+    state.max_overrun, state.values_mode, state.on_decision = max_overrun, values, on_decision
+    if values != STATED:
+        state.values = RelativeValues.from_record(store.get(VALUES_KEY))
+        engine_state = state.engine.state
+        state.open_values = follow_open_jobs(engine_state.open_jobs, engine_state.watch_jobs())
+    return state
+
+
+def _load(
+    store: Store,
+    cluster: Cluster,
+    choice: PolicyChoice,
+    clock: MonotonicWallClock,
+    version: str,
+    *,
+    virtual: bool,
+) -> DurableState:
+    """Recover the durable state from a store that has content of a format version."""
     if version != str(STORE_FORMAT):
         raise InputError(
             Fault(
@@ -80,26 +112,37 @@ def recover(
                 UNKNOWN_FORMAT_HINT,
             )
         )
+    restart_costs = json.loads(store.get("restarts") or "{}")
+    end, start_ups, withheld = read_end(store), read_start_ups(store), read_withheld(store)
     with store.reading() as connection:
         engine, since, replayed = _engine(connection, choice, virtual=virtual)
         views, specs, backlog = _jobs(connection)
         calendar = _calendar(connection, cluster, store)
         finished = [] if virtual else read_finished(connection)
-        return StoredState(
-            engine,
-            calendar,
-            views,
-            specs,
-            _newest_commands(connection, engine),
-            backlog,
-            last_job(connection) + 1,
-            _next_event(connection, calendar, clock.now()),
-            read_accounts(connection),
-            _last_at(connection),
-            since,
-            replayed,
-            Margins() if virtual else learn_margins(finished, views.values()),
-            ServiceLengths(finished),
+        return DurableState(
+            store=store,
+            choice=choice,
+            clock=clock,
+            virtual=virtual,
+            engine=engine,
+            calendar=calendar,
+            views=views,
+            specs=specs,
+            orders=_newest_commands(connection, engine),
+            backlog=backlog,
+            next_job=last_job(connection) + 1,
+            next_event_id=_next_event(connection, calendar, clock.now()),
+            accounts=read_accounts(connection),
+            last_at=_last_at(connection),
+            snapshot_sequence=since,
+            recovered_events=replayed,
+            margins=Margins() if virtual else learn_margins(finished, views.values()),
+            lengths=ServiceLengths(finished),
+            end=end,
+            start_ups=start_ups,
+            withheld=withheld,
+            token_tenants=_tenants_with_tokens(connection, clock.now()),
+            restarts=RestartCostEstimator(restart_costs),
         )
 
 
@@ -110,7 +153,7 @@ def _begin(
     clock: MonotonicWallClock,
     *,
     virtual: bool,
-) -> StoredState:
+) -> DurableState:
     """Initialize an empty store with the first snapshot."""
     engine = Engine(cluster, build_live_policy(choice, cluster), acknowledges=not virtual)
     now = clock.now()
@@ -127,21 +170,30 @@ def _begin(
         store.put(connection, "python", platform.python_version())
         store.put(connection, "format", str(STORE_FORMAT))
     store.mark_used()
-    return StoredState(
-        engine,
-        calendar,
-        {},
-        {},
-        {},
-        Backlog(),
-        1,
-        1,
-        Accounts({}, 1),
-        now,
-        0,
-        0,
-        Margins(),
-        ServiceLengths(),
+    return DurableState(
+        store=store,
+        choice=choice,
+        clock=clock,
+        virtual=virtual,
+        engine=engine,
+        calendar=calendar,
+        views={},
+        specs={},
+        orders={},
+        backlog=Backlog(),
+        next_job=1,
+        next_event_id=1,
+        accounts=Accounts({}, 1),
+        last_at=now,
+        snapshot_sequence=0,
+        recovered_events=0,
+        margins=Margins(),
+        lengths=ServiceLengths(),
+        end=TimespanEnd(),
+        start_ups=StartUps(),
+        withheld={},
+        token_tenants={},
+        restarts=RestartCostEstimator({}),
     )
 
 
@@ -169,6 +221,14 @@ def _calendar(connection: Connection, cluster: Cluster, store: Store) -> SlotCal
     origin = int(_value(connection, "origin"))
     calendar = SlotCalendar.starting(0, cluster.slot_seconds)
     return SlotCalendar(origin, calendar.slot)
+
+
+def _tenants_with_tokens(connection: Connection, now: int) -> dict[str, None]:
+    """Return the tenants that have a valid token."""
+    table = tables.tokens
+    is_valid = table.c.revoked.is_(None) & (table.c.expires.is_(None) | (table.c.expires > now))
+    query = select(table.c.tenant).distinct().where(table.c.tenant.is_not(None), is_valid)
+    return dict.fromkeys(connection.execute(query).scalars())
 
 
 def _next_event(connection: Connection, calendar: SlotCalendar, now: int) -> int:

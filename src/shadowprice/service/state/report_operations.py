@@ -43,6 +43,7 @@ from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
+from shadowprice.service.state.engine_events import apply_event, emit_finished
 from shadowprice.service.state.job_views import PARTLY_ENDED, JobView, State, view_changes
 from shadowprice.service.state.lengths import measured_length
 from shadowprice.service.state.restart_costs import is_restart
@@ -192,7 +193,7 @@ class RecordReports:
             next_slot = batch.state.next_slot
             # Another machine's clock may be ahead.
             since = max(0, min(batch.calendar.slot_at(started_at), next_slot - 1))
-            batch.apply_event(JobStarted(next_slot, name, report.generation, since))
+            apply_event(batch, JobStarted(next_slot, name, report.generation, since))
         if report.generation <= view.started:
             return
         _note_process(batch, report)
@@ -289,7 +290,7 @@ class RecordReports:
                 length = measured_length(view, record, placement, engine.cluster, at)
                 batch.update_view(name, length=length)
                 ended = JobEnded(slot, name, record.generation)
-                batch.apply_event(ended, billed=_ran_in_slot(batch, report))
+                apply_event(batch, ended, billed=_ran_in_slot(batch, report))
             else:
                 batch.update_view(name, done=True)
         elif current:
@@ -312,10 +313,10 @@ class RecordReports:
         if attempts >= MAX_LASTING_REFUSALS:
             reason = f"it could not be started in {attempts} attempts: {report.reason}"
             failed = JobFailed(slot, name, generation, reason, record.failures)
-            batch.apply_event(failed, billed=False)  # it ran in no slot
+            apply_event(batch, failed, billed=False)  # it ran in no slot
             batch.emit("failed", name, generation=generation, code=None, reason=reason)
         else:
-            batch.apply_event(StartFailed(slot, name, generation, report.reason or "refused"))
+            apply_event(batch, StartFailed(slot, name, generation, report.reason or "refused"))
 
     @staticmethod
     def _emit_end(batch: Batch, report: Ended) -> None:
@@ -359,7 +360,7 @@ class RecordReports:
         reason = _with_tail(report)
         failed = JobFailed(slot, name, report.generation, reason or "it ended", allowed)
         is_billed = report.ending is Ending.FAILED and _ran_in_slot(batch, report)
-        batch.apply_event(failed, billed=is_billed)
+        apply_event(batch, failed, billed=is_billed)
         if report.ending is Ending.FAILED:
             batch.emit(
                 "failed" if name not in batch.engine.open_jobs else "retrying",
@@ -409,7 +410,7 @@ def _complete_abandoned(batch: Batch, report: Ended) -> None:
             utility=_utility_at(batch, view, slot),
         )
     )
-    batch.emit_finished(view, slot, batch.state.views[view.key].utility)
+    emit_finished(batch, view, slot, batch.state.views[view.key].utility)
 
 
 def _utility_at(batch: Batch, view: JobView, slot: int) -> float | None:
@@ -556,7 +557,7 @@ class AcknowledgeCommands:
         numbers = tuple(number for number in self.commands if number in waiting)
         if not numbers:
             return
-        batch.apply_event(Acknowledged(batch.state.next_slot, numbers))
+        apply_event(batch, Acknowledged(batch.state.next_slot, numbers))
         table = tables.commands
         batch.execute_on_flush(
             table.update().where(table.c.id == bindparam("key")).values(acknowledged=batch.now),
@@ -605,8 +606,8 @@ class RecordProgress:
         for name, report in repeating.items():
             self._record_repetition(batch, name, report)
         if progress:
-            batch.apply_event(
-                ProgressMeasured(batch.state.next_slot, progress), counted=list(progress)
+            apply_event(
+                batch, ProgressMeasured(batch.state.next_slot, progress), counted=list(progress)
             )
         # Last, because a rollback of the batch can't undo changes of the measured speeds.
         for name in {*behind, *repeating}:
@@ -679,7 +680,7 @@ class RecordProgress:
         batch.emit("repeated", name, generation=report.generation, steps=repeated, saved=saved)
         uncount_repeated(batch, record, report.progress)
         measured = {name: (report.generation, report.progress)}
-        batch.apply_event(ProgressMeasured(batch.state.next_slot, measured))
+        apply_event(batch, ProgressMeasured(batch.state.next_slot, measured))
         if not saved and record.job.resumable is not False:
             _set_resumable(batch, record, resumable=False)
 
@@ -728,7 +729,7 @@ def _set_resumable(batch: Batch, record: JobRecord, *, resumable: bool) -> None:
     """Record whether the processes of a job resume from saved progress."""
     job = replace(record.job, resumable=resumable)
     try:
-        batch.apply_event(JobRevised(batch.state.next_slot, job))
+        apply_event(batch, JobRevised(batch.state.next_slot, job))
     except ShadowpriceError as error:
         if error.code == "storage":
             raise

@@ -14,6 +14,7 @@ from shadowprice.core.devices import GPU, gpus_of_kinds, is_device, without_tota
 from shadowprice.core.events import CapacityChanged, ServerState
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.commit_result import Withheld
+from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.store import Store
 
 log = logging.getLogger("shadowprice.service")
@@ -69,7 +70,7 @@ class LimitServers:
             _store_withheld(batch, withheld)
         if not servers:
             return
-        batch.apply_event(CapacityChanged(state.next_slot, dict(sorted(servers.items()))))
+        apply_event(batch, CapacityChanged(state.next_slot, dict(sorted(servers.items()))))
         for name in sorted(servers):
             what = _describe(cluster, withheld.get(name, {}))
             log.warning("server %s: %s", name, what)

@@ -23,6 +23,7 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.executors.contract import Ended, Ending
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.engine_events import apply_event, resync_policy
 from shadowprice.service.state.job_views import view_changes
 from shadowprice.service.state.report_operations import DurableReport, RecordReports
 from shadowprice.service.state.stated_work import nanoseconds_run, pays_restart
@@ -142,13 +143,13 @@ class AdvanceSlots:
 
     def _begin_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         try:
-            batch.apply_event(SlotBegan(slot), completed_later=completed_later)
+            apply_event(batch, SlotBegan(slot), completed_later=completed_later)
         except PolicyError as error:
             # The event was rolled back. The policy state may be the cause, so resync the policy
             # and retry. If it fails again, the slot waits and the service reports the error.
             log.error("slot %d could not begin (%s); resetting the policy", slot, error)
-            batch.resync_policy()
-            batch.apply_event(SlotBegan(slot), completed_later=completed_later)
+            resync_policy(batch)
+            apply_event(batch, SlotBegan(slot), completed_later=completed_later)
 
     @staticmethod
     def _complete_done_jobs(batch: Batch) -> None:
@@ -156,8 +157,8 @@ class AdvanceSlots:
         engine, views = batch.engine, batch.state.views
         for name in [name for name in engine.running if name in views and views[name].done]:
             try:
-                batch.apply_event(
-                    JobEnded(batch.state.next_slot, name, engine.jobs[name].generation)
+                apply_event(
+                    batch, JobEnded(batch.state.next_slot, name, engine.jobs[name].generation)
                 )
             except ShadowpriceError as error:  # the job starts, and is completed in the next slot
                 log.error("failed to close the finished job %r: %s", name, error)
@@ -183,7 +184,7 @@ class AdvanceSlots:
                 lengths, covered = batch.state.lengths, record.progress + gained
                 longer[name] = lengths.extend(record, engine.cluster, covered)
         ended = SlotEnded(slot, progress, lengths={name: job for name, (job, _) in longer.items()})
-        batch.apply_event(ended, counted=list(engine.running))
+        apply_event(batch, ended, counted=list(engine.running))
         for name, (_, prediction) in longer.items():
             self._record_prediction(batch, name, prediction)
         if not self.virtual:
@@ -203,7 +204,7 @@ class AdvanceSlots:
             if revised is None:
                 continue
             try:
-                batch.apply_event(JobRevised(batch.engine.slot, revised))
+                apply_event(batch, JobRevised(batch.engine.slot, revised))
             except ShadowpriceError as error:
                 batch.state.restarts.remove(name)
                 log.info("failed to update the restart cost of job %r: %s", name, error)
@@ -232,7 +233,7 @@ class AdvanceSlots:
             if job is record.job:
                 continue
             try:
-                batch.apply_event(JobRevised(engine.slot, job))
+                apply_event(batch, JobRevised(engine.slot, job))
             except ShadowpriceError as error:
                 batch.state.speeds.remove(name)
                 log.info("failed to update the speed of job %r: %s", name, error)

@@ -17,12 +17,12 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO, Job
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.job_record import JobRecord
+from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.submission import resolve_job
-from shadowprice.service.state.transaction import Transaction
 
 
-def stated_job(batch: Transaction, record: JobRecord) -> Job:
+def stated_job(batch: Batch, record: JobRecord) -> Job:
     """Return a job at the speed that it states."""
     name = record.job.name
     view, spec = batch.state.views[name], batch.state.specs[name]
@@ -66,7 +66,7 @@ def _covered_work(view: JobView, record: JobRecord) -> int:
     return view.covered
 
 
-def nanoseconds_run(batch: Transaction, record: JobRecord, slot: int) -> int:
+def nanoseconds_run(batch: Batch, record: JobRecord, slot: int) -> int:
     """Return for how long the newest generation of a job has run in a slot so far."""
     view = batch.state.views[record.job.name]
     if view.started != record.generation or view.running_since is None:
@@ -75,14 +75,14 @@ def nanoseconds_run(batch: Transaction, record: JobRecord, slot: int) -> int:
     return max(0, min(batch.calendar.ends(slot), batch.now) - start)
 
 
-def pays_restart(batch: Transaction, record: JobRecord, slot: int) -> bool:
+def pays_restart(batch: Batch, record: JobRecord, slot: int) -> bool:
     """Return whether a slot begins with a restart of a job that costs time."""
     has_cost = record.generation > 1 or batch.engine.cluster.restart_first
     order = batch.state.orders.get(record.job.name)
     return has_cost and order is not None and order.slot == slot
 
 
-def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
+def covered_in_slot(batch: Batch, record: JobRecord, slot: int) -> int:
     """Return the stated work that a running slot has covered, in millionths of a mini-batch."""
     ran = nanoseconds_run(batch, record, slot)
     if not ran:
@@ -97,7 +97,7 @@ def covered_in_slot(batch: Transaction, record: JobRecord, slot: int) -> int:
     return gain * job.work * MICRO * ran // (job.required * batch.calendar.slot_length(slot))
 
 
-def begin_generation(batch: Transaction, name: str) -> None:
+def begin_generation(batch: Batch, name: str) -> None:
     """Forget the work that a new generation does again through no fault of its job."""
     view = batch.state.views.get(name)
     if view is not None and view.covered:
@@ -105,7 +105,7 @@ def begin_generation(batch: Transaction, name: str) -> None:
         batch.update_view(name, covered=covered, covered_before=covered)
 
 
-def uncount_repeated(batch: Transaction, record: JobRecord, measured: int) -> None:
+def uncount_repeated(batch: Batch, record: JobRecord, measured: int) -> None:
     """Uncount work that the newest generation repeats, given its first report.
 
     ``measured`` is the reported progress, which is less than before. The job is known to save, so
@@ -119,7 +119,7 @@ def uncount_repeated(batch: Transaction, record: JobRecord, measured: int) -> No
     batch.update_view(view.key, covered=covered, covered_before=before)
 
 
-def rescale_covered(batch: Transaction, before: Job, after: Job) -> None:
+def rescale_covered(batch: Batch, before: Job, after: Job) -> None:
     """Count the covered work of an open job at its revised speed.
 
     It is at least the progress of the job, because the revision admitted and priced the remaining

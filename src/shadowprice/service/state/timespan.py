@@ -28,6 +28,7 @@ from shadowprice.service.state.ending import (
     is_near,
     without_end_text,
 )
+from shadowprice.service.state.engine_events import apply_event
 from shadowprice.service.state.job_views import view_changes
 
 log = logging.getLogger("shadowprice.service")
@@ -87,7 +88,7 @@ def follow_clock(batch: Batch) -> None:
     state = batch.state
     slot = slot_of_end(batch.calendar, state.end.at)
     if slot != batch.engine.until:
-        batch.apply_event(TimespanChanged(state.next_slot, slot))
+        apply_event(batch, TimespanChanged(state.next_slot, slot))
     for name, view in list(state.views.items()):
         record = batch.engine.open_jobs.get(name)
         if record is not None:

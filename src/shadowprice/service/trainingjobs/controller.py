@@ -108,9 +108,9 @@ class Controller:
         self.fault: Callable[[str, str], None] = _no_fault  # tests fail a step for a resource's key
         self.health_error: str | None = None  # why it doesn't watch resources
         self._service = service
-        self._driver = service.writing
+        self._writer = service.writing
         self._connection = connection
-        connection.may_write = leads
+        connection.restrict_writes(leads)
         self._identity = identity
         self._epoch = epoch
         self._leads = leads
@@ -126,7 +126,7 @@ class Controller:
         self._recorder = EventRecorder(connection, self._may_write)
         self._tenancy = NamespaceShares(
             connection,
-            self._driver,
+            self._writer,
             service.cluster,
             warn=self._recorder.warn,
             may_write=self._may_write,
@@ -165,9 +165,9 @@ class Controller:
         except Exception:
             await run_all(self._resources.close, self._tenancy.close)
             raise
-        for name in list(self._driver.published.jobs):
+        for name in list(self._writer.published.jobs):
             self._cached_owner(name)
-        self._driver.listeners.append(self._on_published)
+        self._writer.subscribe(self._on_published)
         for key in {*self._resources.items, *self._jobs}:
             self._queue.add(key, 0.0)
         spawn = self._background.spawn_repeating
@@ -180,8 +180,7 @@ class Controller:
 
     async def close(self) -> None:
         """Stop all tasks and close the connection."""
-        if self._on_published in self._driver.listeners:
-            self._driver.listeners.remove(self._on_published)
+        self._writer.unsubscribe(self._on_published)
         await run_all(
             self._background.end,
             self._resources.close,
@@ -229,7 +228,7 @@ class Controller:
         cached = self._owner(job)
         if cached is not None:
             return cached
-        record = self._driver.specification(job)
+        record = self._writer.specification(job)
         owner = None if record is None else Owner.from_labels(record.get("labels") or {})
         if owner is not None and owner.key == job:
             self._jobs.setdefault(_key(owner), {})[job] = owner
@@ -241,7 +240,7 @@ class Controller:
     async def _reconcile_or_retry(self, key: str) -> None:
         """Reconcile a resource, and schedule a retry if that fails."""
         try:
-            with self._driver.metrics.reconciled.time():
+            with self._writer.metrics.reconciled.time():
                 await self._reconcile(key)
             self._queue.reset_backoff(key)
         except LeadershipLostError:
@@ -254,7 +253,7 @@ class Controller:
             pause = self._queue.add_rate_limited(key)
             log.info("TrainingJob %s waits for %.1f s: %s", key, pause, error)
         except Exception:
-            self._driver.metrics.failures.labels("trainingjobs").inc()
+            self._writer.metrics.failures.labels("trainingjobs").inc()
             log.exception("failed to reconcile TrainingJob %s", key)
             self._queue.add_rate_limited(key)
 
@@ -288,11 +287,11 @@ class Controller:
         for job, owner in list(self._jobs.get(key, {}).items()):
             if resource is not None and resource.owner == owner:
                 continue
-            view = self._driver.published.jobs.get(job)
+            view = self._writer.published.jobs.get(job)
             if view is not None:
                 self._may_write("cancel", key)
                 with suppress(ProblemError):
-                    await self._driver.do(CancelJob(job))
+                    await self._writer.do(CancelJob(job))
             self._jobs[key].pop(job, None)
             self._ending.pop(job, None)
             self._edits.pop(owner.uid, None)
@@ -335,7 +334,7 @@ class Controller:
         cancelled = view is not None and view.state.open
         if cancelled:
             self._may_write("cancel", key)
-            view = await self._driver.do(CancelJob(job))
+            view = await self._writer.do(CancelJob(job))
         if view is not None and (
             view.state.open or not self._has_no_processes(job, self._commanded_jobs())
         ):
@@ -361,12 +360,12 @@ class Controller:
 
     def _commanded_jobs(self) -> set[str]:
         """Return the jobs with commands that are not acknowledged yet."""
-        return {command.job for command in self._driver.published.unacknowledged.values()}
+        return {command.job for command in self._writer.published.unacknowledged.values()}
 
     def _has_no_processes(self, job: str, commanded: Collection[str]) -> bool:
         """Return whether a closed job has no processes and no pending commands."""
         runner = self._service.runner
-        if job in self._driver.published.running or job in commanded:
+        if job in self._writer.published.running or job in commanded:
             return False
         return runner is None or not runner.holds(job)
 
@@ -385,11 +384,11 @@ class Controller:
             edited = await self._apply_edits(resource, tenant) if view.state.open else None
             return await find_view(self._service, job) or view, edited
         record = resource.record(tenant)
-        cluster = self._driver.published.servers.cluster
+        cluster = self._writer.published.servers.cluster
         if cluster.tenants and tenant not in cluster.tenant_index:
             # If any tenant has a share, all have to be known: this one gets an empty share.
             await self._tenancy.follow()
-            cluster = self._driver.published.servers.cluster
+            cluster = self._writer.published.servers.cluster
         try:
             [submission] = read_submissions(
                 [record],
@@ -399,10 +398,10 @@ class Controller:
                 single=True,
                 owned=True,
                 families=self._service.families,
-                now=self._driver.clock.now(),
+                now=self._writer.clock.now(),
             )
             fault = user_diagnostic(self._service.settings, submission.spec, "spec")
-            fault = fault or upload_diagnostic(self._driver.uploads, submission.spec, "spec")
+            fault = fault or upload_diagnostic(self._service.upload_store, submission.spec, "spec")
             if fault is not None:
                 raise InputError(fault)
         except InputError as error:
@@ -411,7 +410,7 @@ class Controller:
         # Before the job exists, so that events of an immediate refusal reach the resource too.
         self._jobs.setdefault(_key(resource.owner), {})[job] = resource.owner
         with self._reserve(resource, tenant, 1, estimate_memory(submission.record)):
-            [(_, problem)] = await self._driver.do(SubmitJobs([submission], at_once=True))
+            [(_, problem)] = await self._writer.do(SubmitJobs([submission], at_once=True))
         if problem is not None:
             return SubmissionRejected(Reason.NAME_TAKEN, str(problem)), None
         self.fault("submitted", _key(resource.owner))
@@ -427,7 +426,7 @@ class Controller:
         cached = self._edits.get(uid)
         if cached is not None and cached[0] == resource.generation:
             return cached[1]
-        before = self._driver.specification(job)
+        before = self._writer.specification(job)
         if before is None:
             return None
         verdict: ConditionValue | None = None
@@ -441,7 +440,7 @@ class Controller:
             self._may_write("revise", _key(resource.owner))
             try:
                 with self._reserve(resource, tenant, 0, added_memory(before, changes)):
-                    await self._driver.do(ReviseJob(job, changes))
+                    await self._writer.do(ReviseJob(job, changes))
                 verdict = (True, Reason.APPLIED, f"{', '.join(changes)} changed")
             except ShadowpriceError as error:
                 if isinstance(error, ProblemError) and error.code == "tenant-limit":
@@ -503,13 +502,13 @@ class Controller:
         tenant: str,
         edited: ConditionValue | None,
     ) -> None:
-        now = self._driver.clock.now()
+        now = self._writer.clock.now()
         status = build_status(
             resource, found, tenant=tenant, epoch=self._epoch, now=now, edited=edited
         )
         if needs_patch(resource, status):
             if not state_changed(resource, status):
-                pause = status_write_interval(len(self._driver.published.jobs))
+                pause = status_write_interval(len(self._writer.published.jobs))
                 last = self._status_written.get(resource.owner.uid)
                 since = math.inf if last is None else time.monotonic() - last
                 if since < pause:

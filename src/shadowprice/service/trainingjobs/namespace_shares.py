@@ -13,7 +13,6 @@ from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import ApiError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import SHARE
-from shadowprice.service.driver import Driver
 from shadowprice.service.trainingjobs.shares import (
     ShareStatement,
     SyncShares,
@@ -22,6 +21,7 @@ from shadowprice.service.trainingjobs.shares import (
     share_from_namespace,
     share_from_quota,
 )
+from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
 
@@ -46,7 +46,7 @@ class NamespaceShares:
     def __init__(
         self,
         connection: ApiClient,
-        driver: Driver,
+        writer: Writer,
         file: Cluster,
         *,
         warn: Callable[[Mapping[str, Any], str, str], None],
@@ -54,7 +54,7 @@ class NamespaceShares:
         with_jobs: Callable[[], Iterable[str]],
         changed: Callable[[str], None],
     ) -> None:
-        self._driver = driver
+        self._writer = writer
         self._file = file
         self._warn = warn
         self._may_write = may_write
@@ -118,7 +118,7 @@ class NamespaceShares:
     async def follow(self) -> bool:
         """Apply the current declarations; return False if the shares were refused."""
         async with self._one_at_a_time:
-            cluster = self._driver.published.servers.cluster
+            cluster = self._writer.published.servers.cluster
             namespaces = self._namespaces.items
             combined = desired_shares(
                 namespaces,
@@ -132,12 +132,12 @@ class NamespaceShares:
             if not reason:
                 try:
                     self._may_write("shares", "")
-                    await self._driver.do(SyncShares(combined.shares, anew=not self._followed))
+                    await self._writer.do(SyncShares(combined.shares, anew=not self._followed))
                     self._followed = True
                 except ShadowpriceError as error:
                     reason = str(error)
                 except Exception as error:  # jobs have to be reconciled regardless
-                    self._driver.metrics.failures.labels("trainingjobs").inc()
+                    self._writer.metrics.failures.labels("trainingjobs").inc()
                     log.exception("failed to watch the shares of namespaces")
                     reason = f"failed to apply them: {type(error).__name__}"
             if reason:

@@ -1,0 +1,448 @@
+"""Engine events within a unit of work, with all rows that follow from them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager
+from typing import Any, Final
+
+from shadowprice.core.errors import PolicyError, ShadowpriceError
+from shadowprice.core.events import (
+    Charge,
+    Command,
+    Commit,
+    Completed,
+    Decided,
+    Displaced,
+    DriverEvent,
+    Drop,
+    JobCancelled,
+    Place,
+    Promise,
+    Queue,
+    Reject,
+    Resize,
+    SlotBegan,
+    SlotEnded,
+    Start,
+    Stop,
+)
+from shadowprice.core.job import Job
+from shadowprice.core.policy import Status
+from shadowprice.core.relative_values import MAX_TENANTS, counted_share, is_relative
+from shadowprice.engine.job_record import JobRecord
+from shadowprice.engine.journal import entry_line
+from shadowprice.engine.records import placement_record
+from shadowprice.service.budgets.billing import Billing, InsufficientPointsError
+from shadowprice.service.budgets.overruns import overrunning_jobs
+from shadowprice.service.budgets.usage import SlotUsage
+from shadowprice.service.state.batch import Batch
+from shadowprice.service.state.clock_texts import with_clock_times
+from shadowprice.service.state.ending import CODE, has_ended, queue_reason, refusal_reason
+from shadowprice.service.state.job_views import (
+    OVERRUN,
+    PARTLY_ENDED,
+    JobView,
+    State,
+    expected_slot,
+    promised_slot,
+    view_changes,
+)
+from shadowprice.service.state.stated_work import begin_generation
+
+VALUES_KEY: Final = "values"  # key of the store for the values of finished jobs by tenant
+
+_LASTING_REASONS: Final = frozenset({PARTLY_ENDED, OVERRUN})  # not outdated by decisions
+
+
+def apply_event(
+    batch: Batch,
+    event: DriverEvent,
+    *,
+    counted: Iterable[str] = (),
+    billed: bool = True,
+    completed_later: Set[str] = frozenset(),
+) -> list[Command]:
+    """Pass an event to the engine, and record its consequences.
+
+    If the event gives a waiting job, or one beyond its stated work, a price that its tenant can't
+    pay, abandon that job first.
+
+    ``counted`` are jobs whose progress it changes, besides those of its commands. Unless
+    ``billed``, the job that it ends doesn't pay for the running slot, because it was lost through
+    no fault of its own, or had ended before the slot began. ``completed_later`` are jobs that
+    completed after the slot that begins; they aren't abandoned for its price.
+
+    Raise `InsufficientPointsError` if a tenant can't pay for jobs that arrive with the event, and
+    `ShadowpriceError` if the event is invalid or the policy fails. The event then has no effect.
+    """
+    if isinstance(event, SlotBegan) and overrunning_jobs(batch):
+        # Their tenants may be unable to pay. The rollback restores exactly this policy state.
+        batch.engine.session.dump_state()
+    try:
+        return _apply(batch, event, counted, completed_later, billed=billed)
+    except InsufficientPointsError as error:
+        waiting = [name for name in error.reasons if name in batch.engine.open_jobs]
+        if not waiting:
+            raise
+        reasons = error.reasons
+    with batch.savepoint():  # if the event fails, the jobs are kept
+        for name in waiting:
+            _abandon(batch, event, name, reasons[name])
+        return apply_event(
+            batch, event, counted=counted, billed=billed, completed_later=completed_later
+        )
+
+
+def _abandon(batch: Batch, event: DriverEvent, name: str, reason: Mapping[str, Any]) -> None:
+    """Abandon an open job before an event whose price its tenant can't pay."""
+    engine, view = batch.engine, batch.state.views[name]
+    ran = engine.open_jobs[name].status is Status.ADMITTED or view.generation > 0
+    slot = engine.slot if isinstance(event, SlotEnded) else event.slot
+    apply_event(batch, JobCancelled(slot, name))
+    batch.emit("given-up" if ran else "refused", name, decision=True, reason=dict(reason))
+    batch.update_view(name, state=State.FAILED if ran else State.REFUSED, reason=reason)
+
+
+def _apply(
+    batch: Batch,
+    event: DriverEvent,
+    counted: Iterable[str],
+    completed_later: Set[str],
+    *,
+    billed: bool,
+) -> list[Command]:
+    engine, billing = batch.engine, Billing(batch)
+    started = time.perf_counter()
+    # Before the event, which may end the jobs that it bills.
+    occupied = billing.slot_usage(event) if billed else SlotUsage(0, {})
+    with _as_policy_error(event.tag), engine.staged(event) as staged:
+        # Within the block, so that an error rolls the event back.
+        overruns = billing.check_affordable(event, staged.commands, completed_later)
+        line = entry_line(staged.entry, engine.cluster.names)
+    batch.state.on_decision(time.perf_counter() - started)
+    batch.append_journal(staged.entry.sequence, line)
+    billing.record_usage(occupied)
+    if isinstance(event, SlotBegan):
+        billing.pay_overruns(event.slot, overruns)
+    _record_consequences(batch, event, staged.commands, counted)
+    return staged.commands
+
+
+def weigh(batch: Batch, jobs: Sequence[Job]) -> tuple[Job, ...]:
+    """Return jobs that arrive together with the utilities that count.
+
+    Raise `ShadowpriceError` if a value can't be compared.
+    """
+    state, engine = batch.state, batch.engine
+    if state.values is None or state.open_values is None or not state.compares_values(jobs):
+        return tuple(jobs)
+    with _as_policy_error("comparing values"):
+        return state.values.weigh(jobs, state.open_values, engine.cluster, state.next_slot)
+
+
+def resync_policy(batch: Batch) -> None:
+    """Resync the policy with the engine's state; raise `ShadowpriceError` if it can't."""
+    with _as_policy_error("resyncing"):
+        batch.engine.session.resync()
+
+
+# ---------------------------------------------------------------- consequences
+
+
+def _record_consequences(
+    batch: Batch, event: DriverEvent, commands: Sequence[Command], counted: Iterable[str]
+) -> None:
+    """Record the commands of an event, and refresh the views of all jobs that it touched."""
+    touched: dict[str, None] = dict.fromkeys(counted)
+    for job in getattr(event, "jobs", ()):
+        touched[job.name] = None
+    subject = getattr(event, "job", None)
+    if subject is not None:
+        touched[subject if isinstance(subject, str) else subject.name] = None
+    if isinstance(event, SlotBegan) and has_ended(batch.engine):
+        touched.update(
+            dict.fromkeys(name for name in batch.engine.open_jobs if _is_unaware(batch, name))
+        )
+    if isinstance(event, SlotBegan):
+        touched.update(
+            dict.fromkeys(name for name in batch.engine.open_jobs if _is_delayed(batch, name))
+        )
+    messages: dict[str, str] = {}
+    for command in commands:
+        if isinstance(command, Start | Resize | Stop):
+            _record_command(batch, command)
+            touched[command.job] = None
+        elif isinstance(command, Decided):
+            _record_decision(batch, command, messages)
+            touched[command.decision.job] = None
+        else:
+            touched[command.job] = None
+            if isinstance(command, Displaced):
+                messages.setdefault(command.job, command.reason)
+                batch.emit("displaced", command.job, reason=command.reason)
+                if command.job in batch.state.views:
+                    message = f"{command.reason}: it waits for free resources"
+                    batch.update_view(command.job, reason={"code": "displaced", "message": message})
+            elif isinstance(command, Completed):
+                _record_completion(batch, command)
+    for name in touched:
+        record = batch.engine.jobs.get(name)
+        if record is not None and name in batch.state.views:
+            _refresh_view(batch, record, messages.get(name, ""))
+
+
+def _is_unaware(batch: Batch, name: str) -> bool:
+    """Return whether a job's view doesn't say yet that the timespan has ended."""
+    view = batch.state.views.get(name)
+    return view is not None and not _waits_for_end(view)
+
+
+def _is_delayed(batch: Batch, name: str) -> bool:
+    """Return whether a job can't complete any more when its view expects it to."""
+    view = batch.state.views.get(name)
+    if view is None or view.expected is None or name in batch.engine.running:
+        return False
+    record = batch.engine.open_jobs[name]
+    return expected_slot(batch.engine, record, view.expected) is None
+
+
+def _record_decision(batch: Batch, command: Decided, messages: dict[str, str]) -> None:
+    decision = command.decision
+    name = decision.job
+    view = batch.state.views.get(name)
+    if view is None:
+        return
+    match decision:
+        case Commit(_, _, payoff, utility, cost):
+            if decision.message:
+                messages[name] = with_clock_times(decision.message, batch.calendar)
+            Billing(batch).debit_admission(decision)
+            _record_price(batch, view, payoff, utility, cost)
+        case Promise():
+            if decision.message:
+                messages[name] = with_clock_times(decision.message, batch.calendar)
+            batch.update_view(name, expected=decision.expected)
+            if decision.completion is not None:
+                Billing(batch).debit_admission(decision)
+                _record_price(batch, view, decision.payoff, decision.utility, decision.cost)
+            else:
+                job = batch.engine.jobs[name].job
+                reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
+                batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
+        case Queue():
+            job = batch.engine.jobs[name].job
+            reason = queue_reason(batch.engine, batch.calendar, job, decision.message)
+            batch.update_view(name, reason=_lasting_reason(batch, view) or reason)
+            batch.emit("standby", name, decision=True, message=reason["message"])
+        case Reject() | Drop():
+            kind = "refused" if isinstance(decision, Reject) else "given-up"
+            job = batch.engine.jobs[name].job
+            reason = refusal_reason(batch.engine, batch.calendar, job, decision.refusal)
+            batch.emit(kind, name, decision=True, reason=reason)
+        case Place():
+            if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
+                batch.update_view(name, reason=None)
+                batch.emit("placed", name, decision=True)
+        case Charge():
+            batch.emit(
+                "paid",
+                name,
+                decision=True,
+                slot=decision.slot,
+                payer=decision.payer,
+                payee=decision.payee,
+                amounts=dict(decision.amounts),
+            )
+            Billing(batch).transfer_payment(decision)
+        case _:
+            pass
+
+
+def _record_price(
+    batch: Batch, view: JobView, payoff: float | None, utility: float | None, cost: float | None
+) -> None:
+    """Record the values of a decision, in units of the stated utility."""
+    share = counted_share(batch.engine.jobs[view.key].job)
+    values = {"payoff": payoff, "utility": utility, "cost": cost}
+    stated = {
+        name: value if value is None or share == 1.0 else value / share
+        for name, value in values.items()
+    }
+    batch.update_view(view.key, reason=_lasting_reason(batch, view), **stated)
+
+
+def _lasting_reason(batch: Batch, view: JobView) -> Mapping[str, Any] | None:
+    """Return the reason of a view if decisions don't outdate it while the job runs."""
+    is_lasting = view.reason is not None and view.reason.get("code") in _LASTING_REASONS
+    return view.reason if is_lasting and view.key in batch.engine.running else None
+
+
+def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
+    """Record a command with its generation, and emit its event."""
+    record: dict[str, Any] = {
+        "slot": command.slot,
+        "after": list(command.after),
+        "frees": list(command.frees),
+    }
+    name = command.job
+    if isinstance(command, Stop):
+        record["finished"] = command.finished
+        if name in batch.state.orders:
+            batch.undo.drop(batch.state.orders, name)
+        _end_previous_at_once(batch, command)
+        if not command.finished:
+            batch.emit("stopped", name, slot=command.slot, generation=command.generation)
+    else:
+        on = placement_record(command.placement, batch.engine.cluster.names)
+        record["on"] = on
+        record["plan"] = command.plan
+        batch.undo.put(batch.state.orders, name, command)
+        begin_generation(batch, name)
+        view = batch.state.views.get(name)
+        if view is not None and view.reason and view.reason.get("code") == "displaced":
+            batch.update_view(name, reason=None)
+        kind = "started" if isinstance(command, Start) else "resized"
+        batch.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
+        start = None
+        if batch.state.virtual:
+            _end_previous_at_once(batch, command)
+            _run_at_once(batch, command)
+            start = batch.calendar.begins(command.slot)
+        batch.insert_generation(command, on, start)
+    batch.insert_command(command, record)
+
+
+def _end_previous_at_once(batch: Batch, command: Start | Resize | Stop) -> None:
+    """In virtual mode, end the job's previous generation when the command's slot begins."""
+    if batch.state.virtual:
+        batch.end_generations(command.job, batch.calendar.begins(command.slot))
+
+
+def _run_at_once(batch: Batch, command: Start | Resize) -> None:
+    view = batch.state.views.get(command.job)
+    if view is not None:
+        start = batch.calendar.begins(command.slot)
+        first = start if view.first_start is None else view.first_start
+        batch.update_view(
+            command.job, started=command.generation, running_since=start, first_start=first
+        )
+
+
+def _record_completion(batch: Batch, command: Completed) -> None:
+    view = batch.state.views.get(command.job)
+    _record_value(batch, command)
+    if view is None:
+        return
+    batch.update_view(command.job, utility=command.utility)
+    emit_finished(batch, view, command.slot, command.utility)
+
+
+def emit_finished(batch: Batch, view: JobView, slot: int, utility: float | None) -> None:
+    """Emit the event of a job that completed in a slot."""
+    kept = None if view.first_promise is None else slot <= view.first_promise
+    data: dict[str, Any] = {"slot": slot, "utility": utility, "kept": kept}
+    if not (batch.state.virtual or view.reports):
+        data["reported"] = False  # it may have done no work: only its exit was observed
+    batch.emit("finished", view.key, **data)
+
+
+def _record_value(batch: Batch, command: Completed) -> None:
+    """Add a finished job to what its tenant's values are compared with."""
+    values, job = batch.state.values, batch.engine.jobs[command.job].job
+    if values is None or not is_relative(job):
+        return
+    finished = values.sum_with(job, batch.engine.cluster, command.slot)
+    batch.undo.put(values.finished, job.tenant or "", finished)
+    if len(values.finished) > MAX_TENANTS:
+        oldest = min(values.finished, key=lambda name: values.finished[name].slot)
+        batch.undo.drop(values.finished, oldest)
+    batch.set_value(VALUES_KEY, values.record)  # once for all jobs that finished
+
+
+def _refresh_view(batch: Batch, record: JobRecord, message: str) -> None:
+    """Update the view of a job after an event, and emit changes of its promise."""
+    name = record.job.name
+    before = batch.state.views[name]
+    if before.first_promise is None and record.status.open:
+        before = _with_margin(batch, record, before)
+    changes = view_changes(batch.engine, record, before, batch.calendar, batch.now)
+    if not changes["state"].open:
+        batch.mark_closed(name)
+        Billing(batch).refund_unused(name)
+    elif changes["promise"] != before.promise:
+        _emit_promise(batch, name, before, changes, message)
+    elif _is_first_plan(record, before, changes):
+        _emit_admission(batch, name, None)
+    waits = changes.get("reason")
+    if waits is not None and waits["code"] == CODE and not _waits_for_end(before):
+        batch.emit("standby", name, message=f"waits: {waits['message']}")
+    batch.update_view(name, **changes)
+
+
+def _with_margin(batch: Batch, record: JobRecord, view: JobView) -> JobView:
+    """Add the promise margin to the view of a job that is about to get a promise."""
+    planned, job = promised_slot(record), record.job
+    if planned is None or job.predicted:
+        return view
+    margin = batch.state.margins.margin(
+        view.tenant, view.family, planned, job.arrival, batch.engine.until
+    )
+    batch.update_view(view.key, margin=margin.slots, margin_jobs=margin.jobs)
+    return batch.state.views[view.key]
+
+
+def _emit_promise(
+    batch: Batch, name: str, before: JobView, changes: Mapping[str, Any], message: str
+) -> None:
+    promise = changes["promise"]
+    if before.promise is None and before.first_promise is None:
+        _emit_admission(batch, name, promise)
+    else:
+        kind = "broken" if promise is None else "moved"
+        batch.emit(
+            kind,
+            name,
+            decision=True,
+            promise=promise,
+            before=before.promise,
+            first=before.first_promise,
+            reason=message,
+        )
+
+
+def _emit_admission(batch: Batch, name: str, promise: int | None) -> None:
+    view = batch.state.views[name]
+    batch.emit(
+        "admitted",
+        name,
+        decision=True,
+        promise=promise,
+        payoff=view.payoff,
+        utility=view.utility,
+        cost=view.cost,
+        margin=view.margin,
+        margin_jobs=view.margin_jobs,
+    )
+
+
+def _is_first_plan(record: JobRecord, before: JobView, changes: Mapping[str, Any]) -> bool:
+    """Return whether a job of unknown length, which gets no promise, is planned at last."""
+    waited = before.completion is None and not before.generation
+    return record.job.predicted and waited and changes["completion"] is not None
+
+
+def _waits_for_end(view: JobView) -> bool:
+    return view.reason is not None and view.reason.get("code") == CODE
+
+
+@contextmanager
+def _as_policy_error(what: str) -> Iterator[None]:
+    """Raise unexpected errors of a block as `PolicyError`; they have no effect on the engine."""
+    try:
+        yield
+    except ShadowpriceError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"{what}: {error!r}") from error
