@@ -175,7 +175,7 @@ class Job:
 
     @cached_property
     def _choice(self) -> Mapping[int, int]:
-        return {count: index for index, count in enumerate(self.worker_counts.tolist())}
+        return _indices(tuple(self.worker_counts.tolist()))
 
     def worker_count_index(self, workers: int) -> int | None:
         """Return the index of a worker count in ``worker_counts``, None if it isn't allowed."""
@@ -522,6 +522,12 @@ def _after_restart(gains: NDArray[np.int64], restart: Fraction) -> NDArray[np.in
 def _every_count(fewest: int, maximum: int) -> NDArray[np.int64]:
     """Return all worker counts in a range; cached, because many jobs share a range."""
     return _frozen(np.arange(fewest, maximum + 1, dtype=np.int64))
+
+
+@lru_cache(maxsize=1024)
+def _indices(counts: tuple[int, ...]) -> Mapping[int, int]:
+    """Return the index of each worker count; shared by jobs, because callers keep many of them."""
+    return {count: index for index, count in enumerate(counts)}
 
 
 def _frozen(values: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
