@@ -11,8 +11,10 @@ import pytest
 from shadowprice.core.budget import POINT
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO
+from shadowprice.core.schedule import Placement
 from shadowprice.engine.snapshot import snapshot
 from shadowprice.service.state.operations import QuoteJob, ReviseJob
+from shadowprice.service.state.start_ups import stated_seconds
 from shadowprice.service.state.submission import read_submissions
 from tests.support.simulated_hours import CLUSTER, SLOT
 from tests.unit.service.test_overrun_prices import Shop
@@ -227,3 +229,14 @@ def test_a_default_utility_follows_the_length(rolling: Lab) -> None:
     ]
     values = [job.utility.value for job in jobs]  # type: ignore[attr-defined]
     assert values == pytest.approx([5 / 60, 20 / 60], rel=0.01)
+
+
+def test_a_report_of_a_job_without_a_time_measures_its_start_by_the_prediction(
+    rolling: Lab,
+) -> None:
+    rolling.teach()  # 5 slots
+    rolling.ask(plain("train-x", steps=100))
+    job = rolling.truth.state.engine.jobs[rolling.key("train-x")].job
+    placement = Placement((0,), (1,), (0,))
+    half = stated_seconds(job, placement, 50 * MICRO, SLOT)
+    assert half == pytest.approx(2.5 * SLOT, rel=0.01)

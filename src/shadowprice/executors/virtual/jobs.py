@@ -24,10 +24,10 @@ def stated_rate(job: Job, slot_seconds: float) -> Rate:
 
     def rate(placement: Sequence[ServerAllocation]) -> float:
         workers = sum(share.workers for share in placement)
-        if job.required != job.work * MICRO:  # progress is counted in worker-slots
-            return workers / job.step_seconds
+        if job.required != job.work * MICRO and not job.predicted:
+            return workers / job.step_seconds  # progress is counted in worker-slots
         gain = job.gain(workers, colocated=len(placement) == 1)
-        return gain / MICRO / slot_seconds
+        return gain * job.work / job.required / slot_seconds
 
     return rate
 

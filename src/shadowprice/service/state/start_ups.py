@@ -103,6 +103,8 @@ def read_start_ups(store: Store) -> StartUps:
 def stated_seconds(job: Job, placement: Placement, micro: float, slot_seconds: float) -> float:
     """Return the estimated seconds for millionths of a mini-batch in a placement."""
     workers = placement.total_workers
-    if job.required != job.work * MICRO:  # a progress unit is a worker-slot of many mini-batches
+    if job.required != job.work * MICRO and not job.predicted:
+        # A progress unit is a worker-slot of many mini-batches.
         return micro / MICRO * job.step_seconds / workers
-    return micro / job.gain(workers, colocated=placement.colocated) * slot_seconds
+    units = micro * job.required / (job.work * MICRO)
+    return units / job.gain(workers, colocated=placement.colocated) * slot_seconds
