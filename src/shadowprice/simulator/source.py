@@ -246,7 +246,7 @@ def with_servers_changed(document: Document, added: Mapping[str, int], location:
 
 def _input(kind: str, given: Path | object) -> RunInput:
     if isinstance(given, Path):
-        return RunInput.of(kind, given)
+        return RunInput.of(kind, split_member(given)[0], str(given))
     text = json.dumps(given, sort_keys=True, default=str)
     return RunInput(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
 
