@@ -199,7 +199,7 @@ class ScenarioSource:
             )
             remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
         cluster = resolve_cluster(with_servers_changed(document, added or {}, location), location)
-        workload = workload.fitted_to(cluster)
+        workload = workload.fitted_to(cluster, skip_invalid=traced.skip_invalid)
         return cluster, workload, [*remarks, *workload.notes]
 
 
