@@ -614,6 +614,11 @@ class RecordProgress:
     def _store_points(self, batch: Batch) -> None:
         for point in self.points:
             self._record_furthest(batch, point)
+        # Points are few: the last report of a process that ends is rarely one of them.
+        for report in self.newest.values():
+            generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
+            if (report.generation, report.progress) > (generation, reached):
+                self._record_furthest(batch, report)
         if self.points:
             batch.execute_on_flush(
                 tables.progress.insert(),
