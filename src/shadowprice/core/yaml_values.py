@@ -82,9 +82,9 @@ def _configure(loader: type[YamlLoader]) -> None:
     ):
         exact = re.compile(rf"(?:{pattern.pattern})\Z")
         loader.add_implicit_resolver(f"{_PREFIX}{name}", exact, list(first))
-    for name in ("null", "bool", "int", "float", "str", "seq", "map"):
-        loader.add_constructor(f"{_PREFIX}{name}", getattr(loader, f"construct_yaml_{name}"))
-    loader.add_constructor(_MERGE, loader.construct_yaml_str)  # << as a value
+    names = {name: name for name in ("null", "bool", "int", "float", "str", "seq", "map")}
+    for name, kind in {**names, "merge": "str"}.items():  # << that isn't a key is text
+        loader.add_constructor(f"{_PREFIX}{name}", getattr(loader, f"construct_yaml_{kind}"))
     loader.add_constructor(None, loader.construct_undefined)
 
 
