@@ -200,6 +200,11 @@ def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "admitted, promised by " in capsys.readouterr().out
     assert main(["revise", "cli-1", "--set", "utility.value=99", "-o", "json"]) == 0
     capsys.readouterr()
+    for key in ("name", "self", "dry_run"):  # also names of the client's own parameters
+        assert main(["revise", "cli-1", "--set", f"{key}=1"]) == 2
+        assert f"{key}: " in capsys.readouterr().err
+    with Client() as client, pytest.raises(ServiceError, match="name: can't be changed"):
+        client.revise("cli-1", name="other")
     assert main(["status", "cli-1", "-o", "json"]) == 0
     assert _json(capsys)["spec"]["utility"]["value"] == 99
     assert main(["cancel", "cli-1", "cli-2", "-o", "json"]) == 0
