@@ -40,12 +40,17 @@ FIRST_ABSOLUTE: Final = 1e8
 MAX_OFFSET_HOURS: Final = 15
 """Maximum offset of a time from UTC that is read, in hours; zones have up to 14."""
 
-STANDS_FOR_MISSING: Final = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+STANDS_FOR_MISSING: Final = (
+    "0, -1, 1900-01-01, 9999-12-31 or a largest integer stands for a missing time"
+)
 """Note for times that logs write if there is none."""
 _DISTANT_DATES: Final = (-62_135_596_800.0, -2_208_988_800.0, 253_402_214_400.0)
 """0001-01-01, 1900-01-01 and 9999-12-31 in seconds since 1970."""
-_MISSING_NANOSECONDS: Final = (-9_223_372_036_854_775_808.0, -6_795_364_578_871_345_152.0)
-"""numpy's NaT, and Go's zero time, as nanoseconds since 1970."""
+_MISSING_NUMBERS: Final = (
+    *(-9_223_372_036_854_775_808.0, -6_795_364_578_871_345_152.0),
+    *(float(2**31 - 1), float(2**32 - 2), float(2**32 - 1), float(2**63 - 1), float(2**64 - 1)),
+)
+"""numpy's NaT and Go's zero time in nanoseconds; the largest integers, which Slurm writes too."""
 _SIZES: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
 """Numbers above the first are times since 1970 in units of which a second has the second."""
 _SERIAL_DATES: Final = (20_000.0, 80_000.0)
@@ -381,8 +386,9 @@ def read_times(
     Numbers since 1970 are seconds, milliseconds, microseconds or nanoseconds, by their size;
     smaller ones are ``unit`` seconds each. ``order`` says which of 3/4/2024 is the day, if the
     column itself doesn't show it. If times ``may_miss``, 0, -1, and 0001-01-01, 1900-01-01 and
-    9999-12-31 in any of these units stand for missing ones. Raises `InputError` if days and months
-    can't be distinguished.
+    9999-12-31 in any of these units stand for missing ones, and so do largest integers.
+
+    Raises `InputError` if days and months can't be distinguished.
     """
     text = column.to_frame("text").select(
         pl.when(~is_nothing(pl.col("text"))).then(
@@ -464,7 +470,7 @@ def _distant_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     number = pl.col("n")
     units = dict.fromkeys((1.0, 1.0 / unit, *(per_second for _, per_second in _SIZES)))
     is_distant = pl.any_horizontal(_is_distant_date(number / per_second) for per_second in units)
-    is_distant |= number.is_in(_MISSING_NANOSECONDS)
+    is_distant |= number.is_in(_MISSING_NUMBERS)
     return numbers.to_frame("n").select(is_distant.fill_null(False))["n"]
 
 

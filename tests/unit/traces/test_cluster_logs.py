@@ -25,6 +25,7 @@ from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.job_log import CLOCK_SKEW
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
+    STANDS_FOR_MISSING,
     choose_readings,
     parse_gpus,
     parse_seconds,
@@ -1628,7 +1629,7 @@ def test_a_number_may_stand_for_a_missing_time(
     trace = read(tmp_path, f"job,submit,start,end,gpus\n{rows}")
     assert trace.jobs.select("job", "duration").rows() == [("1", 100.0)]
     assert notes(trace)[reason] == ("dropped", 1)
-    message = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+    message = "0, -1, 1900-01-01, 9999-12-31 or a largest integer stands for a missing time"
     assert notes(trace)[f"'end': {message}"] == ("repaired", 1)
 
 
@@ -1686,8 +1687,7 @@ def test_a_distant_number_is_a_missing_time_in_every_unit(
     trace = read(tmp_path, f"job,submit,duration,{header.format(unit=unit)},gpus\n{rows}")
     assert trace.jobs.select("job", "submit").rows() == [("1", 0.0), ("2", 0.0)]
     column = header.format(unit=unit)
-    message = f"'{column}': 0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
-    assert notes(trace)[message] == ("repaired", 1)
+    assert notes(trace)[f"'{column}': {STANDS_FOR_MISSING}"] == ("repaired", 1)
 
 
 @pytest.mark.parametrize(
@@ -1699,6 +1699,10 @@ def test_a_distant_number_is_a_missing_time_in_every_unit(
         ("end_min", "28493641.6666666667", "4223370240"),
         ("end_hours", "474894.0277777778", "70389504"),
         ("end", "1709618500000000000", "-9223372036854775808"),
+        ("end", "1709618500000000000", "9223372036854775807"),
+        ("end", "1709618500", "2147483647"),
+        ("end", "1709618500", "4294967294"),
+        ("end_ms", "1709618500000", "18446744073709551615"),
         ("end", "1709618500000000000", "-6795364578871345152"),
     ],
 )
