@@ -121,6 +121,18 @@ def test_jobs_of_a_log_run_on_their_type_of_gpu(
     assert set().union(*used.values()) == ({server} if server else {"a", "v"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "server"),
+    [("A100", "a"), ("a100-80gb", "l"), ("NVIDIA A100-SXM4-80GB", "l"), ("A100-SXM4-40GB", "a")],
+)
+def test_the_closest_type_is_the_one_that_is_meant(tmp_path: Path, kind: str, server: str) -> None:
+    write_log(tmp_path, kind)
+    large = "  - {name: l, capacity: {gpu/a100-80gb: 8, cpu: 64}}\n"
+    (tmp_path / "c.yaml").write_text(CLUSTER + large)
+    assert simulate_log(tmp_path) == 0
+    assert kinds_used(tmp_path) == {"1": {server}}
+
+
 def test_jobs_of_slurm_run_on_their_type_of_gpu(tmp_path: Path) -> None:
     write_log(tmp_path)
     head = "JobID|Submit|Start|End|State|Elapsed|AllocTRES|NNodes"
@@ -155,7 +167,7 @@ def test_a_cluster_without_types_runs_jobs_of_all_types(
     (tmp_path / "c.yaml").write_text(CLUSTER.replace("gpu/a100", "gpu").replace("gpu/v100", "gpu"))
     assert simulate_log(tmp_path) == 0
     assert len(kinds_used(tmp_path)) == 3
-    note = "the cluster names no types of GPU: those of 2 jobs are not requested"
+    note = "2 x the cluster names no types of GPU: any type"
     assert note in capfd.readouterr().err
 
 

@@ -27,7 +27,8 @@ def choose_resource(types: Sequence[str], cluster: Cluster) -> str | None:
     kinds = [name for name in cluster.resources if is_gpu_kind(name)]
     if not types or not kinds:
         return GPU
-    found = [kind for kind in kinds if any(_is_same(kind, name) for name in types)]
+    best = {kind for name in types for kind in _closest(name, kinds)}
+    found = [kind for kind in kinds if kind in best]
     totals = {name: int(cluster.capacity[:, cluster.column[name]].sum()) for name in found}
     if len(found) > 1 and len(found) == len(kinds):
         all_gpus = int(cluster.capacity[:, cluster.column[GPU]].sum())
@@ -36,12 +37,20 @@ def choose_resource(types: Sequence[str], cluster: Cluster) -> str | None:
     return max(found, key=totals.__getitem__) if found else None
 
 
-def _is_same(kind: str, name: str) -> bool:
-    """Return whether a trace's name of a type is that of a resource ``gpu/KIND``.
+def _closest(name: str, kinds: Sequence[str]) -> list[str]:
+    """Return the resources ``gpu/KIND`` that a trace's name of a type is likely to mean.
 
-    One name may say more than the other: ``Tesla-V100-SXM2-32GB`` is a ``v100``.
+    One name may say more than the other: ``Tesla-V100-SXM2-32GB`` is a ``v100``, unless there is a
+    ``v100-32gb``. The closest resources have the most words in common, and the fewest others.
     """
-    here, there = (
-        set(re.findall(r"[a-z0-9]+", text.lower())) for text in (kind.partition("/")[2], name)
-    )
-    return bool(here and there) and (here <= there or there <= here)
+    wanted = _words(name)
+    scores: dict[str, tuple[int, int]] = {}
+    for kind in kinds:
+        words = _words(kind.partition("/")[2])
+        if words and wanted and (words <= wanted or wanted <= words):
+            scores[kind] = len(words & wanted), -len(words ^ wanted)
+    return [kind for kind, score in scores.items() if score == max(scores.values())]
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall(r"[a-z0-9]+", name.lower()))

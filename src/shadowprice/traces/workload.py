@@ -219,15 +219,15 @@ class Workload:
         """Return notes on types of GPU that jobs request, and don't get as they are written."""
         if not any(is_gpu_kind(name) for name in cluster.resources):
             count = sum(bool(profile.gpu_types) for profile in self.profiles)
-            reason = "the cluster names no types of GPU: those of"
-            return [f"{reason} {count:,} jobs are not requested"] if count else []
+            reason = "the cluster names no types of GPU: any type"
+            return [f"{count:,} x {reason}"] if count else []
         several: dict[str, int] = {}
         for profile in self.profiles:
             resource = resources[profile] or GPU
             if len(profile.gpu_types) > 1 and is_gpu_kind(resource):
                 several[resource] = several.get(resource, 0) + 1
         return [
-            f"{count:,} jobs that may run on several types of GPU get {name}"
+            f"{count:,} x a job that may run on several types of GPU requests {name}"
             for name, count in several.items()
         ]
 

@@ -281,7 +281,7 @@ def test_a_program_that_cannot_be_run_is_explained(
         program.chmod(0o755 if content.startswith(b"#!") else 0o644)
     plan = {"command": ["./train.sh"], "directory": str(tmp_path)}
     with pytest.raises(OSError, match="train") as caught:
-        subprocess.run(plan["command"], cwd=tmp_path, check=False)
+        subprocess.run(plan["command"], cwd=tmp_path, check=False, timeout=WAIT_LIMIT_SECONDS)
     message = spawn_error_message(caught.value, plan)
     assert message.startswith(f"cannot run ./train.sh: {hint}")
     assert explain_command_failure({"command": plan["command"]}, message, []) == ""
