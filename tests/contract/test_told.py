@@ -171,6 +171,28 @@ def test_what_is_no_report_is_told_once(harness: Harness, content: str, reason: 
     harness.run(scenario)
 
 
+def test_refused_reports_are_told_after_invalid_metrics(harness: Harness) -> None:
+    command = (
+        'tell() { echo "{\\"generation\\": 1, $1}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
+        'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; }; '
+        "i=0; while true; do i=$((i + 1)); if [ $i -lt 20 ]; then "
+        'tell "\\"minibatches\\": $i, \\"metrics\\": {\\"loss\\": \\"high\\"}"; else '
+        'tell "\\"minibatches\\": -$i"; fi; done'
+    )
+
+    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+        if not executor.capabilities.progress_files:
+            pytest.skip("this executor reads no files")
+        await executor.start(spec("job", 1, command))
+        await eventually(lambda: len(told.of(InvalidProgress, "job")) == 2)
+        first, second = (report.reason for report in told.of(InvalidProgress, "job"))
+        assert first == "left out: progress.metrics.'loss': 'high' is not a number"
+        assert second.startswith("progress.minibatches: it is not a count")
+        assert told.of(Progressed, "job")
+
+    harness.run(scenario)
+
+
 def test_a_look_tells_what_is_reported_by_then(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

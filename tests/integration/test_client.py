@@ -13,6 +13,7 @@ import yaml
 from shadowprice.cli.main import main
 from shadowprice.client import AsyncClient, Client, Endpoint, ServiceError, ServiceUnreachableError
 from shadowprice.client.endpoints import SavedEndpoints
+from shadowprice.core.errors import InputError
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -199,6 +200,11 @@ def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "admitted, promised by " in capsys.readouterr().out
     assert main(["revise", "cli-1", "--set", "utility.value=99", "-o", "json"]) == 0
     capsys.readouterr()
+    for key in ("name", "self", "dry_run"):  # also names of the client's own parameters
+        assert main(["revise", "cli-1", "--set", f"{key}=1"]) == 2
+        assert f"{key}: " in capsys.readouterr().err
+    with Client() as client, pytest.raises(ServiceError, match="name: can't be changed"):
+        client.revise("cli-1", name="other")
     assert main(["status", "cli-1", "-o", "json"]) == 0
     assert _json(capsys)["spec"]["utility"]["value"] == 99
     assert main(["cancel", "cli-1", "cli-2", "-o", "json"]) == 0
@@ -251,6 +257,33 @@ def test_faults_are_told_by_their_place_in_the_file(
     assert "w-3" in captured.out
     assert "jobs[0]" in captured.err
     assert "submitted with other content" in captured.err
+
+
+@pytest.mark.parametrize(
+    ("part", "problem"),
+    [
+        ("run: {command: [a], env: {V: .nan}}", "run.env.V: expected a finite number, got nan"),
+        ("utility: {kind: constant, value: .inf}", "utility.value: expected a finite number"),
+        ("labels: {1.10: x}", "labels: expected a key of text, got '1.1'; quote it if it is text"),
+        ("labels: {~: x}", "labels: expected a key of text, got 'null'; quote it if it is text"),
+        ('run: {command: [a], env: {V: "\\0"}}', "run.env.V: contains a null character"),
+        ('run: {command: ["a\\0"]}', "run.command[0]: contains a null character"),
+    ],
+)
+def test_submit_locates_what_json_cannot_hold(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], part: str, problem: str
+) -> None:
+    key = part.partition(":")[0]
+    wrong = {name: value for name, value in job("u-2").items() if name != key}
+    text = f"jobs:\n  - {json.dumps(wrong)[:-1]}, {part}}}\n"
+    (tmp_path / "one.yaml").write_text(text)
+    (tmp_path / "two.yaml").write_text(text + f"  - {json.dumps(job('u-3'))}\n")
+    for name in ("one.yaml", "two.yaml"):
+        for command in ("submit", "quote"):
+            assert main([command, str(tmp_path / name)]) == 2
+            assert f"{name}: jobs[0].{problem}" in capsys.readouterr().err
+    with Client() as client, pytest.raises(InputError, match=r"labels: expected a key of text"):
+        client.submit(job("u-4") | {"labels": {None: "x"}})
 
 
 @pytest.mark.parametrize(

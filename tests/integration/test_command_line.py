@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -390,6 +393,23 @@ def test_a_truncated_archive_is_refused(call: Call) -> None:
     assert answer.err == (
         "error: j.jsonl.gz: line 1: truncated gzip stream; copy or download the file again\n"
     )
+
+
+def test_a_job_file_may_be_one_of_several_in_a_zip_file(call: Call) -> None:
+    with zipfile.ZipFile("all?.zip", "w") as archive:
+        archive.writestr("what ever.yaml", JOBS)
+        archive.writestr("other.yaml", JOBS)
+    words = ("simulate", "-c", "c.yaml", "-p", "flat-rate", "-s", "price=1", "-o", "json")
+    refused = call(*words, "-j", "all?.zip")
+    assert refused.status == 2
+    [path] = shlex.split(refused.err.partition("select one: ")[2])
+    answer = call(*words, "-j", path, "--out", "run")
+    assert answer.status == 0, answer.err
+    plain = json.loads(call(*SIMULATE, "-o", "json").out)
+    assert json.loads(answer.out)["summary"]["total_utility"] == plain["summary"]["total_utility"]
+    inputs = json.loads(Path("run", "run.json").read_text())["inputs"]
+    [file] = [entry for entry in inputs if entry["name"] == path]
+    assert file["sha256"] == hashlib.sha256(Path("all?.zip").read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize(

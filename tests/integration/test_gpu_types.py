@@ -77,15 +77,107 @@ def test_a_job_without_a_type_runs_on_any_type(tmp_path: Path, policy: str) -> N
         assert total == sum(usage)
 
 
-@pytest.mark.parametrize("typed", [True, False])
-def test_jobs_of_a_log_run_on_servers_of_any_type(tmp_path: Path, typed: bool) -> None:
-    rows = [(1, 2, "a100"), (2, 12, "v100"), (3, 4, "")]
-    lines = ["job_id,submit_time,start_time,end_time,num_gpus" + ",gpu_type" * typed]
-    for job, gpus, kind in rows:
+def write_log(folder: Path, *kinds: str) -> None:
+    """Write a log of jobs of 3 hours with types of GPU, and the cluster."""
+    lines = ["job_id,submit_time,start_time,end_time,num_gpus,gpu_type"]
+    for job, kind in enumerate(kinds, start=1):
         times = (f"2026-01-05 {hour}:00:00" for hour in ("08", "09", "12"))
-        lines.append(",".join([str(job), *times, str(gpus), *([kind] if typed else [])]))
-    (tmp_path / "log.csv").write_text("\n".join(lines) + "\n")
-    (tmp_path / "c.yaml").write_text(CLUSTER)
-    source = ("--trace", f"csv:{tmp_path / 'log.csv'}", "-c", str(tmp_path / "c.yaml"))
-    assert main(("simulate", *source, "-p", "fifo", "--out", str(tmp_path / "run"), "-q")) == 0
-    assert set(read_run(tmp_path / "run").jobs["outcome"]) == {"finished"}
+        lines.append(",".join([str(job), *times, "4", kind]))
+    (folder / "log.csv").write_text("\n".join(lines) + "\n")
+    (folder / "c.yaml").write_text(CLUSTER)
+
+
+def simulate_log(folder: Path, *more: str, form: str = "csv", options: str = "") -> int:
+    spec = f"{form}:{folder / 'log.csv'}{options}"
+    files = ("--trace", spec, "-c", str(folder / "c.yaml"), "--out", str(folder / "run"))
+    return main(("simulate", *files, "-p", "fifo", *more))
+
+
+def kinds_used(folder: Path) -> dict[str, set[str]]:
+    """Return the first letters of the servers on which each job ran."""
+    run = read_run(folder / "run")
+    assert set(run.jobs["outcome"]) == {"finished"}
+    used: dict[str, set[str]] = {}
+    for job, server in run.allocations.select("job", "server").rows():
+        used.setdefault(job, set()).add(run.server_names[server][0])
+    return used
+
+
+@pytest.mark.parametrize(
+    ("kind", "server"),
+    [
+        *(("a100", "a"), ("V100", "v"), ("NVIDIA A100-SXM4-80GB", "a"), ("v100|k80", "v")),
+        *(("v100|a100", None), ("", None), ("any", None), ("Tesla V100", "v"), ("k80;A100", "a")),
+    ],
+)
+def test_jobs_of_a_log_run_on_their_type_of_gpu(
+    tmp_path: Path, kind: str, server: str | None
+) -> None:
+    # So many that they take turns: 16 GPUs of each type.
+    write_log(tmp_path, *(kind,) * 9)
+    assert simulate_log(tmp_path) == 0
+    used = kinds_used(tmp_path)
+    assert len(used) == 9
+    assert set().union(*used.values()) == ({server} if server else {"a", "v"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "server"),
+    [("A100", "a"), ("a100-80gb", "l"), ("NVIDIA A100-SXM4-80GB", "l"), ("A100-SXM4-40GB", "a")],
+)
+def test_the_closest_type_is_the_one_that_is_meant(tmp_path: Path, kind: str, server: str) -> None:
+    write_log(tmp_path, kind)
+    large = "  - {name: l, capacity: {gpu/a100-80gb: 8, cpu: 64}}\n"
+    (tmp_path / "c.yaml").write_text(CLUSTER + large)
+    assert simulate_log(tmp_path) == 0
+    assert kinds_used(tmp_path) == {"1": {server}}
+
+
+def test_jobs_of_slurm_run_on_their_type_of_gpu(tmp_path: Path) -> None:
+    write_log(tmp_path)
+    head = "JobID|Submit|Start|End|State|Elapsed|AllocTRES|NNodes"
+    times = "2026-01-05T08:00:00|2026-01-05T09:00:00|2026-01-05T12:00:00|COMPLETED|03:00:00"
+    rows = [f"{n}|{times}|cpu=8,gres/gpu:v100=4,gres/gpu=4,node=1|1" for n in range(1, 10)]
+    (tmp_path / "log.csv").write_text("\n".join([head, *rows]) + "\n")
+    assert simulate_log(tmp_path, form="sacct") == 0
+    assert set().union(*kinds_used(tmp_path).values()) == {"v"}
+
+
+def test_a_type_of_gpu_that_no_server_has_is_refused(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_log(tmp_path, "a100", "h100", "k80", "k80", "k80", "K80", "k80")
+    assert simulate_log(tmp_path) == 2
+    error = capfd.readouterr().err
+    assert "job '2': no server has GPUs of type 'h100'; the cluster's types are a100, v100" in error
+    assert "jobs '3', '4', '5' and 1 more: no server has GPUs of type 'k80'" in error
+    for more in (("--skip-invalid",), ()):
+        options = "" if more else "?skip_invalid=yes"
+        assert simulate_log(tmp_path, *more, options=options) == 0
+        assert kinds_used(tmp_path) == {"1": {"a"}}
+        assert "1 x no server has GPUs of type 'h100' (dropped)" in capfd.readouterr().err
+    assert simulate_log(tmp_path, options="?gpu_types=any") == 0
+    assert len(kinds_used(tmp_path)) == 7
+
+
+def test_a_cluster_without_types_runs_jobs_of_all_types(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_log(tmp_path, "a100", "h100", "")
+    (tmp_path / "c.yaml").write_text(CLUSTER.replace("gpu/a100", "gpu").replace("gpu/v100", "gpu"))
+    assert simulate_log(tmp_path) == 0
+    assert len(kinds_used(tmp_path)) == 3
+    note = "2 x the cluster names no types of GPU: any type"
+    assert note in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("policy", ["fifo,rolling", "drf,backfill"])
+def test_compare_plans_jobs_of_a_log_on_their_type(
+    tmp_path: Path, policy: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write_log(tmp_path, "a100", "v100", "")
+    files = ("--trace", f"csv:{tmp_path / 'log.csv'}", "-c", str(tmp_path / "c.yaml"))
+    assert main(("compare", *files, "-p", policy, "-o", "json")) == 0
+    write_log(tmp_path, "a100", "h100", "")
+    assert main(("compare", *files, "-p", policy, "-o", "json")) == 2
+    assert "no server has GPUs of type 'h100'" in capfd.readouterr().err

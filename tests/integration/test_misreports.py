@@ -77,6 +77,8 @@ def test_a_report_with_an_invalid_metric_is_accepted_and_named(tmp_path: Path) -
         begun(live, clock, "a", "b")
         for done, metrics in enumerate(
             (
+                b'{"loss": 1%s}' % (b"0" * 5_000),
+                b'{"\xe9": 1}',
                 b'{"loss": NaN}',
                 b'{"loss": -Infinity, "accuracy": 1e999}',
                 b'{"loss": "high", "accuracy": 0.5}',
@@ -92,6 +94,22 @@ def test_a_report_with_an_invalid_metric_is_accepted_and_named(tmp_path: Path) -
         reasons = told(live, "a")
         assert "'high' is not a number" in reasons[0]
         assert [len(reasons), told(live, "b")] == [3, []]
+        lines = live.client.get("/v1/jobs/a/explain").json()["lines"]
+        parts = "generation 1 sends progress reports with invalid parts, left out: progress.metrics"
+        assert sum(parts in line for line in lines) == 3
+
+
+def test_invalid_metrics_do_not_hide_that_reports_are_refused(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with run_service(tmp_path, clock=clock) as live:
+        begun(live, clock, "a")
+        for index in range(2 * MAX_REPORTED_ERRORS):
+            report = {"minibatches": index, "metrics": {"loss": f"high{index}"}}
+            assert post(live, "a", report).status_code == 202
+        assert post(live, "a", {"minibatches": -1}).status_code == 422
+        reasons = told(live, "a")
+        assert len(reasons) == MAX_REPORTED_ERRORS + 1
+        assert reasons[-1].startswith("progress.minibatches: it is not a count")
 
 
 def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ class AsyncClient:
         """
         return await self.send(calls.resubmit(name, new_name, cancel=cancel))
 
-    async def revise(self, name: str, *, dry_run: bool = False, **changes: object) -> Job:
+    async def revise(self, name: str, /, *, dry_run: bool = False, **changes: object) -> Job:
         """Revise an open job: its ``utility``, its work or its ``deadline``.
 
         With ``dry_run``, nothing changes: the result is the job as it would be, with its price.
@@ -308,7 +308,7 @@ class AsyncClient:
         """Return a drained server to service."""
         return await self.send(calls.change_server(name, {"drain": False}))
 
-    async def change_server(self, name: str, **changes: object) -> Server:
+    async def change_server(self, name: str, /, **changes: object) -> Server:
         """Change a server's ``capacity``, ``role`` or ``cost``."""
         return await self.send(calls.change_server(name, changes))
 

@@ -176,7 +176,7 @@ class Client:
         """
         return self.send(calls.resubmit(name, new_name, cancel=cancel))
 
-    def revise(self, name: str, *, dry_run: bool = False, **changes: object) -> Job:
+    def revise(self, name: str, /, *, dry_run: bool = False, **changes: object) -> Job:
         """Revise an open job: its ``utility``, its work or its ``deadline``.
 
         With ``dry_run``, nothing changes: the result is the job as it would be, with its price.
@@ -303,7 +303,7 @@ class Client:
         """Return a drained server to service."""
         return self.send(calls.change_server(name, {"drain": False}))
 
-    def change_server(self, name: str, **changes: object) -> Server:
+    def change_server(self, name: str, /, **changes: object) -> Server:
         """Change a server's ``capacity``, ``role`` or ``cost``."""
         return self.send(calls.change_server(name, changes))
 

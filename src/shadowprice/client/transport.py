@@ -13,6 +13,8 @@ from shadowprice.client.calls import ApiCall
 from shadowprice.client.endpoints import Endpoint
 from shadowprice.client.errors import MissingClientError, ServiceError, ServiceUnreachableError
 from shadowprice.client.stream import reconnect_delays
+from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import find_unsendable
 
 try:
     import httpx
@@ -71,7 +73,10 @@ def httpx_options(address: Endpoint) -> dict[str, Any]:
 
 
 def request(call: ApiCall[Any], maximum: float | None = None) -> dict[str, Any]:
-    """Return the arguments of an `httpx` request; ``maximum`` replaces the timeout in seconds."""
+    """Return the arguments of an `httpx` request; ``maximum`` replaces the timeout in seconds.
+
+    Raises `InputError` if JSON can't hold the body.
+    """
     arguments: dict[str, Any] = {
         "method": call.method,
         "url": call.path,
@@ -79,7 +84,11 @@ def request(call: ApiCall[Any], maximum: float | None = None) -> dict[str, Any]:
         "headers": dict(call.headers),
         "timeout": DEFAULT_TIMEOUT_SECONDS + call.patience if maximum is None else maximum,
     }
-    return arguments if call.body is None else {**arguments, "json": call.body}
+    if call.body is None:
+        return arguments
+    if problem := find_unsendable(call.body):
+        raise InputError(Fault(*problem))
+    return {**arguments, "json": call.body}
 
 
 def read_pieces(call: ApiCall[Any]) -> Iterator[bytes]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from itertools import islice
@@ -137,6 +138,28 @@ def is_valid_utf8(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def find_unsendable(value: object, location: str = "") -> tuple[str, str] | None:
+    """Return the location and problem of the first value that JSON can't hold, or None.
+
+    JSON's numbers are finite, and its keys are text: an encoder would turn ``1.10`` into ``1.1``.
+    """
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return None
+        return location, f"expected a finite number, got {value}"
+    items: list[tuple[str, object]] = []
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            if isinstance(key, bool) or not isinstance(key, str | int):
+                shown = "null" if key is None else str(key).lower()
+                return location, f"expected a key of text, got {quote_for_display(shown)}"
+            items.append((f"{location}.{key}" if location else str(key), item))
+    elif isinstance(value, list | tuple):
+        items = [(f"{location}[{index}]", item) for index, item in enumerate(value)]
+    found = (find_unsendable(item, path) for path, item in items)
+    return next(filter(None, found), None)
 
 
 def escape_json(text: str) -> str:

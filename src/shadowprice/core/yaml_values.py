@@ -82,8 +82,9 @@ def _configure(loader: type[YamlLoader]) -> None:
     ):
         exact = re.compile(rf"(?:{pattern.pattern})\Z")
         loader.add_implicit_resolver(f"{_PREFIX}{name}", exact, list(first))
-    for name in ("null", "bool", "int", "float", "str", "seq", "map"):
-        loader.add_constructor(f"{_PREFIX}{name}", getattr(loader, f"construct_yaml_{name}"))
+    names = {name: name for name in ("null", "bool", "int", "float", "str", "seq", "map")}
+    for name, kind in {**names, "merge": "str"}.items():  # << that isn't a key is text
+        loader.add_constructor(f"{_PREFIX}{name}", getattr(loader, f"construct_yaml_{kind}"))
     loader.add_constructor(None, loader.construct_undefined)
 
 
@@ -98,11 +99,15 @@ def parse_yaml(text: str | bytes) -> Any:
 
 
 def keep_written_words(record: Any) -> Any:
-    """Return a job's record with the integers of ``run.command`` and ``run.env`` as written.
+    """Return a job's record with integers as written in ``run.command``, ``run.env`` and labels.
 
     They are words of a program: ``--id 1_000`` stays ``1_000``.
     """
-    run = record.get("run") if isinstance(record, Mapping) else None
+    if not isinstance(record, Mapping):
+        return record
+    if isinstance(record.get("labels"), Mapping):
+        record = {**record, "labels": _as_written(record["labels"])}
+    run = record.get("run")
     if not isinstance(run, Mapping):
         return record
     words = {key: _as_written(run[key]) for key in ("command", "env") if key in run}
@@ -115,5 +120,5 @@ def _as_written(value: Any) -> Any:
     if isinstance(value, list):
         return [_as_written(item) for item in value]
     if isinstance(value, Mapping):
-        return {key: _as_written(item) for key, item in value.items()}
+        return {_as_written(key): _as_written(item) for key, item in value.items()}
     return value

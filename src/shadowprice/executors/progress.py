@@ -8,8 +8,9 @@ belongs to an old generation (`core.events.ProgressMeasured`).
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 
 from shadowprice.core import bounds
@@ -26,6 +27,27 @@ _FIELDS = ("generation", "minibatches", "metrics", "checkpoints")
 _MICRO = 1_000_000
 _MAX_FAULTS = 50
 _MAX_ERROR_CHARS = 500
+
+LEFT_OUT = "left out: "
+"""Beginning of the error of a report whose other parts count."""
+
+
+def decode_report(content: bytes | str) -> object:
+    """Decode the JSON of a progress report; a single bad value costs no other part.
+
+    An integer of more digits than Python reads is infinite, and bytes that aren't UTF-8 are
+    replaced. Raises ValueError or RecursionError if it isn't JSON.
+    """
+    if isinstance(content, bytes):
+        content = content.decode(json.detect_encoding(content), "replace")
+    return json.loads(content, parse_int=_parse_integer)
+
+
+def _parse_integer(digits: str) -> int | float:
+    try:
+        return int(digits)
+    except ValueError:  # thousands of digits
+        return math.inf
 
 
 def read_progress(job: str, body: object, at: float) -> tuple[Progressed, tuple[Fault, ...]]:
@@ -97,6 +119,19 @@ def _read_metrics(metrics: object) -> tuple[dict[str, float], list[Fault]]:
         elif number is not None:  # a NaN loss is valid, but can't be charted
             valid_metrics[name] = number
     return valid_metrics, faults
+
+
+def describe_omitted(omitted: Sequence[Fault]) -> str:
+    """Return the error of a report of which only some parts are left out."""
+    return f"{LEFT_OUT}{InputError(omitted)}"
+
+
+def same_kind(reason: str, reasons: Iterable[str]) -> list[str]:
+    """Return the errors of reports that count, or of those that don't, as ``reason`` is one.
+
+    Each kind has a limit of its own: invalid metrics don't hide that reports are refused.
+    """
+    return [other for other in reasons if other.startswith(LEFT_OUT) == reason.startswith(LEFT_OUT)]
 
 
 def format_report_error(why: str) -> str:

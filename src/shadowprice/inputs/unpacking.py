@@ -22,7 +22,7 @@ from typing import IO, Any, Final, Protocol, cast
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import hint_for_unknown, quote_for_display
+from shadowprice.core.wording import closest_match, quote_for_display
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -67,6 +67,19 @@ _ZIP_METHODS: Final = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZI
 _MAX_LISTED: Final = 10  # files of a zip file that an error lists
 
 _HINT: Final = "copy or download the file again"
+
+
+class ZipMemberError(InputError):
+    """A path doesn't name one of the files in a zip file.
+
+    ``path`` is the zip file, and ``member`` the file in it that the hint selects, if there is one:
+    ``{}`` in ``hint`` stands for what selects it.
+    """
+
+    def __init__(self, path: Path, message: str, hint: str, member: str | None) -> None:
+        self.path, self.message, self.hint, self.member = path, message, hint, member
+        hint = hint.format(shlex.quote(f"{path}:{member}")) if member else "give a file with rows"
+        super().__init__(Fault(str(path), message, hint))
 
 
 def split_member(path: Path) -> tuple[Path, str]:
@@ -188,7 +201,9 @@ def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
         if not same:
             archive.close()
             message = f"the zip file has no file {quote_for_display(name)}"
-            raise InputError(Fault(str(path), message, hint_for_unknown(name, names)))
+            closest = closest_match(name, names)
+            hint = "did you mean {}?" if closest else "select one: {}"
+            raise ZipMemberError(path, message, hint, closest or next(iter(names), None))
         if len(same) > 1:
             archive.close()
             message = f"the zip file holds {len(same)} files named {quote_for_display(name)}"
@@ -202,12 +217,7 @@ def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
         listed = ", ".join(quote_for_display(name) for name in names[:_MAX_LISTED])
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
         message = f"the zip file holds {len(names)} files: {listed}{more}" if names else "is empty"
-        hint = "give a file with rows"
-        if names:
-            # Traces are written as FORMAT:PATH, and a question mark begins their options.
-            member = names[0].replace("%", "%25").replace("?", "%3F")
-            hint = f"select one: {shlex.quote(f'csv:{path}:{member}')} for a trace"
-        raise InputError(Fault(str(path), message, hint))
+        raise ZipMemberError(path, message, "select one: {}", next(iter(names), None))
     entry = archive.getinfo(names[0])
     if entry.flag_bits & 1 or entry.compress_type not in _ZIP_METHODS:
         archive.close()

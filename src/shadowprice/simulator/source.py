@@ -199,7 +199,7 @@ class ScenarioSource:
             )
             remarks.append(f"a cluster sized to the trace at load {self.load:g}: {counts}")
         cluster = resolve_cluster(with_servers_changed(document, added or {}, location), location)
-        workload = workload.fitted_to(cluster)
+        workload = workload.fitted_to(cluster, skip_invalid=traced.skip_invalid)
         return cluster, workload, [*remarks, *workload.notes]
 
 
@@ -246,7 +246,7 @@ def with_servers_changed(document: Document, added: Mapping[str, int], location:
 
 def _input(kind: str, given: Path | object) -> RunInput:
     if isinstance(given, Path):
-        return RunInput.of(kind, given)
+        return RunInput.of(kind, split_member(given)[0], str(given))
     text = json.dumps(given, sort_keys=True, default=str)
     return RunInput(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
 

@@ -17,12 +17,14 @@ class TraceWorkload:
 
     ``trace`` holds its rows, ``path`` is its file, ``format`` its format, ``start`` the time of its
     first submission (None if unknown), and ``remarks`` the rows left out or repaired, with reasons.
+    ``skip_invalid``: invalid rows are left out.
     """
 
     def __init__(self, spec: str, *, skip_invalid: bool) -> None:
         parsed = parse_spec(spec, OPTION_NAMES)
         self._options = SynthesisOptions.from_text(dict(parsed.synthesis))
-        self.trace = read_trace(parsed, skip_invalid=skip_invalid)
+        self.skip_invalid = skip_invalid or parsed.skip_invalid
+        self.trace = read_trace(parsed, skip_invalid=self.skip_invalid)
         self.path, self.format = parsed.path, parsed.format
         self.start = self.trace.start
         self.remarks = [

@@ -11,7 +11,9 @@ from shadowprice.traces.records import ImportTally
 from shadowprice.traces.text import CheckedTable
 
 CLOCK_SKEW: Final = 60.0
-"""Seconds by which a job may start before its submission: the clocks of two machines differ."""
+"""Seconds by which a job may start before its submission, or end before its start.
+
+The clocks of two machines differ."""
 
 SHARES_OF_GPUS: Final = (
     "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job"
@@ -99,6 +101,9 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
         "leaves the run time unknown",
         "a job needs a start and an end, or a run time",
     )
+    is_early = duration.is_null() & (end < start) & (end >= start - CLOCK_SKEW)
+    table.count_repairs(is_early, "ended up to a minute before its start: clocks differ")
+    table.frame = table.frame.with_columns(_end=pl.when(is_early).then(start).otherwise(end))
     table.check(
         duration.is_not_null() | (end >= start),
         names.get("end") or submitted,

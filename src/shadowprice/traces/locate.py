@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from shadowprice.core.amounts import parse_duration
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.extensions import is_file_reference, split_path
-from shadowprice.inputs.unpacking import split_member
+from shadowprice.inputs.unpacking import ZipMemberError, open_unpacked, split_member
 from shadowprice.traces.records import Trace, TraceSelection, select
 from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
 
@@ -67,7 +68,8 @@ def resolve(path: Path) -> Path:
 def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     """Parse a trace location such as ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
 
-    The path may contain commas and colons; ``%3F`` stands for a question mark. The format is a
+    The path may contain commas and colons; ``%3F`` stands for a question mark, and ``%25`` for a
+    percent sign. The format is a
     registered name or ``./file.py:NAME``. ``synthesis_options`` are accepted in addition to the
     options of the format and of the selection.
 
@@ -77,6 +79,7 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     name, rest = _split(text)
     trace_format = get_format(name)
     location, _, query = rest.partition("?")
+    _check_escapes(name, rest, location)
     pairs = _pairs(text, query)
     _check_names(text, pairs, trace_format, synthesis_options)
     return TraceSpec(
@@ -113,6 +116,12 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
     reading = ImportContext(skip_invalid=skip_invalid or spec.skip_invalid, options=spec.options)
     try:
         return select(spec.format.read(spec.path, reading), spec.selection)
+    except ZipMemberError as error:
+        if error.member is None:
+            raise
+        path = escape_path(f"{error.path}:{error.member}")
+        hint = error.hint.format(shlex.quote(f"{spec.format.name}:{path}"))
+        raise InputError(Fault(str(error.path), error.message, hint)) from error
     except (pl.exceptions.PolarsError, OverflowError) as error:
         # A column can't hold a number that was parsed leniently, or a product of numbers.
         reason = quote_for_display(str(error).splitlines()[0])
@@ -134,10 +143,41 @@ def _split(text: str) -> tuple[str, str]:
             raise InputError(Fault("trace", message, hint))
         name, rest = split
     if not colon or not rest:
-        example = "philly:philly.csv.gz" if colon or not text else shlex.quote(f"csv:{text}")
+        example = "philly:philly.csv.gz"
+        if text and not colon:
+            path = escape_path(text) if _exists(text) else text
+            example = shlex.quote(f"csv:{path}")
         hint = f"write format:path, such as {example}"
         raise InputError(Fault("trace", f"expected a trace, got {quote_for_display(text)}", hint))
     return name, rest
+
+
+def escape_path(path: str) -> str:
+    """Return a path as a trace location writes it: a question mark begins the options."""
+    return path.replace("%", "%25").replace("?", "%3F")
+
+
+def _exists(location: str) -> bool:
+    path = resolve(_expand_home(location))
+    try:
+        file, member = split_member(path)
+        if member:
+            open_unpacked(path, "zip").close()
+        return file.exists()
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, InputError):
+        return False
+
+
+def _check_escapes(name: str, rest: str, location: str) -> None:
+    """Refuse a path that only exists if its question marks and percent signs are escaped."""
+    if _exists(unquote(location)):
+        return
+    for end in [*(index for index, char in enumerate(rest) if char == "?"), len(rest)]:
+        path, options = rest[:end], rest[end:]
+        if ("?" in path or "%" in path) and _exists(path):
+            problem = "? in a path begins the options" if "?" in path else "% begins an escape"
+            hint = f"write {shlex.quote(f'{name}:{escape_path(path)}{options}')}"
+            raise InputError(Fault("trace", f"{problem}, but {path} is a file", hint))
 
 
 def _expand_home(location: str) -> Path:

@@ -6,11 +6,14 @@ the importer reports its row.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import cache
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Final, Literal, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 
@@ -37,11 +40,24 @@ FIRST_ABSOLUTE: Final = 1e8
 MAX_OFFSET_HOURS: Final = 15
 """Maximum offset of a time from UTC that is read, in hours; zones have up to 14."""
 
-STANDS_FOR_MISSING: Final = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+STANDS_FOR_MISSING: Final = (
+    "0, -1, 1900-01-01, 9999-12-31 or a largest integer stands for a missing time"
+)
 """Note for times that logs write if there is none."""
-_DISTANT_DATES: Final = (-2_208_988_800.0, 253_402_214_400.0)
-"""1900-01-01 and 9999-12-31 in seconds since 1970."""
+_DISTANT_DATES: Final = (-62_135_596_800.0, -2_208_988_800.0, 253_402_214_400.0)
+"""0001-01-01, 1900-01-01 and 9999-12-31 in seconds since 1970."""
+_MISSING_NUMBERS: Final = (
+    *(-9_223_372_036_854_775_808.0, -6_795_364_578_871_345_152.0),
+    *(float(2**31 - 1), float(2**32 - 2), float(2**32 - 1), float(2**63 - 1), float(2**64 - 1)),
+)
+"""numpy's NaT and Go's zero time in nanoseconds; the largest integers, which Slurm writes too."""
+_SIZES: Final = ((1e17, 1e9), (1e14, 1e6), (1e11, 1e3))
+"""Numbers above the first are times since 1970 in units of which a second has the second."""
 _SERIAL_DATES: Final = (20_000.0, 80_000.0)
+_SERIAL_SENTINELS: Final = (-1.0, 0.0, 1.0, 2.0)
+"""-1, 0 and 1900-01-01 as Excel and LibreOffice count days."""
+_LAST_SERIAL_DAY: Final = (2_958_465.0, 2_958_466.0)
+"""The beginning and the end of 9999-12-31 as spreadsheets count days."""
 _SAMPLE: Final = 2_000  # distinct values of a column from which the form of its times is found
 
 _ISO_DATES: Final = ("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d")
@@ -74,6 +90,12 @@ _REWRITTEN: Final = (
 )
 """Patterns of times that differ from the forms below only in writing, and their replacements."""
 
+_EPOCH: Final = pl.Series([datetime(1970, 1, 1)])
+_FILES_OF_ZONES: Final = frozenset({"Factory", "localtime", "posixrules"})
+"""Names of files beside those of zones."""
+_MACHINE_ZONES: Final = frozenset({"localtime", "local", "system", "host", "machine"})
+"""Words that people write for the time zone of their machine, in lower case."""
+
 _MIDNIGHT: Final = r"[T ]24:00(:00(?:\.0+)?)?$"
 
 Reading = Literal["earliest", "latest"]
@@ -91,6 +113,7 @@ _ZONES: Final[Mapping[str, str]] = {
 """Zones of abbreviations with one meaning."""
 
 UNIT_SECONDS: Final[Mapping[str, float]] = {
+    **dict.fromkeys(("ns", "nanos", "nanoseconds"), 1e-9),
     **dict.fromkeys(("us", "micros", "microseconds"), 1e-6),
     **dict.fromkeys(("ms", "msec", "msecs", "millis", "millisecond", "milliseconds"), 1e-3),
     **dict.fromkeys(("s", "sec", "secs", "second", "seconds"), 1.0),
@@ -241,10 +264,30 @@ def time_zone(name: str) -> str:
     """
     try:
         ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        # polars has a list of its own, without names of files such as localtime.
+        _EPOCH.dt.replace_time_zone(name, ambiguous="earliest", non_existent="null")
+    except (ZoneInfoNotFoundError, ValueError, OSError, pl.exceptions.ComputeError) as error:
         message = f"{quote_for_display(name)} is not a valid time zone"
-        raise InputError(Fault("timezone", message, "write one such as Europe/Berlin")) from error
+        raise InputError(Fault("timezone", message, _zone_hint(name))) from error
     return name
+
+
+def _zone_hint(name: str) -> str:
+    """Return the hint for an unknown zone; a log's zone doesn't depend on who reads the log."""
+    if name.lower() in _MACHINE_ZONES:
+        own = _machine_zone()
+        if own:
+            return f"write its name: this machine's is {own}"
+        return "write its name, such as Europe/Berlin"
+    found = _find_zone(name.lower())
+    return f"did you mean {found!r}?" if found else "write one such as Europe/Berlin"
+
+
+def _machine_zone() -> str:
+    """Return the name of the zone of this machine, or an empty string if it isn't known."""
+    stated = os.environ.get("TZ", "").removeprefix(":")
+    linked = str(Path("/etc/localtime").resolve()).partition("zoneinfo/")[2]
+    return next((_find_zone(zone.lower()) for zone in (stated, linked) if zone), "")
 
 
 TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
@@ -284,6 +327,8 @@ class Times:
     absolute: bool  # whether the seconds count from 1970
     problem: pl.Series  # a key of `TIME_PROBLEMS` if a time is written correctly but isn't valid
     missing: pl.Series  # whether a time stands for a missing one; its seconds are null
+    zero: pl.Series  # whether a time is written as the number 0 or -1, in any unit
+    may_miss: bool = False  # whether times of the column may stand for missing ones
 
 
 def choose_readings(
@@ -340,8 +385,10 @@ def read_times(
 
     Numbers since 1970 are seconds, milliseconds, microseconds or nanoseconds, by their size;
     smaller ones are ``unit`` seconds each. ``order`` says which of 3/4/2024 is the day, if the
-    column itself doesn't show it. If times ``may_miss``, 0, -1, 1900-01-01 and 9999-12-31 stand for
-    missing ones. Raises `InputError` if days and months can't be distinguished.
+    column itself doesn't show it. If times ``may_miss``, 0, -1, and 0001-01-01, 1900-01-01 and
+    9999-12-31 in any of these units stand for missing ones, and so do largest integers.
+
+    Raises `InputError` if days and months can't be distinguished.
     """
     text = column.to_frame("text").select(
         pl.when(~is_nothing(pl.col("text"))).then(
@@ -355,13 +402,16 @@ def read_times(
     dates = text.str.contains(r"^(?:19|20)\d{2}(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])$")
     dated = bool(dates.drop_nulls().all()) or numbers.null_count() > text.null_count()
     numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
+    zero = numbers.is_in([0.0, -1.0]).fill_null(False)
     if numeric.sum() == text.is_not_null().sum():
         seconds = _scale_numbers(numbers, unit).alias(column.name)
-        is_absolute = bool((seconds.drop_nulls() >= FIRST_ABSOLUTE).any())
+        is_distant = _distant_numbers(numbers, unit)
+        is_absolute = bool((seconds.filter(~is_distant) >= FIRST_ABSOLUTE).any())
         problem = pl.Series([None] * len(text), dtype=pl.String())
-        missing = _sentinels(seconds, is_text=False, may_miss=may_miss)
-        return _within_range(Times(seconds, seconds, is_absolute, problem, missing))
+        missing = is_distant | (zero & is_absolute) if may_miss else _none_of(text)
+        return _within_range(Times(seconds, seconds, is_absolute, problem, missing, zero, may_miss))
     naive, suffix = _naive(text, order, location)
+    zero &= numeric
     scaled = _scale_numbers(numbers, unit)
     readings = []
     zone_problem = pl.Series([None] * len(text), dtype=pl.String())
@@ -392,26 +442,45 @@ def read_times(
     is_skipped = naive.is_not_null() & first.is_null()
     skipped = pl.when(is_skipped).then(pl.lit("skipped"))
     problem = pl.select(pl.coalesce(zone_problem, skipped)).to_series()
-    missing = _sentinels(first, is_text=True, may_miss=may_miss)
-    return _within_range(Times(first, later, True, problem, missing))
+    missing = _none_of(text)
+    if may_miss:
+        is_distant = _distant_numbers(pl.select(pl.when(numeric).then(numbers)).to_series(), unit)
+        missing = is_distant | zero | _distant_texts(first)
+    return _within_range(Times(first, later, True, problem, missing, zero, may_miss))
 
 
-def _sentinels(seconds: pl.Series, *, is_text: bool, may_miss: bool) -> pl.Series:
-    """Return which times stand for missing ones, if a column may have those.
+def _none_of(text: pl.Series) -> pl.Series:
+    return pl.repeat(False, len(text), dtype=pl.Boolean(), eager=True)
 
-    0 and -1 do so among times since 1970; a text is the 0 of any time zone.
-    """
-    time = pl.col("s")
+
+def _is_distant_date(time: pl.Expr) -> pl.Expr:
+    """Return whether seconds since 1970 are of a distant date, in any time zone."""
     zone = 3600.0 * MAX_OFFSET_HOURS
-    is_missing = pl.any_horizontal(
+    return pl.any_horizontal(
         time.is_between(day - zone, day + 86400.0 + zone) for day in _DISTANT_DATES
     )
+
+
+def _distant_numbers(numbers: pl.Series, unit: float) -> pl.Series:
+    """Return which numbers are distant dates that stand for missing times, in any unit.
+
+    The size of such a number doesn't show its unit: 253402214400 seconds are 9999-12-31, but look
+    like milliseconds.
+    """
+    number = pl.col("n")
+    units = dict.fromkeys((1.0, 1.0 / unit, *(per_second for _, per_second in _SIZES)))
+    is_distant = pl.any_horizontal(_is_distant_date(number / per_second) for per_second in units)
+    is_distant |= number.is_in(_MISSING_NUMBERS)
+    return numbers.to_frame("n").select(is_distant.fill_null(False))["n"]
+
+
+def _distant_texts(seconds: pl.Series) -> pl.Series:
+    """Return which times that aren't numbers stand for missing ones: 1970 is the 0 of a clock."""
+    time = pl.col("s")
     # Offsets of zones are quarters of hours.
-    is_zero = (time.abs() <= zone) & (time % 900.0).is_in([0.0, 899.0])
-    is_zero = is_zero if is_text else time.is_in([0.0, -1.0])
-    is_missing |= is_zero & (time.abs() >= FIRST_ABSOLUTE).any()
-    found = pl.lit(may_miss) & is_missing.fill_null(False)
-    return seconds.to_frame("s").select(missing=found)["missing"]
+    is_zero = (time.abs() <= 3600.0 * MAX_OFFSET_HOURS) & (time % 900.0).is_in([0.0, 899.0])
+    is_missing = _is_distant_date(time) | (is_zero & (time.abs() >= FIRST_ABSOLUTE).any())
+    return seconds.to_frame("s").select(is_missing.fill_null(False))["s"]
 
 
 def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
@@ -424,8 +493,7 @@ def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
     clocks = dict(times)
     for name, column in times.items():
         if not column.absolute:
-            is_missing = column.seconds.is_in([0.0, -1.0]).fill_null(False)
-            other = replace(column, missing=column.missing | is_missing)
+            other = replace(column, missing=column.missing | column.zero)
             clocks[name] = _without_invalid(other, column.seconds.is_null())
     return clocks
 
@@ -433,14 +501,23 @@ def on_one_clock(times: Mapping[str, Times]) -> dict[str, Times]:
 def are_serial_dates(times: Iterable[Times]) -> bool:
     """Return whether a log's times look like the serial dates of spreadsheets.
 
-    45356.25 are days since 1899-12-30: times of 1954 to 2119, with fractions in each column.
+    45356.25 are days since 1899-12-30: times of 1954 to 2119, with fractions in each column. Dates
+    that stand for missing times don't count.
     """
-    columns = [column.seconds.drop_nulls() for column in times if not column.absolute]
+    columns = [_without_serial_sentinels(column) for column in times if not column.absolute]
     filled = [seconds for seconds in columns if len(seconds)]
     return bool(filled) and all(
         seconds.is_between(*_SERIAL_DATES).all() and (seconds % 1.0 != 0).any()
         for seconds in filled
     )
+
+
+def _without_serial_sentinels(times: Times) -> pl.Series:
+    seconds = times.seconds.drop_nulls()
+    if not times.may_miss:
+        return seconds
+    is_sentinel = seconds.is_in(_SERIAL_SENTINELS) | seconds.is_between(*_LAST_SERIAL_DAY)
+    return seconds.filter(~is_sentinel)
 
 
 def _within_range(times: Times) -> Times:
@@ -458,16 +535,17 @@ def _without_invalid(times: Times, is_valid: pl.Series) -> Times:
     is_outside = ~is_valid & ~times.missing
     problem = pl.when(is_outside).then(pl.lit("outside")).otherwise(times.problem)
     named = pl.select(pl.when(~times.missing).then(problem)).to_series()
-    return Times(seconds, later, times.absolute, named, times.missing)
+    return replace(times, seconds=seconds, later=later, problem=named)
 
 
 def _scale_numbers(numbers: pl.Series, unit: float) -> pl.Series:
     """Return numbers as seconds: those since 1970 by their size, smaller ones by the unit."""
     frame = numbers.to_frame("n")
     size = pl.col("n").abs()
-    parts = pl.when(size > 1e17).then(1e9).when(size > 1e14).then(1e6).when(size > 1e11).then(1e3)
-    small = pl.when(size < FIRST_ABSOLUTE).then(1.0 / unit).otherwise(1.0)
-    return frame.select((pl.col("n") / parts.otherwise(small)).alias("n")).to_series()
+    per_second = pl.when(size < FIRST_ABSOLUTE).then(1.0 / unit).otherwise(1.0)
+    for least, parts in reversed(_SIZES):
+        per_second = pl.when(size > least).then(parts).otherwise(per_second)
+    return frame.select((pl.col("n") / per_second).alias("n")).to_series()
 
 
 def _naive(text: pl.Series, order: Order, location: str) -> tuple[pl.Series, pl.Series]:
@@ -559,7 +637,8 @@ def _in_zone(naive: pl.Series, zone: str, ambiguous: Reading) -> tuple[pl.Series
 @cache
 def _find_zone(name: str) -> str:
     """Return the time zone of a name in lower case, or an empty string."""
-    return next((zone for zone in available_timezones() if zone.lower() == name), "")
+    zones = (zone for zone in available_timezones() if zone.lower() == name)
+    return next((zone for zone in zones if zone not in _FILES_OF_ZONES), "")
 
 
 def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:

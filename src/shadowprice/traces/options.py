@@ -21,6 +21,7 @@ _CHOICES: Final[dict[str, tuple[str, ...]]] = {
     "utility": ("auto", "default", "drawn"),
     "target": ("relative", "slots"),
     "cpu_jobs": ("drop", "keep"),
+    "gpu_types": ("requested", "any"),
 }
 
 
@@ -55,6 +56,9 @@ class SynthesisOptions:
     measured curve of the trace, and otherwise 2."""
     cpu_jobs: Literal["drop", "keep"] = "drop"
     """Whether jobs without GPUs are dropped, with a note, or scheduled."""
+    gpu_types: Literal["requested", "any"] = "requested"
+    """Requested: a job runs on GPUs of a type that it requested, if servers name types. Any: on
+    GPUs of all types."""
     bandwidth: str = "3Gbps"
     """Bandwidth of a worker with one GPU; the default of 3Gbps is an eighth of 25 Gbps."""
 
@@ -123,6 +127,7 @@ _MEANINGS: Final[Mapping[str, str]] = {
     "elasticity": "times its traced workers that a job may run with, 1 to 64; 0: 1 for your own "
     "log, otherwise every measured number, or 2",
     "cpu_jobs": "whether jobs without GPUs are left out or scheduled",
+    "gpu_types": "whether jobs run on the types of GPU that they requested, if servers name types",
     "bandwidth": "network share of a worker with one GPU",
 }
 

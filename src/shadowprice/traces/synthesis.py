@@ -26,6 +26,7 @@ from shadowprice.core.amounts import MILLI, format_seconds
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
+from shadowprice.traces.gpu_types import split_types
 from shadowprice.traces.locate import parse_spec, read_trace
 from shadowprice.traces.options import OPTION_NAMES, SynthesisOptions
 from shadowprice.traces.records import Trace
@@ -56,12 +57,15 @@ def load_jobs(
 
     ``spec`` is ``format:path?option=value&...`` with options of the format, of the selection
     (`shadowprice.traces.locate`) and of `SynthesisOptions`. Requests for resources that the cluster
-    doesn't have are dropped. ``skip_invalid`` drops invalid rows and counts them.
+    doesn't have are dropped, but types of GPU, whose jobs are invalid. ``skip_invalid`` drops
+    invalid rows and counts them.
     """
     parsed = parse_spec(spec, OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
+    skip_invalid = skip_invalid or parsed.skip_invalid
     trace = read_trace(parsed, skip_invalid=skip_invalid)
-    workload = synthesize(trace, cluster.slot_seconds, options, seed=seed).fitted_to(cluster)
+    workload = synthesize(trace, cluster.slot_seconds, options, seed=seed)
+    workload = workload.fitted_to(cluster, skip_invalid=skip_invalid)
     return workload.to_jobs(cluster), workload, trace
 
 
@@ -218,8 +222,10 @@ def _profiles(
     ps = {**table.ps} if options.training == "ps" else None
     if ps is not None:
         ps[BANDWIDTH] = max(ps[BANDWIDTH], bandwidth)
+    traced_types = frame["gpu_type"].to_list() if options.gpu_types == "requested" else None
     for index, family in enumerate(families):
-        key = (id(family), id(curves[index]), gpus[index], cores[index], memory[index])
+        types = split_types(traced_types[index]) if traced_types and gpus[index] else ()
+        key = (id(family), id(curves[index]), gpus[index], cores[index], memory[index], types)
         if key not in cache:
             scale = max(float(per_worker[index]), 0.0) or 1.0
             assumed = {
@@ -233,7 +239,7 @@ def _profiles(
                 BANDWIDTH: bandwidth,
             }
             gradient = family.gradient if curves[index] is None else 0
-            cache[key] = JobProfile(worker, ps, gradient, curves[index])
+            cache[key] = JobProfile(worker, ps, gradient, curves[index], gpu_types=types)
         profiles.append(cache[key])
     return profiles
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI, Dimension
 from shadowprice.core.cluster import BANDWIDTH, Amounts, Cluster
-from shadowprice.core.errors import InputError
+from shadowprice.core.devices import GPU, is_gpu_kind
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.specs.utilities import with_default_utility
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid, Utility
@@ -35,6 +36,7 @@ from shadowprice.results.output_paths import (
     is_job_lines,
     is_marked_yaml,
 )
+from shadowprice.traces.gpu_types import choose_resource
 from shadowprice.traces.throughput import Curve
 
 NANO: Final = 10**9
@@ -63,6 +65,9 @@ class JobProfile:
     curve: Curve | None = None
     """Measured mini-batches/s by number of workers, instead of the linear model."""
     internal: int = 0  # bandwidth of a co-located job in bit/s; 0 if co-location isn't faster
+    gpu_types: tuple[str, ...] = ()
+    """Types of GPU that the job may run on, as its trace names them; empty for any. `fitted_to`
+    replaces them by a resource of the cluster."""
 
 
 UtilityKind = Literal["sigmoid", "deadline", "reciprocal", "default"]
@@ -112,14 +117,16 @@ class Workload:
         """Mini-batches of each job."""
         return self.epochs * self.chunks * self.minibatches
 
-    def fitted_to(self, cluster: Cluster) -> Workload:
+    def fitted_to(self, cluster: Cluster, *, skip_invalid: bool = False) -> Workload:
         """Return the workload with requests only for resources that a cluster has.
 
         A cluster may count places (resources ``worker`` and ``ps``, as Astraea does) instead of
         GPUs. Then each worker and each parameter server requests one place. Unknown tenants are
-        mapped onto the cluster's tenants round robin, in order of first arrival. ``notes`` list the
-        changes. Raises `InputError` if the cluster counts neither GPUs nor places, but the jobs use
-        GPUs.
+        mapped onto the cluster's tenants round robin, in order of first arrival. Workers of a type
+        of GPU request that type, if servers name types. ``notes`` list the changes.
+
+        Raises `InputError` if the cluster counts neither GPUs nor places, but the jobs use GPUs, or
+        if no server has a job's type of GPU; ``skip_invalid`` leaves such jobs out.
         """
         requested = {
             name
@@ -138,9 +145,19 @@ class Workload:
             raise InputError("the jobs use GPUs and no server of the cluster has a resource 'gpu'")
         elif unknown:
             notes.append(f"the cluster does not count {', '.join(unknown)}: not requested")
+        if not counts_places:
+            resources = {
+                profile: choose_resource(profile.gpu_types, cluster)
+                for profile in dict.fromkeys(self.profiles)
+            }
+            if None in resources.values():
+                return self._without_types_of(resources, cluster, skip_invalid=skip_invalid)
+            notes += self._notes_on_types(resources, cluster)
+        else:
+            resources = dict.fromkeys(self.profiles, GPU)
         fitted = {
-            profile: _fit(profile, cluster, counts_places)
-            for profile in dict.fromkeys(self.profiles)
+            profile: _fit(profile, cluster, counts_places, resource or GPU)
+            for profile, resource in resources.items()
         }
         tenants = list(self.tenants)
         if cluster.tenants:
@@ -159,6 +176,71 @@ class Workload:
             tenants=tenants,
             notes=tuple(notes),
         )
+
+    def _without_types_of(
+        self,
+        resources: Mapping[JobProfile, str | None],
+        cluster: Cluster,
+        *,
+        skip_invalid: bool,
+    ) -> Workload:
+        """Leave out the jobs whose type of GPU no server has, or refuse all."""
+        lacking: dict[str, list[str]] = {}
+        kept = []
+        for index, profile in enumerate(self.profiles):
+            if resources[profile] is not None:
+                kept.append(index)
+                continue
+            lacking.setdefault(" or ".join(profile.gpu_types), []).append(self.names[index])
+        if skip_invalid and kept:
+            dropped = tuple(
+                f"{len(jobs):,} x no server has GPUs of type {quote_for_display(name)} (dropped)"
+                for name, jobs in lacking.items()
+            )
+            remaining = replace(self._take(kept), notes=(*self.notes, *dropped))
+            return remaining.fitted_to(cluster)
+        kinds = ", ".join(name.partition("/")[2] for name in cluster.resources if is_gpu_kind(name))
+        hint = (
+            f"the cluster's types are {kinds}; add servers of the type, use gpu_types=any in the "
+            "trace, or leave these jobs out by --skip-invalid"
+        )
+        faults = []
+        for name, jobs in lacking.items():
+            listed = ", ".join(quote_for_display(job) for job in jobs[:3])
+            more = f" and {len(jobs) - 3:,} more" if len(jobs) > 3 else ""
+            noun = "jobs" if len(jobs) > 1 else "job"
+            message = f"no server has GPUs of type {quote_for_display(name)}"
+            faults.append(Fault(f"{noun} {listed}{more}", message, hint))
+        raise InputError(faults)
+
+    def _notes_on_types(
+        self, resources: Mapping[JobProfile, str | None], cluster: Cluster
+    ) -> list[str]:
+        """Return notes on types of GPU that jobs request, and don't get as they are written."""
+        if not any(is_gpu_kind(name) for name in cluster.resources):
+            count = sum(bool(profile.gpu_types) for profile in self.profiles)
+            reason = "the cluster names no types of GPU: any type"
+            return [f"{count:,} x {reason}"] if count else []
+        several: dict[str, int] = {}
+        for profile in self.profiles:
+            resource = resources[profile] or GPU
+            if len(profile.gpu_types) > 1 and is_gpu_kind(resource):
+                several[resource] = several.get(resource, 0) + 1
+        return [
+            f"{count:,} x a job that may run on several types of GPU requests {name}"
+            for name, count in several.items()
+        ]
+
+    def _take(self, indices: Sequence[int]) -> Workload:
+        """Return the workload of some of the jobs."""
+        changes: dict[str, object] = {}
+        for item in fields(self):
+            values = getattr(self, item.name)
+            if item.name in {"slot_seconds", "notes", "drawn"} or values is None:
+                continue
+            is_array = isinstance(values, np.ndarray)
+            changes[item.name] = values[indices] if is_array else [values[at] for at in indices]
+        return replace(self, **changes)  # type: ignore[arg-type]  # by the types of the fields
 
     def to_jobs(self, cluster: Cluster) -> list[Job]:
         """Build all jobs for a cluster, in order of arrival.
@@ -269,7 +351,8 @@ def check_job_file(path: Path) -> None:
     check_output_file(path, is_job_lines if path.suffix == ".jsonl" else is_marked_yaml)
 
 
-def _fit(profile: JobProfile, cluster: Cluster, places: bool) -> JobProfile:
+def _fit(profile: JobProfile, cluster: Cluster, places: bool, gpu: str) -> JobProfile:
+    """Return a profile with what the cluster has; ``gpu`` is the resource of its GPUs."""
     if places:
         worker = {"worker": MILLI}
         ps = None if profile.ps is None else {"ps": MILLI}
@@ -279,6 +362,10 @@ def _fit(profile: JobProfile, cluster: Cluster, places: bool) -> JobProfile:
                 name: amount for name, amount in (profile.ps or {}).items() if name == BANDWIDTH
             }
         return replace(profile, worker=worker, ps=ps)
+
+    if gpu != GPU and GPU in profile.worker:
+        request = {gpu if name == GPU else name: n for name, n in profile.worker.items()}
+        profile = replace(profile, worker=request)
 
     def counted(amounts: Mapping[str, int]) -> dict[str, int]:
         return {

@@ -22,7 +22,19 @@ JOB = (
 )
 WORDS = (
     *("0022", "12:30:00", "1:30", "1_000", "+5", "-0", "0x1F", "0b11", "0o17", "1e-3", "6:30.5"),
-    *("2024-01-01", "2024-01-01T10:00:00Z", "no", "on", "Off", "yes", "=", "1__0", "_1", "1_"),
+    *(
+        "<<",
+        "2024-01-01",
+        "2024-01-01T10:00:00Z",
+        "no",
+        "on",
+        "Off",
+        "yes",
+        "=",
+        "1__0",
+        "_1",
+        "1_",
+    ),
 )
 
 
@@ -44,6 +56,12 @@ def test_an_integer_or_text_can_be_read_back(word: str) -> None:
     elif isinstance(item, int) and not isinstance(item, bool):
         assert getattr(item, "written", str(item)) == word
         assert item == int(word.replace("_", ""))
+
+
+def test_labels_stay_as_written(tmp_path: Path) -> None:
+    labels = {"1_000": "0o17", "id": "1_000", "+5": "yes"}
+    written = ", ".join(f"{key}: {value}" for key, value in labels.items())
+    assert read(tmp_path, f"name: a, labels: {{{written}}}").labels == labels
 
 
 def read(folder: Path, part: str) -> Any:
@@ -81,6 +99,8 @@ def test_text_fields_keep_dates_and_numbers_of_other_bases(tmp_path: Path) -> No
             "run: {command: [a], env: {A: 1.5}}",
             "jobs[0].run.env.A: expected text, got 1.5; quote it",
         ),
+        ("run: {command: [a, null]}", "jobs[0].run.command: expected text, got null; quote it"),
+        ("run: {command: [a], env: {A: ~}}", "jobs[0].run.env.A: expected text, got null; quote"),
         ("run: {command: [a, true]}", "jobs[0].run: `command` is given a boolean"),
         ("tenant: !!binary aGk=", "line 1, column 26: not YAML: the tag '!!binary' is not"),
         ("tenant: !!timestamp 2024-01-01", "the tag '!!timestamp' is not supported"),

@@ -20,7 +20,7 @@ from shadowprice.executors.environment import (
     inherited_environment,
     list_processes,
 )
-from shadowprice.executors.progress import read_progress
+from shadowprice.executors.progress import decode_report, read_progress
 from shadowprice.executors.registry import (
     EXECUTORS,
     ExecutorInfo,
@@ -134,6 +134,24 @@ def test_a_service_keeps_its_own_variables_from_jobs() -> None:
     service = {"PATH": "/bin", "LC_ALL": "C", "DATABASE_URL": "x", "SHADOWPRICE_TOKEN": "y"}
     own = inherited_environment(SPEC, service)
     assert own == {"PATH": "/bin", "LC_ALL": "C", "KEY": "secret-key"}
+
+
+@pytest.mark.parametrize(
+    "metrics",
+    [b'{"a": 1%s}' % (b"0" * 5_000), b'{"\xe9": 1, "a": "x"}', b'{"a": NaN}', b'{"a": 1e999}'],
+)
+@pytest.mark.parametrize("bom", [b"", b"\xef\xbb\xbf"])
+def test_a_metric_that_cannot_be_decoded_costs_no_progress(metrics: bytes, bom: bytes) -> None:
+    content = bom + b'{"generation": 2, "minibatches": 3, "metrics": %s}' % metrics
+    report, _ = read_progress("job", decode_report(content), 7.0)
+    assert report.progress == 3_000_000
+    assert "a" not in report.metrics
+
+
+def test_a_count_of_thousands_of_digits_is_refused() -> None:
+    body = decode_report('{"generation": 2, "minibatches": 1%s}' % ("0" * 5_000))
+    with pytest.raises(InputError, match="it is not a count"):
+        read_progress("job", body, 7.0)
 
 
 def test_progress_is_read_exactly() -> None:

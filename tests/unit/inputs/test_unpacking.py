@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import lzma
+import re
 import shlex
 import sys
 import unicodedata
@@ -25,7 +26,8 @@ from shadowprice.inputs.unpacking import (
     read_first_bytes,
     split_member,
 )
-from shadowprice.traces.locate import read_trace
+from shadowprice.traces.locate import escape_path, read_trace
+from shadowprice.traces.records import Trace
 from shadowprice.traces.text import read_head
 from tests.support.examples import example_count
 
@@ -200,7 +202,7 @@ def test_a_comment_of_a_zip_file_may_contain_its_marks(
 
 def test_the_files_of_a_zip_file_are_listed(tmp_path: Path) -> None:
     path = zip_of(tmp_path / "logs.zip", *(f"{month}.csv" for month in range(1, 13)))
-    message = r"holds 12 files: '1\.csv', .*'10\.csv' and 2 more; select one: csv:.*logs.zip:1.csv"
+    message = r"holds 12 files: '1\.csv', .*'10\.csv' and 2 more; select one: .*logs.zip:1.csv"
     for read in (content_of, read_head):
         with pytest.raises(InputError, match=message):
             read(path)
@@ -222,24 +224,50 @@ def test_a_file_of_a_zip_file_is_selected_by_its_name(tmp_path: Path) -> None:
         selected = Path(f"{path}:{name}")
         assert split_member(selected) == (path, name)
         assert content_of(selected) == read_head(selected).encode() == f"this is {name}\n".encode()
-    with pytest.raises(InputError, match=r"has no file 'x/b\.csv'; did you mean 'x/a\.csv'"):
+    with pytest.raises(InputError, match=r"has no file 'x/b\.csv'; did you mean '.*:x/a\.csv'\?"):
         read_head(Path(f"{path}:x/b.csv"))
     with pytest.raises(InputError) as caught:
         read_head(path)
     [fault] = caught.value.faults
     # The hint is one word of a shell, also with blanks in the path.
-    hint = fault.hint.removeprefix("select one: ").removesuffix(" for a trace")
-    assert shlex.split(hint) == [f"csv:{path}:x/a.csv"]
-    for name in ("50%3F.csv", "a?b.csv"):
-        with zipfile.ZipFile(path, "w") as archive:
-            archive.writestr(name, "submit,duration,gpus\n0,60,1\n")
-            archive.writestr("z.csv", "")
-        with pytest.raises(InputError) as caught:
-            read_head(path)
-        [fault] = caught.value.faults
-        hint = fault.hint.removeprefix("select one: ").removesuffix(" for a trace")
-        [spec] = shlex.split(hint)
-        assert read_trace(spec).jobs.height == 1
+    assert shlex.split(fault.hint.removeprefix("select one: ")) == [f"{path}:x/a.csv"]
+
+
+@pytest.mark.parametrize("member", ["a.csv", "50%3F.csv", "a?b.csv", "it's.csv"])
+@pytest.mark.parametrize(
+    "name", ["my?log", "a*b", "a[1]", "50%25", "50%", "x#1", "hey!you", "it's", "a b", "a&b", "~"]
+)
+def test_hints_for_files_of_a_zip_file_work_as_they_are_printed(
+    tmp_path: Path, name: str, member: str
+) -> None:
+    path = tmp_path / f"{name}.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(member, "submit,duration,gpus\n0,60,1\n")
+        archive.writestr("z.csv", "")
+    escaped = escape_path(f"{path}:{member}x")
+    for written in (f"csv:{path}", f"csv:{escaped}", f"csv:{path}:{member}"):
+        assert read_as_hinted(written).jobs.height == 1
+
+
+def read_as_hinted(spec: str) -> Trace:
+    """Read a trace as up to two hints say, each of which is one word of a shell."""
+    for _ in range(2):
+        try:
+            return read_trace(spec)
+        except InputError as error:
+            [fault] = error.faults
+        [spec] = shlex.split(re.sub(r"^(select one:|did you mean|write) |\?$", "", fault.hint))
+    return read_trace(spec)
+
+
+def test_options_follow_a_path_with_a_question_mark(tmp_path: Path) -> None:
+    path = tmp_path / "my?log.csv"
+    path.write_text("submit,duration,gpus,user\n0,60,1,ann\n")
+    with pytest.raises(InputError) as caught:
+        read_trace(f"csv:{path}?vc=ann")
+    [fault] = caught.value.faults
+    assert fault.message == f"? in a path begins the options, but {path} is a file"
+    assert read_trace(*shlex.split(fault.hint.removeprefix("write "))).jobs.height == 1
 
 
 def test_names_of_a_zip_file_are_compared_as_they_look(tmp_path: Path) -> None:

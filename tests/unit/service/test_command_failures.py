@@ -13,6 +13,7 @@ import pytest
 
 from shadowprice.core.script_command import build_script_command
 from shadowprice.executors.generations import logs
+from shadowprice.executors.supervision.children import spawn_error_message
 from shadowprice.service.state.command_failures import explain_command_failure
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -136,6 +137,20 @@ BASH_LINE = "write command: [bash, -c, ...], because /bin/sh runs a line"
             "name=abc; echo ${name:0:2}",
             "sh refused what bash may accept (Bad substitution); " + BASH_LINE,
         ),
+        (
+            "select x in a b; do echo; done",
+            'sh refused what bash may accept (Syntax error: "do" unexpected); ' + BASH_LINE,
+        ),
+        ("[ 1 == 1 ]", "sh compares texts by = and not by ==; write =, or " + BASH_LINE),
+        (
+            "module load cuda",
+            "'module' is a function of login shells; write command: [bash, -lc, ...]",
+        ),
+        ("~nosuchuser/x --a", "the shell knows no user 'nosuchuser'; write the whole path"),
+        (
+            "echo\r\ntrainn\r",
+            "the lines of the command end as on Windows; end them with a line feed alone",
+        ),
         ("cd / && trainn --fast", "'trainn' is in no directory of PATH; write its absolute path"),
         (". settings && true", ". searches PATH for 'settings'; write ./settings"),
     ],
@@ -198,6 +213,10 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
             "no shell expands '~/train.sh' in a list; write the whole path, or one line",
         ),
         (
+            {"command": ["module", "load", "cuda"]},
+            "'module' is a function of login shells; write command: [bash, -lc, ...]",
+        ),
+        (
             {"command": ["python", "x.py"]},
             "'python' is in no directory of PATH; write python3, or its absolute path",
         ),
@@ -215,6 +234,57 @@ def test_a_list_whose_first_word_is_no_program_gets_the_hint_of_a_list(
 ) -> None:
     reason = f"worker-0 exited 127: cannot run {run['command'][0]}: No such file or directory"
     assert explain_command_failure(run, reason, []) == hint
+
+
+@pytest.mark.parametrize(
+    ("command", "hint"),
+    [
+        (["ls", "*.none"], "no shell expands '*.none' in a list; write one line"),
+        (
+            [sys.executable, "~/none.py"],
+            "no shell expands '~/none.py' in a list; write the whole path, or one line",
+        ),
+        (
+            [sys.executable, "$NOWHERE/none.py"],
+            "no shell expands '$NOWHERE/none.py' in a list; write the whole path, or one line",
+        ),
+        (
+            ["sh", "-c", "ls *.none"],
+            f"'*.none' is not in its own directory, where the job runs; {STATE}",
+        ),
+    ],
+)
+def test_words_that_no_shell_expands_are_named(
+    tmp_path: Path, command: list[str], hint: str
+) -> None:
+    tail = said(command, tmp_path)
+    assert explain_command_failure({"command": command}, "worker-0 exited 2", tail) == hint
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (b"#!/no/such/interpreter -x\n", "its first line names '/no/such/interpreter', which"),
+        (b"#!/bin/sh\r\necho\r\n", "its lines end as on Windows; convert it: sed -i 's/\\r$//'"),
+        (None, "Permission denied; it is a directory: name the program in it"),
+        (b"echo", "Permission denied; make it executable (chmod +x)"),
+    ],
+)
+def test_a_program_that_cannot_be_run_is_explained(
+    tmp_path: Path, content: bytes | None, hint: str
+) -> None:
+    program = tmp_path / "train.sh"
+    if content is None:
+        program.mkdir()
+    else:
+        program.write_bytes(content)
+        program.chmod(0o755 if content.startswith(b"#!") else 0o644)
+    plan = {"command": ["./train.sh"], "directory": str(tmp_path)}
+    with pytest.raises(OSError, match="train") as caught:
+        subprocess.run(plan["command"], cwd=tmp_path, check=False, timeout=WAIT_LIMIT_SECONDS)
+    message = spawn_error_message(caught.value, plan)
+    assert message.startswith(f"cannot run ./train.sh: {hint}")
+    assert explain_command_failure({"command": plan["command"]}, message, []) == ""
 
 
 def test_a_container_runtime_names_the_program(tmp_path: Path) -> None:

@@ -42,6 +42,14 @@ from shadowprice.service.queries.event_text import format_event
             {"generation": 2, "reason": "it is not a count"},
             "generation 2 sends an invalid progress report, which is ignored: it is not a count",
         ),
+        (
+            "misreported",
+            {"generation": 2, "reason": "left out: progress.metrics.'a': 'b' is not a number"},
+            (
+                "generation 2 sends progress reports with invalid parts, left out: "
+                "progress.metrics.'a': 'b' is not a number"
+            ),
+        ),
         ("standby", {"message": "waits its turn"}, "waits its turn"),
         ("standby", {"message": "no room"}, "waits: no room"),
         ("revised", {"changes": {"utility": 1, "epochs": 2}}, "revised: utility, epochs"),

@@ -54,10 +54,10 @@ class MovedJob(Bench):
         self.do(UpdateServers({server: state}, "drain"))
         self.slot()
 
-    def report(self, progress: float) -> None:
-        """Report progress of the first generation."""
+    def report(self, progress: float, *, is_point: bool = True) -> None:
+        """Report progress of the first generation; ``is_point``: the curve has a point of it."""
         report = Progressed("train", 1, round(progress * MICRO), {}, self.now, checkpoints=True)
-        self.do(RecordProgress({"train": report}, [report]))
+        self.do(RecordProgress({"train": report}, [report] if is_point else []))
 
     def exits(self, ending: Ending, code: int, reason: str = "every worker exited 0") -> None:
         """Record the end of the first generation."""
@@ -176,10 +176,13 @@ def test_checkpoints_count_with_the_first_progress(tmp_path: Path) -> None:
     assert not bench.truth.state.engine.view.is_pinned("train")
 
 
-def test_work_that_is_reported_after_the_stop_completes_a_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_point", [True, False])
+def test_work_that_is_reported_after_the_stop_completes_a_job(
+    tmp_path: Path, is_point: bool
+) -> None:
     bench = MovedJob(tmp_path, 54.0)
     bench.drain()
-    bench.report(60.0)
+    bench.report(60.0, is_point=is_point)
     bench.exits(Ending.DONE, 0)
     view = bench.truth.state.views.get("train")
     assert view is None or view.done or "train" not in bench.truth.state.engine.open_jobs

@@ -25,6 +25,7 @@ from shadowprice.simulator.source import ScenarioSource
 from shadowprice.traces.job_log import CLOCK_SKEW
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
+    STANDS_FOR_MISSING,
     choose_readings,
     parse_gpus,
     parse_seconds,
@@ -1628,7 +1629,7 @@ def test_a_number_may_stand_for_a_missing_time(
     trace = read(tmp_path, f"job,submit,start,end,gpus\n{rows}")
     assert trace.jobs.select("job", "duration").rows() == [("1", 100.0)]
     assert notes(trace)[reason] == ("dropped", 1)
-    message = "0, -1, 1900-01-01 or 9999-12-31 stands for a missing time"
+    message = "0, -1, 1900-01-01, 9999-12-31 or a largest integer stands for a missing time"
     assert notes(trace)[f"'end': {message}"] == ("repaired", 1)
 
 
@@ -1650,6 +1651,110 @@ def test_the_zero_of_a_clock_is_a_missing_end_of_slurm(tmp_path: Path, end: str)
     trace = read_sacct(tmp_path, sacct_row("1"), sacct_row("2", End=end, State="RUNNING"))
     assert trace.jobs["job"].to_list() == ["1"]
     assert notes(trace)["no end: still running when the log was written"] == ("dropped", 1)
+
+
+@pytest.mark.parametrize("end", ["05:59:59", "05:59:00"])
+def test_an_end_just_before_the_start_is_that_of_a_job_that_failed_at_once(
+    tmp_path: Path, end: str
+) -> None:
+    day = "2024-03-05"
+    rows = f"1,{day} 06:00:00,{day} {end},1\n2,{day} 06:00:00,{day} 07:00:00,1\n"
+    trace = read(tmp_path, f"job,start,end,gpus\n{rows}")
+    assert trace.jobs["job"].to_list() == ["2"]
+    assert notes(trace)["ended up to a minute before its start: clocks differ"] == ("repaired", 1)
+    assert notes(trace)["run time 0: never ran"] == ("dropped", 1)
+    times = {"Start": f"{day}T06:00:00", "End": f"{day}T{end}", "Elapsed": ""}
+    slurm = read_sacct(tmp_path, sacct_row("1", **times), sacct_row("2"))
+    assert slurm.jobs["job"].to_list() == ["2"]
+    with pytest.raises(InputError, match="is before the start"):
+        read(tmp_path, f"job,start,end,gpus\n1,{day} 06:00:00,{day} 05:58:59,1\n")
+
+
+PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+
+
+@pytest.mark.parametrize("day", [-62_135_596_800, -2_208_988_800, 253_402_214_400, 253_402_300_799])
+@pytest.mark.parametrize("unit", PER_SECOND)
+@pytest.mark.parametrize("header", ["end", "end_{unit}"])
+@pytest.mark.parametrize("first_end", ["1709618500", "2024-03-05T06:01:40Z", ""])
+def test_a_distant_number_is_a_missing_time_in_every_unit(
+    tmp_path: Path, day: int, unit: str, header: str, first_end: str
+) -> None:
+    scale = PER_SECOND[unit]
+    if first_end.isdecimal():
+        first_end = str(int(first_end) * scale)
+    rows = f"1,{1709618400 * scale},100,{first_end},2\n2,{1709618400 * scale},100,{day * scale},2\n"
+    trace = read(tmp_path, f"job,submit,duration,{header.format(unit=unit)},gpus\n{rows}")
+    assert trace.jobs.select("job", "submit").rows() == [("1", 0.0), ("2", 0.0)]
+    column = header.format(unit=unit)
+    assert notes(trace)[f"'{column}': {STANDS_FOR_MISSING}"] == ("repaired", 1)
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "missing"),
+    [
+        ("end_ms", "1709618500000", "-1"),
+        ("end_ms", "2024-03-05T06:01:40Z", "-1"),
+        ("end_min", "28493641.6666666667", "-1"),
+        ("end_min", "28493641.6666666667", "4223370240"),
+        ("end_hours", "474894.0277777778", "70389504"),
+        ("end", "1709618500000000000", "-9223372036854775808"),
+        ("end", "1709618500000000000", "9223372036854775807"),
+        ("end", "1709618500", "2147483647"),
+        ("end", "1709618500", "4294967294"),
+        ("end_ms", "1709618500000", "18446744073709551615"),
+        ("end", "1709618500000000000", "-6795364578871345152"),
+    ],
+)
+def test_a_sentinel_is_read_in_the_unit_of_its_column(
+    tmp_path: Path, header: str, first: str, missing: str
+) -> None:
+    rows = f"1,1709618400,1709618400,{first},2\n2,1709618400,1709618400,{missing},2\n"
+    trace = read(tmp_path, f"job,submit,start,{header},gpus\n{rows}")
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert trace.jobs["duration"].to_list() == [pytest.approx(100.0)]
+    assert notes(trace)["no end: still running when the log was written"] == ("dropped", 1)
+
+
+def test_a_distant_number_does_not_make_times_absolute(tmp_path: Path) -> None:
+    rows = "1,0,0,100,2\n2,50,253402214400,253402300799,2\n"
+    trace = read(tmp_path, f"job,submit,start,end,gpus\n{rows}")
+    assert trace.jobs.select("job", "duration").rows() == [("1", 100.0)]
+    assert notes(trace)["never started"] == ("dropped", 1)
+
+
+@pytest.mark.parametrize("missing", ["2958465", "2958465.99999", "0", "1", "2", "-1"])
+def test_a_sentinel_does_not_hide_serial_dates(tmp_path: Path, missing: str) -> None:
+    rows = f"45356.25,45356.2569,45356.2986,2\n45356.25,45356.2569,{missing},2\n"
+    with pytest.raises(InputError, match="looks like days since 1900"):
+        read(tmp_path, f"submit,start,end,gpus\n{rows}")
+
+
+@pytest.mark.parametrize(
+    ("zone", "hint"),
+    [
+        *(
+            (word, "write its name: this machine's is Asia/Tokyo")
+            for word in ("localtime", "Local")
+        ),
+        *((word, "write its name: this machine's is Asia/Tokyo") for word in ("local", "system")),
+        ("europe/berlin", "did you mean 'Europe/Berlin'?"),
+        ("utc", "did you mean 'UTC'?"),
+        ("Berlin", "write one such as Europe/Berlin"),
+        ("posixrules", "write one such as Europe/Berlin"),
+        ("right/Europe/Berlin", "write one such as Europe/Berlin"),
+        ("Factory", "write one such as Europe/Berlin"),
+    ],
+)
+@pytest.mark.parametrize("form", ["csv", "sacct"])
+def test_an_unknown_time_zone_has_a_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str, hint: str, form: str
+) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    text = f"{HEADER}\n{ROW}\n" if form == "csv" else f"{SACCT_HEAD}\n{sacct_row('1')}\n"
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, text, f"?timezone={zone}", form)
+    assert str(caught.value) == f"timezone: '{zone}' is not a valid time zone; {hint}"
 
 
 def test_a_sentinel_is_no_deadline(tmp_path: Path) -> None:

@@ -415,12 +415,13 @@ def revise(
     shadowprice revise resnet50-a --set steps=20000 --set utility.value=80
     """
     from shadowprice.cli.commands.submit import print_job
+    from shadowprice.client import calls
 
     with connect(server) as client:
         current = client.job(job)
         changes = _changes(set_, current.spec)
         # Another job may get the name meanwhile.
-        revised = client.revise(f"id:{current.id}", dry_run=dry_run, **changes)
+        revised = client.send(calls.revise(f"id:{current.id}", changes, dry_run=dry_run))
     if output is Output.JSON:
         print_json(revised.record)
     else:

@@ -38,6 +38,7 @@ from shadowprice.cli.upload import send_directory
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.submit_options import option_for_key
 from shadowprice.core.wording import (
+    find_unsendable,
     first_line,
     hint_for_unknown,
     lines_after_first,
@@ -90,6 +91,8 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
             if not isinstance(record, Mapping):
                 raise InputError(Fault(location, "is not a job", "write `name: ...` and so on"))
             place = location.rstrip(":")
+            if problem := find_unsendable(record, place):
+                raise InputError(Fault(*problem, "quote it if it is text"))
             entries.append(Entry(place, with_absolute_deadline(record, place)))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
@@ -343,13 +346,15 @@ def _name_conflict(text: str, entry: Entry) -> Fault:
 
 
 def _with_file_location(fault: Fault, entries: Sequence[Entry], *, single: bool) -> Fault:
+    # A body that isn't valid JSON text is refused before its jobs are read.
+    location = fault.location.removeprefix("body").lstrip(".")
     if single:
-        suffix = fault.location.removeprefix("job").lstrip(":. ")
+        suffix = location.removeprefix("job").lstrip(":. ")
         if not entries[0].place:
             return replace(fault, location=option_for_key(suffix) or suffix)
-        location = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
-        return Fault(location, fault.message, fault.hint)
-    head, bracket, tail = fault.location.partition("]")
+        place = f"{entries[0].place}.{suffix}" if suffix else entries[0].place
+        return Fault(place, fault.message, fault.hint)
+    head, bracket, tail = location.partition("]")
     index = head.removeprefix("jobs[")
     if bracket and index.isdigit() and int(index) < len(entries):
         return Fault(f"{entries[int(index)].place}{tail}", fault.message, fault.hint)

@@ -41,6 +41,8 @@ def _as_argument(value: Any) -> Any:
 
     YAML doesn't keep their spelling, such as ``1.10`` or ``yes``.
     """
+    if value is None:
+        raise ValueError("expected text, got null; quote it if it is text")
     if isinstance(value, float | bool):
         shown = str(value).lower()
         raise ValueError(f"expected text, got {shown}; quote it, because YAML changes its spelling")

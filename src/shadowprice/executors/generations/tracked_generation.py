@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import json
 import os
 import stat
 import time
@@ -38,7 +37,13 @@ from shadowprice.executors.generations.generation import (
     TERMINAL_PHASES,
     GenerationDirectory,
 )
-from shadowprice.executors.progress import format_report_error, read_progress
+from shadowprice.executors.progress import (
+    decode_report,
+    describe_omitted,
+    format_report_error,
+    read_progress,
+    same_kind,
+)
 
 _MAX_PROGRESS_BYTES: Final = 65_536
 
@@ -81,7 +86,7 @@ class TrackedGeneration:
         """Problem of its last progress report; empty if valid."""
         self._faults = 0
         """Number of consecutive polls that found an invalid report."""
-        self._fault_reported = False
+        self._reported_faults: list[str] = []
 
     @property
     def phase(self) -> str:
@@ -136,8 +141,8 @@ class TrackedGeneration:
             self.start_reported = True
             reports.append(started)
         # A single poll may have read a half-written file.
-        if self._faults > 1 and not self._fault_reported:
-            self._fault_reported = True
+        if self._faults > 1 and not same_kind(self._fault, self._reported_faults):
+            self._reported_faults.append(self._fault)
             reports.append(InvalidProgress(self.job, self.number, time.time(), self._fault))
         partly = self._partly_ended()
         if partly is not None and len(partly.ended) != self.reported_exit_count:
@@ -263,14 +268,14 @@ class TrackedGeneration:
         Returns None if the report is invalid or from another generation.
         """
         try:
-            report, omitted = read_progress(self.job, json.loads(content), at)
+            report, omitted = read_progress(self.job, decode_report(content), at)
         except InputError as error:
             self._record_read_error(str(error))
         except (ValueError, RecursionError):
             self._record_read_error('its progress file is not JSON; write {"generation": 1, ...}')
         else:
             if omitted:
-                self._record_read_error(str(InputError(omitted)))
+                self._record_read_error(describe_omitted(omitted))
             else:
                 self._faults = 0
             return report if report.generation == self.number else None

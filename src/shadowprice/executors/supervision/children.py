@@ -186,14 +186,33 @@ def process_names(found: Iterable[int]) -> str:
     return ", ".join([*shown[:_MAX_SHOWN_NAMES], "..."] if len(shown) > _MAX_SHOWN_NAMES else shown)
 
 
+def _missing_interpreter(program: Path) -> str:
+    """Return why an existing file can't be run: the system lacks what should run it."""
+    with contextlib.suppress(OSError):
+        with program.open("rb") as file:
+            line = file.readline(256)
+        if line.startswith(b"#!"):
+            words = line[2:].decode("utf-8", "replace").split(" ")
+            interpreter = next(filter(None, words), "").rstrip("\n")
+            if interpreter.endswith("\r"):
+                return "its lines end as on Windows; convert it: sed -i 's/\\r$//' FILE"
+            return f"its first line names {interpreter!r}, which this machine doesn't have"
+    return "this machine lacks its loader; is it a program for this system?"
+
+
 def spawn_error_message(error: Exception, plan: dict[str, Any]) -> str:
     """Return why `spawn` failed, with a hint."""
     reason = getattr(error, "strerror", None) or str(error)
     if isinstance(error, OSError) and error.filename == plan["directory"]:
         return f"cannot start in {plan['directory']}: {reason}; check run.workdir"
     hint = ""
+    program = Path(plan["directory"], plan["command"][0])
     if isinstance(error, PermissionError):
         hint = "; make it executable (chmod +x)"
+        if program.is_dir():
+            hint = "; it is a directory: name the program in it"
+    elif isinstance(error, FileNotFoundError) and program.is_file():
+        reason, hint = _missing_interpreter(program), ""
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
         hint = "; name its interpreter in the first line (#!)"
     return f"cannot run {plan['command'][0]}: {reason}{hint}"

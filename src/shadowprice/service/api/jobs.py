@@ -24,7 +24,7 @@ from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import LimitedModel, PathSegmentName
 from shadowprice.core.wording import escape_controls, quote_for_display
 from shadowprice.executors.contract import Obstacle
-from shadowprice.executors.progress import read_progress
+from shadowprice.executors.progress import decode_report, describe_omitted, read_progress
 from shadowprice.rest.jobs import (
     BrokenPromise,
     GenerationList,
@@ -650,21 +650,25 @@ async def report_progress(
     writer = service.writing
     key, generation = await find_reporting_job(service, name, request.headers.get("authorization"))
     try:
-        # Python writes NaN for a diverged loss; that must not cost the report's progress.
-        body = parse_json(await read_body(request, MAX_REPORT_BYTES), strict=False)
+        content = await read_body(request, MAX_REPORT_BYTES)
+        try:
+            body = decode_report(content)
+        except (ValueError, RecursionError):
+            parse_json(content, strict=False)  # raises the problem
+            raise
         if isinstance(body, dict):
             body.setdefault("generation", generation)
         report, omitted = read_progress(key, body, writer.clock.now() / SECOND)
         if report.generation != generation:
             raise ProblemError("forbidden", f"the token is valid for generation {generation} only")
     except ShadowpriceError as error:
-        await service.misreports.record(writer, key, generation, error)
+        await service.misreports.record(writer, key, generation, str(error))
         raise
     view = writer.published.jobs.get(key)
     if view is not None and view.generation == generation:
         service.report_progress(report)
     if omitted:
-        await service.misreports.record(writer, key, generation, InputError(omitted))
+        await service.misreports.record(writer, key, generation, describe_omitted(omitted))
 
 
 @router.get("/jobs/{name:name}/logs", responses=problems(404, 409))

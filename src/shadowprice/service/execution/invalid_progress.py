@@ -7,7 +7,7 @@ from typing import Final
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.contract import InvalidProgress
-from shadowprice.executors.progress import format_report_error
+from shadowprice.executors.progress import format_report_error, same_kind
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.report_operations import MAX_REPORTED_ERRORS, RecordReports
 from shadowprice.service.writer import Writer
@@ -26,7 +26,7 @@ class InvalidProgressReporter:
     def __init__(self) -> None:
         self._recorded: dict[str, tuple[int, set[str]]] = {}
 
-    async def record(self, writer: Writer, job: str, generation: int, error: Exception) -> None:
+    async def record(self, writer: Writer, job: str, generation: int, error: str) -> None:
         """Emit an event about an invalid report of a job's running generation.
 
         ``generation`` is the one of the report's token; reports of older ones are ignored.
@@ -37,8 +37,8 @@ class InvalidProgressReporter:
         known_generation, reasons = self._recorded.get(job, (generation, set()))
         if known_generation != generation:
             reasons = set()
-        reason = format_report_error(str(error))
-        if reason in reasons or len(reasons) >= MAX_REPORTED_ERRORS:
+        reason = format_report_error(error)
+        if reason in reasons or len(same_kind(reason, reasons)) >= MAX_REPORTED_ERRORS:
             return
         if job not in self._recorded and len(self._recorded) >= PURGE_EVERY_JOBS:
             open_jobs = writer.published.jobs

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.wording import escape_controls, join_lines
+from shadowprice.executors.progress import LEFT_OUT
 
 DEFAULT_REPROMISE_REASON: Final = "there is room for what is left of it"
 """Reason of a restored promise if the policy gives none."""
@@ -66,6 +67,12 @@ def _decision_text(kind: str, data: Mapping[str, Any], why: str) -> str | None:
     return None
 
 
+def _misreport_text(reason: str, because: str) -> str:
+    if reason.startswith(LEFT_OUT):
+        return f"progress reports with invalid parts, {join_lines(reason)}"
+    return f"an invalid progress report, which is ignored{because}"
+
+
 def _execution_line(kind: str, data: Mapping[str, Any], because: str) -> str | None:
     """Return the line of an event about a generation or the end; None for other events."""
     if kind == "finished":
@@ -90,7 +97,7 @@ def _execution_line(kind: str, data: Mapping[str, Any], because: str) -> str | N
         case "failed":
             return f"failed with {generation}{because}"
         case "misreported":
-            return f"{generation} sends an invalid progress report, which is ignored{because}"
+            return f"{generation} sends {_misreport_text(data['reason'], because)}"
         case "repeated":
             steps = f"{data['steps']:.6g} mini-batches are repeated"
             detail = "those that were not saved" if data["saved"] else "nothing was saved"

@@ -25,7 +25,8 @@ _REPORTER: Final = re.compile(r"(?:^|\s)([^\s:]+): (?:line )?(?:\d+: )?[^:]+: no
 _BASH_SYNTAX: Final = re.compile(
     r"^([^\s:]+): (?:line )?\d+: "
     r"((?:\w+: )?(?:Bad substitution|Illegal option \S+(?: \w+)?"
-    r"|Syntax error: (?:Bad for loop variable|\"[(}]\" unexpected|redirection unexpected)))"
+    r"|Syntax error: (?:Bad for loop variable|\"(?:[(}]|do)\" unexpected"
+    r"|redirection unexpected)))"
 )
 """Messages of dash about syntax and options that bash has."""
 _SHELLS: Final = frozenset({"sh", "dash", "ash"})
@@ -34,6 +35,10 @@ _BASH_WORD: Final = re.compile(
     r"|history|let|logout|mapfile|popd|pushd|readarray|select|shopt|source|suspend|typeset"
 )
 """Words that bash has and a POSIX shell lacks."""
+_LOGIN_FUNCTION: Final = re.compile(r"module|ml")
+"""Functions that the profiles of clusters define: no directory of PATH has these names."""
+_UNKNOWN_OPERATOR: Final = re.compile(r": \[: (?:\d+: )?(?:==: )?unexpected operator$")
+"""Message of dash about ``[ a == b ]``."""
 _SHELL_WORD: Final = re.compile(
     r"[.:!{]|alias|bg|case|cd|eval|exec|exit|export|fg|for|hash|if|jobs|local|read|readonly|return"
     rf"|set|shift|trap|ulimit|umask|unalias|unset|until|wait|while|{_BASH_WORD.pattern}"
@@ -56,6 +61,8 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
     """
     command, workdir = run.get("command", ""), run.get("workdir")
     argv = _split_command(command)
+    if isinstance(command, str) and "\r" in command and reason.endswith("exited 127"):
+        return "the lines of the command end as on Windows; end them with a line feed alone"
     lines = [line.rstrip() for line in (reason, *tail)]
     if (match := _NO_PROGRAM.search(reason)) and (hint := _shell_words_hint(command, match[1])):
         return hint
@@ -71,6 +78,11 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
             continue
         # The interpreter's name comes first: "bash: train.sh: No such file or directory".
         match, word = max(named, key=lambda hit: hit[0].end())
+        if hint := _expansion_hint(command, word):
+            return hint
+        if isinstance(command, str) and word.startswith("~") and word in argv:
+            user = word[1:].partition("/")[0]
+            return f"the shell knows no user {quote_for_display(user)}; write the whole path"
         if word == argv[0] and "/" not in word:
             return _not_on_path(run, word)
         return _missing_file_hint(f"{quote_for_display(word)} is not in", match[1] or "", workdir)
@@ -97,15 +109,33 @@ def _shell_words_hint(command: object, program: str) -> str:
         return f"no shell reads a list, so {shown} is not a program; set {assignment[1]} in run.env"
     if _SHELL_WORD.fullmatch(program):
         return f"no shell reads a list, and only shells have {shown}; write the command as one line"
-    if program.startswith("~") or "$" in program:
-        return f"no shell expands {shown} in a list; write the whole path, or one line"
-    return ""
+    if _LOGIN_FUNCTION.fullmatch(program):
+        return _login_function_hint(program)
+    return _expansion_hint(command, program)
+
+
+def _expansion_hint(command: object, word: str) -> str:
+    """Return the hint for a word that a shell would replace, but not in a list; else empty."""
+    is_whole = isinstance(command, Sequence) and not isinstance(command, str) and word in command
+    if not is_whole or not (word.startswith("~") or re.search(r"[$*?\[]", word)):
+        return ""
+    shown = quote_for_display(word)
+    instead = "the whole path, or one line" if re.search(r"^~|\$", word) else "one line"
+    return f"no shell expands {shown} in a list; write {instead}"
+
+
+def _login_function_hint(word: str) -> str:
+    shown = quote_for_display(word)
+    return f"{shown} is a function of login shells; write command: [bash, -lc, ...]"
 
 
 def _bash_hint(command: object, line: str) -> str:
     """Return the hint for a word or syntax of bash that another shell refused; else empty."""
     if match := _BASH_SYNTAX.search(line):
         return f"sh refused what bash may accept ({match[2]}); {_bash_hint_for(command, match[1])}"
+    if _UNKNOWN_OPERATOR.search(line):
+        instead = _bash_hint_for(command, line.partition(":")[0])
+        return f"sh compares texts by = and not by ==; write =, or {instead}"
     match = _LOOKUP.search(line)
     word = (match[1] or "") if match else ""
     if not _BASH_WORD.fullmatch(word) or line.endswith("command not found"):
@@ -141,6 +171,8 @@ def _lookup_hint(run: Mapping[str, Any], argv: Sequence[str], line: str) -> str:
     match = _LOOKUP.search(line)
     word = (match[1] or match[2]) if match else None
     is_known = word is not None and word in argv and _is_from_shell(line)
+    if word is not None and is_known and _LOGIN_FUNCTION.fullmatch(word):
+        return _login_function_hint(word)
     return _not_on_path(run, word) if word is not None and is_known else ""
 
 

@@ -40,6 +40,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
 from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
+from shadowprice.executors.progress import same_kind
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.command_failures import explain_command_failure
@@ -210,7 +211,8 @@ class RecordReports:
     def emit_misreport(batch: Batch, report: InvalidProgress) -> None:
         """Emit an event for an invalid progress report.
 
-        A generation gets at most `MAX_REPORTED_ERRORS` of them. A restarted executor reports an
+        A generation gets at most `MAX_REPORTED_ERRORS` of reports, and of parts of
+        reports. A restarted executor reports an
         error again, so the stored events prevent duplicates.
         """
         name, generation = report.job, report.generation
@@ -229,7 +231,8 @@ class RecordReports:
             for event in (*map(json.loads, stored), *fresh)
             if event["generation"] == generation
         }
-        if report.reason not in reasons and len(reasons) < MAX_REPORTED_ERRORS:
+        limited = len(same_kind(report.reason, reasons)) >= MAX_REPORTED_ERRORS
+        if report.reason not in reasons and not limited:
             batch.emit("misreported", name, generation=generation, reason=report.reason)
 
     @staticmethod
@@ -627,6 +630,11 @@ class RecordProgress:
     def _store_points(self, batch: Batch) -> None:
         for point in self.points:
             self._record_furthest(batch, point)
+        # Points are few: the last report of a process that ends is rarely one of them.
+        for report in self.newest.values():
+            generation, reached, _ = batch.state.furthest.get(report.job, (0, 0, 0.0))
+            if (report.generation, report.progress) > (generation, reached):
+                self._record_furthest(batch, report)
         if self.points:
             batch.execute_on_flush(
                 tables.progress.insert(),

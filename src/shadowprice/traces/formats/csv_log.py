@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, cast
@@ -466,9 +467,7 @@ class _Log:
             return
         submit = times["submit"]
         later = submit.later + waits
-        starts = Times(
-            *(submit.seconds + waits, later, submit.absolute, submit.problem, submit.missing)
-        )
+        starts = replace(submit, seconds=submit.seconds + waits, later=later)
         del times["submit"]  # in the order in which they happen
         others = {"submit": submit, "start": starts, **times}
         times.clear()

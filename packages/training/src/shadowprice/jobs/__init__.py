@@ -128,16 +128,21 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     job = current()
     if not job.generation:
         return False
-    if not 0 <= float(minibatches) <= _MAX_MINIBATCHES:
-        _log_once(f"{minibatches:g} is not a number of mini-batches, so it is not reported")
+    try:
+        done = float(minibatches)
+    except (TypeError, ValueError, OverflowError) as error:
+        _log_once(f"the number of mini-batches is not reported: {error}")
+        return False
+    if not 0 <= done <= _MAX_MINIBATCHES:
+        _log_once(f"{done:g} is not a number of mini-batches, so it is not reported")
         return False
     numbers = _finite(metrics)
     if _change is not None:
-        _change.reached(minibatches)
+        _change.reached(done)
         numbers = {**_change.metrics(), **numbers}
     body = {
         "generation": job.generation,
-        "minibatches": float(minibatches),
+        "minibatches": done,
         "metrics": numbers,
         "checkpoints": _checkpoints,
     }
@@ -161,7 +166,7 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
     for name, value in metrics.items():
         try:
             number = float(value)
-        except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        except Exception as error:  # of the metric's own type
             _log_once(f"the metric {name!r} is not reported: {error}")
             continue
         if math.isfinite(number):  # a diverged loss is valid, but JSON has no NaN
@@ -211,12 +216,13 @@ class StopSignal:
 
     Create it in the main thread: it installs the SIGTERM handler. A forked child gets the previous
     handler back, so that `terminate` ends it. A child of multiprocessing that only imports the
-    script again, to find its functions, installs none. While the interpreter exits, SIGTERM is
-    ignored, so that a process that has done its work keeps its own exit status. ``since`` is when
-    SIGTERM came, by `time.monotonic`; None before.
+    script again, to find its functions, installs none. SIGTERM reaches all instances. While the
+    interpreter exits, SIGTERM is ignored, so that a process that has done its work keeps its own
+    exit status. ``since`` is when SIGTERM came, by `time.monotonic`; None before.
     """
 
     _previous: Any
+    _earlier: StopSignal | None  # the instance whose handler this one replaced
 
     def __init__(self) -> None:
         self.since: float | None = None
@@ -226,7 +232,8 @@ class StopSignal:
             return
         previous = signal.signal(signal.SIGTERM, self._on_sigterm)
         other = getattr(previous, "__self__", None)
-        self._previous = other._previous if isinstance(other, StopSignal) else previous
+        self._earlier = other if isinstance(other, StopSignal) else None
+        self._previous = previous if self._earlier is None else self._earlier._previous
         self._process = os.getpid()
         self._masks = threading.local()
         os.register_at_fork(
@@ -241,6 +248,8 @@ class StopSignal:
             self.since = time.monotonic()
             _stop_requested_at = self.since if _stop_requested_at is None else _stop_requested_at
         self._stop_requested = True
+        if self._earlier is not None:
+            self._earlier._on_sigterm(_number, _frame)
 
     def _restore(self) -> None:
         """Restore the previous handler in a forked child, unless another one is installed."""
