@@ -373,8 +373,8 @@ class JobSpec(Spec):
         speed: StepModel | dict[int, Fraction]
         if self.has_unknown_length:
             if length is None:
-                hint = "give minibatch_time, the time of its whole work without `steps`"
-                problem = "states no length, and only a live service predicts lengths"
+                hint = "give the time of a mini-batch, or of the whole job if it has no `steps`"
+                problem = "is missing: only a live service predicts how long a job takes"
                 raise InputError(Fault("minibatch_time", problem, hint))
             # Any speed will do: the length determines the work in its units.
             speed = StepModel(Fraction(DEFAULT_SECONDS, self.steps or 1))
