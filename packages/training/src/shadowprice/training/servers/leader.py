@@ -250,8 +250,7 @@ class Leader(ParameterServer):
         staleness = self.version - int(pulled)
         measured.staleness.add(staleness)
         measured.stalest = max(measured.stalest, staleness)
-        if self.traffic.seconds > 0:
-            measured.ps_bandwidth = 8.0 * self.traffic.bytes / self.traffic.seconds
+        measured.ps_bandwidth = self.traffic.bandwidth()
 
     # ------------------------------------------------------------------ main loop
 

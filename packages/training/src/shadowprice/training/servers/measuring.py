@@ -34,7 +34,10 @@ class RunningMean:
 
 
 class TrafficMeter:
-    """Bytes that a server moved, and the time during which it moved any, over all its workers."""
+    """Bytes moved by a server, and the time in which at least one transfer was active.
+
+    Enter it for each transfer. Transfers of several threads may overlap.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,9 +55,26 @@ class TrafficMeter:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
+            self._add_elapsed()
             self._moving -= 1
-            if not self._moving:
-                self.seconds += time.monotonic() - self._since
+
+    def add_bytes(self, size: int) -> None:
+        """Count bytes that a transfer has moved; call it before the transfer ends."""
+        with self._lock:
+            self._add_elapsed()
+            self.bytes += size
+
+    def bandwidth(self) -> float:
+        """Return the bits per second of active time, 0 before the first transfer."""
+        with self._lock:
+            return 8.0 * self.bytes / self.seconds if self.seconds > 0 else 0.0
+
+    def _add_elapsed(self) -> None:
+        """Count the time up to now, also if other transfers continue; the caller has the lock."""
+        if self._moving:
+            now = time.monotonic()
+            self.seconds += now - self._since
+            self._since = now
 
 
 @dataclass(slots=True)

@@ -160,7 +160,7 @@ class PairLink:
                     self._send_tensor(header, 0)
                     if size and route == _INLINE:
                         self._send_tensor(content, 1)
-                self.traffic.bytes += size
+                self.traffic.add_bytes(size)
         except RuntimeError as error:
             raise PeerLostError(first_line(error)[:200]) from error
 
@@ -186,7 +186,7 @@ class PairLink:
             if size:
                 with self.traffic:
                     payload = self._receive_payload(MessageKind(kind), size, route, into)
-                    self.traffic.bytes += size
+                    self.traffic.add_bytes(size)
         except RuntimeError as error:
             raise PeerLostError(first_line(error)[:200]) from error
         if payload is not None and payload is not into:
