@@ -47,11 +47,22 @@ def parameter_layout(model: Any) -> Layout:
     )
 
 
-def model_buffers(model: Any) -> list[Any]:
-    """Return a model's persistent buffers (running means, counts) as real numbers."""
+def persistent_buffers(model: Any) -> list[tuple[str, Any]]:
+    """Return names and values of a model's persistent buffers (running means, counts)."""
     persistent = model.state_dict().keys()
-    buffers = [buffer for name, buffer in model.named_buffers() if name in persistent]
+    return [(name, buffer) for name, buffer in model.named_buffers() if name in persistent]
+
+
+def model_buffers(model: Any) -> list[Any]:
+    """Return a model's persistent buffers as real numbers."""
+    buffers = [buffer for _, buffer in persistent_buffers(model)]
     return [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in buffers]
+
+
+def model_shapes(model: Any) -> dict[str, list[int]]:
+    """Return the shapes of trainable parameters and persistent buffers, by name."""
+    tensors = [*trainable_parameters(model), *persistent_buffers(model)]
+    return {name: list(tensor.shape) for name, tensor in tensors}
 
 
 def flattened_buffers(model: Any) -> Any:
@@ -103,6 +114,7 @@ class Shard:
         self.buffers = flattened_buffers(model)
         """Buffers of the model, used on the leading server only."""
         self.pieces = layout.pieces(server, servers)
+        self._shapes = model_shapes(model)
         self._schedule = recipe.schedule
         self._views: list[Any] = []
         start = 0
@@ -167,7 +179,12 @@ class Shard:
             for view in self._views
         ]
         pieces = [[piece.name, piece.start, piece.stop] for piece in self.pieces]
-        return {"pieces": pieces, "values": self.values.cpu(), "optimizer": states}
+        return {
+            "pieces": pieces,
+            "values": self.values.cpu(),
+            "optimizer": states,
+            "shapes": self._shapes,
+        }
 
     def _check(self) -> None:
         """Refuse optimizers whose state isn't element-wise, or that a checkpoint can't hold."""
@@ -189,13 +206,10 @@ class Shard:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         parameters, optimizer = state["parameters"], state["optimizer"]
+        self._compare_model(state["shapes"], parameters)
         start = 0
         for piece, view in zip(self.pieces, self._views, strict=True):
-            saved = parameters.get(piece.name)
-            if saved is None or saved.numel() < piece.stop or saved.dtype != self.values.dtype:
-                raise TrainingError(
-                    f"the checkpoint is of another model: its parameter {piece.name} differs"
-                )
+            saved = parameters[piece.name]
             self.values[start : start + piece.size] = saved[piece.start : piece.stop]
             start += piece.size
             kept = optimizer.get(piece.name, {})
@@ -206,9 +220,29 @@ class Shard:
                     else (value.clone() if torch.is_tensor(value) else value)
                     for name, value in kept.items()
                 }
-        if len(state["buffers"]) != len(self.buffers):
-            raise TrainingError("the checkpoint is of another model: its buffers differ")
         self.buffers = state["buffers"].clone()
+
+    def _compare_model(
+        self, shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any]
+    ) -> None:
+        """Refuse the checkpoint of a model with other tensors."""
+        for name in [*shapes, *(name for name in self._shapes if name not in shapes)]:
+            saved, own = shapes.get(name), self._shapes.get(name)
+            if own is None:
+                difference = f"this model has no {name}"
+            elif saved is None:
+                difference = f"it has no {name}"
+            elif list(saved) != own:
+                difference = f"{name} has shape {list(saved)} there, and {own} here"
+            elif name in parameters and parameters[name].dtype != self.values.dtype:
+                types = f"{parameters[name].dtype} there, and {self.values.dtype} here"
+                difference = f"{name} has type {types}"
+            else:
+                continue
+            raise TrainingError(
+                f"the checkpoint is of another model: {difference}; restore the model, or start a "
+                "new job"
+            )
 
 
 def _on(value: Any, device: Any) -> Any:
@@ -232,6 +266,7 @@ def merge_shards(states: Sequence[Mapping[str, Any]]) -> State:
     return {
         "parameters": {name: torch.cat(parts) for name, parts in values.items()},
         "optimizer": {name: _joined(parts) for name, parts in optimizer.items()},
+        "shapes": states[0]["shapes"],
     }
 
 
