@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import importlib
 import importlib.util
 import json
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fsspec")
+
+from fsspec.implementations.local import LocalFileSystem
 
 from shadowprice.training import TrainingError
 from shadowprice.training.servers import chunks
@@ -48,6 +51,33 @@ def test_chunks_come_back_as_they_were(url: str) -> None:
     parts = [data.fetch(number) for number in range(3)]
     for name, array in ARRAYS.items():
         assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
+
+
+def test_a_data_set_is_never_overwritten(url: str) -> None:
+    written = chunks.write(url, ARRAYS, 3)
+    with pytest.raises(TrainingError, match=rf"data set {url}: it already exists; choose another"):
+        chunks.write(url, {"x": np.arange(4.0)}, 1)
+    assert chunks.read(url) == written
+    assert [len(written.fetch(number)["x"]) for number in range(3)] == [3, 3, 1]
+
+
+def test_a_full_disk_leaves_no_torn_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = LocalFileSystem.pipe_file
+
+    def pipe_file(self: LocalFileSystem, path: str, value: bytes, mode: str = "overwrite") -> None:
+        if "index" in path:
+            complete(self, path, value[:10], mode)
+            raise OSError(errno.ENOSPC, "no space left on device")
+        complete(self, path, value, mode)
+
+    folder = str(tmp_path / "set")
+    with monkeypatch.context() as context:
+        context.setattr(LocalFileSystem, "pipe_file", pipe_file)
+        with pytest.raises(OSError, match="no space left"):
+            chunks.write(folder, ARRAYS, 3)
+    assert not (tmp_path / "set" / chunks.INDEX).exists()
+    written = chunks.write(folder, ARRAYS, 3)
+    assert chunks.read(folder) == written
 
 
 def test_a_storage_that_is_not_hdfs_says_nothing_of_where_chunks_are(url: str) -> None:

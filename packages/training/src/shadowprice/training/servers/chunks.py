@@ -29,6 +29,8 @@ from shadowprice.training.servers.locality import Replica
 Arrays = dict[str, NDArray[Any]]
 
 INDEX: Final = "index.json"
+_PARTIAL_INDEX: Final = "index.json.part"  # while it is written
+
 MAX_INDEX_BYTES: Final = 64 << 20
 """Limit of an index, in bytes."""
 
@@ -135,10 +137,12 @@ class DataSet:
 
 
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
-    """Write a data set in chunks. The index is written last, so no partial data set is visible.
+    """Write a new data set in chunks. The index appears last and complete.
 
-    Raise `TrainingError` if there are no samples, the arrays differ in length or contain anything
-    but numbers, or no installed package supports the storage.
+    So a reader sees the whole data set or none, and after a failure the call can be repeated.
+
+    Raise `TrainingError` if the folder already has a data set, there are no samples, the arrays
+    differ in length or contain anything but numbers, or no installed package supports the storage.
 
     Parameters
     ----------
@@ -162,6 +166,11 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
         )
     (count,) = counts
     system, folder = _storage(url, options)
+    if system.exists(f"{folder}/{INDEX}"):
+        # Replaced chunks would break readers of the old index, and some would stay without use.
+        raise TrainingError(
+            f"data set {url}: it already exists; choose another folder, or delete this one"
+        )
     system.makedirs(folder, exist_ok=True)
     chunks = []
     for number, first in enumerate(range(0, count, samples)):
@@ -174,7 +183,8 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
         rows = min(samples, count - first)
         chunks.append(Chunk(name, rows, len(content), hashlib.sha256(content).hexdigest()))
     index = {"chunks": [[entry.file, entry.samples, entry.size, entry.digest] for entry in chunks]}
-    system.pipe_file(f"{folder}/{INDEX}", json.dumps(index).encode())
+    system.pipe_file(f"{folder}/{_PARTIAL_INDEX}", json.dumps(index).encode())
+    system.mv(f"{folder}/{_PARTIAL_INDEX}", f"{folder}/{INDEX}")
     return DataSet(url, tuple(chunks), options)
 
 
