@@ -95,6 +95,33 @@ def test_a_holder_that_dies_passes_on_a_larger_token(tmp_path: Path) -> None:
     assert again.results[0] > second
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_copies_that_a_claim_cancels_start_if_the_holder_dies(
+    tmp_path: Path, processes: int
+) -> None:
+    outcome = _run(functions.dies_holding, [str(tmp_path)], processes, copies=2)
+    tokens = [int(token) for token in (tmp_path / "tokens").read_text().split()]
+    assert outcome.results == tokens[1:]
+
+
+def test_a_copy_whose_turn_comes_during_a_claim_starts_if_the_holder_dies(tmp_path: Path) -> None:
+    def progress(now: bag.Progress) -> None:
+        if now.done:  # a process is free, but the waiting copy of task 0 can't start yet
+            (tmp_path / "go").touch()
+
+    outcome = _run(
+        functions.first_dies_holding, [str(tmp_path)] * 2, 2, copies=[2, 1], progress=progress
+    )
+    assert outcome.results == [1, 0]
+
+
+def test_a_task_fails_once_all_its_copies_have(tmp_path: Path) -> None:
+    for processes in (1, 2):
+        with pytest.raises(bag.TaskFailedError, match="task 0 failed 2 times") as caught:
+            _run(functions.fails_after_its_claim, [0], processes, copies=2)
+        assert caught.value.failures == 2
+
+
 @pytest.mark.parametrize(
     ("way", "told"),
     [

@@ -30,6 +30,8 @@ class _Copy:
     worker: Worker
     started: float
     scratch: Path | None
+    is_planned: bool
+    """Whether it is a copy of the plan or a retry, instead of one that idle processes added."""
     has_token: bool = False
     """Whether it has its task's token; then no other copy of the task runs or starts."""
 
@@ -105,18 +107,26 @@ class BagRun:
 
     def _start_copies(self) -> None:
         while self._running_count < self._pool.processes:
-            task = self._next_task()
+            task, is_planned = self._next_waiting(), True
+            if task is None:
+                task, is_planned = self._next_late(), False
             if task is None:
                 return
-            self._start(task)
+            self._start(task, is_planned=is_planned)
 
-    def _next_task(self) -> int | None:
-        """Return the task of the next copy to start, None if there is none."""
-        while self._waiting:
+    def _next_waiting(self) -> int | None:
+        """Return the task of the next waiting copy, None if no copy can start now."""
+        for _ in range(len(self._waiting)):
             task = self._waiting.popleft()
-            is_over = task in self._values or task in self._failed
-            if not is_over and not any(copy.has_token for copy in self._running[task]):
+            if task in self._values or task in self._failed:
+                continue
+            if not any(copy.has_token for copy in self._running[task]):
                 return task
+            self._waiting.append(task)  # it starts if the copy with the token fails
+        return None
+
+    def _next_late(self) -> int | None:
+        """Return the late task of which another copy saves most, None if none saves any."""
         if self._savings is None:
             return None
         open_tasks = [
@@ -131,7 +141,7 @@ class BagRun:
         index = self._savings.best(time.monotonic(), open_tasks, start_times)
         return None if index is None else self._remaining[index]
 
-    def _start(self, task: int) -> None:
+    def _start(self, task: int, *, is_planned: bool) -> None:
         number = self._started_copies[task]
         scratch = None if self._store is None else self._store.scratch(task, number)
         directory = None if scratch is None else str(scratch)
@@ -144,7 +154,7 @@ class BagRun:
             else:
                 break
         self._started_copies[task] += 1
-        self._running[task].append(_Copy(task, number, worker, started, scratch))
+        self._running[task].append(_Copy(task, number, worker, started, scratch, is_planned))
 
     # ------------------------------------------------------------------ responses
 
@@ -181,11 +191,17 @@ class BagRun:
                 self._fail(copy, content, alive=True)
 
     def _cancel_others(self, winner: _Copy) -> None:
-        """Cancel the other copies of a task after one claimed it or finished."""
+        """Cancel the other copies of a task after one claimed it or finished.
+
+        Planned copies wait again, as if they had not started yet. So a task gets all its copies if
+        the winner fails, whatever ran at that moment.
+        """
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:
                 copy.worker.kill()
                 self._end(copy, time.monotonic(), Ending.CANCELLED)
+                if copy.is_planned:
+                    self._waiting.append(copy.task)
         winner.has_token = True
 
     def _record_result(self, copy: _Copy, timestamp: float, content: bytes) -> None:
