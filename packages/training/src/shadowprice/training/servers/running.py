@@ -176,19 +176,14 @@ def _run_ps(
     store = _run_until_sigterm(lambda: _store(generation, settings), stop)
     patience = timedelta(seconds=settings.join)
 
-    def meet(worker: int) -> None:
-        try:
-            # Each thread has a connection of its own to the store, because waiting for a worker
-            # that never comes blocks the connection.
-            own = store.clone()
-            link = connect_pair(own, _name(worker, job.rank), 1, patience, settings.backend)
-            offer_shared_memory(link, server.shard.values.nbytes if settings.shared_memory else 0)
-            link.traffic = server.traffic
-        except PeerLostError as error:
-            say(f"worker {worker} did not connect: {error}")
-            return
-        server.serve(worker, link)
-        link.close()
+    def connect(worker: int) -> PairLink:
+        # Each thread has a connection of its own to the store, because waiting for a worker that
+        # never comes blocks the connection.
+        own = store.clone()
+        link = connect_pair(own, _name(worker, job.rank), 1, patience, settings.backend)
+        offer_shared_memory(link, server.shard.values.nbytes if settings.shared_memory else 0)
+        link.traffic = server.traffic
+        return link
 
     if job.rank == 0:
         assert isinstance(server, Leader)
@@ -202,11 +197,32 @@ def _run_ps(
             threading.Thread(target=server.follow, args=(leader,), daemon=True)
         )
     connection_threads.extend(
-        threading.Thread(target=meet, args=(worker,), daemon=True) for worker in range(job.workers)
+        threading.Thread(target=serve_once_connected, args=(server, worker, connect), daemon=True)
+        for worker in range(job.workers)
     )
     for thread in connection_threads:
         thread.start()
     return server.lead(stop) if isinstance(server, Leader) else _wait_for_leader(server)
+
+
+def serve_once_connected(
+    server: ParameterServer, worker: int, connect: Callable[[int], Link]
+) -> None:
+    """Connect to a worker and serve it until it leaves; runs in a thread of its own.
+
+    A worker that doesn't connect is logged. Any other error ends the server, because its main
+    thread would wait for this worker.
+    """
+    try:
+        try:
+            link = connect(worker)
+        except PeerLostError as error:
+            say(f"worker {worker} did not connect: {error}")
+            return
+        server.serve(worker, link)
+        link.close()
+    except BaseException as error:  # raised by the main thread
+        server.fail(error)
 
 
 def _end(connection_threads: Sequence[threading.Thread], status: int) -> None:
