@@ -127,6 +127,31 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
         stood, on_workers, on_ps = found, workers, ps
 
 
+def test_a_pinned_job_whose_level_does_not_fit_keeps_only_what_is_pinned() -> None:
+    jobs = drawn_jobs(np.random.default_rng(0), 1, 1)._replace(
+        worker=np.array([[2]]),
+        ps=np.array([[3]]),
+        spread_levels=np.array([3]),
+        worker_counts=np.array([[1, 2, 3]]),
+        ps_counts=np.array([[1, 2, 3]]),
+    )
+    first, size, one = np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1, np.int64)
+    pinned = Placements(first, size, np.zeros(1, np.int64), one, one)
+    # The pinned processes fill server 0. Server 1 has no room for a PS, but for the worker.
+    free = np.array([[5], [2]])
+    zero_one = np.array([0, 1])
+    log = PackingLog(np.array([2]), np.zeros(2, np.int64), zero_one, 1 - zero_one, np.array([1]))
+    hosts = np.ones(2, np.bool_)
+    fits, placements = place_packed_jobs(
+        free, hosts, hosts, jobs, log, pinned, pinned, np.array([0]), False
+    )
+    assert not fits
+    assert log.level.tolist() == [0]
+    workers, ps = dense(placements, 1, 2)
+    assert workers.tolist() == ps.tolist() == [[1, 0]]
+    assert free.tolist() == [[0], [2]]
+
+
 def packed(
     rng: np.random.Generator, jobs: JobArrays, level: np.ndarray, least: np.ndarray
 ) -> tuple[PackingLog, PackingLog]:

@@ -360,7 +360,7 @@ def place_packed_jobs(
 
     With ``keep_servers`` jobs first keep their current servers. If not, everything is packed by the
     rules of the timeline, and fits as it did there. A level that doesn't fit, because the timeline
-    ran out of groups, is dropped.
+    ran out of groups, is dropped with all its entries; a pinned job falls back to its pinned level.
     """
     entries = log.used[0]
     rows = len(current.first)
@@ -410,9 +410,10 @@ def place_packed_jobs(
                 break
         return complete, to_placements(lists)
     groups = group_servers(free, hosts_workers, hosts_ps)
+    is_dropped = np.zeros(rows, np.bool_)
     for entry in range(entries):
         row = log.row[entry]
-        if log.level[row] < 0:
+        if log.level[row] < 0 or is_dropped[row]:
             continue
         if log.level[row] >= jobs.spread_levels[row]:
             fits = place_colocated(free, groups, jobs, row, log.level[row], lists)
@@ -422,6 +423,7 @@ def place_packed_jobs(
             ) and place_spread(free, groups, PS_ROLE, jobs.ps[row], log.ps[entry], row, lists)
         if not fits:
             complete = False
+            is_dropped[row] = True
             if len(pinned_level) > 0 and pinned_level[row] >= 0:
                 _release_unpinned(free, groups, jobs, row, pinned, lists)
                 log.level[row] = pinned_level[row]
