@@ -82,6 +82,12 @@ def test_advice_admits_when_the_file_is_changed_and_run_again(
     hold(case_of(policy, settings, seed))
 
 
+def test_without_refused_jobs_there_is_no_advice() -> None:
+    for policy, settings in (("rrh", {}), ("oasis", {"prices": "online"})):
+        case = case_of(policy, settings, 0)
+        assert advise_together(case.scenario(), case.choice, {}) == []
+
+
 @pytest.mark.parametrize("seed", [1066, 1107])
 def test_what_is_said_to_be_in_vain_is_so_when_it_moves_the_constants(seed: int) -> None:
     """Refused with the least of everything at the prices of the run, admitted with less of one."""

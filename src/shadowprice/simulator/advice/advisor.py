@@ -95,6 +95,8 @@ def advise_together(
     ``known`` caches decisions of earlier advice on the scenario. A result is an error if the job
     isn't refused again.
     """
+    if not entries:
+        return []
     known = known or DecisionCache(scenario)
     with use_cache(ContributionCache(next(iter(entries), 0), known.measures)):
         policy = choice.build(scenario.context())
