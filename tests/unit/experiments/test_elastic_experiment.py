@@ -13,6 +13,7 @@ import polars as pl
 import pytest
 
 from shadowprice import jobs
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.launch_plan import free_port
@@ -120,6 +121,25 @@ def test_a_first_start_takes_what_its_steps_do_not() -> None:
     assert LiveJobResult({}, 0.0, curve, began=12.9, workers=1).start(SPEEDS) == 0.0
     assert LiveJobResult({}, 0.0, [], began=10.0, workers=1).start(SPEEDS) is None
     assert LiveJobResult({}, 0.0, []).start(SPEEDS) is None
+
+
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        ((None, {"code": "failed", "message": "it exited 3"}), "it exited 3"),
+        ((None, None), "the service recorded no reason"),
+    ],
+)
+def test_jobs_that_never_start_are_named_with_their_reason(
+    monkeypatch: pytest.MonkeyPatch, reasons: tuple[Any, ...], told: str
+) -> None:
+    results = {
+        str(number): LiveJobResult({"reason": reason}, 0.0, [])
+        for number, reason in enumerate(reasons)
+    }
+    monkeypatch.setattr(measure, "_run_live", lambda *_: results)
+    with pytest.raises(ShadowpriceError, match=f"^the measured job made no progress: {told}$"):
+        measure._median_start_seconds(SPEEDS, measure.LOCAL_TARGET, 0)
 
 
 def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:

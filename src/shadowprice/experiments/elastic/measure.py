@@ -210,9 +210,16 @@ def _median_start_seconds(speeds: Mapping[int, float], target: ExecutorTarget, s
     starts = [value.start(speeds) for value in live_results.values()]
     measured = [value for value in starts if value is not None]
     if not measured:
-        reason = next(iter(live_results.values())).record.get("reason")
-        raise ShadowpriceError(f"the job that was to be measured got nowhere: {reason}")
+        reasons = [_reason(value.record) for value in live_results.values()]
+        reason = next(filter(None, reasons), "the service recorded no reason")
+        raise ShadowpriceError(f"the measured job made no progress: {reason}")
     return median(measured)
+
+
+def _reason(record: Mapping[str, Any]) -> str:
+    """Return the message of a live job's reason; empty if there is none."""
+    message: str = (record["reason"] or {}).get("message", "")
+    return message
 
 
 def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
@@ -297,7 +304,7 @@ def _compare(
                 "utility": float(record["utility"] or 0.0) if finished else 0.0,
                 "predicted_utility": float(prediction["utility"] or 0.0),
                 "generations": record["generation"], "failures": record["failures"],
-                "reason": (record["reason"] or {}).get("message", ""),
+                "reason": _reason(record),
                 "start": result.start(job["throughput"]),
                 "changes": len(result.changes),
                 "change": fmean(result.changes) if result.changes else None,

@@ -124,7 +124,8 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
 def _strips(run: RunData, slots: pl.DataFrame) -> str:
     """Return a strip of coloured slots for each of the jobs that ran longest."""
     longest = shares(slots).sort("slots", descending=True, maintain_order=True).head(MAX_DRAWN_JOBS)
-    names = [name for name in run.jobs["job"] if name in set(longest["job"])]
+    drawn = set(longest["job"])
+    names = [name for name in run.jobs["job"] if name in drawn]
     first, last = int(run.slots.item(0, "slot")), int(run.slots.item(-1, "slot"))
     by_job = slots.partition_by("job", as_dict=True)
     bars, rows = [], []
