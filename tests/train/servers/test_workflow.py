@@ -257,7 +257,7 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
         most = [0]
 
         def watched(keys: Any) -> None:
-            holders = leader._dealer.holders()
+            holders = leader._assigner.holders()
             clocks = [leader._clocks.get(holder, 0) for holder in holders]
             most[0] = max(most[0], max(clocks, default=0) - min(clocks, default=0))
             count(keys)

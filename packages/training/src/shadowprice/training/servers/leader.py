@@ -15,7 +15,7 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
-from shadowprice.training.servers.dealing import Key, Ledger, Rounds, equally_near
+from shadowprice.training.servers.assignment import AsyncAssigner, Key, SyncAssigner, equally_near
 from shadowprice.training.servers.locality import Localities
 from shadowprice.training.servers.measuring import LeaderMetrics
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
@@ -49,23 +49,23 @@ class Leader(ParameterServer):
         state: State | None = None,
         device: Any = None,
     ) -> None:
-        record = None if state is None else state["dealer"]
+        record = None if state is None else state["assigner"]
         order = recipe.order()
-        dealer: Ledger | Rounds
+        assigner: AsyncAssigner | SyncAssigner
         localities = Localities()
         if settings.synchronous:
-            dealer = Rounds(recipe.steps(settings.parts), recipe.epochs, record)
+            assigner = SyncAssigner(recipe.steps(settings.parts), recipe.epochs, record)
         else:
             minibatches = order.minibatches(recipe.minibatch)
             near = localities.distance if recipe.data.has_locations else equally_near
-            dealer = Ledger(minibatches, recipe.epochs, order.chunks, record, near)
+            assigner = AsyncAssigner(minibatches, recipe.epochs, order.chunks, record, near)
         shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
-        super().__init__(shard, dealer.committed, keeps=settings.synchronous)
+        super().__init__(shard, assigner.committed, keeps=settings.synchronous)
         self.measured = LeaderMetrics()
         self.followers: list[Link] = []
         """Links to the other servers, in their order."""
         self._recipe, self._settings = recipe, settings
-        self._dealer = dealer
+        self._assigner = assigner
         self._localities = localities
         self._workers = workers
         self._live: set[int] = set()
@@ -81,9 +81,9 @@ class Leader(ParameterServer):
         """Whether any work was assigned in this generation."""
         self._showing: int | None = None
         """The worker that shows the result; None until it is chosen."""
-        if recipe.data.has_locations and not settings.synchronous and not dealer.finished:
+        if recipe.data.has_locations and not settings.synchronous and not assigner.finished:
             # In a thread, because locations must not delay training.
-            threading.Thread(target=self._locate, args=(dealer.epoch,), daemon=True).start()
+            threading.Thread(target=self._locate, args=(assigner.epoch,), daemon=True).start()
 
     def _locate(self, epoch: int) -> None:
         """Record the locations of all chunks, in the order of an epoch."""
@@ -110,7 +110,7 @@ class Leader(ParameterServer):
         """Release the assignments of a worker, so that another can process them."""
         with self.changed:
             self._live.discard(worker)
-            self._dealer.lost(worker)
+            self._assigner.release_worker(worker)
             self.changed.notify_all()
 
     def respond(self, worker: int, message: Message) -> Message:
@@ -137,12 +137,12 @@ class Leader(ParameterServer):
                 host, rack = json.loads(host_and_rack.numpy().tobytes())
                 self._localities.add_worker(worker, host, rack)
             while not self.ended:
-                if self._dealer.finished:
+                if self._assigner.finished:
                     return Message(
                         MessageKind.DONE, 0, int(self._shows_result(worker)), self.version
                     )
                 self._reassign_silent(time.monotonic())
-                work = self._dealer.deal(worker, max(1, len(self._live)))
+                work = self._assigner.assign(worker, max(1, len(self._live)))
                 if work is not None:
                     if not self._has_assigned:
                         self._has_assigned = True
@@ -151,7 +151,7 @@ class Leader(ParameterServer):
                         distance = self._localities.distance(worker, work.chunk)
                         self.measured.distances[distance] += 1
                     self._last_requests[worker] = time.monotonic()
-                    others = self._dealer.holders() - {worker}
+                    others = self._assigner.holders() - {worker}
                     slowest = min((self._clocks.get(other, 0) for other in others), default=0)
                     # Otherwise a worker that was idle would block the others as the slowest one.
                     self._clocks[worker] = max(self._clocks.get(worker, 0), slowest)
@@ -190,7 +190,7 @@ class Leader(ParameterServer):
                 return Message(MessageKind.STOP)
             now = time.monotonic()
             silence, self._last_requests[worker] = now - self._last_requests.get(worker, now), now
-            keys = self._dealer.commit(worker, *key)
+            keys = self._assigner.commit(worker, *key)
             if keys is None:
                 self._raise_timeout(worker, silence)
                 return Message(MessageKind.REFUSED, version=self.version)
@@ -231,7 +231,7 @@ class Leader(ParameterServer):
             return
 
         def may_continue() -> bool:
-            others = self._dealer.holders() - {worker}
+            others = self._assigner.holders() - {worker}
             slowest = min((self._clocks.get(other, 0) for other in others), default=None)
             return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= limit
 
@@ -264,7 +264,7 @@ class Leader(ParameterServer):
         while True:
             with self.changed:
                 self.changed.wait(_POLL_SECONDS)
-                done = self._dealer.finished
+                done = self._assigner.finished
             now = time.monotonic()
             if self.failure is not None:
                 raise self.failure
@@ -322,11 +322,11 @@ class Leader(ParameterServer):
 
         Do nothing unless a worker waits, because no other worker could do the work.
         """
-        for worker in self._dealer.holders() - self._waiting if self._waiting else ():
+        for worker in self._assigner.holders() - self._waiting if self._waiting else ():
             silence = now - self._last_requests.get(worker, now)
             if silence > self._timeout:
                 say(f"worker {worker} has been silent for {silence:.3g} s; reassigning its work")
-                self._dealer.lost(worker)
+                self._assigner.release_worker(worker)
                 self.changed.notify_all()
 
     def _raise_timeout(self, worker: int, silence: float) -> None:
@@ -366,11 +366,11 @@ class Leader(ParameterServer):
                     raise PeerLostError("a server lacks gradients that the leader accepted")
                 states.append(checkpoints.unpacked(response.payload.numpy().tobytes()))
             model = {**merge_shards(states), "buffers": self.shard.buffers.clone()}
-            record, version = self._dealer.record(), self.version
+            record, version = self._assigner.record(), self.version
         state = {
             "synchronous": self._settings.synchronous,
             "recipe": self._recipe.to_record(),
-            "dealer": record,
+            "assigner": record,
             "model": model,
         }
         # The directory is explicit, because by default only worker 0 saves.

@@ -169,7 +169,7 @@ def _run_ps(
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
         server.measured.gradient_bytes = _gradient_bytes(recipe)
     else:
-        version = 0 if state is None else int(state["dealer"]["committed"])
+        version = 0 if state is None else int(state["assigner"]["committed"])
         model = None if state is None else state["model"]
         shard = Shard(recipe, job.rank, job.ps, model, device)
         server = ParameterServer(shard, version, keeps=settings.synchronous)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shadowprice.training import checkpoints
-from shadowprice.training.servers.dealing import Key
+from shadowprice.training.servers.assignment import Key
 from shadowprice.training.servers.measuring import TrafficMeter
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.shard import Shard

@@ -14,7 +14,7 @@ from shadowprice import jobs
 from shadowprice.training.differences import tensor_delta
 from shadowprice.training.generation import own_device
 from shadowprice.training.randomness import seed_all
-from shadowprice.training.servers.dealing import Work
+from shadowprice.training.servers.assignment import Work
 from shadowprice.training.servers.fetching import ChunkPrefetcher
 from shadowprice.training.servers.locality import own_host_and_rack
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
