@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work, equally_near
 
 from shadowprice.training import Order
-from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work, equally_near
 from shadowprice.training.servers.locality import Distance, Localities, Replica
 from shadowprice.training.servers.ordering import ChunkOrder
 from tests.support.examples import example_count

@@ -32,7 +32,7 @@ def _wait_for_end(process: int) -> None:
     wait_until(lambda: not _alive(process), lambda: f"process {process} is still alive")
 
 
-def _run(function: Any, tasks: Any, processes: int = 2, **settings: Any) -> bag.Outcome:
+def _run(function: Any, tasks: Any, processes: int = 2, **settings: Any) -> bag.BagResult:
     with bag.Workers(function, processes) as workers:
         return workers.run(tasks, **settings)
 

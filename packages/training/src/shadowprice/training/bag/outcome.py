@@ -63,7 +63,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BagResult:
     """Result of a bag; ``ends`` and ``seconds`` are in seconds since its beginning."""
 
     values: Mapping[int, Any]  # results of the finished tasks

@@ -17,7 +17,7 @@ from shadowprice import jobs
 from shadowprice.training.bag.attempt import CLAIM, DONE
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Plan
-from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFailedError, Try
+from shadowprice.training.bag.outcome import BagResult, Ending, Progress, TaskFailedError, Try
 from shadowprice.training.bag.pool import Pool, Worker
 
 
@@ -74,7 +74,7 @@ class BagRun:
         self._tries: list[Try] = []
         self._savings = plan.savings
 
-    def finish(self) -> Outcome:
+    def finish(self) -> BagResult:
         """Run until every task is done or abandoned; no copy runs afterwards."""
         # All first copies come before second ones, so that few processes run every task once.
         maximum = max(self._plan.copies, default=0)
@@ -94,7 +94,7 @@ class BagRun:
                 for copy in copies:
                     copy.worker.kill()
         seconds = max(self._ends.values(), default=0.0)
-        return Outcome(
+        return BagResult(
             self._values, self._failed, len(self._payloads), self._ends, seconds, self._plan,
             tuple(self._tries),
         )  # fmt: skip

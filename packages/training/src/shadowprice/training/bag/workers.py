@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Planner, StatedCopies
 from shadowprice.training.bag.fork_server import start_fork_server
-from shadowprice.training.bag.outcome import Outcome, Progress
+from shadowprice.training.bag.outcome import BagResult, Progress
 from shadowprice.training.bag.pool import Pool
 from shadowprice.training.bag.running import BagRun
 from shadowprice.training.errors import TrainingError
@@ -60,7 +60,7 @@ class Workers:
         keep_going: bool = False,
         directory: str | Path | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> Outcome:
+    ) -> BagResult:
         """Run the function over tasks, in copies.
 
         No copy outlives the call, even after an exception or Ctrl-C. Results committed to the
@@ -70,7 +70,7 @@ class Workers:
         ``deadline`` is in seconds from the moment when all processes are ready. A copy fails if it
         raises or its process dies. A task fails after more than ``retries`` failures, but not while
         another copy of it runs. With ``keep_going``, the other tasks continue then; see
-        `Outcome.failed`. ``directory`` is for results and files of finished tasks. ``progress`` is
+        `BagResult.failed`. ``directory`` is for results and files of finished tasks. ``progress`` is
         called at every start and end of a copy.
 
         Raises `TrainingError` if an argument is invalid or the directory contains another bag, and
