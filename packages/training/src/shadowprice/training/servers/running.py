@@ -39,7 +39,7 @@ _THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """Result of a worker.
 
     ``model`` has the final parameters. ``minibatches`` is the number that it includes; steps in
@@ -54,7 +54,7 @@ class Outcome:
     measured: dict[str, float] = field(default_factory=dict)
 
 
-def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
+def run(recipe: Recipe, settings: Settings | None = None) -> TrainingResult | None:
     """Train in the role that this process has: worker or parameter server.
 
     Outside a scheduler the process has both roles. The arguments are the same in every process.
@@ -81,7 +81,7 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
 
 def _run_role(
     recipe: Recipe, settings: Settings, connection_threads: list[threading.Thread]
-) -> Outcome | None:
+) -> TrainingResult | None:
     """Run the process's role; append threads with open connections to ``connection_threads``."""
     generation = current()
     job = generation.job
@@ -114,7 +114,7 @@ def _run_role(
 # ------------------------------------------------------------------ alone
 
 
-def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
+def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> TrainingResult:
     leader = Leader(recipe, settings, 1, 1, _load_state(recipe, settings))
     ours, theirs = LocalLink.pair()
     ended: list[Any] = []
@@ -147,7 +147,7 @@ def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
         leading.join()
         raise
     leading.join()
-    return Outcome(worker.model, minibatches, worker.leads, leader.measured.metrics())
+    return TrainingResult(worker.model, minibatches, worker.leads, leader.measured.metrics())
 
 
 # ------------------------------------------------------------------ among others
@@ -257,7 +257,7 @@ def _wait_for_leader(server: ParameterServer) -> str:
     return server.ended
 
 
-def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
+def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> TrainingResult:
     job = generation.job
     transport_device(settings.backend)  # fail before waiting for other processes
 
@@ -277,7 +277,7 @@ def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any)
     minibatches = worker.work()
     for link in links:
         link.close()
-    return Outcome(worker.model, minibatches, worker.leads)
+    return TrainingResult(worker.model, minibatches, worker.leads)
 
 
 def _name(worker: int, server: int) -> str:
