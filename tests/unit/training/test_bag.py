@@ -41,7 +41,7 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     seen: list[bag.Progress] = []
     outcome = _run(functions.square, range(7), progress=seen.append)
     assert outcome.results == [0, 1, 4, 9, 16, 25, 36]
-    assert [one.ending for one in outcome.tries] == [bag.Ending.WON] * 7
+    assert [one.ending for one in outcome.tries] == [bag.CopyEnding.WON] * 7
     assert seen[-1].done == 7
     assert seen[-1].copies == 0
     assert max(one.copies for one in seen) == 2
@@ -134,7 +134,7 @@ def test_a_task_fails_once_all_its_copies_have(tmp_path: Path) -> None:
 def test_failures_are_tried_again_as_often_as_allowed(way: str, told: str) -> None:
     outcome = _run(functions.fails_first, [(way, 3), ("", 4)], retries=1)
     assert outcome.results == [3, 4]
-    (failed,) = (one for one in outcome.tries if one.ending is bag.Ending.FAILED)
+    (failed,) = (one for one in outcome.tries if one.ending is bag.CopyEnding.FAILED)
     assert told in failed.reason
     with pytest.raises(bag.TaskFailedError, match="task 1 failed once") as caught:
         _run(functions.fails_first, [("", 3), (way, 4)])

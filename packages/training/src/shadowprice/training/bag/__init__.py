@@ -17,13 +17,13 @@ The first copy of a task to end wins, and the others are killed. Side effects ha
 
 from shadowprice.training.bag.attempt import Attempt, current
 from shadowprice.training.bag.copies import Plan, Planner
-from shadowprice.training.bag.outcome import BagResult, Ending, Progress, TaskFailedError, Try
+from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
 from shadowprice.training.bag.workers import Workers
 
 __all__ = [
     "Attempt",
     "BagResult",
-    "Ending",
+    "CopyEnding",
     "Plan",
     "Planner",
     "Progress",

@@ -17,7 +17,7 @@ from shadowprice import jobs
 from shadowprice.training.bag.attempt import CLAIM, DONE
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Plan
-from shadowprice.training.bag.outcome import BagResult, Ending, Progress, TaskFailedError, Try
+from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
 from shadowprice.training.bag.pool import Pool, Worker
 
 
@@ -199,7 +199,7 @@ class BagRun:
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:
                 copy.worker.kill()
-                self._end(copy, time.monotonic(), Ending.CANCELLED)
+                self._end(copy, time.monotonic(), CopyEnding.CANCELLED)
                 if copy.is_planned:
                     self._waiting.append(copy.task)
         winner.has_token = True
@@ -219,7 +219,7 @@ class BagRun:
             self._store.commit(copy.task, copy.scratch, content)
         self._values[copy.task] = value
         self._ends[copy.task] = timestamp - self._began
-        self._end(copy, timestamp, Ending.WON)
+        self._end(copy, timestamp, CopyEnding.WON)
         self._pool.release(copy.worker)
         jobs.report(len(self._values))
 
@@ -228,7 +228,7 @@ class BagRun:
             self._pool.release(copy.worker)
         else:
             copy.worker.kill()
-        self._end(copy, time.monotonic(), Ending.FAILED, reason)
+        self._end(copy, time.monotonic(), CopyEnding.FAILED, reason)
         task = copy.task
         self._failures[task] += 1
         if self._failures[task] <= self._retries:
@@ -239,9 +239,9 @@ class BagRun:
                 raise error
             self._failed[task] = error
 
-    def _end(self, copy: _Copy, timestamp: float, ending: Ending, reason: str = "") -> None:
+    def _end(self, copy: _Copy, timestamp: float, ending: CopyEnding, reason: str = "") -> None:
         self._running[copy.task].remove(copy)
-        if ending is not Ending.WON and self._store is not None:
+        if ending is not CopyEnding.WON and self._store is not None:
             self._store.drop(copy.scratch)
         started = copy.started - self._began
         self._tries.append(
