@@ -18,7 +18,7 @@ from shadowprice.training.bag.attempt import CLAIM, DONE
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Plan
 from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
-from shadowprice.training.bag.pool import Pool, Worker
+from shadowprice.training.bag.pool import Pool, PoolWorker
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Copy:
 
     task: int
     number: int
-    worker: Worker
+    worker: PoolWorker
     started: float
     scratch: Path | None
     is_planned: bool
