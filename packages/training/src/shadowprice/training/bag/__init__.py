@@ -7,7 +7,7 @@
     outcome.results     # in the order of the tasks
 
 The first copy of a task to end wins, and the others are killed. Side effects happen once: see
-`Attempt.claim` and `Attempt.directory`. A `Planner` plans the copies, such as that of the package
+`Attempt.claim` and `Attempt.directory`. A `CopyStrategy` plans the copies, such as that of the package
 ``shadowprice``:
 
     from shadowprice.cloning.api import CopyPlanner, Pareto
@@ -16,7 +16,7 @@ The first copy of a task to end wins, and the others are killed. Side effects ha
 """
 
 from shadowprice.training.bag.attempt import Attempt, current
-from shadowprice.training.bag.copies import Plan, Planner
+from shadowprice.training.bag.copies import CopyStrategy, Plan
 from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
 from shadowprice.training.bag.workers import Workers
 
@@ -24,8 +24,8 @@ __all__ = [
     "Attempt",
     "BagResult",
     "CopyEnding",
+    "CopyStrategy",
     "Plan",
-    "Planner",
     "Progress",
     "TaskFailedError",
     "Try",

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from shadowprice.training.bag.commits import ResultStore
-from shadowprice.training.bag.copies import Planner, StatedCopies
+from shadowprice.training.bag.copies import CopyStrategy, StatedCopies
 from shadowprice.training.bag.fork_server import start_fork_server
 from shadowprice.training.bag.outcome import BagResult, Progress
 from shadowprice.training.bag.pool import Pool
@@ -54,7 +54,7 @@ class Workers:
         self,
         tasks: Iterable[Any],
         *,
-        copies: int | Sequence[int] | Planner = 1,
+        copies: int | Sequence[int] | CopyStrategy = 1,
         deadline: float | None = None,
         retries: int = 0,
         keep_going: bool = False,
@@ -87,7 +87,7 @@ class Workers:
         try:
             finished = store.done() if store is not None else {}
             remaining = [task for task in range(len(task_list)) if task not in finished]
-            planner = copies if isinstance(copies, Planner) else StatedCopies(copies)
+            planner = copies if isinstance(copies, CopyStrategy) else StatedCopies(copies)
             plan = planner.plan(len(task_list), remaining, self._pool.processes, deadline)
             run = BagRun(
                 self._pool, plan, payloads, remaining, finished,
