@@ -38,7 +38,7 @@ from shadowprice.experiments.panels import draw_completions, draw_predicted_and_
 from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, round_significant
-from shadowprice.profiling.running import Command, Limits, measure_all
+from shadowprice.profiling.running import Command, MeasurementLimits, measure_all
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
 
@@ -231,7 +231,7 @@ def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
                 Path(folder, "bench"),
                 command,
                 [(n, 0) for n in widths],
-                Limits(seconds=60.0),
+                MeasurementLimits(seconds=60.0),
                 _without_progress,
             )
         )
