@@ -121,7 +121,7 @@ class Spread(torch.optim.Optimizer):
 def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) -> None:
     recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Spread)
     shard = Shard(recipe, 0, 1)
-    with pytest.raises(TrainingError, match="Spread keeps row in another shape"):
+    with pytest.raises(TrainingError, match="Spread stores row with another shape"):
         shard.apply([torch.zeros_like(shard.values)], 0)
 
 
@@ -182,5 +182,5 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 def test_a_model_needs_parameters_of_one_type(model: object) -> None:
     if model == "mixed":
         model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).double())
-    with pytest.raises(TrainingError, match=r"no parameter|one floating type"):
+    with pytest.raises(TrainingError, match=r"no trainable parameter|one floating-point type"):
         trainable_parameters(model)

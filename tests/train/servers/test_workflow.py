@@ -258,14 +258,14 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
 
         def watched(keys: Any) -> None:
             holders = leader._assigner.holders()
-            clocks = [leader._clocks.get(holder, 0) for holder in holders]
+            clocks = [leader._progress_clocks.get(holder, 0) for holder in holders]
             most[0] = max(most[0], max(clocks, default=0) - min(clocks, default=0))
             count(keys)
 
         leader._apply_everywhere = watched  # type: ignore[method-assign]
         assert threads.run() == "done"
         apart.append(most[0])
-        return threads.leader.measured.stalest
+        return threads.leader.measured.max_staleness
 
     bound = run_with(1)
     free = run_with(None)

@@ -7,8 +7,8 @@
     outcome.results     # in the order of the tasks
 
 The first copy of a task to end wins, and the others are killed. Side effects happen once: see
-`Attempt.claim` and `Attempt.directory`. A `CopyStrategy` plans the copies, such as that of the package
-``shadowprice``:
+`Attempt.claim` and `Attempt.directory`. A `CopyStrategy` chooses the number of copies, such as that
+of the package ``shadowprice``:
 
     from shadowprice.cloning.api import CopyPlanner, Pareto
 

@@ -56,7 +56,7 @@ class Plan(Protocol):
 
 @runtime_checkable
 class CopyStrategy(Protocol):
-    """CopyStrategy of the copies of a bag."""
+    """Chooses the number of copies of each task."""
 
     def plan(
         self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None

@@ -69,9 +69,9 @@ class Workers:
         ``copies`` is the number of copies of each task at its start, or a planner that chooses it.
         ``deadline`` is in seconds from the moment when all processes are ready. A copy fails if it
         raises or its process dies. A task fails after more than ``retries`` failures, but not while
-        another copy of it runs. With ``keep_going``, the other tasks continue then; see
-        `BagResult.failed`. ``directory`` is for results and files of finished tasks. ``progress`` is
-        called at every start and end of a copy.
+        another copy of it runs or waits. With ``keep_going``, the other tasks continue then; see
+        `BagResult.failed`. ``directory`` is for results and files of finished tasks. ``progress``
+        is called at every start and end of a copy.
 
         Raises `TrainingError` if an argument is invalid or the directory contains another bag, and
         `TaskFailedError` if a task failed, unless ``keep_going``. A planner may raise errors of its

@@ -11,12 +11,12 @@ from typing import Final
 
 from shadowprice.training.servers.locality import Distance
 
-_WEIGHT: Final = 0.05
-"""Weight of the newest mini-batch in a running mean, once there are enough mini-batches."""
+MIN_WEIGHT: Final = 0.05
+"""Weight of the newest value in a running mean, from the 20th value on."""
 
 
 class RunningMean:
-    """A running mean: of all values at first, then exponentially weighted over a few dozen.
+    """The mean of the first 20 values, then exponentially weighted (weight 0.05).
 
     It starts over after an infinite value or NaN.
     """
@@ -30,7 +30,7 @@ class RunningMean:
         if not math.isfinite(self.value):
             self.value, self.count = 0.0, 0
         self.count += 1
-        self.value += (value - self.value) * max(1.0 / self.count, _WEIGHT)
+        self.value += (value - self.value) * max(1.0 / self.count, MIN_WEIGHT)
 
 
 class TrafficMeter:
@@ -94,7 +94,7 @@ class LeaderMetrics:
     worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # b
     ps_bandwidth: float = 0.0  # B, as far as workers used it
     staleness: RunningMean = field(default_factory=RunningMean)
-    stalest: int = 0  # maximum staleness
+    max_staleness: int = 0
     loss: RunningMean = field(default_factory=RunningMean)
     distances: Counter[Distance] = field(default_factory=Counter)
 
@@ -108,7 +108,10 @@ class LeaderMetrics:
         if self.ps_bandwidth:
             metrics["ps_bandwidth"] = self.ps_bandwidth
         if self.staleness.count:
-            metrics |= {"staleness": self.staleness.value, "stalest": float(self.stalest)}
+            metrics |= {
+                "staleness": self.staleness.value,
+                "max_staleness": float(self.max_staleness),
+            }
         if self.loss.count:
             metrics["loss"] = self.loss.value
         if assigned := self.distances.total():

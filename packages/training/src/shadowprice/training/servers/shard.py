@@ -31,11 +31,12 @@ def trainable_parameters(model: Any) -> list[tuple[str, Any]]:
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
     ]
     if not parameters:
-        raise TrainingError("the model has no parameter that is learnt")
+        raise TrainingError("the model has no trainable parameter")
     types = sorted({str(parameter.dtype) for _, parameter in parameters})
     if len(types) > 1 or not parameters[0][1].is_floating_point():
         raise TrainingError(
-            f"the model's parameters are of {', '.join(types)}: servers keep one floating type"
+            "parameter servers need parameters of one floating-point type; the model's have "
+            f"{', '.join(types)}"
         )
     return parameters
 
@@ -90,22 +91,22 @@ def set_buffers(model: Any, values: Any) -> None:
 class Shard:
     """A server's slice of the parameters.
 
-    ``server`` is its rank among ``servers``. ``state`` is a result of `merge_shards` from any
-    number of servers. ``device`` is where parameters are kept and gradients arrive, by default the
-    CPU.
+    ``ps_rank`` is its rank among ``ps_count`` servers. ``state`` is a result of `merge_shards` from
+    any number of servers. ``device`` is where parameters are kept and gradients arrive, by default
+    the CPU.
     """
 
     def __init__(
         self,
         recipe: Recipe,
-        server: int,
-        servers: int,
+        ps_rank: int,
+        ps_count: int,
         state: Mapping[str, Any] | None = None,
         device: Any = None,
     ) -> None:
         model = build_seeded_model(recipe)
         layout = parameter_layout(model)
-        first, last = layout.span(server, servers)
+        first, last = layout.span(ps_rank, ps_count)
         flat = torch.cat(
             [item.detach().reshape(-1).cpu() for _, item in trainable_parameters(model)]
         )
@@ -113,7 +114,7 @@ class Shard:
         """The parameters, in one dimension."""
         self.buffers = flattened_buffers(model)
         """Buffers of the model, used on the leading server only."""
-        self.pieces = layout.pieces(server, servers)
+        self.pieces = layout.pieces(ps_rank, ps_count)
         self._shapes = model_shapes(model)
         self._schedule = recipe.schedule
         self._views: list[Any] = []
@@ -192,9 +193,8 @@ class Shard:
             for name, value in self._optimizer.state.get(view, {}).items():
                 if torch.is_tensor(value) and value.dim() and value.shape != view.shape:
                     raise TrainingError(
-                        f"{type(self._optimizer).__name__} keeps {name} in another shape than its "
-                        "parameter's: parameter servers need one that works element by element, "
-                        "as SGD and Adam do"
+                        f"{type(self._optimizer).__name__} stores {name} with another shape than "
+                        "its parameter; use an element-wise optimizer such as SGD or Adam"
                     )
         # The state as in a checkpoint, without the elements of tensors.
         kept = [
