@@ -587,8 +587,8 @@ def _source(
     incidents: PathLike | Iterable[Mapping[str, Any]] | None,
     until: str | None,
     slot: str,
-    load: float,
-    skip_invalid: bool,
+    load: Any,
+    skip_invalid: Any,
 ) -> ScenarioSource:
     if not isinstance(skip_invalid, bool | np.bool_):
         problem = f"expected True or False, got {quote_for_display(skip_invalid)}"
