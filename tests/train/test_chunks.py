@@ -273,13 +273,13 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     assert begun.wait(10)
     concurrent.futures.wait([fetcher._futures[5]], timeout=10)
     assert fetcher._futures[5].done()
-    assert fetcher.take(5)["x"] == 5
+    assert fetcher.fetch(5)["x"] == 5
     assert fetcher.waited == 0
-    fetcher.take(6)
-    fetcher.take(7)  # 5 is let go
-    fetcher.take(7)
+    fetcher.fetch(6)
+    fetcher.fetch(7)  # 5 is let go
+    fetcher.fetch(7)
     assert asked == [5, 6, 7]
-    fetcher.take(5)
+    fetcher.fetch(5)
     assert asked == [5, 6, 7, 5]
 
 
@@ -294,7 +294,7 @@ def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
     fetcher = ChunkPrefetcher(fetch)
     fetcher.prefetch_if_room(1)
     concurrent.futures.wait([fetcher._futures[1]], timeout=10)
-    assert fetcher.take(1)["x"] == 1
+    assert fetcher.fetch(1)["x"] == 1
 
 
 def test_who_keeps_one_chunk_fetches_each_once() -> None:
@@ -308,7 +308,7 @@ def test_who_keeps_one_chunk_fetches_each_once() -> None:
     for number in range(3):
         fetcher.want(number)
         fetcher.prefetch_if_room(number + 1)
-        fetcher.take(number)
+        fetcher.fetch(number)
     assert requests == [0, 1, 2]
 
 
@@ -325,9 +325,9 @@ def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
     fetcher = ChunkPrefetcher(fetch)
     threading.Timer(0.05, go.set).start()
     with pytest.raises(OSError, match="away"):
-        fetcher.take(1)
+        fetcher.fetch(1)
     assert fetcher.waited == 1
-    assert fetcher.take(1)["x"] == 1
+    assert fetcher.fetch(1)["x"] == 1
 
 
 def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> None:
@@ -338,5 +338,5 @@ def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> 
         return {}
 
     with pytest.raises(SystemExit, match="143"):
-        ChunkPrefetcher(fetch).take(1, stop=[1])
+        ChunkPrefetcher(fetch).fetch(1, stop=[1])
     go.set()

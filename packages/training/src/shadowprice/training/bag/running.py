@@ -20,6 +20,9 @@ from shadowprice.training.bag.copies import Plan
 from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
 from shadowprice.training.bag.pool import Pool, PoolWorker
 
+_tokens = itertools.count(1)
+"""Tokens of bags without a store."""
+
 
 @dataclass(slots=True)
 class _Copy:
@@ -77,12 +80,11 @@ class BagRun:
     def finish(self) -> BagResult:
         """Run until every task is done or abandoned; no copy runs afterwards."""
         # All first copies come before second ones, so that few processes run every task once.
-        maximum = max(self._plan.copies, default=0)
-        for number in range(maximum):
+        for number in range(max(self._plan.copies, default=0)):
             planned = zip(self._remaining, self._plan.copies, strict=True)
             self._waiting.extend(task for task, copies in planned if number < copies)
         self._pool.prepare(min(len(self._waiting), self._pool.processes))
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         try:
             while self._waiting or any(self._running.values()):
                 self._start_copies()
@@ -188,7 +190,7 @@ class BagRun:
                 self._cancel_others(copy)
                 self._record_result(copy, timestamp, content)
             else:
-                self._fail(copy, content, alive=True)
+                self._fail(copy, content, is_alive=True)
 
     def _cancel_others(self, winner: _Copy) -> None:
         """Cancel the other copies of a task after one claimed it or finished.
@@ -199,7 +201,7 @@ class BagRun:
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:
                 copy.worker.kill()
-                self._end(copy, time.monotonic(), CopyEnding.CANCELLED)
+                self._record_end(copy, time.monotonic(), CopyEnding.CANCELLED)
                 if copy.is_planned:
                     self._waiting.append(copy.task)
         winner.has_token = True
@@ -209,26 +211,26 @@ class BagRun:
             value = pickle.loads(content)
         except Exception as error:  # unpickling may raise anything
             kind = type(error).__name__
-            self._fail(copy, f"its result can't be unpickled ({kind}: {error})", alive=True)
+            self._fail(copy, f"its result can't be unpickled ({kind}: {error})", is_alive=True)
             return
         if self._store is not None and copy.scratch is not None:
             refusal = self._store.refusal_reason(copy.scratch)
             if refusal:
-                self._fail(copy, refusal, alive=True)
+                self._fail(copy, refusal, is_alive=True)
                 return
             self._store.commit(copy.task, copy.scratch, content)
         self._values[copy.task] = value
-        self._ends[copy.task] = timestamp - self._began
-        self._end(copy, timestamp, CopyEnding.WON)
+        self._ends[copy.task] = timestamp - self._start_time
+        self._record_end(copy, timestamp, CopyEnding.WON)
         self._pool.release(copy.worker)
         jobs.report(len(self._values))
 
-    def _fail(self, copy: _Copy, reason: str, *, alive: bool = False) -> None:
-        if alive:
+    def _fail(self, copy: _Copy, reason: str, *, is_alive: bool = False) -> None:
+        if is_alive:
             self._pool.release(copy.worker)
         else:
             copy.worker.kill()
-        self._end(copy, time.monotonic(), CopyEnding.FAILED, reason)
+        self._record_end(copy, time.monotonic(), CopyEnding.FAILED, reason)
         task = copy.task
         self._failures[task] += 1
         if self._failures[task] <= self._retries:
@@ -239,11 +241,13 @@ class BagRun:
                 raise error
             self._failed[task] = error
 
-    def _end(self, copy: _Copy, timestamp: float, ending: CopyEnding, reason: str = "") -> None:
+    def _record_end(
+        self, copy: _Copy, timestamp: float, ending: CopyEnding, reason: str = ""
+    ) -> None:
         self._running[copy.task].remove(copy)
         if ending is not CopyEnding.WON and self._store is not None:
             self._store.drop(copy.scratch)
-        started = copy.started - self._began
+        started = copy.started - self._start_time
         self._tries.append(
             Try(copy.task, copy.number, started, timestamp - copy.started, ending, reason)
         )
@@ -260,9 +264,6 @@ class BagRun:
                 waiting=len(unstarted),
                 copies=self._running_count,
                 failures=sum(self._failures.values()),
-                seconds=time.monotonic() - self._began,
+                seconds=time.monotonic() - self._start_time,
             )
         )
-
-
-_tokens = itertools.count(1)
