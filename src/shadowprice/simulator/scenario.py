@@ -183,7 +183,7 @@ def random_draws(scenario: Scenario, choices: Sequence[PolicyChoice]) -> list[st
     """Return what is drawn at random: in the workload, and by the policies."""
     by_policy: dict[str, list[str]] = {}
     for choice in choices:
-        if what := choice.parameters().drawn(scenario.jobs):
-            by_policy.setdefault(what, []).append(choice.label)
-    policies = [f"{what} under {', '.join(labels)}" for what, labels in by_policy.items()]
+        if text := choice.parameters().random_draws_text(scenario.jobs):
+            by_policy.setdefault(text, []).append(choice.label)
+    policies = [f"{text} under {', '.join(labels)}" for text, labels in by_policy.items()]
     return [*scenario.drawn, *policies]

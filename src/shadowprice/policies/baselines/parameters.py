@@ -14,24 +14,26 @@ from shadowprice.policies.registry import Parameters
 if TYPE_CHECKING:
     from shadowprice.core.job import Job
 
-MAX_WORKERS: Final = 30  # most workers drawn: "fixed to a number within [1, 30]" (OASiS, section V)
+MAX_WORKERS: Final = (
+    30  # maximum of drawn worker counts: "fixed to a number within [1, 30]" (OASiS, section V)
+)
 
 FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "most", "fewest"]
 
 _FIXED_WORKERS = (
-    "workers of a job, fixed while it runs: `drawn` uniformly, by seed and job name, among the "
-    "numbers within [1, 30] that the job allows; the `most` or `fewest` it allows; or a number, "
-    "of which the nearest allowed one is taken; fewer where the empty cluster cannot carry it"
+    "number of workers of a job, fixed while it runs: `drawn` uniformly, by seed and job name, from "
+    "the numbers within [1, 30] that the job allows; the `most` or `fewest` that it allows; or a "
+    "number, rounded to the nearest allowed one; fewer if the empty cluster can't run as many"
 )
 
 
 class FixedWorkersParameters(Parameters):
-    """What policies have in common under which a job keeps its number of workers."""
+    """Parameters of policies that keep a job's worker count fixed."""
 
     workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
 
-    def drawn(self, jobs: Iterable[Job]) -> str:
-        """Return that the numbers of workers are drawn, if so set and jobs leave a choice."""
+    def random_draws_text(self, jobs: Iterable[Job]) -> str:
+        """Return what is drawn at random; empty if no job leaves a choice, or a value is set."""
         has_choice = any(len(job.worker_counts) > 1 for job in jobs if job.bag is None)
         return "the numbers of workers" if self.workers == "drawn" and has_choice else ""
 
@@ -105,8 +107,8 @@ class LasParameters(FixedWorkersParameters):
         default=8.0,
         ge=0,
         allow_inf_nan=False,
-        description="a job returns to the first queue after it has waited this many times as long "
-        "as it ran since it left; 0: never",
+        description="waiting time, as a multiple of its run time since it left, after which a job "
+        "returns to the first queue; 0 disables it",
     )
 
 
