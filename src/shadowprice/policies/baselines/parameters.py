@@ -21,9 +21,9 @@ MAX_WORKERS: Final = (
 FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "most", "fewest"]
 
 _FIXED_WORKERS = (
-    "number of workers of a job, fixed while it runs: `drawn` uniformly, by seed and job name, from "
-    "the numbers within [1, 30] that the job allows; the `most` or `fewest` that it allows; or a "
-    "number, rounded to the nearest allowed one; fewer if the empty cluster can't run as many"
+    "number of workers of a job, fixed while it runs: `drawn` uniformly, by seed and job name, "
+    "from the numbers within [1, 30] that the job allows; the `most` or `fewest` that it allows; "
+    "or a number, rounded to the nearest allowed one; fewer if the empty cluster can't run as many"
 )
 
 
