@@ -49,12 +49,12 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         super().__init__(context, parameters)
         tenancy = self._tenancy
         self._owned = [
-            assign_cells(places.tolist(), shares.tolist())
-            for places, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
+            assign_cells(units.tolist(), shares.tolist())
+            for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
         ]
         self._clusters = [
-            VirtualClusters(places.tolist(), owned)
-            for places, owned in zip(tenancy.workers, self._owned, strict=True)
+            VirtualClusters(units.tolist(), owned)
+            for units, owned in zip(tenancy.workers, self._owned, strict=True)
         ]
         self._largest = [
             max((size for cells in owned for size in cells), default=1) for owned in self._owned

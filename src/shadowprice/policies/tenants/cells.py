@@ -37,11 +37,11 @@ def binary_digits(number: int) -> list[int]:
     return [1 << bit for bit in range(number.bit_length() - 1, -1, -1) if number >> bit & 1]
 
 
-def split_into_cells(server: int, places: int) -> list[Cell]:
+def split_into_cells(server: int, units: int) -> list[Cell]:
     """Split a server into its largest cells."""
     cells = []
     offset = 0
-    for size in binary_digits(places):
+    for size in binary_digits(units):
         cells.append(Cell(server, offset, size))
         offset += size
     return cells
@@ -110,19 +110,19 @@ class BuddyAllocator:
         return Cell(cell.server, offset, cell.size)
 
 
-def assign_cells(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
+def assign_cells(units: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
     """Give every tenant the largest cells within its share that fit side by side.
 
     The result has the number of cells of each tenant by size. Raises `ShadowpriceError` if the
     shares exceed the servers' units.
     """
-    if sum(shares) > sum(places):
+    if sum(shares) > sum(units):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
     physical = BuddyAllocator(
-        cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
+        cell for server, count in enumerate(units) for cell in split_into_cells(server, count)
     )
     owned: list[Counter[int]] = [Counter() for _ in shares]
-    largest = 1 << (max(places, default=1).bit_length() - 1) if any(places) else 1
+    largest = 1 << (max(units, default=1).bit_length() - 1) if any(units) else 1
     remaining = list(shares)
     # Large cells first, so that small cells fill the gaps.
     size = largest
@@ -146,12 +146,12 @@ class _Bound:
 class VirtualClusters:
     """The virtual private clusters of all tenants on one set of servers.
 
-    ``places`` are the units of each server, ``owned`` the cells of each tenant from `assign_cells`.
+    ``units`` are the units of each server, ``owned`` the cells of each tenant from `assign_cells`.
     """
 
-    def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
+    def __init__(self, units: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
         self._physical = BuddyAllocator(
-            cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
+            cell for server, count in enumerate(units) for cell in split_into_cells(server, count)
         )
         self._unbound = [Counter(cells) for cells in owned]
         self._bound: list[list[_Bound]] = [[] for _ in owned]
