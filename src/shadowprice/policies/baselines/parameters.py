@@ -14,9 +14,8 @@ from shadowprice.policies.registry import Parameters
 if TYPE_CHECKING:
     from shadowprice.core.job import Job
 
-MAX_WORKERS: Final = (
-    30  # maximum of drawn worker counts: "fixed to a number within [1, 30]" (OASiS, section V)
-)
+MAX_WORKERS: Final = 30
+"""Maximum of drawn worker counts: "fixed to a number within [1, 30]" (OASiS, section V)."""
 
 FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "most", "fewest"]
 
