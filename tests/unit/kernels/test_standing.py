@@ -11,6 +11,7 @@ from shadowprice.kernels.replanning.placement import (
     Placements,
     compare_placements,
     place_packed_jobs,
+    reduce_to_sum,
 )
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS
@@ -150,6 +151,12 @@ def test_a_pinned_job_whose_level_does_not_fit_keeps_only_what_is_pinned() -> No
     workers, ps = dense(placements, 1, 2)
     assert workers.tolist() == ps.tolist() == [[1, 0]]
     assert free.tolist() == [[0], [2]]
+
+
+def test_counts_are_reduced_from_the_smallest_on() -> None:
+    for limit, expected in ((9, [3, 1, 4, 1]), (7, [3, 0, 4, 0]), (5, [1, 0, 4, 0]), (0, [0] * 4)):
+        assert reduce_to_sum(np.array([3, 1, 4, 1]), limit).tolist() == expected
+    assert reduce_to_sum(np.array([2, 1]), -3).tolist() == [0, 0]  # it ends
 
 
 def packed(

@@ -13,7 +13,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.policy import View
 from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.jobs import JobArrays
-from shadowprice.kernels.replanning.placement import Placements, place_packed_jobs
+from shadowprice.kernels.replanning.placement import Placements, place_packed_jobs, reduce_to_sum
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.offers import Offer
@@ -391,19 +391,6 @@ def slots_needed(remaining: int, first: int, gain: int) -> int:
     return 1 + max(0, -(-(remaining - first) // gain))
 
 
-def reduce_to_sum(counts: Integers, total: int) -> Integers:
-    """Reduce counts until their sum is ``total``, the smallest count first."""
-    reduced = counts.copy()
-    excess = int(reduced.sum()) - total
-    while excess > 0:
-        nonzero = np.flatnonzero(reduced)
-        smallest = int(nonzero[np.argmin(reduced[nonzero])])
-        removed = min(int(reduced[smallest]), excess)
-        reduced[smallest] -= removed
-        excess -= removed
-    return reduced
-
-
 def _plans_on_servers(
     jobs: OpenJobs, slot: int, row: int, last: int, *, lean: bool
 ) -> Iterator[PinnedPlan]:
@@ -421,7 +408,8 @@ def _plans_on_servers(
     remaining = int(arrays.remaining[row])
     for level in [*below, top] if lean else [top, *reversed(below)]:
         wanted, wanted_ps = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
-        kept, kept_ps = reduce_to_sum(workers, int(wanted)), reduce_to_sum(ps, int(wanted_ps))
+        kept = reduce_to_sum(workers.copy(), int(wanted))
+        kept_ps = reduce_to_sum(ps.copy(), int(wanted_ps))
         if kept.sum() != wanted or kept_ps.sum() != wanted_ps:
             continue
         unchanged = np.array_equal(kept, workers) and np.array_equal(kept_ps, ps)
