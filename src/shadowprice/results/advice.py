@@ -73,7 +73,7 @@ class JobAdvice:
     slot: int  # arrival slot, in which the policy is queried again
     held: str  # circumstances that every advice assumes unchanged
     advice: Sequence[Advice]  # one change for each way that gets the job admitted
-    hopeless: Sequence[IneffectiveChange] = ()  # ways that don't get it admitted
+    ineffective: Sequence[IneffectiveChange] = ()  # ways that don't get it admitted
     left_out: Sequence[str] = ()  # keys whose changes need runs that take too long
 
     def record(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class JobAdvice:
             "slot": self.slot,
             "held": self.held,
             "advice": [advice.record() for advice in self.advice],
-            "hopeless": [way.record() for way in self.hopeless],
+            "ineffective": [way.record() for way in self.ineffective],
             "left_out": list(self.left_out),
         }
 
@@ -95,7 +95,7 @@ class JobAdvice:
             record["slot"],
             record["held"],
             [Advice(**item) for item in record["advice"]],
-            [IneffectiveChange(**item) for item in record["hopeless"]],
+            [IneffectiveChange(**item) for item in record["ineffective"]],
             record["left_out"],
         )
 
@@ -137,12 +137,14 @@ def advice_lines(
     if not job_advice.advice:
         yield (
             label,
-            "none of the following changes" if job_advice.hopeless else "no change that was tried",
+            "none of the following changes"
+            if job_advice.ineffective
+            else "no change that was tried",
         )
     elif len(shown) > 1:
         yield "", "each change alone suffices, and is the smallest to 1 %"
-    if job_advice.hopeless:
-        tried = ", ".join(_up_to(way) for way in job_advice.hopeless)
+    if job_advice.ineffective:
+        tried = ", ".join(_up_to(way) for way in job_advice.ineffective)
         yield "not enough", tried
     if job_advice.left_out:
         keys = ", ".join(job_advice.left_out)

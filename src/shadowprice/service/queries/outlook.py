@@ -180,7 +180,7 @@ def build_outlook(
             "servers": None if scarce is None else scarce.servers,
             "admitted_now": admitted_now,
             "changes": changes,
-            "ineffective": [way.key for way in job_advice.hopeless],
+            "ineffective": [way.key for way in job_advice.ineffective],
             "untried": [way.label for way in untried],
         }
     )
@@ -357,7 +357,7 @@ def _search(
         return AdmissionOutcome(completion, quote.utility, quote.price)
 
     advice: list[Advice] = []
-    hopeless: list[IneffectiveChange] = []
+    ineffective: list[IneffectiveChange] = []
     tried = 0
     admitted_now = False
     try:
@@ -370,12 +370,12 @@ def _search(
                 if isinstance(described, Advice):
                     advice.append(described)
                 elif described is not None:
-                    hopeless.append(described)
+                    ineffective.append(described)
     except _TimeUpError:
         pass
     untried = [] if admitted_now else ways[tried:]
     left_out = [way.label if way.option is None else way.option.name for way in untried]
-    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, hopeless, left_out)
+    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, ineffective, left_out)
     return job_advice, admitted_now, untried
 
 

@@ -413,7 +413,7 @@ class _Advisor:
     def job_advice(self) -> JobAdvice:
         """Return all results; of several keys that reduce the work, only the smallest change."""
         advice: list[Advice] = []
-        hopeless: list[IneffectiveChange] = []
+        ineffective: list[IneffectiveChange] = []
         for outcome in self._outcomes:
             described = describe_result(
                 outcome.way,
@@ -424,7 +424,7 @@ class _Advisor:
             if isinstance(described, Advice):
                 advice.append(described)
             elif described is not None:
-                hopeless.append(described)
+                ineffective.append(described)
         return JobAdvice(
-            self._job.name, self._job.arrival, self._held, advice, hopeless, self._left_out
+            self._job.name, self._job.arrival, self._held, advice, ineffective, self._left_out
         )
