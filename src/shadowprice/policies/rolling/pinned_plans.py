@@ -47,7 +47,7 @@ class PinnedPlanner:
     def still_valid(self, state: State, slot: int) -> PinnedPlans:
         """Return the plans in force that still keep their promises, with updated end slots."""
         jobs, arrays = state.jobs, state.jobs.arrays
-        valid: PinnedPlans = dict(state.fixed)
+        valid: PinnedPlans = dict(state.unstoppable_plans)
         for row, plan in state.plan.pinned.items():
             if row not in valid and jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
                 gain = int(arrays.gains[row, plan.level])
@@ -81,7 +81,7 @@ class PinnedPlanner:
         """
         jobs = state.jobs
         order = order[(jobs.restart_loss[order] > 0.0) & (jobs.level[order] >= 0)]
-        kept = in_force if new_only else state.fixed
+        kept = in_force if new_only else state.unstoppable_plans
         rows = [row for row in order.tolist() if row not in kept]
         first = self._pin(state, slot, rows, in_force, lean=lean_first)
         yield first
@@ -301,13 +301,13 @@ class PinnedPlanner:
 # -------------------------------------------------------------------- jobs that can't be stopped
 
 
-def fixed_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
+def find_unstoppable_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
     """Return the plans of running jobs that can't be stopped: they stay until they end.
 
     An elastic job that may still show checkpoints is left out if it would miss its promise, because
     its plan counts on more workers than it began with.
     """
-    fixed: PinnedPlans = {}
+    plans: PinnedPlans = {}
     for row in np.flatnonzero(jobs.unstoppable & (jobs.level >= 0)).tolist():
         name = jobs.name(row)
         if not view.is_pinned(name) or jobs.arrays.remaining[row] <= 0:
@@ -315,8 +315,8 @@ def fixed_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
         plan = plan_until_end(jobs, view.slot, row, int(jobs.level[row]), jobs.placements)
         is_late = 0 <= jobs.promise[row] < plan.end
         if jobs.keeps_level[row] or not is_late:
-            fixed[row] = plan
-    return fixed
+            plans[row] = plan
+    return plans
 
 
 def plan_until_end(

@@ -46,7 +46,7 @@ from shadowprice.policies.rolling.open_jobs import OpenJobs, replace_entries
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.pinned_plans import (
     cannot_move,
-    fixed_plans,
+    find_unstoppable_plans,
     pinned_placements,
     plan_until_end,
 )
@@ -332,7 +332,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if not state.demand.justifies_offer(slot, jobs, row, best_offer):
             return state.demand.refusal(slot, jobs, row, best_offer)
         blocking_row: int | None = None
-        if self._parameters.revision and row not in state.fixed and not restarts_are_too_costly:
+        can_replan = row not in state.unstoppable_plans and not restarts_are_too_costly
+        if self._parameters.revision and can_replan:
             plan = planner.plan_with(state, slot, row, self._promise_slot(slot, row, best_offer))
             if not plan.unplanned:
                 planner.commit(state, plan)
@@ -396,7 +397,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         None if there is no plan that completes while the job has a utility.
         """
         state = self._state
-        plan = state.fixed.get(row)
+        plan = state.unstoppable_plans.get(row)
         if plan is None:
             return self._planner.offer(state, row, price)
         jobs = state.jobs
@@ -412,7 +413,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _commit_offer(self, row: int, offer: Offer) -> bool:
         """Put the last offer in force; the plan of a job that can't be stopped is in force."""
         state = self._state
-        return row in state.fixed or self._planner.commit_offer(state, row, offer)
+        return row in state.unstoppable_plans or self._planner.commit_offer(state, row, offer)
 
     def _promise(self, slot: int, row: int, offer: Offer) -> Promise:
         """Record and return the promise of a plan."""
@@ -465,7 +466,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _keeps_promises(self, slot: int) -> bool:
         """Put a new joint plan in force if it keeps all promises; return whether it does."""
         state, parameters = self._state, self._parameters
-        if self._invalid_promises() or state.late_fixed():
+        if self._invalid_promises() or state.late_unstoppable_jobs():
             return False
         plan = self._planner.replan(
             state, slot, revise=parameters.revision, steady=parameters.steady
@@ -529,10 +530,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         # 4. Plan waiting jobs in the remaining capacity, the densest first, and promise those that
         #    are worth their price.
         rows = jobs.in_order()
-        yield from self._promise_fixed(slot)
+        yield from self._promise_unstoppable(slot)
         waiting = rows[jobs.promise[rows] < 0]
-        if state.fixed:
-            waiting = waiting[~np.isin(waiting, list(state.fixed))]
+        if state.unstoppable_plans:
+            waiting = waiting[~np.isin(waiting, list(state.unstoppable_plans))]
         density, _ = utility_densities(jobs.arrays, waiting, slot, weight)
         waiting = waiting[np.argsort(-density, kind="stable")]
         waiting = yield from self._promise_waiting_pinned(slot, waiting)
@@ -611,7 +612,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         past_end = {row for row in invalid if jobs.promise[row] > jobs.final_slot}
         for row in invalid:
             state.withdraw_promise(row)
-        late = state.late_fixed()
+        late = state.late_unstoppable_jobs()
         plan = self._planner.replan(
             state, slot, revise=parameters.revision, steady=parameters.steady, lean=lean
         )
@@ -638,7 +639,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.is_estimate = state.jobs.refresh(view)
         state.bags.refresh(view, state.servers.capacity())
         state.jobs.refresh_unstoppable(view)
-        state.fix(fixed_plans(view, state.jobs))
+        state.set_unstoppable_plans(find_unstoppable_plans(view, state.jobs))
 
     def _invalid_promises(self) -> list[int]:
         """Return the rows whose promise is past the end, or worthless after a revision."""
@@ -748,10 +749,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                     yield promise
         return rows[jobs.promise[rows] < 0]
 
-    def _promise_fixed(self, slot: int) -> Iterator[Decision]:
+    def _promise_unstoppable(self, slot: int) -> Iterator[Decision]:
         """Promise running jobs that can't be stopped and are worth their price."""
         state, jobs = self._state, self._state.jobs
-        rows = np.array([row for row in state.fixed if jobs.promise[row] < 0], np.int64)
+        rows = np.array([row for row in state.unstoppable_plans if jobs.promise[row] < 0], np.int64)
         if not len(rows):
             return
         prices = state.demand.costs(slot, jobs.arrays, rows)
