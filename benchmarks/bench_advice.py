@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shadowprice.advice.ways import arrival_change
+from shadowprice.advice.candidate_changes import arrival_change
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from shadowprice.advice.candidate_changes import JobChange, format_value
 from shadowprice.advice.search import NoStepFound, StepFound, find_smallest_step
 from shadowprice.advice.variants import JobVariants
-from shadowprice.advice.ways import JobChange, format_value
 from shadowprice.core.cluster import BANDWIDTH
 from shadowprice.core.job import Job
 from shadowprice.results.advice import Advice, IneffectiveChange

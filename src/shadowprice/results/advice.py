@@ -37,7 +37,7 @@ class Advice:
     verified: str = "quoted"  # ``run`` if the jobs were run again with the change
     # Result of the quote if it differs from that of the repeated run; ``nothing`` if no change gets
     # the job admitted at the quoted prices.
-    at_those_prices: str | None = None
+    at_quoted_prices: str | None = None
     # Option of ``submit`` that makes the change and its values, if options set the job's keys.
     option: str | None = None
     option_before: str | None = None
@@ -130,8 +130,8 @@ def advice_lines(
         text = f"{change_text(advice)} ({advice.change})"
         if advice.completion is not None:
             text += f"; done {completion_text(advice.completion)}"
-        if advice.at_those_prices is not None:
-            text += f"; at the prices of this run {_sufficient_text(advice.at_those_prices)}"
+        if advice.at_quoted_prices is not None:
+            text += f"; at the prices of this run {_sufficient_text(advice.at_quoted_prices)}"
         yield label, text
         label = ""
     if not job_advice.advice:
@@ -161,8 +161,8 @@ def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
             yield item
 
 
-def _sufficient_text(at_those_prices: str) -> str:
-    value = "no value" if at_those_prices == "nothing" else at_those_prices
+def _sufficient_text(at_quoted_prices: str) -> str:
+    value = "no value" if at_quoted_prices == "nothing" else at_quoted_prices
     return f"{value} would suffice"
 
 
