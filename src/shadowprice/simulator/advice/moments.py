@@ -31,7 +31,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
-from shadowprice.policies.pricing.measures import ContributionCache, use_cache
+from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
@@ -237,7 +237,7 @@ class Rerun:
         self._position = position
         # The other jobs never change, so their part of the price constants is computed once.
         self._cache = cache or DecisionCache(scenario)
-        self._others = ContributionCache(position, self._cache.measures)
+        self._others = ContributionCache(position, self._cache.contributions)
         self._others_only: SimulationCheckpoints | None = None
         job = scenario.jobs[position].name
         self._cancellations = [

@@ -26,7 +26,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.policies.pricing.admission import PricedAdmission
-from shadowprice.policies.pricing.measures import Measures
+from shadowprice.policies.pricing.contributions import Contributions
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
@@ -59,13 +59,13 @@ class DecisionCache:
 
     Reservations are identified by a number: 0 for none, and with one more plan a number that
     follows from the previous one, the job and the plan. ``arriving`` are the jobs that policies
-    decide on, with their indices, by slot in file order. ``measures`` are each job's contributions
-    to the price constants (`ContributionCache`). ``pauses`` are checkpoints before the arrivals of
+    decide on, with their indices, by slot in file order. ``contributions`` are those of each job to
+    the price constants (`ContributionCache`). ``pauses`` are checkpoints before the arrivals of
     jobs, for a policy that foresees nothing.
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        self.measures: Measures = {}
+        self.contributions: Contributions = {}
         self.pauses: SimulationCheckpoints | None = None
         self._check = EmptyClusterCheck(scenario.cluster)
         self.arriving: dict[int, list[Arrival]] = {}
@@ -203,7 +203,7 @@ class ArrivalReplay:
         policy.expect([job for _, job in coming])
         for position, job in coming:
             yield position, None
-            cache_key = None if position == self._changed else (position, self._cache.measures)
+            cache_key = None if position == self._changed else (position, self._cache.contributions)
             with policy.as_if_learnt(self.view, job, cache_key):
                 self._update_terms()
                 decision = self._decide(position, job)
