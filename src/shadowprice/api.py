@@ -192,7 +192,7 @@ class Comparison(ShownAsTable):
     ----------
     runs : dict of str to Result
         The runs of the first seed, by label.
-    trials : Trials
+    trials : SeedRuns
         Metrics of all seeds.
     gains : sequence of CapacityGain
         Gains of more servers, with the first seed, if they were requested.
@@ -251,12 +251,12 @@ class Comparison(ShownAsTable):
     def means(self) -> pl.DataFrame:
         """One row per metric and policy: ``mean``, and ``low`` and ``high`` (95 % interval)."""
         rows = []
-        for metric in self.trials.measures:
+        for metric in self.trials.metrics:
             for name in self.trials.policies:
                 mean = self.trials.interval(name, metric.key)
                 if mean is not None:
-                    rows.append({"measure": metric.key, "policy": name} | mean.record())
-        schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
+                    rows.append({"metric": metric.key, "policy": name} | mean.record())
+        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
         schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -268,13 +268,13 @@ class Comparison(ShownAsTable):
         they change no run at all, ``trials.remark`` says so.
         """
         rows = [
-            {"measure": metric.key, "policy": name}
+            {"metric": metric.key, "policy": name}
             | test.difference.record()
             | {"p": test.p, "p_holm": test.adjusted}
-            for metric in self.trials.measures
+            for metric in self.trials.metrics
             for name, test in self.trials.against_first(metric.key).items()
         ]
-        schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
+        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
         schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
         schema |= {"p": pl.Float64(), "p_holm": pl.Float64()}
         return pl.DataFrame(rows, schema=schema, orient="row")

@@ -107,10 +107,10 @@ def test_compare_and_whatif_are_the_commands(
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
     assert main(("compare", *words, "-p", "fifo,srtf?workers=fewest,drf", "--seeds", "3")) == 0
     captured = json.loads(capfd.readouterr().out)["trials"]["policies"]
-    for measure, policy, mean in both.means.select("measure", "policy", "mean").rows():
+    for measure, policy, mean in both.means.select("metric", "policy", "mean").rows():
         if measure != "decision_p99":
             assert captured[policy][measure]["mean"] == pytest.approx(mean)
-    for row in both.tests.filter(pl.col("measure") == "total_utility").to_dicts():
+    for row in both.tests.filter(pl.col("metric") == "total_utility").to_dicts():
         kept = captured[row["policy"]]["total_utility"]["against_first"]
         assert (row["p"], row["p_holm"]) == (kept["p"], kept["p_holm"])
     assert both["drf"].summary["finished"] == 12
@@ -144,7 +144,7 @@ def test_the_same_run_over_and_over_is_no_sample() -> None:
     fixed = shadowprice.compare(CLUSTER, JOBS, same, seeds=3)
     assert fixed.tests.is_empty()
     assert "nothing in this comparison depends on the seed" in repr(fixed)
-    means = fixed.means.filter(pl.col("measure") != "decision_p99")
+    means = fixed.means.filter(pl.col("metric") != "decision_p99")
     assert means.select(pl.col("low", "high").is_null().all()).row(0) == (True, True)
     assert set(means["count"]) == {1}
 
@@ -152,7 +152,7 @@ def test_the_same_run_over_and_over_is_no_sample() -> None:
     both = shadowprice.compare(CLUSTER, JOBS, [*same, "fifo"], seeds=3)
     assert set(both.tests["policy"]) == {"fifo"}
     assert "depends on the seed" not in repr(both)
-    [*counts] = both.means.filter(pl.col("measure") == "mean_jct")["count"]
+    [*counts] = both.means.filter(pl.col("metric") == "mean_jct")["count"]
     assert counts == [1, 1, 3]
     assert "depends on the seed" not in repr(shadowprice.compare(CLUSTER, JOBS, same))
 
