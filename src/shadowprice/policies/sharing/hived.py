@@ -157,7 +157,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         """Allocate a tenant's cells on servers that are up; None if there are too few."""
         clusters = self._clusters[kind]
         while True:
-            cells = clusters.take(tenant, count, self._largest[kind])
+            cells = clusters.allocate(tenant, count, self._largest[kind])
             if cells is None:
                 return None
             broken = [cell for cell in cells if view.is_lost(cell.server)]

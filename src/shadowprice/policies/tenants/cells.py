@@ -67,7 +67,7 @@ class BuddyAllocator:
         """Return the size of the smallest free cell of at least ``size`` units, 0 if none."""
         return min((cell.size for cell in self._known if cell.size >= size), default=0)
 
-    def take(self, size: int) -> Cell | None:
+    def allocate(self, size: int) -> Cell | None:
         """Allocate a cell from the smallest free cell that is large enough.
 
         Ties go to the first server. Return None if no cell is large enough.
@@ -128,7 +128,7 @@ def assign_cells(units: Sequence[int], shares: Sequence[int]) -> list[Counter[in
     size = largest
     while size:
         for tenant in range(len(shares)):
-            while remaining[tenant] >= size and physical.take(size) is not None:
+            while remaining[tenant] >= size and physical.allocate(size) is not None:
                 owned[tenant][size] += 1
                 remaining[tenant] -= size
         size //= 2
@@ -156,7 +156,7 @@ class VirtualClusters:
         self._unbound = [Counter(cells) for cells in owned]
         self._bound: list[list[_Bound]] = [[] for _ in owned]
 
-    def take(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
+    def allocate(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
         """Allocate the cells of a gang from a tenant's own.
 
         The gang requests cells of at most ``largest`` units, largest first: whole servers, then the
@@ -202,10 +202,10 @@ class VirtualClusters:
         bound_sizes = [(free, index) for free, index in bound_sizes if free]
         unbound = [cell for cell, count in self._unbound[tenant].items() if count and cell >= size]
         if bound_sizes and (not unbound or min(bound_sizes)[0] <= min(unbound)):
-            return self._bound[tenant][min(bound_sizes)[1]].inside.take(size)
+            return self._bound[tenant][min(bound_sizes)[1]].inside.allocate(size)
         if not unbound:
             return None
-        cell = self._physical.take(min(unbound))
+        cell = self._physical.allocate(min(unbound))
         if cell is None:
             raise ShadowpriceError(
                 f"tenant {tenant} owns a cell of {min(unbound)} places that the servers cannot give"
@@ -213,4 +213,4 @@ class VirtualClusters:
         self._unbound[tenant][cell.size] -= 1
         bound = _Bound(cell, BuddyAllocator([cell]))
         self._bound[tenant].append(bound)
-        return bound.inside.take(size)
+        return bound.inside.allocate(size)

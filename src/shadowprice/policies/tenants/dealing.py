@@ -21,7 +21,7 @@ def assign_worker_units(units: Integers, shares: Integers) -> Integers:
     for size in sorted({size for cells in owned for size in cells}, reverse=True):
         for tenant, cells in enumerate(owned):
             for _ in range(cells[size]):
-                for cell in clusters.take(tenant, size, size) or ():
+                for cell in clusters.allocate(tenant, size, size) or ():
                     allocated[tenant, cell.server] += cell.size
     return allocated
 
