@@ -284,14 +284,14 @@ class Comparison(ShownAsTable):
 class WhatIf(ShownAsTable):
     """A workload on a cluster as it is, and with servers added or removed."""
 
-    found: Alternatives
+    result: Alternatives
 
     def short_table(self) -> ShortTable:
         """Return the table that ``whatif`` prints, with a row for each policy and change."""
         rows: list[list[str]] = []
         columns: list[str] = []
-        for policy in self.found.policies:
-            columns, of_policy = self.found.table(policy)
+        for policy in self.result.policies:
+            columns, of_policy = self.result.table(policy)
             rows += ([policy, *row] for row in of_policy)
         numeric = range(2, 2 + len(columns))
         return ShortTable("What if", ("policy", "change", *columns), rows, len(rows), numeric)
@@ -299,7 +299,7 @@ class WhatIf(ShownAsTable):
     @property
     def frame(self) -> pl.DataFrame:
         """One row per change, policy and seed, with metrics and gains."""
-        return self.found.frame
+        return self.result.frame
 
     @property
     def gains(self) -> pl.DataFrame:
@@ -453,12 +453,12 @@ def compare(
         if stopped is not None:
             raise KeyboardInterrupt
         further += more_runs
-        found, stopped_run = run_with_more(
+        mode_gains, stopped_run = run_with_more(
             source.with_lengths(mode), labelled, changes, mode_runs, chosen[0]
         )
         if stopped_run is not None:
             raise KeyboardInterrupt
-        gains += found
+        gains += mode_gains
     infos = [(run.policy, chosen[0], run.info) for run in runs]
     trials = collect_seed_runs([*infos, *further])
     results = {run.policy: Result(run) for run in runs}
