@@ -78,7 +78,7 @@ def build_market(servers: int, slots: int, jobs: list[GangJob]) -> RoundMarket:
 
 
 def loops(market: RoundMarket, job: GangJob, *, borrow: bool) -> tuple[float, int]:
-    workers, ps = market.places(job)
+    workers, ps = market.pools_for(job)
     counts = job.counts.tolist()
     instance = Listed(
         free_workers=workers.free.tolist(),
@@ -125,7 +125,7 @@ def measure(servers: int, slots: int, count: int, compared: int) -> str:
             if gang is None:
                 waiting.append(job)
             else:
-                market.take(job, gang)
+                market.reserve(job, gang)
                 placed += 1
                 loans += borrow
         jobs = waiting
