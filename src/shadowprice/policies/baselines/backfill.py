@@ -228,9 +228,9 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         else:  # Slurm's multifactor sum, with the factors known here
             age = np.minimum((slot - rows["arrival"]) / self._max_age, 1.0)
             key = -(
-                parameters.age * age
-                + parameters.size * rows["share"]
-                + parameters.stated * rows["stated"]
+                parameters.age_weight * age
+                + parameters.size_weight * rows["share"]
+                + parameters.priority_weight * rows["stated"]
             )
         return rows[np.argsort(key, kind="stable")[: parameters.depth]]
 

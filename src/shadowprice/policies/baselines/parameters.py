@@ -123,7 +123,7 @@ class BackfillParameters(FixedWorkersParameters):
         description="order of the queue: multifactor: by priority; arrival: by arrival; shortest: "
         "by expected run time",
     )
-    age: float = Field(
+    age_weight: float = Field(
         default=1000.0,
         allow_inf_nan=False,
         description="multifactor: weight of the waiting time, as a share of `max_age`",
@@ -132,13 +132,13 @@ class BackfillParameters(FixedWorkersParameters):
         default="7d",
         description="multifactor: waiting time after which the priority no longer grows",
     )
-    size: float = Field(
+    size_weight: float = Field(
         default=0.0,
         allow_inf_nan=False,
         description="multifactor: weight of a job's dominant share of the cluster; below 0, small "
         "jobs come first",
     )
-    stated: float = Field(
+    priority_weight: float = Field(
         default=1000.0,
         allow_inf_nan=False,
         description="multifactor: weight of a job's `priority`",
