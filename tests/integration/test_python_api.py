@@ -81,7 +81,7 @@ def test_simulate_is_the_command(files: Path) -> None:
 
 def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
     first = shadowprice.simulate(CLUSTER, JOBS, "drf")
-    second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "fewest"})
+    second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "min"})
     running = first.at(2).jobs.filter(pl.col("state") == "running")
     assert set(running["job"]) == set(first.allocations.filter(pl.col("slot") == 2)["job"])
     assert first.at("20min").jobs.equals(first.at(2).jobs)
@@ -97,15 +97,15 @@ def test_compare_and_whatif_are_the_commands(
     files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     both = shadowprice.compare(
-        CLUSTER, JOBS, ["fifo", ("srtf", {"workers": "fewest"}), "drf"], seeds=3
+        CLUSTER, JOBS, ["fifo", ("srtf", {"workers": "min"}), "drf"], seeds=3
     )
-    assert list(both.runs) == [*both] == ["fifo", "srtf workers=fewest", "drf"]
+    assert list(both.runs) == [*both] == ["fifo", "srtf workers=min", "drf"]
     assert len(both) == 3
     assert "drf" in both
     assert "oasis" not in both
     assert len(both.frame) == 9
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
-    assert main(("compare", *words, "-p", "fifo,srtf?workers=fewest,drf", "--seeds", "3")) == 0
+    assert main(("compare", *words, "-p", "fifo,srtf?workers=min,drf", "--seeds", "3")) == 0
     captured = json.loads(capfd.readouterr().out)["trials"]["policies"]
     for measure, policy, mean in both.means.select("metric", "policy", "mean").rows():
         if measure != "decision_p99":
@@ -140,7 +140,7 @@ def test_compare_and_whatif_are_the_commands(
 
 
 def test_the_same_run_over_and_over_is_no_sample() -> None:
-    same = [("srtf", {"workers": "fewest"}), "drf"]
+    same = [("srtf", {"workers": "min"}), "drf"]
     fixed = shadowprice.compare(CLUSTER, JOBS, same, seeds=3)
     assert fixed.tests.is_empty()
     assert "nothing in this comparison depends on the seed" in repr(fixed)

@@ -256,12 +256,12 @@ def _order(asked: list[Asked], one: Asked) -> int:
     ("name", "setting"),
     [
         ("srtf", {}),
-        ("srtf", {"by": "service", "workers": "most"}),
+        ("srtf", {"by": "service", "workers": "max"}),
         ("las", {}),
         ("las", {"threshold": "1 slots", "promote": 1}),
         ("backfill", {}),
         ("backfill", {"mode": "conservative", "depth": 3}),
-        ("backfill", {"rule": "shortest", "workers": "fewest"}),
+        ("backfill", {"rule": "shortest", "workers": "min"}),
     ],
 )
 def test_every_job_runs_to_its_end_whatever_happens(name: str, setting: dict[str, Any]) -> None:

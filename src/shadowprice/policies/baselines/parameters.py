@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 MAX_WORKERS: Final = 30
 """Maximum of drawn worker counts: "fixed to a number within [1, 30]" (OASiS, section V)."""
 
-FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "most", "fewest"]
+FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "max", "min"]
 
 _FIXED_WORKERS = (
     "number of workers of a job, fixed while it runs: `drawn` uniformly, by seed and job name, "
-    "from the numbers within [1, 30] that the job allows; the `most` or `fewest` that it allows; "
+    "from the numbers within [1, 30] that the job allows; the `max` or `min` that it allows; "
     "or a number, rounded to the nearest allowed one; fewer if the empty cluster can't run as many"
 )
 
