@@ -50,7 +50,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class IneffectiveChange:
-    """One way of changing a job that doesn't get it admitted."""
+    """One kind of change that doesn't get a job admitted."""
 
     way: str
     key: str
@@ -72,8 +72,8 @@ class JobAdvice:
     job: str
     slot: int  # arrival slot, in which the policy is queried again
     held: str  # circumstances that every advice assumes unchanged
-    advice: Sequence[Advice]  # one change for each way that gets the job admitted
-    ineffective: Sequence[IneffectiveChange] = ()  # ways that don't get it admitted
+    advice: Sequence[Advice]  # one for each kind of change that gets the job admitted
+    ineffective: Sequence[IneffectiveChange] = ()  # kinds that don't
     left_out: Sequence[str] = ()  # keys whose changes need runs that take too long
 
     def record(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class JobAdvice:
             "slot": self.slot,
             "held": self.held,
             "advice": [advice.record() for advice in self.advice],
-            "ineffective": [way.record() for way in self.ineffective],
+            "ineffective": [change.record() for change in self.ineffective],
             "left_out": list(self.left_out),
         }
 
@@ -144,7 +144,7 @@ def advice_lines(
     elif len(shown) > 1:
         yield "", "each change alone suffices, and is the smallest to 1 %"
     if job_advice.ineffective:
-        tried = ", ".join(_up_to(way) for way in job_advice.ineffective)
+        tried = ", ".join(_up_to(change) for change in job_advice.ineffective)
         yield "not enough", tried
     if job_advice.left_out:
         keys = ", ".join(job_advice.left_out)
@@ -166,8 +166,8 @@ def _sufficient_text(at_quoted_prices: str) -> str:
     return f"{value} would suffice"
 
 
-def _up_to(way: IneffectiveChange) -> str:
-    bound = "down to" if way.decreases else "up to"
-    if way.option is not None:
-        return f"{way.option} {bound} {shlex.quote(str(way.option_up_to))}"
-    return f"{way.key} {bound} {way.up_to}"
+def _up_to(change: IneffectiveChange) -> str:
+    bound = "down to" if change.decreases else "up to"
+    if change.option is not None:
+        return f"{change.option} {bound} {shlex.quote(str(change.option_up_to))}"
+    return f"{change.key} {bound} {change.up_to}"
