@@ -117,9 +117,7 @@ def test_whatif_takes_an_amount_of_gpus_too(call: Call, capsys: pytest.CaptureFi
 
 
 def test_the_table_and_the_page_show_the_gains(call: Call) -> None:
-    status, printed, _ = call(
-        "-p", "srtf?workers=max", "--more", "gpu/a100=3,cpu=40", "--out", "x"
-    )
+    status, printed, _ = call("-p", "srtf?workers=max", "--more", "gpu/a100=3,cpu=40", "--out", "x")
     assert status == 0
     rows = [line for line in printed.splitlines() if line.startswith("+")]
     assert [row.split("  ")[0] for row in rows] == [

@@ -153,7 +153,7 @@ def test_parameters_are_validated_and_documented(capsys: pytest.CaptureFixture[s
     assert main(["policies", f"{SAMPLE}:FirstFit"]) == 0
     shown = capsys.readouterr().out
     assert "Places the workers of each job" in shown
-    assert "workers fewest | most fewest Number of workers of a job." in " ".join(shown.split())
+    assert "workers min | max min Number of workers of a job." in " ".join(shown.split())
 
 
 def test_a_class_declares_what_the_registry_asks(tmp_path: Path) -> None:
@@ -375,9 +375,7 @@ def test_entry_points_are_registered(
         )
         out = tmp_path / "run"
         assert (
-            main(
-                ["simulate", *WORKLOAD, "-p", "first_fit", "-s", "workers=max", "--out", str(out)]
-            )
+            main(["simulate", *WORKLOAD, "-p", "first_fit", "-s", "workers=max", "--out", str(out)])
             == 0
         )
         origin = json.loads((out / "run.json").read_text())["policy_origin"]
