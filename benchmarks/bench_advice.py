@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from shadowprice.advice.ways import arrival_change
+from shadowprice.advice.candidate_changes import arrival_change
 from shadowprice.core.specs import ClusterSpec
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.observer import Observer
@@ -93,7 +93,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     for part in parts:
         entries = {position: workload.to_record(position) for position in part}
         began = time.process_time()
-        advise_together(scenario, choice, entries, max_arrivals=2000, known=known)
+        advise_together(scenario, choice, entries, max_arrivals=2000, cache=known)
         took.append(1000 * (time.process_time() - began) / len(part))
     mean = f"{statistics.mean(took):.1f} ms a job"
     if len(took) > 1:

@@ -78,15 +78,15 @@ def build_market(servers: int, slots: int, jobs: list[GangJob]) -> RoundMarket:
 
 
 def loops(market: RoundMarket, job: GangJob, *, borrow: bool) -> tuple[float, int]:
-    workers, ps = market.places(job)
+    workers, ps = market.pools_for(job)
     counts = job.counts.tolist()
     instance = Listed(
         free_workers=workers.free.tolist(),
         free_ps=ps.free.tolist(),
         worker_price=workers.current_prices().tolist(),
         ps_price=ps.current_prices().tolist(),
-        worker_limit=workers.limit(job.tenant, borrow=borrow).tolist(),
-        ps_limit=ps.limit(job.tenant, borrow=borrow).tolist(),
+        worker_limit=workers.available_units(job.tenant, borrow=borrow).tolist(),
+        ps_limit=ps.available_units(job.tenant, borrow=borrow).tolist(),
         value=job.values(market.slots).tolist(),
         counts=counts,
         work=0,
@@ -125,7 +125,7 @@ def measure(servers: int, slots: int, count: int, compared: int) -> str:
             if gang is None:
                 waiting.append(job)
             else:
-                market.take(job, gang)
+                market.reserve(job, gang)
                 placed += 1
                 loans += borrow
         jobs = waiting

@@ -41,7 +41,7 @@ def main() -> None:
         jobs, _ = draw_jobs(cluster, count, 1, ranges=SHORT)
         outcome = run("astraea", cluster, jobs)
         began = time.perf_counter()
-        run("fifo", cluster, jobs, {"workers": "fewest"})
+        run("fifo", cluster, jobs, {"workers": "min"})
         fifo = time.perf_counter() - began
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         print(

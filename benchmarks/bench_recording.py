@@ -92,11 +92,11 @@ def main() -> None:
     scenario = Scenario(cluster, jobs)
 
     def replay(observers: Callable[[], list[Observer]]) -> float:
-        policy = PolicyChoice("fifo", {"workers": "most"}).build(scenario.context())
+        policy = PolicyChoice("fifo", {"workers": "max"}).build(scenario.context())
         return timed(lambda: Simulation(cluster, jobs, policy).run(observers()))
 
     replay(list)  # compiles
-    policy = PolicyChoice("fifo", {"workers": "most"}).build(scenario.context())
+    policy = PolicyChoice("fifo", {"workers": "max"}).build(scenario.context())
     print(f"{JOBS:,} jobs, {SLOTS:,} slots of arrivals, {SERVERS} servers, FIFO")
     rows: dict[str, list[float]] = {"alone": [], "recorder": [], "slot by slot": []}
     for _ in range(3):
@@ -112,7 +112,7 @@ def main() -> None:
             lambda: record_run(
                 scenario,
                 "fifo",
-                PolicyChoice("fifo", {"workers": "most"}).build(scenario.context()),
+                PolicyChoice("fifo", {"workers": "max"}).build(scenario.context()),
             )
         )
         print(f"  replay and tables      {whole:6.2f} s")

@@ -164,7 +164,7 @@ def replay(name: str, spec: str, load: float) -> dict[str, Any]:
     """Run one line of the table in this process."""
     cluster, jobs = workload(spec, load)
     scenario = Scenario(cluster, jobs)
-    settings: dict[str, Any] = {"workers": "fewest"} if "fifo" in name else {"preset": "paper"}
+    settings: dict[str, Any] = {"workers": "min"} if "fifo" in name else {"preset": "paper"}
     if name == "fifo twin":
         busy = time.process_time()
         done, seconds = plain_fifo(cluster, jobs)

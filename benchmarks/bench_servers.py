@@ -158,7 +158,7 @@ def run(folder: Path, plans: list[tuple[int, int]], works: int, **given: Any) ->
             begun.stop()
         else:
             assert set(begun.ended().values()) == {0}, begun.said()
-    return float(json.loads(reported.read_text())["metrics"]["stalest"])
+    return float(json.loads(reported.read_text())["metrics"]["max_staleness"])
 
 
 def compare_accuracy() -> None:
@@ -178,13 +178,13 @@ def compare_accuracy() -> None:
             for plan, steps in plans.items():
                 own = folder / f"{plan}-{seed}"
                 result = str(own / "model.pt")
-                stalest = run(own, steps, works, data=data.url, seed=seed, result=result)
+                max_staleness = run(own, steps, works, data=data.url, seed=seed, result=result)
                 model = network()
                 model.load_state_dict(torch.load(result, weights_only=True))
                 with torch.no_grad():
                     right = (model(held["x"]).argmax(dim=1) == held["y"]).double().mean()
                 found[plan].append(float(right))
-                print(f"seed {seed} {plan:10} {float(right):.4f} stalest {stalest:.0f}", flush=True)
+                print(f"seed {seed} {plan:10} {float(right):.4f} max staleness {max_staleness:.0f}")
     for plan, values in found.items():
         spread = statistics.stdev(values)
         print(f"{plan:10} {statistics.mean(values):.4f} +- {spread:.4f} over {len(values)} seeds")

@@ -18,7 +18,7 @@ from shadowprice.policies.base import BasePolicy, Parameters
 class FirstFitParameters(Parameters):
     """Parameters of `FirstFit`, for ``--set``."""
 
-    workers: Literal["fewest", "most"] = Field("fewest", description="Number of workers of a job.")
+    workers: Literal["min", "max"] = Field("min", description="Number of workers of a job.")
 
 
 class FirstFit(BasePolicy):
@@ -45,7 +45,7 @@ class FirstFit(BasePolicy):
                     yield Place(name, placement)
 
     def _placement(self, job: Job, cluster: Cluster, free: Amounts) -> Placement | None:
-        workers = int(job.worker_counts[0 if self.parameters.workers == "fewest" else -1])
+        workers = int(job.worker_counts[0 if self.parameters.workers == "min" else -1])
         request, ps = workers * job.worker, job.ps_needed(workers)
         hosts = np.flatnonzero(cluster.hosts_workers & (free >= request).all(axis=1))
         if not len(hosts):

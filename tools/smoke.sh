@@ -32,7 +32,7 @@ say simulate --trace swf:examples/lab.swf --policy fifo --out run >/dev/null
 test -s run/jobs.parquet
 mkdir empty && cp examples/policy.py examples/cluster.yaml examples/jobs.yaml empty && cd empty
 say policies ./policy.py:FirstFit | grep -q 'Number of workers of a job'
-say simulate -c cluster.yaml -j jobs.yaml -p ./policy.py:FirstFit --set workers=most --out run >/dev/null
+say simulate -c cluster.yaml -j jobs.yaml -p ./policy.py:FirstFit --set workers=max --out run >/dev/null
 grep -q '"object": "FirstFit"' run/run.json
 cd ..
 say cloning --help >/dev/null

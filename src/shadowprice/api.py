@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from shadowprice.core import bounds
@@ -22,7 +23,15 @@ from shadowprice.core.collection import few_collections
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.relative_values import STATED, check_values
-from shadowprice.inputs.given import list_entries, to_int, to_python_values
+from shadowprice.core.wording import quote_for_display
+from shadowprice.inputs.given import (
+    list_entries,
+    to_int,
+    to_list,
+    to_mapping,
+    to_number,
+    to_python_values,
+)
 from shadowprice.policies.choice import PolicyChoice, check_choices
 from shadowprice.results.atomic_directory import AtomicDirectory
 from shadowprice.results.capacity_gains import CapacityGain
@@ -183,7 +192,7 @@ class Comparison(ShownAsTable):
     ----------
     runs : dict of str to Result
         The runs of the first seed, by label.
-    trials : Trials
+    trials : SeedRuns
         Metrics of all seeds.
     gains : sequence of CapacityGain
         Gains of more servers, with the first seed, if they were requested.
@@ -242,12 +251,12 @@ class Comparison(ShownAsTable):
     def means(self) -> pl.DataFrame:
         """One row per metric and policy: ``mean``, and ``low`` and ``high`` (95 % interval)."""
         rows = []
-        for metric in self.trials.measures:
+        for metric in self.trials.metrics:
             for name in self.trials.policies:
                 mean = self.trials.interval(name, metric.key)
                 if mean is not None:
-                    rows.append({"measure": metric.key, "policy": name} | mean.record())
-        schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
+                    rows.append({"metric": metric.key, "policy": name} | mean.record())
+        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
         schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
         return pl.DataFrame(rows, schema=schema, orient="row")
 
@@ -259,13 +268,13 @@ class Comparison(ShownAsTable):
         they change no run at all, ``trials.remark`` says so.
         """
         rows = [
-            {"measure": metric.key, "policy": name}
+            {"metric": metric.key, "policy": name}
             | test.difference.record()
             | {"p": test.p, "p_holm": test.adjusted}
-            for metric in self.trials.measures
+            for metric in self.trials.metrics
             for name, test in self.trials.against_first(metric.key).items()
         ]
-        schema: dict[str, Any] = {"measure": pl.String(), "policy": pl.String()}
+        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
         schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
         schema |= {"p": pl.Float64(), "p_holm": pl.Float64()}
         return pl.DataFrame(rows, schema=schema, orient="row")
@@ -275,14 +284,14 @@ class Comparison(ShownAsTable):
 class WhatIf(ShownAsTable):
     """A workload on a cluster as it is, and with servers added or removed."""
 
-    found: Alternatives
+    result: Alternatives
 
     def short_table(self) -> ShortTable:
         """Return the table that ``whatif`` prints, with a row for each policy and change."""
         rows: list[list[str]] = []
         columns: list[str] = []
-        for policy in self.found.policies:
-            columns, of_policy = self.found.table(policy)
+        for policy in self.result.policies:
+            columns, of_policy = self.result.table(policy)
             rows += ([policy, *row] for row in of_policy)
         numeric = range(2, 2 + len(columns))
         return ShortTable("What if", ("policy", "change", *columns), rows, len(rows), numeric)
@@ -290,7 +299,7 @@ class WhatIf(ShownAsTable):
     @property
     def frame(self) -> pl.DataFrame:
         """One row per change, policy and seed, with metrics and gains."""
-        return self.found.frame
+        return self.result.frame
 
     @property
     def gains(self) -> pl.DataFrame:
@@ -361,7 +370,7 @@ def simulate(
         No further job is started after this time. See `Result.advice`.
     """
     seed = _seed(seed)
-    _check_advice(advice_seconds)
+    advice_seconds = _advice_seconds(advice_seconds)
     _check_name(policy)
     seen = _lengths(lengths, advice_seconds)
     if len(seen) > 1:
@@ -373,7 +382,8 @@ def simulate(
     if advice_seconds is not None and values != STATED:
         problem = "needs stated values"
         raise InputError(Fault("advice_seconds", problem, "leave out one of the two"))
-    named = PolicyChoice.named(policy, to_python_values(parameters or {}), location="policy")
+    settings = _parameters(parameters, "parameters")
+    named = PolicyChoice.named(policy, settings, location="policy")
     choice = with_lengths_in_label(replace(named, titled=named.name), seen[0])
     return Result(_with_advice(run_policy(scenario, choice), scenario, choice, advice_seconds))
 
@@ -418,7 +428,7 @@ def compare(
         Capacity to add, as ``--more`` does: ``8`` for eight GPUs of each type in turn.
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
-    _check_advice(advice_seconds)
+    advice_seconds = _advice_seconds(advice_seconds)
     modes = _lengths(lengths, advice_seconds)
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
     choices = _choices(policies)
@@ -443,12 +453,12 @@ def compare(
         if stopped is not None:
             raise KeyboardInterrupt
         further += more_runs
-        found, stopped_run = run_with_more(
+        mode_gains, stopped_run = run_with_more(
             source.with_lengths(mode), labelled, changes, mode_runs, chosen[0]
         )
         if stopped_run is not None:
             raise KeyboardInterrupt
-        gains += found
+        gains += mode_gains
     infos = [(run.policy, chosen[0], run.info) for run in runs]
     trials = collect_seed_runs([*infos, *further])
     results = {run.policy: Result(run) for run in runs}
@@ -488,7 +498,7 @@ def whatif(
     """
     chosen = seeds_from(_seed(seed), _seeds(seeds))
     source = _source(cluster, jobs, trace, incidents, until, slot, load, skip_invalid)
-    requested = [ClusterChange(tuple(to_python_values(change).items())) for change in changes]
+    requested = _cluster_changes(changes)
     requested += _capacity_changes(more, source, chosen[0])
     return WhatIf(run_whatif(source, _choices(policies), requested, chosen))
 
@@ -503,14 +513,17 @@ def _capacity_changes(
     more: CapacityAmounts, source: ScenarioSource, seed: int
 ) -> list[ClusterChange]:
     amounts = to_python_values(more)
+    if not isinstance(amounts, str | int) or isinstance(amounts, bool):
+        amounts = to_list(amounts, "more", "write 8, or ['gpu/a100=8', 'cpu=64']")
     # The servers of a trace are only read if they are needed.
-    return [] if amounts in ([], ()) else capacity_changes(amounts, source.server_entries(seed))
+    return [] if amounts == [] else capacity_changes(amounts, source.server_entries(seed), "more")
 
 
-def _check_name(policy: object) -> None:
+def _check_name(policy: object, location: str = "policy") -> None:
     if not isinstance(policy, str):
-        hint = "write policy='oasis', parameters={...}"
-        raise InputError(Fault("policy", f"{policy!r} is not a policy name", hint))
+        hint = "write policy='oasis', parameters={...}" if location == "policy" else ""
+        problem = f"expected the name of a policy, got {quote_for_display(policy)}"
+        raise InputError(Fault(location, problem, hint))
 
 
 def _seed(seed: Any) -> int:
@@ -541,11 +554,30 @@ def _lengths(text: object, advice_seconds: float | None) -> tuple[str, ...]:
     return seen
 
 
-def _check_advice(seconds: float | None) -> None:
-    if seconds is not None and not 0 <= seconds < float("inf"):
-        raise InputError(
-            Fault("advice_seconds", f"{seconds!r} is not a positive number of seconds", "write 60")
-        )
+def _advice_seconds(seconds: Any) -> float | None:
+    if seconds is None:
+        return None
+    return to_number(seconds, "advice_seconds", bounds.SECONDS, "0 or more seconds", "write 60")
+
+
+def _parameters(parameters: Any, location: str) -> dict[str, Any]:
+    hint = "write {'preset': 'paper'}"
+    return {} if parameters is None else to_mapping(parameters, location, hint)
+
+
+def _cluster_changes(changes: Any) -> list[ClusterChange]:
+    requested = []
+    hint = "write [{'gpu': 2}, {'gpu': -1}]"
+    for index, change in enumerate(to_list(changes, "changes", hint)):
+        location = f"changes[{index}]"
+        added = to_mapping(change, location, hint)
+        for name, count in added.items():
+            if isinstance(count, bool) or not isinstance(count, int) or not count:
+                problem = f"expected a number of servers, got {quote_for_display(count)}"
+                raise InputError(Fault(f"{location}.{name}", problem, "write 2, or -1 to remove"))
+            bounds.SERVERS.check(abs(count), f"{location}.{name}")
+        requested.append(ClusterChange(tuple(added.items())))
+    return requested
 
 
 def _source(
@@ -555,10 +587,16 @@ def _source(
     incidents: PathLike | Iterable[Mapping[str, Any]] | None,
     until: str | None,
     slot: str,
-    load: float,
-    skip_invalid: bool,
+    load: Any,
+    skip_invalid: Any,
 ) -> ScenarioSource:
-    return ScenarioSource(
+    if not isinstance(skip_invalid, bool | np.bool_):
+        problem = f"expected True or False, got {quote_for_display(skip_invalid)}"
+        raise InputError(Fault("skip_invalid", problem))
+    load = to_number(load, "load", bounds.OFFERED_LOAD, "a number above 0", "write 1.0")
+    if not load:
+        raise InputError(Fault("load", "expected a number above 0, got 0", "write 1.0"))
+    source = ScenarioSource(
         cluster=Path(cluster) if isinstance(cluster, str) else to_python_values(cluster),
         jobs=_as_list(jobs, "jobs"),
         trace=None if trace is None else str(trace),
@@ -566,8 +604,14 @@ def _source(
         until=until,
         slot=slot,
         load=load,
-        skip_invalid=skip_invalid,
+        skip_invalid=bool(skip_invalid),
+        locate=str,
     )
+    for name, is_default in (("slot", slot == "20min"), ("load", load == 1.0)):
+        if cluster is not None and not is_default:
+            problem = "applies only to the cluster that is sized to a trace, not to a given one"
+            raise InputError(Fault(name, problem, "remove it, or change the cluster"))
+    return source
 
 
 def _as_list(
@@ -580,10 +624,18 @@ def _as_list(
 
 def _choices(policies: Policies) -> list[PolicyChoice]:
     choices = []
-    for entry in [policies] if isinstance(policies, str) else policies:
-        name, parameters = (entry, {}) if isinstance(entry, str) else to_python_values(entry)
-        _check_name(name)
-        choices.append(PolicyChoice.named(name, parameters, location="policies"))
+    hint = "write ['oasis', ('fifo', {'backfill': 2})]"
+    entries = [policies] if isinstance(policies, str) else to_list(policies, "policies", hint)
+    for index, entry in enumerate(entries):
+        location = f"policies[{index}]"
+        pair = (entry, {}) if isinstance(entry, str) else entry
+        if not isinstance(pair, list | tuple) or len(pair) != 2:
+            problem = f"expected a name, or a name and parameters, got {quote_for_display(entry)}"
+            raise InputError(Fault(location, problem, hint))
+        name, parameters = pair
+        _check_name(name, location)
+        settings = _parameters(parameters, location)
+        choices.append(PolicyChoice.named(name, settings, location="policies"))
         bounds.POLICIES.check(len(choices), "policies")
     check_choices(choices, "policies", "write ['oasis', 'fifo']")
     return choices

@@ -101,7 +101,7 @@ def test_free_to_choose_its_workers_j12_stays_within_its_share() -> None:
     for name in ("j11", "j21"):
         gang = round_.search(jobs[name], borrow=False)
         assert gang is not None
-        round_.take(jobs[name], gang)
+        round_.reserve(jobs[name], gang)
     gang = round_.search(jobs["j12"], borrow=False)
     row = EXAMPLE["elastic_j12"]
     assert gang is not None

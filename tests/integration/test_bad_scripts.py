@@ -245,9 +245,9 @@ def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(
         assert told["job"]["state"] == "failed", told
         said = told["job"]["reason"]["message"].splitlines()[0]
         assert f"; '{script}' is not in " in said
-        assert said.endswith(", where the job runs; state run.workdir, or write an absolute path")
+        assert said.endswith(", where the job runs; set run.workdir, or write an absolute path")
         (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
-        assert "state run.workdir" in line
+        assert "set run.workdir" in line
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
 
 

@@ -415,7 +415,7 @@ def test_a_job_file_may_be_one_of_several_in_a_zip_file(call: Call) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("simulate",), "what to run is missing; give --jobs FILE with --cluster FILE, or --trace"),
+        (("simulate",), "no workload is given; give --jobs with --cluster, or give --trace"),
         (("simulate", "-j", "j.yaml"), "--cluster is missing"),
         (("simulate", "-c", "no.yaml", "-j", "j.yaml"), "no.yaml: no such file"),
         ((*SIMULATE, "-p", "flat-rat"), "did you mean 'flat-rate'?"),
@@ -425,7 +425,7 @@ def test_a_job_file_may_be_one_of_several_in_a_zip_file(call: Call) -> None:
         ),
         ((*SIMULATE, "-s", "price=much"), "price"),
         ((*SIMULATE, "--until", "30"), "--until: '30' is a duration without a unit"),
-        ((*SIMULATE, "--until", "5min"), "less than a slot"),
+        ((*SIMULATE, "--until", "5min"), "--until: '5min' is less than a slot"),
         ((*SIMULATE, "--seed", "-1"), "--seed"),
         ((*SIMULATE, "--journal"), "--journal: needs a directory to write to"),
         ((*SIMULATE, "--params", "c.yaml"), "not TOML"),

@@ -271,7 +271,10 @@ def test_wrong_lengths_are_refused(lengths: str, message: str) -> None:
     ("arguments", "message"),
     [
         ({"lengths": "known,unknown"}, "lengths: names several; use compare"),
-        ({"lengths": "limits"}, "--lengths limits: no job has a time limit; write --lengths unk"),
+        (
+            {"lengths": "limits"},
+            "lengths: 'limits' needs jobs with a time limit, but none has one; write 'unk",
+        ),
         ({"lengths": "unknown", "advice_seconds": 1.0}, "advice_seconds: needs known lengths"),
         ({"lengths": 3}, "lengths: 3 is not text"),
         ({"lengths": "unknown", "policy": "optimum"}, "policy optimum: needs to know all jobs"),

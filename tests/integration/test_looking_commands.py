@@ -50,7 +50,7 @@ def call(
         return Answer(status, *capfd.readouterr())
 
     simulate = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "--incidents", "i.yaml", "-q")
-    assert run(*simulate, "-p", "fifo", "-s", "workers=most", "--out", "run").status == 0
+    assert run(*simulate, "-p", "fifo", "-s", "workers=max", "--out", "run").status == 0
     return run
 
 
@@ -111,7 +111,7 @@ def test_a_narrow_terminal_spares_columns_rather_than_letters(
 
 def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
     simulate = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-q")
-    assert call(*simulate, "-p", "fifo", "-s", "workers=most", "--out", "quiet").status == 0
+    assert call(*simulate, "-p", "fifo", "-s", "workers=max", "--out", "quiet").status == 0
     answer = call("diff", "run", "quiet")
     assert answer.status == 0
     assert "note: the runs differ in their incidents input" in answer.err

@@ -62,18 +62,18 @@ def call(
 def test_eight_more_of_each_type_gain_what_whatif_finds(
     call: Call, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, printed, _ = call("-p", "rolling,srtf?workers=most", "--more", "8", "-o", "json")
+    status, printed, _ = call("-p", "rolling,srtf?workers=max", "--more", "8", "-o", "json")
     assert status == 0
     record = json.loads(printed)
     assert [(gain["change"], gain["policy"]) for gain in record["more"]] == [
         ("+8 gpu/a100 (2 a servers)", "rolling"),
-        ("+8 gpu/a100 (2 a servers)", "srtf workers=most"),
+        ("+8 gpu/a100 (2 a servers)", "srtf workers=max"),
         ("+8 gpu/v100 (1 v server)", "rolling"),
-        ("+8 gpu/v100 (1 v server)", "srtf workers=most"),
+        ("+8 gpu/v100 (1 v server)", "srtf workers=max"),
     ]
     assert record["drawn"] == []
     assert main(
-        ["whatif", "-c", "cluster.yaml", "-j", "jobs.yaml", "-p", "rolling,srtf?workers=most",
+        ["whatif", "-c", "cluster.yaml", "-j", "jobs.yaml", "-p", "rolling,srtf?workers=max",
          "--add", "a:2", "--add", "v:1", "-o", "json", "-q"]
     ) == 0  # fmt: skip
     found = json.loads(capsys.readouterr().out)["runs"]
@@ -104,7 +104,7 @@ def test_servers_listed_one_by_one_are_one_type() -> None:
 def test_whatif_takes_an_amount_of_gpus_too(call: Call, capsys: pytest.CaptureFixture[str]) -> None:
     del call  # it sets the directory
     workload = ["-c", "cluster.yaml", "-j", "jobs.yaml"]
-    assert main(["whatif", *workload, "-p", "srtf?workers=most", "--more", "8", "-q"]) == 0
+    assert main(["whatif", *workload, "-p", "srtf?workers=max", "--more", "8", "-q"]) == 0
     head, as_is, *rows = capsys.readouterr().out.splitlines()
     assert head.endswith("hours of waiting saved")
     assert as_is.split()[-1] == "-"
@@ -117,9 +117,7 @@ def test_whatif_takes_an_amount_of_gpus_too(call: Call, capsys: pytest.CaptureFi
 
 
 def test_the_table_and_the_page_show_the_gains(call: Call) -> None:
-    status, printed, _ = call(
-        "-p", "srtf?workers=most", "--more", "gpu/a100=3,cpu=40", "--out", "x"
-    )
+    status, printed, _ = call("-p", "srtf?workers=max", "--more", "gpu/a100=3,cpu=40", "--out", "x")
     assert status == 0
     rows = [line for line in printed.splitlines() if line.startswith("+")]
     assert [row.split("  ")[0] for row in rows] == [
@@ -134,7 +132,7 @@ def test_the_table_and_the_page_show_the_gains(call: Call) -> None:
 
 
 def test_what_is_drawn_stands_in_the_first_line(call: Call) -> None:
-    status, printed, _ = call("-p", "fifo,srtf,las?workers=most", "--seed", "7", "--out", "x")
+    status, printed, _ = call("-p", "fifo,srtf,las?workers=max", "--seed", "7", "--out", "x")
     assert status == 0
     expected = "drawn at random with seed 7: the numbers of workers under fifo, srtf"
     assert printed.splitlines()[0].startswith(expected)

@@ -81,7 +81,7 @@ def test_simulate_is_the_command(files: Path) -> None:
 
 def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
     first = shadowprice.simulate(CLUSTER, JOBS, "drf")
-    second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "fewest"})
+    second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "min"})
     running = first.at(2).jobs.filter(pl.col("state") == "running")
     assert set(running["job"]) == set(first.allocations.filter(pl.col("slot") == 2)["job"])
     assert first.at("20min").jobs.equals(first.at(2).jobs)
@@ -97,20 +97,20 @@ def test_compare_and_whatif_are_the_commands(
     files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     both = shadowprice.compare(
-        CLUSTER, JOBS, ["fifo", ("srtf", {"workers": "fewest"}), "drf"], seeds=3
+        CLUSTER, JOBS, ["fifo", ("srtf", {"workers": "min"}), "drf"], seeds=3
     )
-    assert list(both.runs) == [*both] == ["fifo", "srtf workers=fewest", "drf"]
+    assert list(both.runs) == [*both] == ["fifo", "srtf workers=min", "drf"]
     assert len(both) == 3
     assert "drf" in both
     assert "oasis" not in both
     assert len(both.frame) == 9
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
-    assert main(("compare", *words, "-p", "fifo,srtf?workers=fewest,drf", "--seeds", "3")) == 0
+    assert main(("compare", *words, "-p", "fifo,srtf?workers=min,drf", "--seeds", "3")) == 0
     captured = json.loads(capfd.readouterr().out)["trials"]["policies"]
-    for measure, policy, mean in both.means.select("measure", "policy", "mean").rows():
+    for measure, policy, mean in both.means.select("metric", "policy", "mean").rows():
         if measure != "decision_p99":
             assert captured[policy][measure]["mean"] == pytest.approx(mean)
-    for row in both.tests.filter(pl.col("measure") == "total_utility").to_dicts():
+    for row in both.tests.filter(pl.col("metric") == "total_utility").to_dicts():
         kept = captured[row["policy"]]["total_utility"]["against_first"]
         assert (row["p"], row["p_holm"]) == (kept["p"], kept["p_holm"])
     assert both["drf"].summary["finished"] == 12
@@ -140,11 +140,11 @@ def test_compare_and_whatif_are_the_commands(
 
 
 def test_the_same_run_over_and_over_is_no_sample() -> None:
-    same = [("srtf", {"workers": "fewest"}), "drf"]
+    same = [("srtf", {"workers": "min"}), "drf"]
     fixed = shadowprice.compare(CLUSTER, JOBS, same, seeds=3)
     assert fixed.tests.is_empty()
     assert "nothing in this comparison depends on the seed" in repr(fixed)
-    means = fixed.means.filter(pl.col("measure") != "decision_p99")
+    means = fixed.means.filter(pl.col("metric") != "decision_p99")
     assert means.select(pl.col("low", "high").is_null().all()).row(0) == (True, True)
     assert set(means["count"]) == {1}
 
@@ -152,7 +152,7 @@ def test_the_same_run_over_and_over_is_no_sample() -> None:
     both = shadowprice.compare(CLUSTER, JOBS, [*same, "fifo"], seeds=3)
     assert set(both.tests["policy"]) == {"fifo"}
     assert "depends on the seed" not in repr(both)
-    [*counts] = both.means.filter(pl.col("measure") == "mean_jct")["count"]
+    [*counts] = both.means.filter(pl.col("metric") == "mean_jct")["count"]
     assert counts == [1, 1, 3]
     assert "depends on the seed" not in repr(shadowprice.compare(CLUSTER, JOBS, same))
 
@@ -189,7 +189,9 @@ def test_wrong_inputs_are_told() -> None:
         shadowprice.simulate({**CLUSTER, "servers": [{"name": "a", "capacity": {}}]}, JOBS)
     with pytest.raises(InputError, match="'drf' is repeated"):
         shadowprice.compare(CLUSTER, JOBS, ["drf", "drf"])
-    with pytest.raises(InputError, match="what to run is missing"):
+    with pytest.raises(
+        InputError, match="no workload is given; give jobs with cluster, or give trace"
+    ):
         shadowprice.simulate(CLUSTER)
     with pytest.raises(AttributeError, match="no attribute 'simulated'"):
         _ = shadowprice.simulated  # type: ignore[attr-defined]
@@ -218,10 +220,62 @@ def test_numbers_of_seeds_are_bounded(seeds: Any) -> None:
         shadowprice.whatif(CLUSTER, JOBS, "srtf", seeds=seeds)
 
 
-def test_a_time_for_advice_is_a_time() -> None:
-    for seconds in (-1.0, float("nan"), float("inf")):
-        with pytest.raises(InputError, match="advice_seconds"):
-            shadowprice.simulate(CLUSTER, JOBS, "srtf", advice_seconds=seconds)
+@pytest.mark.parametrize("seconds", [-1, float("nan"), float("inf"), "60", True, [60]])
+def test_a_time_for_advice_is_a_time(seconds: Any) -> None:
+    message = re.escape(f"advice_seconds: expected 0 or more seconds, got {seconds!r}; write 60")
+    with pytest.raises(InputError, match=f"^{message}$"):
+        shadowprice.simulate(CLUSTER, JOBS, "srtf", advice_seconds=seconds)
+    with pytest.raises(InputError, match=f"^{message}$"):
+        shadowprice.compare(CLUSTER, JOBS, "srtf", advice_seconds=seconds)
+
+
+POLICIES_HINT = r"write \['oasis', \('fifo', \{'backfill': 2\}\)\]"
+CHANGES_HINT = r"write \[\{'gpu': 2\}, \{'gpu': -1\}\]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policies": [("oasis",)]}, r"policies\[0\]: expected a name, .*; " + POLICIES_HINT),
+        ({"policies": ["srtf", 5]}, r"policies\[1\]: expected a name, .*, got 5; "),
+        ({"policies": None}, "policies: expected a list, got None; " + POLICIES_HINT),
+        ({"policies": {"oasis": {}}}, "policies: expected a list, got .*; " + POLICIES_HINT),
+        ({"policies": [("oasis", ["x"])]}, r"policies\[0\]: expected a mapping by name, got .*"),
+        ({"policies": [(5, {})]}, r"policies\[0\]: expected the name of a policy, got 5"),
+        ({"changes": [3]}, r"changes\[0\]: expected a mapping by name, got 3; " + CHANGES_HINT),
+        ({"changes": 3}, "changes: expected a list, got 3; " + CHANGES_HINT),
+        ({"changes": [{"gpu": 1.5}]}, r"changes\[0\].gpu: expected a number of servers, got 1.5"),
+        ({"changes": [{"gpu": 0}]}, r"changes\[0\].gpu: expected a number of servers, got 0"),
+        ({"more": 1.5}, "more: expected a list, got 1.5; write 8, or"),
+        ({"more": ["x"]}, "more: 'x' names no amount"),
+        ({"more": "tpu=8"}, "more: no server has 'tpu'"),
+        ({"load": "x"}, "load: expected a number above 0, got 'x'; write 1.0"),
+        ({"load": 0}, "load: expected a number above 0, got 0; write 1.0"),
+        ({"load": 10**6}, "load: 1,000,000 exceeds the limit"),
+        ({"slot": 5}, "slot: 5 is a duration without a unit"),
+        ({"slot": "2 slots"}, "slot: '2 slots' is in slots"),
+        ({"slot": "1h"}, "slot: applies only to the cluster that is sized to a trace, not to a gi"),
+        ({"load": 0.5}, "load: applies only to the cluster that is sized to a trace, not to a gi"),
+        ({"until": 5}, "until: 5 is a duration without a unit"),
+        ({"until": "1s"}, "until: '1s' is less than a slot; write '300 slots'"),
+        ({"jobs": 5}, "jobs: expected a list, got 5; give a list or a path"),
+        ({"incidents": 5}, "incidents: expected a list, got 5; give a list or a path"),
+        ({"skip_invalid": "no"}, "skip_invalid: expected True or False, got 'no'"),
+        ({"jobs": None}, "no workload is given; give jobs with cluster, or give trace"),
+        ({"cluster": None}, "cluster is missing; give the cluster of these jobs"),
+        ({"trace": "philly:x"}, "both jobs and trace are given"),
+    ],
+)
+def test_arguments_of_wrong_types_are_diagnosed(arguments: dict[str, Any], message: str) -> None:
+    given = {"cluster": CLUSTER, "jobs": JOBS, "policies": "srtf", **arguments}
+    with pytest.raises(InputError, match=f"^{message}"):
+        shadowprice.whatif(**given)
+
+
+def test_parameters_are_a_mapping() -> None:
+    message = "^parameters: expected a mapping by name, got 'x'; write {'preset': 'paper'}$"
+    with pytest.raises(InputError, match=message):
+        shadowprice.simulate(CLUSTER, JOBS, "srtf", parameters="x")  # type: ignore[arg-type]
 
 
 def test_numbers_may_be_those_of_numpy() -> None:

@@ -61,7 +61,9 @@ def test_jobs_earn_what_was_stated() -> None:
 def test_wrong_calls(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     with pytest.raises(InputError, match="values: expected stated or relative, got 'own'"):
         shadowprice.simulate(CLUSTER, jobs(1), values="own")
-    with pytest.raises(InputError, match="--values relative: needs known lengths"):
+    with pytest.raises(
+        InputError, match="values: 'relative' needs known lengths, got lengths unknown"
+    ):
         shadowprice.simulate(CLUSTER, jobs(1), "fifo", values="relative", lengths="unknown")
     with pytest.raises(InputError, match="advice_seconds: needs stated values"):
         shadowprice.simulate(CLUSTER, jobs(1), values="relative", advice_seconds=1)

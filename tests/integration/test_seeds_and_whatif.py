@@ -88,7 +88,7 @@ def test_seeds_combine_separate_comparisons(call: Call) -> None:
 
 def test_a_comparison_that_no_seed_changes_has_a_remark(call: Call) -> None:
     answer = call(
-        "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf", "-s", "workers=most",
+        "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf", "-s", "workers=max",
         "--seeds", "2", "-q", "--out", "fixed",
     )  # fmt: skip
     assert answer.status == 0
@@ -102,7 +102,7 @@ def test_a_comparison_that_no_seed_changes_has_a_remark(call: Call) -> None:
     assert "Nothing in this comparison depends on the seed" in page
     assert "seed by seed" not in page
     answer = call(
-        "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf?workers=most,fifo",
+        "compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "drf,srtf?workers=max,fifo",
         "--seeds", "2", "-q",
     )  # fmt: skip
     assert "depends on the seed" not in answer.err

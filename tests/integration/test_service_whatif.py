@@ -264,7 +264,7 @@ def test_a_simulation_whose_files_were_deleted_is_repeated(
 def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path) -> None:
     file = tmp_path / "policy.py"
     shutil.copy(Path(__file__).parents[2] / "examples" / "policy.py", file)
-    choice = PolicyChoice.named(f"{file}:FirstFit", {"workers": "most"})
+    choice = PolicyChoice.named(f"{file}:FirstFit", {"workers": "max"})
     with run_service(tmp_path, policy=choice) as live:
         file.unlink()  # a later version would simulate another policy
         assert live.client.get("/v1/service").json()["policy"] == "policy.FirstFit"

@@ -27,7 +27,7 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     )
     monkeypatch.setattr(measure, "WORKLOAD", small)
     monkeypatch.setattr(measure, "POLICIES", (PolicyChoice("drf"),))
-    monkeypatch.setattr(measure, "WIDTHS", (1, 2))
+    monkeypatch.setattr(measure, "WORKER_COUNTS", (1, 2))
     cluster = RayCluster({name: {"num_cpus": 2} for name in measure.SERVERS})
     try:
         target = ExecutorTarget("ray", cluster.address, (f"node_dir={tmp_path / 'nodes'}",))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.kernels.replanning.timeline import INFINITE_SLOT, PS_ROLE, WORKER_ROLE
+from shadowprice.kernels.replanning.timeline import PS_ROLE, UNLIMITED_COUNT, WORKER_ROLE
 
 Ints = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -186,7 +186,9 @@ def put_on(free: Ints, carries: Ints, role: int, demand: Ints, number: int, new:
         options = []
         for server in np.flatnonzero(hosts).tolist():
             room = (
-                int((free[server, asked] // demand[asked]).min()) if asked.any() else INFINITE_SLOT
+                int((free[server, asked] // demand[asked]).min())
+                if asked.any()
+                else UNLIMITED_COUNT
             )
             if room:
                 options.append((room, free[server].tolist(), int(carries[server]), server))

@@ -67,7 +67,7 @@ def hold(case: Case, most: int = 2, positions: Sequence[int] | None = None) -> l
             assert admitted, (position, advice)
             assert minimal, (position, advice)
             given.append(advice)
-        for way in counsel.hopeless[:3]:
+        for way in counsel.ineffective[:3]:
             assert not case.admitted(position, way.key, way.up_to)
     return given
 
@@ -80,6 +80,12 @@ def test_advice_admits_when_the_file_is_changed_and_run_again(
     policy: str, settings: Mapping[str, Any], seed: int
 ) -> None:
     hold(case_of(policy, settings, seed))
+
+
+def test_without_refused_jobs_there_is_no_advice() -> None:
+    for policy, settings in (("rrh", {}), ("oasis", {"prices": "online"})):
+        case = case_of(policy, settings, 0)
+        assert advise_together(case.scenario(), case.choice, {}) == []
 
 
 @pytest.mark.parametrize("seed", [1066, 1107])
@@ -192,7 +198,7 @@ def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(poli
         for position in refused_positions(case.run(), case.entries)[:1]:
             counsel = case.counsel(position)
             assert counsel.held
-            assert counsel.advice or counsel.hopeless, (seed, position)
+            assert counsel.advice or counsel.ineffective, (seed, position)
             told += 1
         given_ += len(hold(case, most=1))
         if told >= 2 and given_:
@@ -300,8 +306,8 @@ def test_nothing_is_tried_that_comes_too_late_for_any_server() -> None:
     long = {**case.entries[-1], "epochs": 3 * case.entries[-1]["epochs"]}
     case = replace(case, entries=[*case.entries[:-1], long], until=5)
     assert case.scenario().jobs[-1].min_slots_colocated == 3
-    hopeless = {way.key: way.up_to for way in case.counsel(len(case.entries) - 1).hopeless}
-    assert hopeless["arrival"] == "2 slots"
+    ineffective = {way.key: way.up_to for way in case.counsel(len(case.entries) - 1).ineffective}
+    assert ineffective["arrival"] == "2 slots"
 
 
 def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:

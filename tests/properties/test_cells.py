@@ -33,11 +33,11 @@ def test_a_server_is_the_cells_of_its_binary_digits() -> None:
 
 def test_buddies_split_the_smallest_and_merge_again() -> None:
     buddies = BuddyAllocator([Cell(0, 0, 4), Cell(1, 0, 2)])
-    first = buddies.take(1)
-    second = buddies.take(1)
+    first = buddies.allocate(1)
+    second = buddies.allocate(1)
     assert (first, second) == (Cell(1, 0, 1), Cell(1, 1, 1))
-    assert buddies.take(4) == Cell(0, 0, 4)
-    assert buddies.take(1) is None
+    assert buddies.allocate(4) == Cell(0, 0, 4)
+    assert buddies.allocate(1) is None
     for cell in (second, Cell(0, 0, 4), first):
         assert not buddies.idle
         buddies.give(cell)
@@ -85,7 +85,7 @@ def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
         else:
             tenant = int(generator.integers(3))
             workers = int(generator.integers(1, 10))
-            taken = clusters.take(tenant, workers, 8)
+            taken = clusters.allocate(tenant, workers, 8)
             # HiveD's promise: within its share a tenant is never refused.
             assert (taken is not None) == (used[tenant] + workers <= shares[tenant])
             if taken is not None:
@@ -105,9 +105,9 @@ def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
 
 def test_a_gang_stands_on_one_server_if_the_tenant_owns_it() -> None:
     clusters = VirtualClusters([8, 8], [{8: 1}, {4: 1, 2: 2}])
-    assert clusters.take(1, 1, 8) == [Cell(0, 0, 1)]
-    whole = clusters.take(0, 8, 8)
+    assert clusters.allocate(1, 1, 8) == [Cell(0, 0, 1)]
+    whole = clusters.allocate(0, 8, 8)
     assert whole == [Cell(1, 0, 8)]
-    assert clusters.take(1, 4, 8) == [Cell(0, 4, 4)]
-    assert clusters.take(1, 3, 8) == [Cell(0, 2, 2), Cell(0, 1, 1)]
-    assert clusters.take(1, 1, 8) is None
+    assert clusters.allocate(1, 4, 8) == [Cell(0, 4, 4)]
+    assert clusters.allocate(1, 3, 8) == [Cell(0, 2, 2), Cell(0, 1, 1)]
+    assert clusters.allocate(1, 1, 8) is None

@@ -12,7 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.training import Order
-from shadowprice.training.servers.dealing import Key, Ledger, Rounds, Work, equally_near
+from shadowprice.training.servers.assignment import (
+    AsyncAssigner,
+    Key,
+    SyncAssigner,
+    Work,
+    equally_near,
+)
 from shadowprice.training.servers.locality import Distance, Localities, Replica
 from shadowprice.training.servers.ordering import ChunkOrder
 from tests.support.examples import example_count
@@ -105,7 +111,7 @@ class World:
         self.begin(None)
 
     def begin(self, record: dict[str, object] | None) -> None:
-        self.ledger = Ledger(
+        self.ledger = AsyncAssigner(
             self.minibatches, self.epochs, self.order.chunks, record, self.distance
         )
         self.with_worker: dict[int, tuple[Work, int]] = {}
@@ -117,7 +123,7 @@ class World:
         elif event == "die":
             if worker in self.with_worker:
                 self.old[worker] = self.with_worker.pop(worker)
-            self.ledger.lost(worker)
+            self.ledger.release_worker(worker)
         elif event == "late" and worker in self.old:  # it was taken for dead, and commits now
             work, index = self.old[worker]
             assert self.ledger.commit(worker, work.token, index) is None
@@ -133,7 +139,7 @@ class World:
 
     def work(self, worker: int) -> None:
         if worker not in self.with_worker:
-            work = self.ledger.deal(worker, 4)
+            work = self.ledger.assign(worker, 4)
             if work is None:
                 assert self.ledger.finished or self.with_worker  # nobody waits for nothing
                 return
@@ -250,21 +256,21 @@ def test_a_worker_gets_the_nearest_free_chunk_and_of_several_the_first(
 ) -> None:
     order = ChunkOrder(minibatches, seed).chunks
     if cluster is None:
-        ledger = Ledger(minibatches, epochs, order)  # as the leader does without locations
+        ledger = AsyncAssigner(minibatches, epochs, order)  # as the leader does without locations
         naive = Naive(len(minibatches), epochs, order, lambda worker, chunk: 0)
     else:
-        ledger = Ledger(minibatches, epochs, order, None, cluster.localities().distance)
+        ledger = AsyncAssigner(minibatches, epochs, order, None, cluster.localities().distance)
         naive = Naive(len(minibatches), epochs, order, cluster.distance)
     works: dict[int, tuple[Work, int]] = {}
     for event, worker in happened:
         if event == "die":
             works.pop(worker, None)
-            ledger.lost(worker)
+            ledger.release_worker(worker)
             naive.held.pop(worker, None)
             naive.ahead.pop(worker, None)
             continue
         if worker not in works:
-            work = ledger.deal(worker, WORKERS)
+            work = ledger.assign(worker, WORKERS)
             dealt = None if work is None else (work.epoch, work.chunk, work.ahead)
             assert dealt == naive.deal(worker)
             if work is not None:
@@ -300,10 +306,10 @@ def test_a_host_is_known_by_its_name_and_by_its_address() -> None:
 
 
 def test_fewer_epochs_than_were_begun_are_done_at_once_and_more_go_on_later() -> None:
-    def dealt(epochs: int, record: dict[str, object] | None, most: int) -> Ledger:
-        ledger = Ledger([1, 1, 1], epochs, lambda _: (0, 1, 2), record)
+    def dealt(epochs: int, record: dict[str, object] | None, most: int) -> AsyncAssigner:
+        ledger = AsyncAssigner([1, 1, 1], epochs, lambda _: (0, 1, 2), record)
         for _ in range(most):
-            work = ledger.deal(0, 1)
+            work = ledger.assign(0, 1)
             assert work is not None
             ledger.commit(0, work.token, work.first)
         return ledger
@@ -311,19 +317,19 @@ def test_fewer_epochs_than_were_begun_are_done_at_once_and_more_go_on_later() ->
     before = dealt(4, None, 7)  # one chunk of the third epoch is done
     fewer = dealt(2, before.record(), 0)
     assert fewer.finished
-    assert fewer.deal(0, 1) is None
+    assert fewer.assign(0, 1) is None
     assert not dealt(4, fewer.record(), 4).finished
     assert dealt(4, fewer.record(), 5).finished
 
 
 def test_what_is_announced_is_what_comes_next() -> None:
     order = ChunkOrder([2] * 12, 0)
-    ledger = Ledger([2] * 12, 2, order.chunks)
+    ledger = AsyncAssigner([2] * 12, 2, order.chunks)
     ahead: dict[int, int] = {}
     kept = dealt = 0
     for turn in range(16):
         worker = turn % 3
-        work = ledger.deal(worker, 3)
+        work = ledger.assign(worker, 3)
         assert work is not None
         for index in range(work.first, work.last):
             ledger.commit(worker, work.token, index)
@@ -334,11 +340,11 @@ def test_what_is_announced_is_what_comes_next() -> None:
 
 
 def test_an_epoch_ends_before_the_chunks_of_the_next_run_out() -> None:
-    ledger = Ledger([1, 1, 1], 5, lambda _: (0, 1, 2))
-    slow = ledger.deal(0, 2)
+    ledger = AsyncAssigner([1, 1, 1], 5, lambda _: (0, 1, 2))
+    slow = ledger.assign(0, 2)
     assert slow is not None
     done = []
-    while (work := ledger.deal(1, 2)) is not None:
+    while (work := ledger.assign(1, 2)) is not None:
         ledger.commit(1, work.token, work.first)
         done.append((work.epoch, work.chunk))
     assert sorted(done) == [(0, 1), (0, 2), (1, 1), (1, 2)]
@@ -358,7 +364,7 @@ def test_every_part_of_every_step_counts_once_and_steps_come_in_order(
     samples: int, batch: int, parts: int, happened: list[tuple[str, int]]
 ) -> None:
     order = Order(samples, batch, min(parts, batch), shuffle=False)
-    rounds = Rounds(order, 2)
+    rounds = SyncAssigner(order, 2)
     saved, applied, kept = None, [], []
     at: dict[int, Work] = {}
     dealt: dict[Key, Work] = {}
@@ -366,7 +372,7 @@ def test_every_part_of_every_step_counts_once_and_steps_come_in_order(
     for event, worker in [*happened, *rest]:
         if event == "work":
             if worker not in at:
-                work = rounds.deal(worker, 4)
+                work = rounds.assign(worker, 4)
                 if work is not None:
                     at[worker] = work
                     dealt[work.token, work.first] = work
@@ -383,13 +389,13 @@ def test_every_part_of_every_step_counts_once_and_steps_come_in_order(
                 applied.append(work.chunk)
         elif event == "die":
             gone = at.pop(worker, None)
-            rounds.lost(worker)
+            rounds.release_worker(worker)
             if gone is not None:
                 assert rounds.commit(worker, gone.token, gone.first) is None
         elif event == "save":
             saved, kept = rounds.record(), list(applied)
         elif event == "crash":
-            rounds, applied = Rounds(order, 2, saved), list(kept)
+            rounds, applied = SyncAssigner(order, 2, saved), list(kept)
             at.clear()
     assert applied == list(range(2 * order.steps))
     assert rounds.finished

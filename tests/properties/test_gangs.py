@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.kernels.market.gangs import fill_run_ends, reserve_places
+from shadowprice.kernels.market.gangs import fill_run_ends, reserve_units
 from tests.oracles.gang_cases import random_instance, solve
 from tests.oracles.gangs import Instance, algorithm_3, breaks, cost_of, optimum
 from tests.support.examples import example_count
@@ -113,7 +113,7 @@ def test_reserving_mends_run_ends_as_if_filled_anew(seed: int) -> None:
         start, end = np.sort(generator.integers(0, slots + 1, 2))
         server = int(generator.integers(servers))
         amount = int(free[start:end, server].min(initial=0))
-        reserve_places(free, ends, server, start, end, amount)
+        reserve_units(free, ends, server, start, end, amount)
     for slot, places, server in itertools.product(range(slots), range(most + 1), range(servers)):
         run = slot
         while run < slots and free[run, server] >= places:

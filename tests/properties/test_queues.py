@@ -155,7 +155,8 @@ def test_backfill_starts_whom_the_plain_rule_starts(
     small = rule == "small"
     settings_: dict[str, Any] = {"mode": mode, "rule": "multifactor" if small else rule}
     if small:
-        settings_ |= {"size": -70.0, "age": 10.0, "max_age": "5 slots", "stated": 0.0}
+        settings_ |= {"size_weight": -70.0, "age_weight": 10.0, "max_age": "5 slots"}
+        settings_ |= {"priority_weight": 0.0}
 
     def priority(one: Asked, slot: int) -> Any:
         if rule == "arrival":
@@ -255,12 +256,12 @@ def _order(asked: list[Asked], one: Asked) -> int:
     ("name", "setting"),
     [
         ("srtf", {}),
-        ("srtf", {"by": "service", "workers": "most"}),
+        ("srtf", {"by": "service", "workers": "max"}),
         ("las", {}),
         ("las", {"threshold": "1 slots", "promote": 1}),
         ("backfill", {}),
         ("backfill", {"mode": "conservative", "depth": 3}),
-        ("backfill", {"rule": "shortest", "workers": "fewest"}),
+        ("backfill", {"rule": "shortest", "workers": "min"}),
     ],
 )
 def test_every_job_runs_to_its_end_whatever_happens(name: str, setting: dict[str, Any]) -> None:

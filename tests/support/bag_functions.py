@@ -106,6 +106,28 @@ def fails_first(task: tuple[str, int]) -> int:
     return value
 
 
+def first_dies_holding(folder: str) -> int:
+    """Die in the first copy of task 0 with its token, once ``go`` exists; return the copy's number.
+
+    Task 1 ends while that copy has the token.
+    """
+    attempt = bag.current()
+    if attempt.task:
+        _until(Path(folder, "held").exists, "the other task is claimed")
+        return attempt.copy
+    attempt.claim()
+    if not attempt.copy:
+        Path(folder, "held").touch()
+        _until(Path(folder, "go").exists, "the other task is done")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return attempt.copy
+
+
+def fails_after_its_claim(_task: Any) -> None:
+    bag.current().claim()
+    raise RuntimeError("it never works")
+
+
 def unpicklable(_task: Any) -> Any:
     return lambda: None
 

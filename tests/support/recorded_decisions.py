@@ -38,12 +38,12 @@ VARIANTS: Final[Mapping[str, Sequence[Mapping[str, Any]]]] = {
     "astraea": ({}, {"preset": "paper"}),
     "backfill": ({}, {"mode": "conservative", "rule": "shortest"}, {"rule": "arrival", "depth": 3}),
     "dorm": ({"window": 2, "adjustable": 2},),
-    "fifo": ({}, {"backfill": 3, "workers": "most"}),
+    "fifo": ({}, {"backfill": 3, "workers": "max"}),
     "las": ({}, {"threshold": "2 slots", "promote": 1.0}),
     "oasis": ({}, {"preset": "paper"}, {"prices": "online"}, {"chunks": "literal"}),
     "pdors": ({}, {"prices": "online", "placement": "exact"}, {"placement": "greedy"}),
     "rolling": ({}, {"standby": False}, {"spare": False, "revision": False}),
-    "rrh": ({}, {"alpha": 0.1, "threshold": 1.0, "workers": "fewest"}),
+    "rrh": ({}, {"alpha": 0.1, "threshold": 1.0, "workers": "min"}),
     "srtf": ({}, {"by": "service", "workers": 2}),
 }
 """Settings of policies; the other policies run with their defaults."""

@@ -366,13 +366,13 @@ def unsaved_stops(played: Played) -> dict[str, list[VirtualGeneration]]:
 def swaps(played: Played) -> int:
     """Return how often two jobs took a place from each other and back again."""
     stopped_for: Counter[tuple[str, str]] = Counter()
-    ordered = [generation for generation in played.generations if generation.started is not None]
+    ordered = [generation for generation in played.generations if generation.started_at is not None]
     for one in ordered:
-        if one.ending is not Ending.STOPPED or one.ended is None:
+        if one.ending is not Ending.STOPPED or one.ended_at is None:
             continue
         servers = {share.server for share in one.spec.placement}
         for other in ordered:
-            follows = other.spec.job != one.spec.job and 0.0 <= other.accepted - one.ended < 1.0
+            follows = other.spec.job != one.spec.job and 0.0 <= other.accepted - one.ended_at < 1.0
             if follows and servers & {share.server for share in other.spec.placement}:
                 stopped_for[one.spec.job, other.spec.job] += 1
     return sum(
@@ -410,7 +410,8 @@ def violations(played: Played) -> list[str]:
             continue
         if generation.accepted < live.get(generation.spec.job, 0.0):
             results.append(f"{generation.spec.job} runs twice")
-        live[generation.spec.job] = float("inf") if generation.ended is None else generation.ended
+        end = generation.ended_at
+        live[generation.spec.job] = float("inf") if end is None else end
     return results
 
 

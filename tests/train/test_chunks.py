@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import errno
 import importlib
 import importlib.util
 import json
@@ -17,6 +18,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fsspec")
+
+from fsspec.implementations.local import LocalFileSystem
 
 from shadowprice.training import TrainingError
 from shadowprice.training.servers import chunks
@@ -48,6 +51,33 @@ def test_chunks_come_back_as_they_were(url: str) -> None:
     parts = [data.fetch(number) for number in range(3)]
     for name, array in ARRAYS.items():
         assert np.array_equal(np.concatenate([part[name] for part in parts]), array)
+
+
+def test_a_data_set_is_never_overwritten(url: str) -> None:
+    written = chunks.write(url, ARRAYS, 3)
+    with pytest.raises(TrainingError, match=rf"data set {url}: it already exists; choose another"):
+        chunks.write(url, {"x": np.arange(4.0)}, 1)
+    assert chunks.read(url) == written
+    assert [len(written.fetch(number)["x"]) for number in range(3)] == [3, 3, 1]
+
+
+def test_a_full_disk_leaves_no_torn_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    complete = LocalFileSystem.pipe_file
+
+    def pipe_file(self: LocalFileSystem, path: str, value: bytes, mode: str = "overwrite") -> None:
+        if "index" in path:
+            complete(self, path, value[:10], mode)
+            raise OSError(errno.ENOSPC, "no space left on device")
+        complete(self, path, value, mode)
+
+    folder = str(tmp_path / "set")
+    with monkeypatch.context() as context:
+        context.setattr(LocalFileSystem, "pipe_file", pipe_file)
+        with pytest.raises(OSError, match="no space left"):
+            chunks.write(folder, ARRAYS, 3)
+    assert not (tmp_path / "set" / chunks.INDEX).exists()
+    written = chunks.write(folder, ARRAYS, 3)
+    assert chunks.read(folder) == written
 
 
 def test_a_storage_that_is_not_hdfs_says_nothing_of_where_chunks_are(url: str) -> None:
@@ -243,13 +273,13 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     assert begun.wait(10)
     concurrent.futures.wait([fetcher._futures[5]], timeout=10)
     assert fetcher._futures[5].done()
-    assert fetcher.take(5)["x"] == 5
+    assert fetcher.fetch(5)["x"] == 5
     assert fetcher.waited == 0
-    fetcher.take(6)
-    fetcher.take(7)  # 5 is let go
-    fetcher.take(7)
+    fetcher.fetch(6)
+    fetcher.fetch(7)  # 5 is let go
+    fetcher.fetch(7)
     assert asked == [5, 6, 7]
-    fetcher.take(5)
+    fetcher.fetch(5)
     assert asked == [5, 6, 7, 5]
 
 
@@ -264,7 +294,7 @@ def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
     fetcher = ChunkPrefetcher(fetch)
     fetcher.prefetch_if_room(1)
     concurrent.futures.wait([fetcher._futures[1]], timeout=10)
-    assert fetcher.take(1)["x"] == 1
+    assert fetcher.fetch(1)["x"] == 1
 
 
 def test_who_keeps_one_chunk_fetches_each_once() -> None:
@@ -278,7 +308,7 @@ def test_who_keeps_one_chunk_fetches_each_once() -> None:
     for number in range(3):
         fetcher.want(number)
         fetcher.prefetch_if_room(number + 1)
-        fetcher.take(number)
+        fetcher.fetch(number)
     assert requests == [0, 1, 2]
 
 
@@ -295,9 +325,9 @@ def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
     fetcher = ChunkPrefetcher(fetch)
     threading.Timer(0.05, go.set).start()
     with pytest.raises(OSError, match="away"):
-        fetcher.take(1)
+        fetcher.fetch(1)
     assert fetcher.waited == 1
-    assert fetcher.take(1)["x"] == 1
+    assert fetcher.fetch(1)["x"] == 1
 
 
 def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> None:
@@ -308,5 +338,5 @@ def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> 
         return {}
 
     with pytest.raises(SystemExit, match="143"):
-        ChunkPrefetcher(fetch).take(1, stop=[1])
+        ChunkPrefetcher(fetch).fetch(1, stop=[1])
     go.set()

@@ -63,8 +63,8 @@ def test_a_reference_round_trips_whatever_its_path_holds(tmp_path: Path) -> None
     file = PolicyChoice.named(f"{tmp_path}/a%2Cb%3Fc%25d e/policy.py:FirstFit").file
     assert file is not None
     assert FileExtension.read(file.reference, "") == file
-    argv = PolicyChoice.parse(f"{file.reference}?workers=most").argv()
-    assert argv == ["--policy", file.reference, "--set", "workers=most"]
+    argv = PolicyChoice.parse(f"{file.reference}?workers=max").argv()
+    assert argv == ["--policy", file.reference, "--set", "workers=max"]
 
 
 @pytest.mark.parametrize(
@@ -147,13 +147,13 @@ def test_an_exception_while_deciding_is_reported_at_its_line(
 def test_parameters_are_validated_and_documented(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", *WORKLOAD, "-p", f"{SAMPLE}:FirstFit"]
     assert main([*words, "-s", "workers=some"]) == 2
-    assert "policy policy.FirstFit: workers: Input should be 'fewest' or" in capsys.readouterr().err
-    assert main([*words, "-s", "worker=most"]) == 2
+    assert "policy policy.FirstFit: workers: Input should be 'min' or" in capsys.readouterr().err
+    assert main([*words, "-s", "worker=max"]) == 2
     assert "did you mean 'workers'" in capsys.readouterr().err
     assert main(["policies", f"{SAMPLE}:FirstFit"]) == 0
     shown = capsys.readouterr().out
     assert "Places the workers of each job" in shown
-    assert "workers fewest | most fewest Number of workers of a job." in " ".join(shown.split())
+    assert "workers min | max min Number of workers of a job." in " ".join(shown.split())
 
 
 def test_a_class_declares_what_the_registry_asks(tmp_path: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_choice_carries_its_file_to_a_process_that_has_none(tmp_path: Path) ->
     path = tmp_path / "p.py"
     shutil.copy(SAMPLE, path)
     kept = tmp_path / "choice.pickle"
-    kept.write_bytes(pickle.dumps(PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})))
+    kept.write_bytes(pickle.dumps(PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"})))
     path.unlink()
     program = (
         "import pickle, sys; choice = pickle.load(open(sys.argv[1], 'rb'));"
@@ -206,7 +206,7 @@ def test_a_choice_carries_its_file_to_a_process_that_has_none(tmp_path: Path) ->
         check=True,
         timeout=WAIT_LIMIT_SECONDS,
     )
-    assert done.stdout.split() == ["most", "FirstFit"]
+    assert done.stdout.split() == ["max", "FirstFit"]
 
 
 # ---------------------------------------------------------------- trace formats
@@ -375,9 +375,7 @@ def test_entry_points_are_registered(
         )
         out = tmp_path / "run"
         assert (
-            main(
-                ["simulate", *WORKLOAD, "-p", "first_fit", "-s", "workers=most", "--out", str(out)]
-            )
+            main(["simulate", *WORKLOAD, "-p", "first_fit", "-s", "workers=max", "--out", str(out)])
             == 0
         )
         origin = json.loads((out / "run.json").read_text())["policy_origin"]

@@ -41,7 +41,7 @@ def find_smallest_step(
     start: int = 0,
     evenly: int = PROBES_WHEN_MAX_REFUSED,
     guess: Callable[[int, Answer], int] | None = None,
-    aim: Callable[[], int] | None = None,
+    estimate: Callable[[], int] | None = None,
 ) -> StepFound[Answer] | NoStepFound:
     """Return a step that is admitted while the step before it is refused.
 
@@ -52,8 +52,8 @@ def find_smallest_step(
     ``steps`` is the largest step, and ``start`` a step near which the result may be, or 0.
     ``evenly`` steps are queried if the largest one is refused. ``guess`` returns, for an admitted
     step and its answer, a smaller step that may be admitted; a bad guess costs a few queries.
-    ``aim`` estimates the result from the answers so far, 0 for no estimate; it is for queries that
-    cost a full run each.
+    ``estimate`` returns the probable result after the answers so far, 0 if unknown; it is for
+    queries that cost a full run each.
     """
     answers: dict[int, Answer | None] = {0: None}
 
@@ -64,7 +64,7 @@ def find_smallest_step(
 
     step = min(max(start, 0), steps)
     if step > 0:
-        low, high = _bracket_near_start(answer, step, steps, aim)
+        low, high = _bracket_near_start(answer, step, steps, estimate)
     else:
         low, high = 0, steps if steps > 0 and answer(steps) is not None else 0
     if not high:
@@ -74,12 +74,12 @@ def find_smallest_step(
         return NoStepFound(len(answers) - 1)
     if guess is not None:
         low, high = _follow_guesses(answer, low, high, guess)
-    remaining_estimates = _MAX_ESTIMATES if aim is not None else 0
+    remaining_estimates = _MAX_ESTIMATES if estimate is not None else 0
     while high - low > 1:
         middle = (low + high) // 2
-        if aim is not None and remaining_estimates > 0:
+        if estimate is not None and remaining_estimates > 0:
             remaining_estimates -= 1
-            middle = min(max(aim() or middle, low + 1), high - 1)
+            middle = min(max(estimate() or middle, low + 1), high - 1)
         if answer(middle) is None:
             low = middle
         else:
@@ -90,7 +90,7 @@ def find_smallest_step(
 
 
 def _bracket_near_start(
-    answer: Callable[[int], object], step: int, steps: int, aim: Callable[[], int] | None
+    answer: Callable[[int], object], step: int, steps: int, estimate: Callable[[], int] | None
 ) -> tuple[int, int]:
     """Return a refused and an admitted step near another, by doubling strides; (0, 0) if none."""
     stride = 1
@@ -98,8 +98,8 @@ def _bracket_near_start(
         high = step
         while high - stride > 0:
             step = high - stride
-            if aim is not None:
-                step = max(min(step, aim() or step), 1)
+            if estimate is not None:
+                step = max(min(step, estimate() or step), 1)
             if answer(step) is None:
                 return step, high
             high, stride = step, 2 * stride
@@ -109,8 +109,8 @@ def _bracket_near_start(
         if stride == _MAX_STRIDE_BEFORE_MAX_CHECK and answer(steps) is None:
             break
         step = low + stride
-        if aim is not None and stride < 2 * _MAX_STRIDE_BEFORE_MAX_CHECK:
-            step = max(step, aim())
+        if estimate is not None and stride < 2 * _MAX_STRIDE_BEFORE_MAX_CHECK:
+            step = max(step, estimate())
         step = min(step, steps)
         if answer(step) is not None:
             return low, step

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
 
-from shadowprice.advice.ways import JobChange, JobFileRecord, Key, with_value
+from shadowprice.advice.candidate_changes import JobChange, JobFileRecord, Key, with_value
 from shadowprice.core.amounts import parse_amount, parse_duration
 from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import InputError

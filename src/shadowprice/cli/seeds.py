@@ -17,7 +17,7 @@ SIGNIFICANT = 0.05
 
 
 def seeds_table(trials: SeedRuns) -> Table:
-    """Return a table of each measure's mean by policy; the best means are highlighted."""
+    """Return a table of each metric's mean by policy; the best means are highlighted."""
     table = plain_table()
     table.add_column(f"mean of {len(trials.seeds)} seeds ± 95 %")
     for name in trials.policies:
@@ -38,18 +38,18 @@ def comparison_table(trials: SeedRuns) -> Table:
     table.add_column(SafeText(f"beyond {first}, seed by seed"))
     for name in others:
         table.add_column(SafeText(name), justify="right")
-    for measure in trials.measures:
-        if not measure.better:
+    for metric in trials.metrics:
+        if not metric.better:
             continue
-        tests = trials.against_first(measure.key)
+        tests = trials.against_first(metric.key)
         if tests:
             cells = (
-                SafeText(*format_difference(measure, tests[name]))
+                SafeText(*format_difference(metric, tests[name]))
                 if name in tests
                 else SafeText("-")
                 for name in others
             )
-            table.add_row(SafeText(measure.name), *cells)
+            table.add_row(SafeText(metric.name), *cells)
     table.caption = (
         "p: paired permutation test over the seeds, with Holm's correction for the policies of "
         "a row; * below 0.05"
@@ -58,10 +58,10 @@ def comparison_table(trials: SeedRuns) -> Table:
     return table
 
 
-def format_difference(measure: MetricDefinition, test: PairedTest) -> tuple[str, str]:
+def format_difference(metric: MetricDefinition, test: PairedTest) -> tuple[str, str]:
     """Return a difference with its p value, and the style to print it in."""
     sign = "+" if test.difference.mean >= 0 else ""
     star = "*" if test.adjusted < SIGNIFICANT else " "
-    good = test.difference.mean * measure.better > 0
+    good = test.difference.mean * metric.better > 0
     style = ("green" if good else "red") if test.adjusted < SIGNIFICANT else ""
-    return f"{sign}{measure.written_mean(test.difference)}, p {test.adjusted:.2g}{star}", style
+    return f"{sign}{metric.written_mean(test.difference)}, p {test.adjusted:.2g}{star}", style

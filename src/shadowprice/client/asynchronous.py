@@ -484,7 +484,7 @@ class AsyncClient:
                         raise to_service_error(response)
                     has_connected = True
                     async for line in response.aiter_lines():
-                        for event in decoder.take(line):
+                        for event in decoder.feed(line):
                             delays = reconnect_delays()
                             yield event
             except httpx.HTTPError as error:

@@ -22,7 +22,7 @@ class SseDecoder:
     _data: list[str] = field(default_factory=list)
     _size: int = 0
 
-    def take(self, line: str) -> Iterator[Event]:
+    def feed(self, line: str) -> Iterator[Event]:
         """Yield an event if the line completes it; raise `ValueError` if the stream is foreign."""
         if not line:
             if self._data:

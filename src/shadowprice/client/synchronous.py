@@ -474,7 +474,7 @@ class Client:
                         raise to_service_error(response)
                     has_connected = True
                     for line in response.iter_lines():
-                        for event in decoder.take(line):
+                        for event in decoder.feed(line):
                             delays = reconnect_delays()
                             yield event
             except httpx.HTTPError as error:

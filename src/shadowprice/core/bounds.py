@@ -105,6 +105,7 @@ PLAN_CELLS = _bound(
 JOBS = _bound("jobs", 1_000_000, "jobs of a job file, a trace or a preset")
 CHUNKS = _bound("chunks", 1_000_000_000, "chunks")
 WORKER_COUNTS = _bound("widths", 10_000, "numbers of workers that a job may run with")
+FAMILIES = _bound("families", 10_000, "families of a library")
 CHOICES = _bound("choices", 1 << 24, "choices of a job (numbers of workers x slots of the horizon)")
 JOB_SLOTS = _bound("length", 5_000_000, "slots that a job runs at its widest")
 PROGRESS = _bound(

@@ -36,6 +36,12 @@ def quote_for_display(value: object) -> str:
     return repr(truncated) if isinstance(value, str) else truncated
 
 
+def parse_error_text(error: Exception) -> str:
+    """Return the message of an error of a JSON or YAML parser, without advice on Python."""
+    text = str(error)
+    return "a number has too many digits" if "set_int_max_str_digits" in text else text
+
+
 def join_lines(text: str) -> str:
     """Join the lines of a text, such as a cause followed by lines of a log."""
     return " | ".join(line for raw_line in text.splitlines() if (line := raw_line.strip()))

@@ -320,11 +320,11 @@ def replay(journal: JournalReader, engine: Engine) -> Engine:
     Raises ShadowpriceError if an event doesn't fit the state, or a digest doesn't match.
     """
     for item in journal:
-        take(engine, item, journal.path)
+        replay_item(engine, item, journal.path)
     return engine
 
 
-def take(engine: Engine, item: Entry | Mark, path: Path) -> None:
+def replay_item(engine: Engine, item: Entry | Mark, path: Path) -> None:
     """Apply the next item of a journal: handle an event, or compare a digest.
 
     ``path`` is the location of the journal for error messages. Raises ShadowpriceError if the event

@@ -120,7 +120,7 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str)
         view.first_promise,
         len(generations),
         sum(_minibatches_done(generation, now) for generation in generations),
-        sum(generation.lost for generation in generations),
+        sum(generation.lost_progress for generation in generations),
         "" if view.reason is None else str(view.reason.get("message", "")),
         service.has_learnt_margin(view),
         view.first_promise is None
@@ -129,5 +129,5 @@ async def _outcome(service: VirtualService, executor: VirtualExecutor, key: str)
 
 
 def _minibatches_done(generation: VirtualGeneration, now: float) -> float:
-    end = now if generation.ended is None else generation.ended
-    return generation.reached(end) - generation.base
+    end = now if generation.ended_at is None else generation.ended_at
+    return generation.progress_at(end) - generation.base

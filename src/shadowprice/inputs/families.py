@@ -42,7 +42,7 @@ class FamilySpec(Spec):
 class FamiliesSpec(Spec):
     """Content of a library."""
 
-    families: Annotated[dict[Name, FamilySpec], max_length(bounds.WORKER_COUNTS)]
+    families: Annotated[dict[Name, FamilySpec], max_length(bounds.FAMILIES)]
 
 
 Families = Mapping[str, Mapping[str, Any]]  # records of families by name, as in a library
@@ -54,12 +54,30 @@ def read_families(path: Path) -> Families:
 
 
 def parse_families(document: object, location: str) -> Families:
-    """Return the families in the content of a library."""
+    """Return the families in the content of a library, with integers as worker counts."""
     spec, faults = validate(FamiliesSpec, document, location)
     if spec is None:
         raise InputError(faults)
     assert isinstance(document, Mapping)
-    return {str(name): dict(entry) for name, entry in document["families"].items()}
+    families = {}
+    for (name, family), entry in zip(
+        spec.families.items(), document["families"].values(), strict=True
+    ):
+        stated = entry["throughput"]
+        if len(stated) != len(family.throughput):
+            raise InputError(
+                Fault(
+                    f"{location}.families.{name}.throughput",
+                    "a worker count is repeated",
+                    "give each worker count once",
+                )
+            )
+        # Worker counts may be quoted, as they always are in JSON.
+        families[name] = {
+            **entry,
+            "throughput": dict(zip(family.throughput, stated.values(), strict=True)),
+        }
+    return families
 
 
 FAMILIES_HINT: Final = "name a library at the head of the file: families: families.yaml"

@@ -12,7 +12,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import parse_error_text, quote_for_display
 from shadowprice.core.yaml_values import keep_written_words
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import duration_loader
@@ -159,7 +159,7 @@ def read_parameters(path: Path) -> dict[str, Any]:
     except RecursionError as error:
         raise InputError(Fault(str(path), "is nested too deeply")) from error
     except ValueError as error:
-        raise InputError(Fault(str(path), f"not TOML: {error}")) from error
+        raise InputError(Fault(str(path), f"not TOML: {parse_error_text(error)}")) from error
 
 
 def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]]:

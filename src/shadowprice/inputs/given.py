@@ -10,6 +10,7 @@ import numpy as np
 
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import quote_for_display
 
 
 def to_python_values(value: Any) -> Any:
@@ -32,7 +33,38 @@ def list_entries(given: Iterable[Any], kind: str) -> list[Any]:
     if isinstance(given, Mapping):
         hint = f"give the list of {kind} in it, or the path of the file"
         raise InputError(Fault(kind, "is a mapping", hint))
-    return [to_python_values(entry) for entry in given]
+    return [to_python_values(entry) for entry in to_list(given, kind, "give a list or a path")]
+
+
+def to_number(value: Any, location: str, bound: InputLimit, what: str, hint: str) -> float:
+    """Return a finite number of 0 or more, possibly numpy's, within a bound.
+
+    Errors say that ``what`` was expected: ``0 or more seconds``.
+    """
+    is_number = isinstance(value, int | float | np.number) and not isinstance(value, bool)
+    if not is_number or np.iscomplexobj(value) or not 0 <= value < float("inf"):
+        problem = f"expected {what}, got {quote_for_display(value)}"
+        raise InputError(Fault(location, problem, hint))
+    number = to_python_values(value)
+    bound.check(number, location)
+    return float(number)
+
+
+def to_mapping(value: Any, location: str, hint: str) -> dict[str, Any]:
+    """Return a mapping with Python's values; its keys have to be text."""
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        problem = f"expected a mapping by name, got {quote_for_display(value)}"
+        raise InputError(Fault(location, problem, hint))
+    mapping: dict[str, Any] = to_python_values(value)
+    return mapping
+
+
+def to_list(value: Any, location: str, hint: str) -> list[Any]:
+    """Return the elements of an iterable; text and mappings are refused."""
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | Mapping):
+        problem = f"expected a list, got {quote_for_display(value)}"
+        raise InputError(Fault(location, problem, hint))
+    return list(value)
 
 
 def to_int(value: Any, location: str, bound: InputLimit, minimum: int, what: str) -> int:

@@ -12,7 +12,7 @@ import yaml
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import parse_error_text, quote_for_display
 from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.inputs.shape import check_yaml_size
 from shadowprice.inputs.unpacking import read_blocks
@@ -66,7 +66,8 @@ def load_yaml(path: Path) -> Any:
         AttributeError,
     ) as error:
         # Tags such as !!int and !!bool raise these for other values.
-        raise InputError(Fault(str(path), f"not YAML: {quote_for_display(str(error))}")) from error
+        reason = quote_for_display(parse_error_text(error))
+        raise InputError(Fault(str(path), f"not YAML: {reason}")) from error
 
 
 def load_json_line(path: Path, number: int, line: str) -> Any:
@@ -77,7 +78,9 @@ def load_json_line(path: Path, number: int, line: str) -> Any:
         location = f"{path}: line {number}, column {error.colno}"
         raise InputError(Fault(location, f"not JSON: {error.msg}")) from error
     except (ValueError, RecursionError) as error:
-        message = "is nested too deeply" if isinstance(error, RecursionError) else str(error)
+        message = (
+            "is nested too deeply" if isinstance(error, RecursionError) else parse_error_text(error)
+        )
         raise InputError(Fault(f"{path}: line {number}", message)) from error
 
 

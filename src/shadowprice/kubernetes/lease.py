@@ -61,18 +61,18 @@ class Lease:
         """Return whether this process holds the lease, by this machine's clock alone."""
         return self._renewing is not None and not self.lost.is_set() and _now() < self._until
 
-    async def take(
+    async def acquire(
         self,
-        patience: float = 2.0 * LEASE_DURATION_SECONDS,
+        timeout: float = 2.0 * LEASE_DURATION_SECONDS,
         over: Callable[[str], bool] = lambda _: False,
     ) -> bool:
         """Acquire the lease; return False if another process holds it.
 
-        It returns as soon as the other holder renews, or after ``patience`` seconds. ``over``
+        It returns as soon as the other holder renews, or after ``timeout`` seconds. ``over``
         returns whether a holder, by its identity, is known to be inactive; its lease is acquired at
         once.
         """
-        until = time.monotonic() + patience
+        until = time.monotonic() + timeout
         last_seen, since = "", _now()
         pauses = Backoff(INITIAL_POLL_SECONDS, MAX_POLL_SECONDS)
         while True:

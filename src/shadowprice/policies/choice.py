@@ -13,7 +13,7 @@ from typing import Any
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy, PolicyContext
-from shadowprice.core.wording import quote_for_display
+from shadowprice.core.wording import parse_error_text, quote_for_display
 from shadowprice.extensions import FileExtension, is_file_reference
 from shadowprice.policies.registry import (
     Parameters,
@@ -171,7 +171,7 @@ def _pair(text: str, location: str) -> tuple[str, Any]:
                 Fault(f"{location} {quote_for_display(key)}", "is nested too deeply")
             ) from error
         except ValueError as error:
-            message = f"{quote_for_display(value)} is not TOML: {error}"
+            message = f"{quote_for_display(value)} is not TOML: {parse_error_text(error)}"
             raise InputError(Fault(f"{location} {quote_for_display(key)}", message)) from error
     return key.strip(), value
 

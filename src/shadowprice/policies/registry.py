@@ -45,7 +45,7 @@ class Parameters(ParameterModel):
     paper_settings: ClassVar[Mapping[str, object]] = {}
     """Values that ``preset=paper`` sets; empty if the defaults are those of the paper."""
 
-    def drawn(self, jobs: Iterable[Job]) -> str:
+    def random_draws_text(self, jobs: Iterable[Job]) -> str:
         """Return what the policy draws from its seed for these jobs; empty if nothing."""
         del jobs
         return ""

@@ -68,7 +68,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class MeasurementLimits:
     """Conditions that end the measurement of a number of workers."""
 
     seconds: float = 60.0  # maximum time since its start
@@ -173,7 +173,7 @@ class Bench:
         self._previous_done = 0.0
 
     async def measure(
-        self, workers: int, ps: int, limits: Limits, on_progress: ProgressCallback
+        self, workers: int, ps: int, limits: MeasurementLimits, on_progress: ProgressCallback
     ) -> Point:
         """Run with some workers and servers until the speed is known, then stop.
 
@@ -225,7 +225,7 @@ class Bench:
         self,
         entry: TrackedGeneration,
         ordered: float,
-        limits: Limits,
+        limits: MeasurementLimits,
         on_progress: ProgressCallback,
     ) -> None:
         """Read reports until the speed is known, time is up, or the job has ended."""
@@ -254,7 +254,7 @@ class Bench:
             if elapsed > limits.seconds or self._is_measured(estimate, now, limits):
                 return
 
-    def _is_measured(self, step: StepTime | None, now: float, limits: Limits) -> bool:
+    def _is_measured(self, step: StepTime | None, now: float, limits: MeasurementLimits) -> bool:
         first = self._seen.pace.first
         if step is None or first is None:
             return False
@@ -272,7 +272,12 @@ class Bench:
         return time.monotonic() - began
 
     def _point(
-        self, workers: int, ps: int, limits: Limits, ordered: float, stopped: float | None
+        self,
+        workers: int,
+        ps: int,
+        limits: MeasurementLimits,
+        ordered: float,
+        stopped: float | None,
     ) -> Point:
         seen = self._seen
         end = seen.over
@@ -311,7 +316,7 @@ def _activity(seen: _Observation) -> str:
     return "waiting for its first report" if not seen.pace.reports else "measuring"
 
 
-def _explain_missing_time(pace: Pace, limits: Limits, over: Ended) -> str:
+def _explain_missing_time(pace: Pace, limits: MeasurementLimits, over: Ended) -> str:
     """Return why a generation that did not fail has no step time."""
     if over.ending is Ending.DONE:
         what = f"it was done after {pace.done:g} mini-batches, {pace.reports} reports"
@@ -337,7 +342,7 @@ async def measure_all(
     directory: Path,
     command: Command,
     counts: list[tuple[int, int]],
-    limits: Limits,
+    limits: MeasurementLimits,
     on_progress: Callable[[int, str, float, StepTime | None], None],
 ) -> tuple[list[Point], dict[tuple[int, int], str]]:
     """Measure a command with several numbers of workers and servers.

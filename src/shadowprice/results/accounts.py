@@ -41,7 +41,7 @@ class TenantAccount:
         Millionths of a unit of utility: paid by the tenant's jobs, received by the tenant, and the
         part of both that the jobs paid for the tenant's own unused share.
     lent, borrowed : mapping of str to float
-        Place-slots by type: the tenant's unused share that others used, and the share of others
+        Unit-slots by type: the tenant's unused share that others used, and the share of others
         that the tenant's jobs used. Loans of the tenant to itself are excluded.
     fairness : float or None
         Revenue fairness ratio (section 5.1): the tenant's share of all revenue, over the mean of
@@ -174,7 +174,7 @@ def timeline(run: RunData, books: TenantAccounts) -> pl.DataFrame:
     earned, paid, received
         Units of utility, without a tenant's payments to itself.
     lent, borrowed
-        Place-slots of all types together.
+        Unit-slots of all types together.
     """
     finished = run.jobs.filter(pl.col("completion").is_not_null())
     parts = [

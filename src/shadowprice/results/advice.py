@@ -37,7 +37,7 @@ class Advice:
     verified: str = "quoted"  # ``run`` if the jobs were run again with the change
     # Result of the quote if it differs from that of the repeated run; ``nothing`` if no change gets
     # the job admitted at the quoted prices.
-    at_those_prices: str | None = None
+    at_quoted_prices: str | None = None
     # Option of ``submit`` that makes the change and its values, if options set the job's keys.
     option: str | None = None
     option_before: str | None = None
@@ -50,7 +50,7 @@ class Advice:
 
 @dataclass(frozen=True, slots=True)
 class IneffectiveChange:
-    """One way of changing a job that doesn't get it admitted."""
+    """One kind of change that doesn't get a job admitted."""
 
     way: str
     key: str
@@ -72,8 +72,8 @@ class JobAdvice:
     job: str
     slot: int  # arrival slot, in which the policy is queried again
     held: str  # circumstances that every advice assumes unchanged
-    advice: Sequence[Advice]  # one change for each way that gets the job admitted
-    hopeless: Sequence[IneffectiveChange] = ()  # ways that don't get it admitted
+    advice: Sequence[Advice]  # one for each kind of change that gets the job admitted
+    ineffective: Sequence[IneffectiveChange] = ()  # kinds that don't
     left_out: Sequence[str] = ()  # keys whose changes need runs that take too long
 
     def record(self) -> dict[str, Any]:
@@ -83,7 +83,7 @@ class JobAdvice:
             "slot": self.slot,
             "held": self.held,
             "advice": [advice.record() for advice in self.advice],
-            "hopeless": [way.record() for way in self.hopeless],
+            "ineffective": [change.record() for change in self.ineffective],
             "left_out": list(self.left_out),
         }
 
@@ -95,7 +95,7 @@ class JobAdvice:
             record["slot"],
             record["held"],
             [Advice(**item) for item in record["advice"]],
-            [IneffectiveChange(**item) for item in record["hopeless"]],
+            [IneffectiveChange(**item) for item in record["ineffective"]],
             record["left_out"],
         )
 
@@ -130,19 +130,21 @@ def advice_lines(
         text = f"{change_text(advice)} ({advice.change})"
         if advice.completion is not None:
             text += f"; done {completion_text(advice.completion)}"
-        if advice.at_those_prices is not None:
-            text += f"; at the prices of this run {_sufficient_text(advice.at_those_prices)}"
+        if advice.at_quoted_prices is not None:
+            text += f"; at the prices of this run {_sufficient_text(advice.at_quoted_prices)}"
         yield label, text
         label = ""
     if not job_advice.advice:
         yield (
             label,
-            "none of the following changes" if job_advice.hopeless else "no change that was tried",
+            "none of the following changes"
+            if job_advice.ineffective
+            else "no change that was tried",
         )
     elif len(shown) > 1:
         yield "", "each change alone suffices, and is the smallest to 1 %"
-    if job_advice.hopeless:
-        tried = ", ".join(_up_to(way) for way in job_advice.hopeless)
+    if job_advice.ineffective:
+        tried = ", ".join(_up_to(change) for change in job_advice.ineffective)
         yield "not enough", tried
     if job_advice.left_out:
         keys = ", ".join(job_advice.left_out)
@@ -159,13 +161,13 @@ def _smallest_work_changes(advice: Sequence[Advice]) -> Iterator[Advice]:
             yield item
 
 
-def _sufficient_text(at_those_prices: str) -> str:
-    value = "no value" if at_those_prices == "nothing" else at_those_prices
+def _sufficient_text(at_quoted_prices: str) -> str:
+    value = "no value" if at_quoted_prices == "nothing" else at_quoted_prices
     return f"{value} would suffice"
 
 
-def _up_to(way: IneffectiveChange) -> str:
-    bound = "down to" if way.decreases else "up to"
-    if way.option is not None:
-        return f"{way.option} {bound} {shlex.quote(str(way.option_up_to))}"
-    return f"{way.key} {bound} {way.up_to}"
+def _up_to(change: IneffectiveChange) -> str:
+    bound = "down to" if change.decreases else "up to"
+    if change.option is not None:
+        return f"{change.option} {bound} {shlex.quote(str(change.option_up_to))}"
+    return f"{change.key} {bound} {change.up_to}"

@@ -40,7 +40,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.results.observer import Observer
 
-_FEWER_ROWS_HINT: Final = "give --until, or make slots longer"
+_FEWER_ROWS_HINT: Final = "end the run earlier with `until`, or make slots longer"
 
 HEAT_BINS: Final = 2000
 """Maximum number of columns of a heat map; longer runs average neighbouring slots."""

@@ -74,7 +74,7 @@ class KubernetesIntegration:
         identity = f"{os.environ.get(POD, 'shadowprice')}_{secrets.token_hex(8)}"
         lease = Lease(self._connection, *settings.lease, identity)
         try:
-            if not await lease.take():
+            if not await lease.acquire():
                 return None
         except ApiError as error:
             log.warning("leader election failed: %s", error)

@@ -39,6 +39,8 @@ Incident = ServerLost | ServerBack | JobCancelled
 _SLOTS_PER_REPORT: Final = 1024
 """Slots between two progress reports without events."""
 
+_FEWER_SLOTS_HINT: Final = "end the run earlier with `until`, or make slots longer"
+
 
 class ProgressCallback(Protocol):
     """Callback that is called at intervals with the progress of a run."""
@@ -201,7 +203,7 @@ class SimulationRun:
             self._simulated += 1
             if self._simulated % _SLOTS_PER_REPORT == 0:
                 self._report_progress(self._arrived, self._jobs, self.slot)
-            bounds.SIMULATED.check(self._simulated, "the run", "give --until, or make slots longer")
+            bounds.SIMULATED.check(self._simulated, "the run", _FEWER_SLOTS_HINT)
             # A policy may leave jobs queued for ever. After a horizon without progress, or the
             # policy's own limit, the run ends or skips to the next event. A slot in which all
             # running jobs finished isn't idle.

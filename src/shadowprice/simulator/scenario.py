@@ -24,6 +24,11 @@ from shadowprice.simulator.interrupt import StopRequestObserver, stop_on_signal
 from shadowprice.simulator.lengths import KNOWN, LIMITS, HiddenLengths
 
 
+def command_option(name: str) -> str:
+    """Return the option of a command that sets an input: its location in errors."""
+    return f"--{name.replace('_', '-')}"
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """Everything of a run except the policy."""
@@ -54,6 +59,8 @@ class Scenario:
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
     values: str = STATED
     """How values of jobs count: one of `shadowprice.core.relative_values.VALUES`."""
+    locate: Callable[[str], str] = command_option
+    """Returns the location of an input in errors, by the input's name."""
 
     def with_lengths(self, lengths: str) -> Scenario:
         """Return the scenario with other lengths shown to policies.
@@ -63,8 +70,8 @@ class Scenario:
         if lengths == KNOWN:
             return self
         if lengths == LIMITS and not self.work_limits:
-            problem = "no job has a time limit"
-            raise InputError(Fault("--lengths limits", problem, "write --lengths unknown"))
+            problem = f"{LIMITS!r} needs jobs with a time limit, but none has one"
+            raise InputError(Fault(self.locate("lengths"), problem, "write 'unknown'"))
         return replace(self, lengths=lengths, options={**self.options, "lengths": lengths})
 
     def with_values(self, values: str) -> Scenario:
@@ -73,12 +80,13 @@ class Scenario:
         Raises `InputError` if ``values`` is unknown, or relative with lengths that policies don't
         see.
         """
-        check_values(values, "--values")
+        check_values(values, self.locate("values"))
         if values == STATED:
             return self
         if self.lengths != KNOWN:
-            problem = f"needs known lengths, got --lengths {self.lengths}"
-            raise InputError(Fault(f"--values {values}", problem, "leave out one of the two"))
+            lengths = f"{self.locate('lengths')} {self.lengths}"
+            problem = f"{values!r} needs known lengths, got {lengths}"
+            raise InputError(Fault(self.locate("values"), problem, "leave out one of the two"))
         return replace(self, values=values, options={**self.options, "values": values})
 
     @property
@@ -175,7 +183,7 @@ def random_draws(scenario: Scenario, choices: Sequence[PolicyChoice]) -> list[st
     """Return what is drawn at random: in the workload, and by the policies."""
     by_policy: dict[str, list[str]] = {}
     for choice in choices:
-        if what := choice.parameters().drawn(scenario.jobs):
-            by_policy.setdefault(what, []).append(choice.label)
-    policies = [f"{what} under {', '.join(labels)}" for what, labels in by_policy.items()]
+        if text := choice.parameters().random_draws_text(scenario.jobs):
+            by_policy.setdefault(text, []).append(choice.label)
+    policies = [f"{text} under {', '.join(labels)}" for text, labels in by_policy.items()]
     return [*scenario.drawn, *policies]

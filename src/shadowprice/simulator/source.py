@@ -25,7 +25,7 @@ from shadowprice.inputs.text import load_yaml
 from shadowprice.inputs.unpacking import split_member
 from shadowprice.results.run_builder import RunInput
 from shadowprice.simulator.lengths import KNOWN, walltime_limits
-from shadowprice.simulator.scenario import Scenario
+from shadowprice.simulator.scenario import Scenario, command_option
 
 if TYPE_CHECKING:
     from shadowprice.simulator.traced import TraceWorkload
@@ -53,6 +53,8 @@ class ScenarioSource:
     skip_invalid: bool = False  # leave invalid jobs out
     lengths: str = KNOWN
     """Lengths that policies see: one of `shadowprice.simulator.lengths.LENGTHS`."""
+    locate: Callable[[str], str] = command_option
+    """Returns the location of a field in errors: the option of a command, or an argument."""
     _traces: dict[str, TraceWorkload] = field(default_factory=dict, init=False)
 
     def with_lengths(self, lengths: str) -> ScenarioSource:
@@ -62,12 +64,14 @@ class ScenarioSource:
         return twin
 
     def __post_init__(self) -> None:
+        cluster, jobs, trace = map(self.locate, ("cluster", "jobs", "trace"))
         if (self.jobs is None) == (self.trace is None):
-            problem = "both --jobs and --trace are given" if self.jobs else "what to run is missing"
-            raise InputError(Fault("", problem, "give --jobs FILE with --cluster FILE, or --trace"))
+            problem = f"both {jobs} and {trace} are given" if self.jobs else "no workload is given"
+            raise InputError(Fault("", problem, f"give {jobs} with {cluster}, or give {trace}"))
         if self.trace is None and self.cluster is None:
-            hint = "give the cluster file of these jobs"
-            raise InputError(Fault("", "--cluster is missing", hint))
+            raise InputError(Fault("", f"{cluster} is missing", "give the cluster of these jobs"))
+        # Also without a trace, so that a wrong value isn't ignored.
+        parse_positive_duration(self.slot, self.locate("slot"), "20min")
 
     def scenario(
         self, seed: int = 0, added: Mapping[str, int] | None = None
@@ -113,7 +117,7 @@ class ScenarioSource:
         scenario = Scenario(
             cluster=servers,
             jobs=workload,
-            until=_timespan(self.until, servers),
+            until=_timespan(self.until, servers, self.locate("until")),
             seed=seed,
             incidents=events,
             inputs=inputs,
@@ -121,6 +125,7 @@ class ScenarioSource:
             entry=entry,
             work_limits=limits,
             drawn=drawn,
+            locate=self.locate,
         )
         return scenario.with_lengths(self.lengths), remarks
 
@@ -179,7 +184,7 @@ class ScenarioSource:
 
     def _sized_cluster(self, seed: int) -> Document:
         traced = self._trace_workload()
-        length = parse_positive_duration(self.slot, "--slot", "20min")
+        length = parse_positive_duration(self.slot, self.locate("slot"), "20min")
         return traced.sized(traced.workload(length, seed), self.load)
 
     def _read_trace(
@@ -187,7 +192,7 @@ class ScenarioSource:
     ) -> tuple[Cluster, Workload, list[str]]:
         traced = self._trace_workload()
         location = SIZED_CLUSTER_LABEL if self.cluster is None else self._document()[1]
-        length = parse_positive_duration(self.slot, "--slot", "20min")
+        length = parse_positive_duration(self.slot, self.locate("slot"), "20min")
         if document is not None:
             length = resolve_cluster(document, location).slot_seconds
         workload = traced.workload(length, seed)
@@ -251,15 +256,15 @@ def _input(kind: str, given: Path | object) -> RunInput:
     return RunInput(kind, f"given as {kind}", hashlib.sha256(text.encode()).hexdigest())
 
 
-def _timespan(text: str | None, cluster: Cluster) -> int | None:
+def _timespan(text: str | None, cluster: Cluster, location: str) -> int | None:
     """Return the end of the timespan in whole slots, rounded down: nothing may run later."""
     if text is None:
         return None
     try:
         slots = int(parse_duration(text).in_slots(cluster.slot_seconds))
     except InputError as error:
-        raise InputError(Fault("--until", str(error))) from error
-    bounds.SLOT.check(slots, "--until")
+        raise InputError(Fault(location, str(error))) from error
+    bounds.SLOT.check(slots, location)
     if slots < 1:
-        raise InputError(Fault("--until", f"{text!r} is less than a slot", "write '300 slots'"))
+        raise InputError(Fault(location, f"{text!r} is less than a slot", "write '300 slots'"))
     return slots

@@ -56,7 +56,7 @@ class SeedRuns:
         return self.frame["seed"].unique(maintain_order=True).to_list()
 
     @property
-    def measures(self) -> list[MetricDefinition]:
+    def metrics(self) -> list[MetricDefinition]:
         """Metrics that any run has."""
         return [
             metric for metric in OVER_SEEDS if self.frame[metric.key].null_count() < len(self.frame)
@@ -65,7 +65,7 @@ class SeedRuns:
     @cached_property
     def policies_with_variation(self) -> frozenset[str]:
         """Policies for which the seed changed anything but times."""
-        keys = [metric.key for metric in self.measures if metric.key not in TIMING_METRICS]
+        keys = [metric.key for metric in self.metrics if metric.key not in TIMING_METRICS]
         distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique())
         return frozenset(policy for policy, *counts in distinct.iter_rows() if max(counts) > 1)
 
@@ -96,7 +96,7 @@ class SeedRuns:
     def mean_rows(self) -> list[MetricRow]:
         """Return each metric's means by policy, with confidence intervals."""
         rows = []
-        for metric in self.measures:
+        for metric in self.metrics:
             intervals = [self.interval(name, metric.key) for name in self.policies]
             means = [None if each is None else each.mean for each in intervals]
             texts = ["-" if each is None else metric.written_mean(each) for each in intervals]
@@ -128,10 +128,10 @@ class SeedRuns:
         result: Fields = {"seeds": self.seeds, "confidence": 0.95, "policies": {}}
         if self.remark:
             result["remark"] = self.remark
-        tests = {metric.key: self.against_first(metric.key) for metric in self.measures}
+        tests = {metric.key: self.against_first(metric.key) for metric in self.metrics}
         for name in self.policies:
             result["policies"][name] = {}
-            for metric in self.measures:
+            for metric in self.metrics:
                 mean = self.interval(name, metric.key)
                 entry: Fields = {"values": self.values(name, metric.key)}
                 entry |= {} if mean is None else mean.record()

@@ -83,18 +83,20 @@ class CapacityRequest:
     """Resource, or entry of the cluster with GPUs; None for every type of GPU."""
 
     @classmethod
-    def parse(cls, text: str) -> list[CapacityRequest]:
+    def parse(cls, text: str, location: str = "--more") -> list[CapacityRequest]:
         """Parse ``8``, or a comma-separated list such as ``gpu/a100=8,cpu=64``."""
         requests = []
         for part in text.split(","):
             match = re.fullmatch(r"\s*(?:(.+?)\s*=\s*)?(\d{1,9})\s*", part)
             if match is None or not int(match[2]):
                 hint = "write 8 (GPUs of each type) or gpu/a100=8"
-                raise InputError(Fault("--more", f"{text!r} names no amount", hint))
+                raise InputError(Fault(location, f"{text!r} names no amount", hint))
             requests.append(cls(int(match[2]), match[1]))
         return requests
 
-    def changes(self, entries: Sequence[Mapping[str, Any]]) -> list[ClusterChange]:
+    def changes(
+        self, entries: Sequence[Mapping[str, Any]], location: str = "--more"
+    ) -> list[ClusterChange]:
         """Return a change for each type of server that provides the resource.
 
         Servers are added whole, so that the amount may be larger than requested. Of entries that
@@ -119,11 +121,11 @@ class CapacityRequest:
                 if amount.dimension is Dimension.COUNT and amount.value
             )
             hint = f"write RESOURCE=AMOUNT; countable resources: {', '.join(names)}"
-            raise InputError(Fault("--more", f"no server has {what}", hint))
+            raise InputError(Fault(location, f"no server has {what}", hint))
         changes = []
         for entry_name, resource, amount in chosen:
             servers = -(-self.amount * MILLI // amount.value)
-            bounds.SERVERS.check(servers, "--more")
+            bounds.SERVERS.check(servers, location)
             total = servers * amount.value / MILLI
             noun = "server" if servers == 1 else "servers"
             text = f"+{total:g} {resource} ({servers} {entry_name} {noun})"
@@ -152,13 +154,20 @@ def _without_totals(provided: list[tuple[str, str, Any]]) -> list[tuple[str, str
 
 
 def capacity_changes(
-    amounts: CapacityAmounts, entries: Sequence[Mapping[str, Any]]
+    amounts: CapacityAmounts, entries: Sequence[Mapping[str, Any]], location: str = "--more"
 ) -> list[ClusterChange]:
-    """Return the changes that ``--more`` requests; ``amounts`` are its texts or numbers of GPUs."""
+    """Return the changes that ``--more`` requests; ``amounts`` are its texts or numbers of GPUs.
+
+    Errors have the location.
+    """
     listed = [amounts] if isinstance(amounts, str | int) else amounts
-    requests = [request for text in map(str, listed) for request in CapacityRequest.parse(text)]
+    requests = [
+        request for text in map(str, listed) for request in CapacityRequest.parse(text, location)
+    ]
     return list(
-        dict.fromkeys(change for request in requests for change in request.changes(entries))
+        dict.fromkeys(
+            change for request in requests for change in request.changes(entries, location)
+        )
     )
 
 

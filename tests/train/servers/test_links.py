@@ -190,7 +190,7 @@ def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
 
 
 def test_who_does_not_come_is_not_waited_for_forever(store: tuple[Any, int]) -> None:
-    with pytest.raises(PeerLostError, match="the other process did not come"):
+    with pytest.raises(PeerLostError, match="the other process did not connect"):
         connect_pair(store[0], "nobody", 0, timedelta(seconds=1))
     with pytest.raises(TrainingError, match="backend 'pigeons' isn't available here"):
         connect_pair(store[0], "nobody", 0, timedelta(seconds=1), "pigeons")

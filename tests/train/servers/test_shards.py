@@ -121,7 +121,7 @@ class Spread(torch.optim.Optimizer):
 def test_an_optimiser_that_does_not_go_by_elements_is_refused(tmp_path: Path) -> None:
     recipe = replace(scripts.recipe(scripts.written(tmp_path)), optimizer=Spread)
     shard = Shard(recipe, 0, 1)
-    with pytest.raises(TrainingError, match="Spread keeps row in another shape"):
+    with pytest.raises(TrainingError, match="Spread stores row with another shape"):
         shard.apply([torch.zeros_like(shard.values)], 0)
 
 
@@ -152,18 +152,35 @@ def test_a_recipe_may_be_told_with_numbers_of_numpy(tmp_path: Path) -> None:
         replace(recipe, minibatch=8.5)  # type: ignore[arg-type]
 
 
+def _small(**modules: torch.nn.Module) -> torch.nn.Module:
+    """Return the model of `scripts.recipe` with other modules."""
+    model = scripts.Small(moody=False)
+    for name, module in modules.items():
+        setattr(model, name, module)
+    return model.double()
+
+
 def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path))
     shard = Shard(recipe, 0, 1)
     state = {**merge_shards([shard.state()]), "buffers": shard.buffers}
-    del state["parameters"]["last.bias"]
-    with pytest.raises(TrainingError, match=r"another model: its parameter last\.bias differs"):
-        Shard(recipe, 1, 2, state)
+    assert torch.equal(Shard(recipe, 0, 1, state).values, shard.values)
+    for model, difference in (
+        # The first server's parameters all fit in those of the checkpoint.
+        (_small(last=torch.nn.Linear(12, 2)), "last.weight has shape [3, 12] there, and [2, 12]"),
+        (_small(last=torch.nn.Linear(12, scripts.CLASSES, bias=False)), "this model has no last.b"),
+        (_small(extra=torch.nn.Linear(1, 1)), "it has no extra.weight"),
+        (_small(norm=torch.nn.BatchNorm1d(12)), "it has no norm.weight"),
+        (_small().float(), "first.weight has type torch.float64 there, and torch.float32 here"),
+    ):
+        with pytest.raises(TrainingError) as caught:
+            Shard(replace(recipe, model=lambda model=model: model), 0, 2, state)
+        assert f"the checkpoint is of another model: {difference}" in str(caught.value)
 
 
 @pytest.mark.parametrize("model", [torch.nn.Identity(), "mixed"])
 def test_a_model_needs_parameters_of_one_type(model: object) -> None:
     if model == "mixed":
         model = torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.Linear(1, 1).double())
-    with pytest.raises(TrainingError, match=r"no parameter|one floating type"):
+    with pytest.raises(TrainingError, match=r"no trainable parameter|one floating-point type"):
         trainable_parameters(model)

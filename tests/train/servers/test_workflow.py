@@ -25,9 +25,12 @@ import torch
 from shadowprice.training import TrainingError
 from shadowprice.training.generation import own_device
 from shadowprice.training.servers import chunks
+from shadowprice.training.servers.leader import Leader
+from shadowprice.training.servers.messages import LocalLink, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
-from shadowprice.training.servers.running import run
-from shadowprice.training.servers.shard import build_seeded_model, trainable_parameters
+from shadowprice.training.servers.running import run, serve_once_connected
+from shadowprice.training.servers.server import ParameterServer
+from shadowprice.training.servers.shard import Shard, build_seeded_model, trainable_parameters
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.servers import scripts
 from tests.train.servers.threads import Threads
@@ -254,15 +257,15 @@ def test_bounded_staleness_keeps_the_fastest_near_the_slowest(
         most = [0]
 
         def watched(keys: Any) -> None:
-            holders = leader._dealer.holders()
-            clocks = [leader._clocks.get(holder, 0) for holder in holders]
+            holders = leader._assigner.holders()
+            clocks = [leader._progress_clocks.get(holder, 0) for holder in holders]
             most[0] = max(most[0], max(clocks, default=0) - min(clocks, default=0))
             count(keys)
 
         leader._apply_everywhere = watched  # type: ignore[method-assign]
         assert threads.run() == "done"
         apart.append(most[0])
-        return threads.leader.measured.stalest
+        return threads.leader.measured.max_staleness
 
     bound = run_with(1)
     free = run_with(None)
@@ -482,6 +485,41 @@ def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
 
     with pytest.raises(ZeroDivisionError):
         run(replace(recipe, optimizer=careless))
+
+
+@pytest.mark.parametrize("error", [TrainingError("no such backend"), SystemExit(3)])
+def test_an_error_while_a_worker_connects_ends_the_server(
+    tmp_path: Path, error: BaseException
+) -> None:
+    def connect(worker: int) -> LocalLink:
+        raise PeerLostError("it is late") if worker else error
+
+    leader = Leader(scripts.recipe(scripts.written(tmp_path)), Settings(), 1, 2)
+    serve_once_connected(leader, 1, connect)
+    assert leader.failure is None
+    serve_once_connected(leader, 0, connect)
+    with pytest.raises(type(error)) as caught:
+        leader.lead([])
+    assert caught.value is error
+
+
+def test_a_schedule_that_exits_ends_its_server(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path))
+    leaving = SystemExit("the script exits in its learning rate")
+
+    def leave(_minibatch: int) -> float:
+        raise leaving
+
+    server = ParameterServer(Shard(replace(recipe, schedule=leave), 1, 2), 0, keeps=False)
+    ours, theirs = LocalLink.pair()
+    thread = threading.Thread(target=server.follow, args=(theirs,))
+    thread.start()
+    server.respond(
+        0, Message(MessageKind.PUSH, 1, 0, payload=torch.zeros_like(server.shard.values))
+    )
+    ours.send(Message(MessageKind.APPLY, payload=torch.tensor([1, 0])))
+    thread.join()
+    assert server.failure is leaving
 
 
 def test_a_pace_is_kept_and_changes_nothing_that_is_learnt(tmp_path: Path) -> None:

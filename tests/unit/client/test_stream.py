@@ -30,7 +30,7 @@ def test_events_come_as_they_were_sent(events, noise: list[str]) -> None:
     found = []
     for number, kind, data in events:
         for line in [*noise, *_lines(number, kind, data)]:
-            found += decoder.take(line)
+            found += decoder.feed(line)
     assert [(one.id, one.kind, one.data) for one in found] == events
     numbers = [number for number, _, _ in events if number is not None]
     assert decoder.last == (numbers[-1] if numbers else None)
@@ -39,31 +39,31 @@ def test_events_come_as_they_were_sent(events, noise: list[str]) -> None:
 def test_a_broken_event_is_not_told_and_does_not_count() -> None:
     decoder = SseDecoder(7)
     lines = _lines(8, "admitted", {"a": "b"})
-    assert [event for line in lines[:-1] for event in decoder.take(line)] == []
+    assert [event for line in lines[:-1] for event in decoder.feed(line)] == []
     decoder.broken()
-    assert list(decoder.take("")) == []
+    assert list(decoder.feed("")) == []
     assert decoder.last == 7
-    assert [event.id for line in lines for event in decoder.take(line)] == [8]
+    assert [event.id for line in lines for event in decoder.feed(line)] == [8]
 
 
 def test_a_stream_that_breaks_before_its_first_event_resumes_where_it_started() -> None:
     decoder = SseDecoder()
-    assert [event for line in ("retry: 2000", "id: 41") for event in decoder.take(line)] == []
+    assert [event for line in ("retry: 2000", "id: 41") for event in decoder.feed(line)] == []
     assert decoder.last is None
-    assert list(decoder.take("")) == []
+    assert list(decoder.feed("")) == []
     assert decoder.last == 41
     decoder.broken()
     assert decoder.last == 41
-    assert list(decoder.take("")) == []
+    assert list(decoder.feed("")) == []
     assert decoder.last == 41
 
 
 @pytest.mark.parametrize("data", ["nonsense", "[1]", '"text"'])
 def test_what_is_no_event_is_an_error(data: str) -> None:
     decoder = SseDecoder()
-    list(decoder.take(f"data: {data}"))
+    list(decoder.feed(f"data: {data}"))
     with pytest.raises(ValueError):  # noqa: PT011  # of any kind that json raises
-        list(decoder.take(""))
+        list(decoder.feed(""))
 
 
 def test_waits_grow_to_half_a_minute() -> None:

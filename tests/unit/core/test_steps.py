@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shadowprice.advice.candidate_changes import candidate_changes
 from shadowprice.advice.variants import JobVariants
-from shadowprice.advice.ways import candidate_changes
 from shadowprice.core.amounts import parse_rate
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError

@@ -165,7 +165,7 @@ def test_a_stop_leaves_what_was_saved(
     assert (at, stopped.ending, stopped.forced) == (ended, Ending.STOPPED, forced)
     assert (done_at, done.ending) == (40.0 + 100.0 - kept, Ending.DONE)
     first, second = world.executor.generations
-    assert (first.lost, second.base) == (30.0 - kept, kept)
+    assert (first.lost_progress, second.base) == (30.0 - kept, kept)
 
 
 def test_commands_are_fenced() -> None:

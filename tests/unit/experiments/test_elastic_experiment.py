@@ -13,13 +13,15 @@ import polars as pl
 import pytest
 
 from shadowprice import jobs
+from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.launch_plan import free_port
 from shadowprice.experiments import live as really
 from shadowprice.experiments.beside import live_key, measured_progress, predicted_progress
 from shadowprice.experiments.elastic import measure
-from shadowprice.experiments.elastic.measure import SCRIPT, SLOT
+from shadowprice.experiments.elastic.measure import MIN_SLOT_SECONDS as SLOT
+from shadowprice.experiments.elastic.measure import SCRIPT
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
 from shadowprice.experiments.live import LiveJobResult, run_live
 from shadowprice.policies.choice import PolicyChoice
@@ -108,10 +110,18 @@ def test_policies_are_set_as_where_jobs_really_run() -> None:
 
 
 def test_measured_progress_is_what_was_reported_by_the_end_of_a_slot() -> None:
-    curve = [(0.4 * SLOT, 3.0), (0.9 * SLOT, 5.0), (1.5 * SLOT, 4.0), (2.5 * SLOT, 9.0)]
+    curve = [
+        (0.4 * SLOT, 3.0),
+        (0.9 * SLOT, 5.0),
+        (1.5 * SLOT, 4.0),
+        (2.5 * SLOT, 9.0),
+    ]
     lived = LiveJobResult({}, 0.0, curve)
     assert measured_progress(lived, 5, SLOT, 3, 12.0) == [5.0, 5.0, 9.0, 12.0, 12.0]
-    assert measured_progress(LiveJobResult({}, 0.0, []), 2, SLOT, None, 12.0) == [0.0, 0.0]
+    assert measured_progress(LiveJobResult({}, 0.0, []), 2, SLOT, None, 12.0) == [
+        0.0,
+        0.0,
+    ]
 
 
 def test_a_first_start_takes_what_its_steps_do_not() -> None:
@@ -122,8 +132,27 @@ def test_a_first_start_takes_what_its_steps_do_not() -> None:
     assert LiveJobResult({}, 0.0, []).start(SPEEDS) is None
 
 
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        ((None, {"code": "failed", "message": "it exited 3"}), "it exited 3"),
+        ((None, None), "the service recorded no reason"),
+    ],
+)
+def test_jobs_that_never_start_are_named_with_their_reason(
+    monkeypatch: pytest.MonkeyPatch, reasons: tuple[Any, ...], told: str
+) -> None:
+    results = {
+        str(number): LiveJobResult({"reason": reason}, 0.0, [])
+        for number, reason in enumerate(reasons)
+    }
+    monkeypatch.setattr(measure, "_run_live", lambda *_: results)
+    with pytest.raises(ShadowpriceError, match=f"^the measured job made no progress: {told}$"):
+        measure._median_start_seconds(SPEEDS, measure.LOCAL_TARGET, 0)
+
+
 def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:
-    requests = [(one, one.stretched(3)) for one in measure.WORKLOAD]
+    requests = [(one, one.scaled(3)) for one in measure.WORKLOAD]
     for short, long in requests:
         on = {at: ClusterSpec.model_validate(measure.cluster(at)).resolve() for at in (5.0, 15.0)}
         told = {
@@ -154,7 +183,7 @@ def test_real_jobs_are_set_beside_the_simulator(
         next(policy for policy in measure.POLICIES if policy.name == "rolling"),
     )
     monkeypatch.setattr(measure, "POLICIES", who)
-    monkeypatch.setattr(measure, "WIDTHS", (1, 2, 4))
+    monkeypatch.setattr(measure, "WORKER_COUNTS", (1, 2, 4))
     ran: list[str] = []
 
     def noted(*given: Any, **more: Any) -> Any:

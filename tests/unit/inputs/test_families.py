@@ -10,6 +10,7 @@ import pytest
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
+from shadowprice.inputs.families import parse_families
 from shadowprice.inputs.files import read_cluster, read_jobs, read_records
 
 LIBRARY = (
@@ -47,6 +48,27 @@ def test_a_job_takes_its_familys_curve(tmp_path: Path) -> None:
     assert record["family"] == "resnet50"
 
 
+@pytest.mark.parametrize("work", [{"chunks": 3}, {"chunks": None, "minibatches": None, "steps": 9}])
+def test_worker_counts_of_a_library_may_be_quoted(tmp_path: Path, work: dict[str, Any]) -> None:
+    plain = "families: {resnet50: {throughput: {1: 7, 2: 9, 3: 8}}}"
+    quoted = 'families: {"resnet50": {"throughput": {"1": 7, "2": 9, 3.0: 8}}}'
+    job, _ = _read(tmp_path, _job(**work), plain)
+    again, _ = _read(tmp_path, _job(**work), quoted)
+    assert again.worker_counts.tolist() == job.worker_counts.tolist() == [1, 2, 3]
+    assert again.gains.tolist() == job.gains.tolist()
+    assert parse_families({"families": {"a": {"throughput": {"2": 9}}}}, "x") == {
+        "a": {"throughput": {2: 9}}
+    }
+    with pytest.raises(InputError, match="2 workers or more"):
+        _read(tmp_path, _job(chunks=1), 'families: {resnet50: {throughput: {"2": 9}}}')
+
+
+def test_a_library_has_a_limit_of_its_own() -> None:
+    families = {f"f{number}": {"throughput": {1: 1}} for number in range(10_001)}
+    with pytest.raises(InputError, match="exceeds the limit of 10,000 families of a library"):
+        parse_families({"families": families}, "lib.yaml")
+
+
 def test_without_a_library_families_are_left_to_the_caller(tmp_path: Path) -> None:
     (tmp_path / "jobs.yaml").write_text(f"jobs: [{_job()}]\n")
     ((_, record),) = read_records(tmp_path / "jobs.yaml")
@@ -80,6 +102,7 @@ def test_a_job_file_may_contain_its_library(tmp_path: Path) -> None:
         (_job(), "families: {resnet50: {throughput: {1: -2}}}", "resnet50"),
         (_job(), "families: {resnet50: {throughput: {1: 2}, speed: 3}}", "speed"),
         (_job(chunks=1), "families: {resnet50: {throughput: {2: 2}}}", "2 workers or more"),
+        (_job(), 'families: {resnet50: {throughput: {2: 2, "2": 3}}}', "count is repeated"),
         (_job(), "libraries: x", "unknown key"),
     ],
 )

@@ -11,6 +11,7 @@ from shadowprice.kernels.replanning.placement import (
     Placements,
     compare_placements,
     place_packed_jobs,
+    reduce_to_sum,
 )
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS
@@ -125,6 +126,37 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
         more = ((workers > on_workers) | (ps > on_ps)).any(axis=1)
         assert (compare_placements(every, stood, found) == less * 1 + more * 2).all()
         stood, on_workers, on_ps = found, workers, ps
+
+
+def test_a_pinned_job_whose_level_does_not_fit_keeps_only_what_is_pinned() -> None:
+    jobs = drawn_jobs(np.random.default_rng(0), 1, 1)._replace(
+        worker=np.array([[2]]),
+        ps=np.array([[3]]),
+        spread_levels=np.array([3]),
+        worker_counts=np.array([[1, 2, 3]]),
+        ps_counts=np.array([[1, 2, 3]]),
+    )
+    first, size, one = np.zeros(1, np.int64), np.ones(1, np.int64), np.ones(1, np.int64)
+    pinned = Placements(first, size, np.zeros(1, np.int64), one, one)
+    # The pinned processes fill server 0. Server 1 has no room for a PS, but for the worker.
+    free = np.array([[5], [2]])
+    zero_one = np.array([0, 1])
+    log = PackingLog(np.array([2]), np.zeros(2, np.int64), zero_one, 1 - zero_one, np.array([1]))
+    hosts = np.ones(2, np.bool_)
+    fits, placements = place_packed_jobs(
+        free, hosts, hosts, jobs, log, pinned, pinned, np.array([0]), False
+    )
+    assert not fits
+    assert log.level.tolist() == [0]
+    workers, ps = dense(placements, 1, 2)
+    assert workers.tolist() == ps.tolist() == [[1, 0]]
+    assert free.tolist() == [[0], [2]]
+
+
+def test_counts_are_reduced_from_the_smallest_on() -> None:
+    for limit, expected in ((9, [3, 1, 4, 1]), (7, [3, 0, 4, 0]), (5, [1, 0, 4, 0]), (0, [0] * 4)):
+        assert reduce_to_sum(np.array([3, 1, 4, 1]), limit).tolist() == expected
+    assert reduce_to_sum(np.array([2, 1]), -3).tolist() == [0, 0]  # it ends
 
 
 def packed(

@@ -231,14 +231,14 @@ def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
         leases = Leases()
         server.answer = leases.answer  # type: ignore[method-assign]
         one, two = (Lease(connection, "n", "lease", name) for name in ("one", "two"))
-        assert await one.take()
-        assert not await two.take()
+        assert await one.acquire()
+        assert not await two.acquire()
         await one.release()
-        assert await two.take()
+        assert await two.acquire()
         # Whoever holds it ends without a word: it is free after its time.
         assert two._renewing is not None
         two._renewing.cancel()
-        assert await one.take(60.0)
+        assert await one.acquire(60.0)
         # It cannot be renewed: who held it knows by itself.
         leases.down = True
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
@@ -252,9 +252,9 @@ def test_a_lease_is_taken_at_once_from_whom_is_known_to_do_nothing_by_it(tmp_pat
     async def scenario(server: Scripted, connection: ApiClient) -> None:
         server.answer = Leases().answer  # type: ignore[method-assign]
         one, two = (Lease(connection, "n", "lease", name) for name in ("one", "two"))
-        assert await one.take()
-        assert not await two.take(0.1, over=lambda holder: holder == "other")
-        assert await two.take(0.1, over=lambda holder: holder == "one")
+        assert await one.acquire()
+        assert not await two.acquire(0.1, over=lambda holder: holder == "other")
+        assert await two.acquire(0.1, over=lambda holder: holder == "one")
         assert two.epoch > one.epoch
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):  # with its next renewal it knows
             await one.lost.wait()

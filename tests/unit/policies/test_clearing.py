@@ -12,7 +12,7 @@ from shadowprice.core.arrays import Floats
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant
 from shadowprice.policies.pricing.clearing import ClearingPrice, ln_price_of_promises
-from shadowprice.policies.pricing.measures import PriceContribution
+from shadowprice.policies.pricing.contributions import PriceContribution
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample

@@ -109,8 +109,8 @@ def random_instance(rng: np.random.Generator) -> DormInstance:
         items=items,
         free=free,
         limited=np.ones_like(free, dtype=np.bool_),
-        places_workers=many,
-        places_ps=many,
+        max_workers_by_group=many,
+        max_ps_by_group=many,
         # From what there is with everything as it stands, up to anything.
         fairness=fairness + float(rng.choice([0.0, 0.1, 9.0])),
         adjustments=int(rng.integers(3)),

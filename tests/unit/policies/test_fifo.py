@@ -20,7 +20,7 @@ from tests.support.policy_runs import run_policy
 from tests.support.workloads import make_cluster, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
-CHOICES = st.sampled_from(["drawn", "most", "fewest", 1, 2, 3])
+CHOICES = st.sampled_from(["drawn", "max", "min", 1, 2, 3])
 
 
 def places(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
@@ -52,7 +52,7 @@ def test_no_job_runs_before_an_earlier_one_and_the_head_waits_only_for_room(
             # A loss stops jobs after later jobs began in the same slot.
             assert lost_now or all(record.order < head.order for record in begun)
             shapes = [int(n) for n in head.job.worker_counts]
-            if workers == "fewest" and not engine.lost:
+            if workers == "min" and not engine.lost:
                 job, cluster_ = head.job, engine.cluster
                 servers = job.ps_needed(shapes[0])
                 room = places(engine, job.worker, cluster_.hosts_workers) >= shapes[0]
@@ -86,7 +86,7 @@ def started(settings_: dict[str, Any]) -> list[int | None]:
         make_job(cluster, "whole", chunks=4, minibatches=10, epochs=1, ps_amounts=None),
         make_job(cluster, "slim", chunks=1, minibatches=10, epochs=1, ps_amounts=None),
     ]
-    policy = make_policy("fifo", PolicyContext(cluster), {"workers": "most", **settings_})
+    policy = make_policy("fifo", PolicyContext(cluster), {"workers": "max", **settings_})
     engine = Simulation(cluster, jobs, policy).run()
     return [record.started for record in engine.jobs.values()]
 

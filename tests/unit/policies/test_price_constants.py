@@ -24,7 +24,7 @@ from shadowprice.policies.pricing.constants import (
     given_constants,
     worker_slots,
 )
-from shadowprice.policies.pricing.measures import ContributionCache, use_cache
+from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
 from tests.oracles.oasis import constants_as_printed
 from tests.support.examples import example_count, sample
 from tests.support.workloads import GBPS, GIB, make_cluster, make_job

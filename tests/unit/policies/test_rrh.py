@@ -101,7 +101,7 @@ def outcome(threshold: float, newcomer: float, **more: Any) -> Any:
         one_gpu_job(cluster, "fading", 4, utility=Linear(60.0, -3.0)),
         one_gpu_job(cluster, "new", 2, utility=Constant(newcomer)),
     ]
-    settings_ = {"threshold": threshold, "discount": 0.0, "workers": "fewest", **more}
+    settings_ = {"threshold": threshold, "discount": 0.0, "workers": "min", **more}
     policy = make_policy("rrh", PolicyContext(cluster), settings_)
     return Simulation(cluster, jobs, policy).run()
 
@@ -150,7 +150,7 @@ def test_the_more_rewarding_runs_and_the_other_pauses() -> None:
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(50))
-@given(SEEDS, st.sampled_from(["drawn", "most", "fewest", 2]))
+@given(SEEDS, st.sampled_from(["drawn", "max", "min", 2]))
 def test_a_job_waits_only_for_room_beside_more_rewarding_ones(seed: int, workers: Any) -> None:
     widths: dict[str, int] = {}
     before: set[str] = set()

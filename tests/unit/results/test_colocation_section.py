@@ -42,7 +42,7 @@ def test_shares_are_those_of_the_allocations() -> None:
     for name, alone in counted.items():
         assert found[name]["slots"] == len(alone)
         assert found[name]["share"] == np.mean(alone)
-    assert 0 < slots["together"].sum() < len(slots)
+    assert 0 < slots["colocated"].sum() < len(slots)
 
 
 def test_the_drawing_covers_every_slot_once() -> None:
@@ -56,11 +56,11 @@ def test_the_drawing_covers_every_slot_once() -> None:
         key = name, bar["style"]
         drawn[key] = drawn.get(key, 0) + bar["to"] - bar["from"]
     slots = slots_of_jobs(run)
-    for (name, together), frame in slots.group_by("job", "together"):
-        assert drawn.pop((str(name), "one" if together else "several")) == len(frame)
+    for (name, colocated), frame in slots.group_by("job", "colocated"):
+        assert drawn.pop((str(name), "colocated" if colocated else "spread")) == len(frame)
     assert not drawn
-    share = float(slots["together"].cast(pl.Float64).mean())  # type: ignore[arg-type]
-    assert f"{share:.1%} of all running slots on one machine" in text
+    share = float(slots["colocated"].cast(pl.Float64).mean())  # type: ignore[arg-type]
+    assert f"{share:.1%} of all running slots on one server" in text
     check_page(render_report(run))
 
 

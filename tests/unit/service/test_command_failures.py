@@ -17,7 +17,7 @@ from shadowprice.executors.supervision.children import spawn_error_message
 from shadowprice.service.state.command_failures import explain_command_failure
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
-STATE = "state run.workdir, or write an absolute path"
+STATE = "set run.workdir, or write an absolute path"
 
 
 def said(command: str | list[str], folder: Path) -> list[str]:
@@ -82,7 +82,7 @@ def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
             {"command": command}, "worker-0 exited 1", said(command, tmp_path)
         )
         assert told == (
-            f"{module!r} is not installed, and not in its own directory, where the job runs; "
+            f"module {module!r} is neither installed nor in its own directory, where the job runs; "
             f"{STATE}"
         )
 
@@ -125,21 +125,21 @@ BASH_LINE = "write command: [bash, -c, ...], because /bin/sh runs a line"
     [
         (
             "source /etc/profile && echo ok",
-            "sh has no 'source', which is a word of bash; write . for source, or " + BASH_LINE,
+            "sh has no 'source', which is a command of bash; write . for source, or " + BASH_LINE,
         ),
-        ("[[ 1 == 1 ]] && echo", "sh has no '[[', which is a word of bash; " + BASH_LINE),
-        ("cd / && pushd /tmp", "sh has no 'pushd', which is a word of bash; " + BASH_LINE),
+        ("[[ 1 == 1 ]] && echo", "sh has no '[[', which is a command of bash; " + BASH_LINE),
+        ("cd / && pushd /tmp", "sh has no 'pushd', which is a command of bash; " + BASH_LINE),
         (
             "files=(a b); echo",
-            'sh refused what bash may accept (Syntax error: "(" unexpected); ' + BASH_LINE,
+            'sh doesn\'t support bash syntax (Syntax error: "(" unexpected); ' + BASH_LINE,
         ),
         (
             "name=abc; echo ${name:0:2}",
-            "sh refused what bash may accept (Bad substitution); " + BASH_LINE,
+            "sh doesn't support bash syntax (Bad substitution); " + BASH_LINE,
         ),
         (
             "select x in a b; do echo; done",
-            'sh refused what bash may accept (Syntax error: "do" unexpected); ' + BASH_LINE,
+            'sh doesn't support bash syntax (Syntax error: "do" unexpected); ' + BASH_LINE,
         ),
         ("[ 1 == 1 ]", "sh compares texts by = and not by ==; write =, or " + BASH_LINE),
         (
@@ -182,7 +182,7 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
     ):
         hint = explain_command_failure({"command": command}, "", said(command, tmp_path))
         assert hint == (
-            f"sh has no 'source', which is a word of bash; write . for source, or {instead}"
+            f"sh has no 'source', which is a command of bash; write . for source, or {instead}"
         )
     unknown = said(["bash", "-c", "trainn x"], tmp_path)
     assert explain_command_failure({"command": ["bash", "-c", "trainn x"]}, "", unknown) == (
@@ -196,21 +196,21 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
         (
             {"command": ["python train.py"]},
             (
-                "'python train.py' is one word of a list; "
+                "'python train.py' contains spaces, but each list element is one argument; "
                 "write [python, train.py, ...], or one line without brackets"
             ),
         ),
         (
             {"command": ["SEED=1", "python", "x.py"]},
-            "no shell reads a list, so 'SEED=1' is not a program; set SEED in run.env",
+            "'SEED=1' is not a program, because no shell runs a list; set SEED in run.env",
         ),
         (
             {"command": ["cd", "/data", "&&", "ls"]},
-            "no shell reads a list, and only shells have 'cd'; write the command as one line",
+            "'cd' is a command of shells, and no shell runs a list; write the command as one line",
         ),
         (
             {"command": ["~/train.sh"]},
-            "no shell expands '~/train.sh' in a list; write the whole path, or one line",
+            "'~/train.sh' is not expanded, because no shell runs a list; write the whole path, or one line",
         ),
         (
             {"command": ["module", "load", "cuda"]},
@@ -239,14 +239,14 @@ def test_a_list_whose_first_word_is_no_program_gets_the_hint_of_a_list(
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        (["ls", "*.none"], "no shell expands '*.none' in a list; write one line"),
+        (["ls", "*.none"], "'*.none' is not expanded, because no shell runs a list; write one line"),
         (
             [sys.executable, "~/none.py"],
-            "no shell expands '~/none.py' in a list; write the whole path, or one line",
+            "'~/none.py' is not expanded, because no shell runs a list; write the whole path, or one line",
         ),
         (
             [sys.executable, "$NOWHERE/none.py"],
-            "no shell expands '$NOWHERE/none.py' in a list; write the whole path, or one line",
+            "'$NOWHERE/none.py' is not expanded, because no shell runs a list; write the whole path, or one line",
         ),
         (
             ["sh", "-c", "ls *.none"],

@@ -76,7 +76,7 @@ def test_another_version_of_the_file_resyncs(bench: _Bench, path: Path) -> None:
 
 
 def test_a_parameter_that_is_gone_does_not_stop_a_restart(bench: _Bench, path: Path) -> None:
-    bench.choose(PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"}))
+    bench.choose(PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"}))
     bench.truth.write_snapshot()
     path.write_text(path.read_text().replace("workers: Literal", "count: Literal"))
     path.write_text(path.read_text().replace("parameters.workers ==", "parameters.count =="))
@@ -101,9 +101,9 @@ def test_a_request_cannot_name_a_file(path: Path) -> None:
     now = PolicyChoice.named(f"{path}:FirstFit")
     with pytest.raises(InputError, match="unknown policy"):
         parse_request(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now, 0)
-    wanted = WhatIfParameters(policy=now.name, set={"workers": "most"})
+    wanted = WhatIfParameters(policy=now.name, set={"workers": "max"})
     asked = parse_request(wanted, CLUSTER, now, 0)
-    assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})
-    assert asked.settings == {"workers": "most"}
+    assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"})
+    assert asked.settings == {"workers": "max"}
     own = parse_request(WhatIfParameters(), CLUSTER, asked.choice, 0)
     assert (own.choice, own.settings) == (asked.choice, {})

@@ -102,7 +102,7 @@ def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
 
 def test_a_stop_is_overdue_until_its_generation_ends() -> None:
     outbox = Reconciler()
-    outbox.on_start_accepted("job", 1)
+    outbox.mark_starting("job", 1)
     outbox.on_stop_accepted("job", 1, 1_000)
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS - 1) == {}
     assert outbox.overdue_stops(1_000 + STOP_OVERDUE_NS) == {("job", 1): 1_000}

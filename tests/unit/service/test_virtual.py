@@ -128,7 +128,7 @@ def test_the_same_world_takes_the_same_course(tmp_path: Path) -> None:
         folder.mkdir()
         executor = _play(folder, script)
         return [
-            (*generation.key, generation.spec.placement, generation.started, generation.ended)
+            (*generation.key, generation.spec.placement, generation.started_at, generation.ended_at)
             for generation in executor.generations
         ]
 

@@ -32,7 +32,7 @@ def _wait_for_end(process: int) -> None:
     wait_until(lambda: not _alive(process), lambda: f"process {process} is still alive")
 
 
-def _run(function: Any, tasks: Any, processes: int = 2, **settings: Any) -> bag.Outcome:
+def _run(function: Any, tasks: Any, processes: int = 2, **settings: Any) -> bag.BagResult:
     with bag.Workers(function, processes) as workers:
         return workers.run(tasks, **settings)
 
@@ -41,7 +41,7 @@ def test_results_come_in_the_order_of_the_tasks() -> None:
     seen: list[bag.Progress] = []
     outcome = _run(functions.square, range(7), progress=seen.append)
     assert outcome.results == [0, 1, 4, 9, 16, 25, 36]
-    assert [one.ending for one in outcome.tries] == [bag.Ending.WON] * 7
+    assert [one.ending for one in outcome.tries] == [bag.CopyEnding.WON] * 7
     assert seen[-1].done == 7
     assert seen[-1].copies == 0
     assert max(one.copies for one in seen) == 2
@@ -95,6 +95,33 @@ def test_a_holder_that_dies_passes_on_a_larger_token(tmp_path: Path) -> None:
     assert again.results[0] > second
 
 
+@pytest.mark.parametrize("processes", [1, 2])
+def test_copies_that_a_claim_cancels_start_if_the_holder_dies(
+    tmp_path: Path, processes: int
+) -> None:
+    outcome = _run(functions.dies_holding, [str(tmp_path)], processes, copies=2)
+    tokens = [int(token) for token in (tmp_path / "tokens").read_text().split()]
+    assert outcome.results == tokens[1:]
+
+
+def test_a_copy_whose_turn_comes_during_a_claim_starts_if_the_holder_dies(tmp_path: Path) -> None:
+    def progress(now: bag.Progress) -> None:
+        if now.done:  # a process is free, but the waiting copy of task 0 can't start yet
+            (tmp_path / "go").touch()
+
+    outcome = _run(
+        functions.first_dies_holding, [str(tmp_path)] * 2, 2, copies=[2, 1], progress=progress
+    )
+    assert outcome.results == [1, 0]
+
+
+def test_a_task_fails_once_all_its_copies_have(tmp_path: Path) -> None:
+    for processes in (1, 2):
+        with pytest.raises(bag.TaskFailedError, match="task 0 failed 2 times") as caught:
+            _run(functions.fails_after_its_claim, [0], processes, copies=2)
+        assert caught.value.failures == 2
+
+
 @pytest.mark.parametrize(
     ("way", "told"),
     [
@@ -107,7 +134,7 @@ def test_a_holder_that_dies_passes_on_a_larger_token(tmp_path: Path) -> None:
 def test_failures_are_tried_again_as_often_as_allowed(way: str, told: str) -> None:
     outcome = _run(functions.fails_first, [(way, 3), ("", 4)], retries=1)
     assert outcome.results == [3, 4]
-    (failed,) = (one for one in outcome.tries if one.ending is bag.Ending.FAILED)
+    (failed,) = (one for one in outcome.tries if one.ending is bag.CopyEnding.FAILED)
     assert told in failed.reason
     with pytest.raises(bag.TaskFailedError, match="task 1 failed once") as caught:
         _run(functions.fails_first, [("", 3), (way, 4)])

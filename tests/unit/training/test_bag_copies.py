@@ -129,7 +129,7 @@ def test_the_measured_tail_is_the_predicted_one() -> None:
                 copies=CopyPlanner(DISTRIBUTION, copies=copies),
                 deadline=1.0,
             )
-            winners = [one for one in outcome.tries if one.ending is bag.Ending.WON]
+            winners = [one for one in outcome.tries if one.ending is bag.CopyEnding.WON]
             assert (len(winners), len(outcome.tries)) == (tasks, tasks * copies)
             for winner in winners:
                 drawn = [_drawn(DISTRIBUTION, seed, winner.task, copy) for copy in range(copies)]
@@ -158,7 +158,7 @@ def test_idle_processes_copy_what_is_late(tmp_path: Path) -> None:
     assert outcome.plan.savings is not None
     assert outcome.values[2] > 0
     first = next(one for one in outcome.tries if (one.task, one.copy) == (2, 0))
-    assert first.ending is bag.Ending.CANCELLED
+    assert first.ending is bag.CopyEnding.CANCELLED
     # Nothing is copied while a task waits.
     last_begin = max(one.started for one in outcome.tries if one.copy == 0)
     assert all(one.started >= last_begin for one in outcome.tries if one.copy > 0)

@@ -52,7 +52,7 @@ def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
     from collections import Counter, deque
 
     from shadowprice.engine.engine import Entry
-    from shadowprice.engine.journal import JournalReader, take
+    from shadowprice.engine.journal import JournalReader, replay_item
 
     notices: list[str] = []
 
@@ -71,10 +71,10 @@ def _read(path: Path, *, check: bool, events: int) -> dict[str, Any]:
         if not isinstance(item, Entry):
             digests += 1
             if engine is not None:
-                take(engine, item, path)
+                replay_item(engine, item, path)
             continue
         if engine is not None:
-            take(engine, item, path)
+            replay_item(engine, item, path)
             engine.state.collect()
         kinds[item.event.tag] += 1
         for consultation in item.consultations:

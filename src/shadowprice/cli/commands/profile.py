@@ -196,7 +196,7 @@ def profile(
     from shadowprice.core.amounts import parse_positive_duration
     from shadowprice.executors.local.machine import physical_devices
     from shadowprice.profiling.findings import HEAD, Findings
-    from shadowprice.profiling.running import Command, Limits, measure_all
+    from shadowprice.profiling.running import Command, MeasurementLimits, measure_all
     from shadowprice.results.output_paths import check_output_file
 
     if not sys.platform.startswith("linux"):
@@ -210,7 +210,7 @@ def profile(
         check_output_file(files.out, lambda head: head.startswith(HEAD))
     library = files.library()
     seconds = float(parse_positive_duration(options.time, "--time", "1min"))
-    limits = Limits(seconds, options.precision, steps=options.steps)
+    limits = MeasurementLimits(seconds, options.precision, steps=options.steps)
     measured = Command(
         tuple(command), str(Path.cwd()), _environment(options.env or []), options.cpu, options.gpu,
         float(parse_positive_duration(options.grace, "--grace", "30s")),

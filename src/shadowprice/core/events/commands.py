@@ -21,9 +21,9 @@ class NumberedCommand:
     generation : int
         The job's generation, starting from 1. It fences commands: older generations are refused.
     after : tuple of int
-        Unacknowledged commands that free this command's servers, and that must end first. They may
-        be later commands of the same slot. Two resizes may name each other: each stops its previous
-        generation before it waits.
+        Commands that must be acknowledged first, because they free this command's servers. They
+        may be later commands of the same slot. Two resizes may name each other: each stops its
+        previous generation before it waits.
     frees : tuple of str
         Servers that the job's previous generation occupies until its end is observed.
     """

@@ -48,7 +48,7 @@ class ExecutorLease:
     async def acquire(self, connection: ApiClient, namespace: str) -> None:
         """Acquire the lease; raise `ExecutorError` if another service holds it."""
         lease = self._new(connection, namespace)
-        if not await lease.take(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
+        if not await lease.acquire(ACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
             raise ExecutorError(
                 f"the lease {self._service}-executor in {namespace} is held: the cluster is used "
                 "by another service; stop that one, or serve from another namespace"
@@ -64,7 +64,7 @@ class ExecutorLease:
         if not self._is_elected():
             raise LeadershipLostError
         lease = self._new(connection, namespace)
-        if not await lease.take(REACQUIRE_TIMEOUT_SECONDS):
+        if not await lease.acquire(REACQUIRE_TIMEOUT_SECONDS):
             raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
         self._lease = lease
         log.info("the lease of %s is held again", self._service)

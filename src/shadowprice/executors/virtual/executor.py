@@ -164,10 +164,10 @@ class VirtualExecutor:
         if entry.stop_ordered is not None:
             return Receipt.DUPLICATE
         entry.command, entry.stop_ordered = command, self._now()
-        entry.halted, entry.phase = self._now(), GenerationPhase.STOPPING
+        entry.halted_at, entry.phase = self._now(), GenerationPhase.STOPPING
         limit = entry.spec.program.grace if grace is None else grace
         saving = entry.job.save_seconds
-        if entry.trains is None or self._now() < entry.trains or saving is None:
+        if entry.first_step_at is None or self._now() < entry.first_step_at or saving is None:
             self._call_later(0.0, self._on_stopped, entry, None, False)
         elif saving > limit:
             self._call_later(limit, self._on_stopped, entry, None, True)
@@ -180,14 +180,14 @@ class VirtualExecutor:
     def _on_launched(self, entry: VirtualGeneration) -> None:
         if entry.phase is not GenerationPhase.STARTING:
             return
-        entry.phase, entry.started = GenerationPhase.RUNNING, self._now()
+        entry.phase, entry.started_at = GenerationPhase.RUNNING, self._now()
         self._reports.put_nowait(Started(entry.spec.command, *entry.key, self._wall()))
-        self._call_later(entry.job.start_of(entry.spec.generation), self._train, entry)
+        self._call_later(entry.job.start_seconds_for(entry.spec.generation), self._train, entry)
 
     def _train(self, entry: VirtualGeneration) -> None:
         if entry.phase is not GenerationPhase.RUNNING:
             return
-        entry.trains = self._now()
+        entry.first_step_at = self._now()
         remaining = (entry.job.work - entry.base) / entry.rate
         fails = entry.job.fails_after.get(entry.spec.generation)
         if fails is not None and fails < remaining:
@@ -201,12 +201,12 @@ class VirtualExecutor:
     def _report(self, entry: VirtualGeneration) -> None:
         if entry.phase is not GenerationPhase.RUNNING or entry.job.report_every is None:
             return
-        self._reports.put_nowait(entry.report(self._now(), self._wall()))
+        self._reports.put_nowait(entry.build_report(self._now(), self._wall()))
         self._call_later(entry.job.report_every, self._report, entry)
 
     def _exit(self, entry: VirtualGeneration, ending: Ending, code: int, reason: str) -> None:
         if entry.phase is GenerationPhase.RUNNING:
-            entry.halted = self._now()
+            entry.halted_at = self._now()
             self._end(entry, ending, code, reason)
 
     def _on_stopped(self, entry: VirtualGeneration, saving: float | None, forced: bool) -> None:
@@ -229,7 +229,7 @@ class VirtualExecutor:
     ) -> None:
         now = self._now()
         done = ending is Ending.DONE or saving is not None
-        entry.saved = entry.reached(now) if done else entry.checkpoint(now)
+        entry.saved = entry.progress_at(now) if done else entry.checkpoint_progress_at(now)
         self._checkpoints[entry.spec.job] = entry.saved
         self._left[entry.spec.job] = saving, now
         wall = self._wall()
@@ -237,7 +237,7 @@ class VirtualExecutor:
         self._end_generation(entry, end)
 
     def _end_generation(self, entry: VirtualGeneration, end: Ended | StartRefused) -> None:
-        entry.phase, entry.ended, entry.end = GenerationPhase.ENDED, self._now(), end
+        entry.phase, entry.ended_at, entry.end = GenerationPhase.ENDED, self._now(), end
         if self._live.get(entry.spec.job) is entry:
             del self._live[entry.spec.job]
         self._reports.put_nowait(end)
@@ -248,12 +248,12 @@ class VirtualExecutor:
         """Return what running jobs would report now; see `PollsProgress`."""
         now, wall = self._now(), self._wall()
         return [
-            entry.report(now, wall)
+            entry.build_report(now, wall)
             for entry in self._live.values()
             if entry.job.report_every is not None
             and entry.phase is GenerationPhase.RUNNING
-            and entry.trains is not None
-            and now - entry.trains >= 1.0 / entry.rate
+            and entry.first_step_at is not None
+            and now - entry.first_step_at >= 1.0 / entry.rate
         ]
 
     def stale_jobs(self) -> frozenset[str]:
@@ -268,7 +268,7 @@ class VirtualExecutor:
                 entry.phase,
                 entry.spec.placement,
                 (),
-                None if entry.started is None else self._wall(entry.started),
+                None if entry.started_at is None else self._wall(entry.started_at),
                 entry.end,
                 entry.spec.identity,
             )
@@ -283,8 +283,8 @@ class VirtualExecutor:
         for server in self._capacity.keys() - self._gone:
             reports.put_nowait(ServerSeen(ServerInfo(server, self._capacity[server]), self._wall()))
         for entry in self._entries.values():
-            if entry.started is not None:
-                started = self._wall(entry.started)
+            if entry.started_at is not None:
+                started = self._wall(entry.started_at)
                 reports.put_nowait(Started(entry.spec.command, *entry.key, started))
             if entry.end is not None:
                 reports.put_nowait(entry.end)
@@ -324,12 +324,12 @@ class VirtualExecutor:
             ObservedJob(
                 job,
                 entry.spec.placement,
-                self._wall(entry.started),
+                self._wall(entry.started_at),
                 entry.spec.tenant,
                 is_own=True,
             )
             for job, entry in self._live.items()
-            if entry.started is not None
+            if entry.started_at is not None
         )
 
     # ------------------------------------------------------------------ time

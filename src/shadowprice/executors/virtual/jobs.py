@@ -20,7 +20,7 @@ Rate = Callable[[Sequence[ServerAllocation]], float]  # mini-batches per second 
 
 
 def stated_rate(job: Job, slot_seconds: float) -> Rate:
-    """Return the speed in a job's specification, as a function of the placement."""
+    """Return a function that gives the specified rate for a placement."""
 
     def rate(placement: Sequence[ServerAllocation]) -> float:
         workers = sum(share.workers for share in placement)
@@ -54,7 +54,7 @@ class VirtualJob:
         """Mini-batches that it completes at most."""
         return self.work if self.hangs_at is None else min(self.work, self.hangs_at)
 
-    def start_of(self, generation: int) -> float:
+    def start_seconds_for(self, generation: int) -> float:
         """Return the seconds from the start of a generation's processes to its first step."""
         return self.start_seconds[min(generation, len(self.start_seconds)) - 1]
 
@@ -68,16 +68,16 @@ class VirtualGeneration:
     accepted: float  # when the start command was accepted
     rate: float  # mini-batches per second
     base: float  # mini-batches of the checkpoint that it starts from
-    left_seconds: float | None = None  # that the previous generation took to save, if it did
-    left_at: float = 0.0  # when the previous generation ended
+    previous_save_seconds: float | None = None  # None if the previous generation saved nothing
+    previous_ended_at: float = 0.0
     phase: GenerationPhase = GenerationPhase.STARTING
-    started: float | None = None
-    trains: float | None = None  # start of its first step
-    halted: float | None = None
+    started_at: float | None = None
+    first_step_at: float | None = None
+    halted_at: float | None = None
     """When it stopped training, either to save a checkpoint or because it ended."""
     stop_ordered: float | None = None
     command: int = 0
-    ended: float | None = None
+    ended_at: float | None = None
     end: Ended | StartRefused | None = None
     saved: float = 0.0  # mini-batches of the checkpoint that it left; set at its end
     forgotten: bool = False
@@ -98,43 +98,44 @@ class VirtualGeneration:
         """How it ended; None while it runs, or if it was refused."""
         return self.end.ending if isinstance(self.end, Ended) else None
 
-    def reached(self, now: float) -> float:
+    def progress_at(self, now: float) -> float:
         """Return the number of mini-batches completed by ``now``."""
-        if self.trains is None:
+        if self.first_step_at is None:
             return self.base
-        until = now if self.halted is None else min(now, self.halted)
-        progress = self.base + self.rate * max(0.0, until - self.trains)
+        until = now if self.halted_at is None else min(now, self.halted_at)
+        progress = self.base + self.rate * max(0.0, until - self.first_step_at)
         return min(self.job.max_progress, progress)
 
-    def checkpoint(self, now: float) -> float:
+    def checkpoint_progress_at(self, now: float) -> float:
         """Return the number of mini-batches in the newest periodic checkpoint at ``now``."""
         every = self.job.save_every
-        if self.trains is None or every is None:
+        if self.first_step_at is None or every is None:
             return self.base
-        until = now if self.halted is None else min(now, self.halted)
-        times = max(0.0, until - self.trains) // every
-        return min(self.reached(now), self.base + self.rate * times * every)
+        until = now if self.halted_at is None else min(now, self.halted_at)
+        times = max(0.0, until - self.first_step_at) // every
+        return min(self.progress_at(now), self.base + self.rate * times * every)
 
     @property
-    def lost(self) -> float:
+    def lost_progress(self) -> float:
         """Mini-batches that it completed but no checkpoint contains."""
-        return 0.0 if self.ended is None else self.reached(self.ended) - self.saved
+        return 0.0 if self.ended_at is None else self.progress_at(self.ended_at) - self.saved
 
-    def report(self, now: float, wall: float) -> Progressed:
+    def build_report(self, now: float, wall: float) -> Progressed:
         """Return the job's progress report at loop time ``now``.
 
         ``wall`` is the same time in seconds since 1970. A generation's first report includes how
         long the change of placement took.
         """
         metrics: dict[str, float] = {}
-        if self.first_report and self.left_seconds is not None and self.started is not None:
+        saving = self.previous_save_seconds
+        if self.first_report and saving is not None and self.started_at is not None:
             metrics = {
-                "change_checkpoint": self.left_seconds,
-                "change_away": max(0.0, self.started - self.left_at),
-                "change_start": self.job.start_of(self.spec.generation),
+                "change_checkpoint": saving,
+                "change_away": max(0.0, self.started_at - self.previous_ended_at),
+                "change_start": self.job.start_seconds_for(self.spec.generation),
                 "change_first_step": 0.0,
             }
         self.first_report = False
-        progress = int(self.reached(now)) * MICRO
+        progress = int(self.progress_at(now)) * MICRO
         saves = self.job.save_seconds is not None or self.job.save_every is not None
         return Progressed(*self.key, progress, metrics, wall, checkpoints=saves)

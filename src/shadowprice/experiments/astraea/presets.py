@@ -85,12 +85,12 @@ VARIANTS: Final[Mapping[str, Preset]] = {
     "found, lambda 2": Preset("", "", FOUND_RANGES, settings=_gangs(4, rounds=2)),
     "found, gangs of 8": Preset("", "", FOUND_RANGES, settings=_gangs(8)),
     "found, gangs of 2": Preset("", "", FOUND_RANGES, settings=_gangs(2)),
-    "found, gangs as wide as possible": Preset("", "", FOUND_RANGES, settings=_gangs("most")),
+    "found, gangs as wide as possible": Preset("", "", FOUND_RANGES, settings=_gangs("max")),
     "found, gangs per job": Preset("", "", FOUND_RANGES, settings=_gangs("label")),
     "found, machines of 2 and 8": Preset("", "", FOUND_RANGES, mixed=True, settings=_gangs(4)),
-    "found, demand of the trace": Preset("", "", FOUND_RANGES, "trace", settings=_gangs("most")),
+    "found, demand of the trace": Preset("", "", FOUND_RANGES, "trace", settings=_gangs("max")),
     "found, demand of the trace, machines of 2 and 8": Preset(
-        "", "", FOUND_RANGES, "trace", mixed=True, settings=_gangs("most")
+        "", "", FOUND_RANGES, "trace", mixed=True, settings=_gangs("max")
     ),
 }
 """Variants that show the effect of each part of the setting."""

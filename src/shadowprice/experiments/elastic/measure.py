@@ -38,7 +38,7 @@ from shadowprice.experiments.panels import draw_completions, draw_predicted_and_
 from shadowprice.experiments.style import PALETTE
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.profiling.findings import Findings, round_significant
-from shadowprice.profiling.running import Command, Limits, measure_all
+from shadowprice.profiling.running import Command, MeasurementLimits, measure_all
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import run_policy
 
@@ -55,13 +55,13 @@ POLICIES: Final = (
 )
 """Policies with settings for both drivers, because the simulator's have to equal the service's."""
 
-SLOT: Final = 5.0  # minimum length of a slot in seconds; long starts use a multiple of it
+MIN_SLOT_SECONDS: Final = 5.0  # long starts use a multiple of it
 MIN_STARTS_PER_SLOT: Final = 3  # minimum length of a slot, in durations of a start
 PROBE_JOBS: Final = 3  # jobs that start one after the other to measure a start
 MAX_SLOTS: Final = 120  # slots after which jobs that aren't over are cancelled
 SCRIPT: Final = Path(__file__).with_name("train.py")
-SERVERS: Final = ("box-1", "box-2")
-WIDTHS: Final = (1, 2, 4)
+SERVERS: Final = ("server-1", "server-2")
+WORKER_COUNTS: Final = (1, 2, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,13 +74,15 @@ class WorkloadJob:
     steps: int
     utility: Mapping[str, Any]
 
-    def stretched(self, times: int) -> WorkloadJob:
-        """Return the same job for slots that are longer by a factor."""
+    def scaled(self, factor: int) -> WorkloadJob:
+        """Return the same job with times and steps multiplied by a factor, for longer slots."""
         utility = dict(self.utility)
         for key in ("target", "by"):
             if key in utility:
-                utility[key] = f"{float(utility[key].removesuffix('s')) * times:g}s"
-        return WorkloadJob(self.name, self.tenant, self.after * times, self.steps * times, utility)
+                utility[key] = f"{float(utility[key].removesuffix('s')) * factor:g}s"
+        return WorkloadJob(
+            self.name, self.tenant, self.after * factor, self.steps * factor, utility
+        )
 
 
 def cluster(slot: float) -> dict[str, Any]:
@@ -115,22 +117,22 @@ def measure_elastic(settings: ExperimentSettings) -> Tables:
     policies = POLICIES[:2] if settings.quick else POLICIES
     workload = WORKLOAD[:4] if settings.quick else WORKLOAD
     # Each part's result is stored, so a resumed experiment has the same speeds and slots.
-    (steps,) = settings.each(_profile_speeds, [(WIDTHS,)], lambda *_: "measuring the job")
+    (steps,) = settings.each(_profile_speeds, [(WORKER_COUNTS,)], lambda *_: "measuring the job")
     speeds = {n: round_significant(per_second) for n, (per_second, _) in steps.items()}
     (start,) = settings.each(
         _median_start_seconds, [(speeds, target, settings.seed)], lambda *_: "measuring a start"
     )
     minimum = start + 1.0 / speeds[1]  # a step is finished before it stops
-    long = math.ceil(MIN_STARTS_PER_SLOT * minimum / SLOT) * SLOT
+    long = math.ceil(MIN_STARTS_PER_SLOT * minimum / MIN_SLOT_SECONDS) * MIN_SLOT_SECONDS
     (move,) = settings.each(
         _median_move_seconds, [(speeds, target, settings.seed, long)], lambda *_: "measuring a move"
     )
     restart = max(minimum, move)
-    times = math.ceil(MIN_STARTS_PER_SLOT * restart / SLOT)
-    slot = times * SLOT
+    factor = math.ceil(MIN_STARTS_PER_SLOT * restart / MIN_SLOT_SECONDS)
+    slot = factor * MIN_SLOT_SECONDS
     jobs = [
         (job.after, _record(job, speeds, settings.seed, restart))
-        for job in (job.stretched(times) for job in workload)
+        for job in (job.scaled(factor) for job in workload)
     ]
     ran = settings.each(
         _run_live,
@@ -206,16 +208,23 @@ def _median_move_seconds(
 def _median_start_seconds(speeds: Mapping[int, float], target: ExecutorTarget, seed: int) -> float:
     """Return the median seconds without progress at the beginning of a job's first slot."""
     probes = [(0.0, _probe(number, 40, speeds, seed)) for number in range(PROBE_JOBS)]
-    live_results = _run_live(probes, PolicyChoice("fifo"), SLOT, target)
+    live_results = _run_live(probes, PolicyChoice("fifo"), MIN_SLOT_SECONDS, target)
     starts = [value.start(speeds) for value in live_results.values()]
     measured = [value for value in starts if value is not None]
     if not measured:
-        reason = next(iter(live_results.values())).record.get("reason")
-        raise ShadowpriceError(f"the job that was to be measured got nowhere: {reason}")
+        reasons = [_reason(value.record) for value in live_results.values()]
+        reason = next(filter(None, reasons), "the service recorded no reason")
+        raise ShadowpriceError(f"the measured job made no progress: {reason}")
     return median(measured)
 
 
-def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
+def _reason(record: Mapping[str, Any]) -> str:
+    """Return the message of a live job's reason; empty if there is none."""
+    message: str = (record["reason"] or {}).get("message", "")
+    return message
+
+
+def _profile_speeds(worker_counts: Sequence[int]) -> dict[int, tuple[float, float]]:
     """Return mini-batches per second by number of workers, and half their confidence interval."""
     with tempfile.TemporaryDirectory(prefix="shadowprice-elastic-") as folder:
         command = Command((sys.executable, str(SCRIPT), "--steps", "100000"), folder, _path())
@@ -223,8 +232,8 @@ def _profile_speeds(widths: Sequence[int]) -> dict[int, tuple[float, float]]:
             measure_all(
                 Path(folder, "bench"),
                 command,
-                [(n, 0) for n in widths],
-                Limits(seconds=60.0),
+                [(n, 0) for n in worker_counts],
+                MeasurementLimits(seconds=60.0),
                 _without_progress,
             )
         )
@@ -247,18 +256,18 @@ def _path() -> dict[str, str]:
 
 
 def _record(
-    one: WorkloadJob, speeds: Mapping[int, float], seed: int, restart: float
+    job: WorkloadJob, speeds: Mapping[int, float], seed: int, restart: float
 ) -> dict[str, Any]:
-    argv = [sys.executable, str(SCRIPT), "--steps", str(one.steps), "--seed", str(seed)]
+    argv = [sys.executable, str(SCRIPT), "--steps", str(job.steps), "--seed", str(seed)]
     return {
-        "name": one.name,
-        "tenant": one.tenant,
+        "name": job.name,
+        "tenant": job.tenant,
         "chunks": max(speeds),
-        "minibatches": one.steps // max(speeds),
+        "minibatches": job.steps // max(speeds),
         "throughput": dict(speeds),
         "worker": {"cpu": 1, "memory": "512MiB"},
         "restart": f"{restart:.2f}s",
-        "utility": dict(one.utility),
+        "utility": dict(job.utility),
         "run": {"command": argv, "env": _path(), "retries": 2, "grace": "20s"},
     }
 
@@ -297,7 +306,7 @@ def _compare(
                 "utility": float(record["utility"] or 0.0) if finished else 0.0,
                 "predicted_utility": float(prediction["utility"] or 0.0),
                 "generations": record["generation"], "failures": record["failures"],
-                "reason": (record["reason"] or {}).get("message", ""),
+                "reason": _reason(record),
                 "start": result.start(job["throughput"]),
                 "changes": len(result.changes),
                 "change": fmean(result.changes) if result.changes else None,

@@ -76,19 +76,19 @@ def best_response(
         ratio = math.sqrt(low * high)
     target = math.log(k * decay) if k > 0.0 else 0.0
     for _ in range(_MAX_ITERATIONS):
-        _, slope, bow = curve(kind, shape, minimum, scale, rows, ratio)
+        _, slope, curvature = curve(kind, shape, minimum, scale, rows, ratio)
         marginal = slope + l
         if k > 0.0 and marginal > 0.0:
             h = math.exp(-decay * ratio)
             value = decay * ratio + math.log(marginal) - target
-            steep = decay + bow / marginal
+            steep = decay + curvature / marginal
             if not relaxed:
                 value += math.log1p(-h)
                 steep += decay * h / (1.0 - h)
         elif k > 0.0:
             value, steep = -1.0, 0.0
         else:
-            value, steep = marginal, bow
+            value, steep = marginal, curvature
         if value < 0.0:
             low = ratio
         else:
@@ -155,24 +155,24 @@ def sweep(
     for j in range(count.shape[0]):
         r = response_of(columns, j, max_copies, relaxed, k, l, ratios[j])
         ratios[j] = r
-        cost, _, bow = curve_of(columns, j, r)
+        cost, _, curvature = curve_of(columns, j, r)
         h = math.exp(-decay[j] * r)
         if relaxed:
             phi, phi_decrease = h, decay[j] * h
-            bend = decay[j] * phi_decrease
+            phi_curvature = decay[j] * phi_decrease
         else:
             phi = -math.log1p(-h)
             phi_decrease = decay[j] * h / (1.0 - h)
-            bend = decay[j] * phi_decrease / (1.0 - h)
+            phi_curvature = decay[j] * phi_decrease / (1.0 - h)
         sums[0] += count[j] * phi
         sums[1] += count[j] * r
         sums[5] += count[j] * cost
         if 1.0 < r < max_copies[j]:
-            stiff = bow + k * bend
-            if stiff > 0.0:
-                sums[2] += count[j] * phi_decrease * phi_decrease / stiff
-                sums[3] -= count[j] * phi_decrease / stiff
-                sums[4] += count[j] / stiff
+            total_curvature = curvature + k * phi_curvature
+            if total_curvature > 0.0:
+                sums[2] += count[j] * phi_decrease * phi_decrease / total_curvature
+                sums[3] -= count[j] * phi_decrease / total_curvature
+                sums[4] += count[j] / total_curvature
 
 
 @kernel

@@ -14,22 +14,22 @@ from shadowprice.kernels.jit import inlined, kernel
 def _table_curve(rows: Floats, ratio: float) -> tuple[float, float, float]:
     """Return K, K' and K'' of the quintic Hermite piece around ln r."""
     x = math.log(ratio) / KNOT_STEP
-    remaining = min(max(int(x), 0), rows.shape[0] - 2)
-    s = x - remaining
+    knot = min(max(int(x), 0), rows.shape[0] - 2)
+    s = x - knot
     h = KNOT_STEP
-    f0, d0, e0 = rows[remaining, 0], rows[remaining, 1] * h, rows[remaining, 2] * h * h
-    f1, d1, e1 = rows[remaining + 1, 0], rows[remaining + 1, 1] * h, rows[remaining + 1, 2] * h * h
+    f0, d0, e0 = rows[knot, 0], rows[knot, 1] * h, rows[knot, 2] * h * h
+    f1, d1, e1 = rows[knot + 1, 0], rows[knot + 1, 1] * h, rows[knot + 1, 2] * h * h
     # Coefficients of the polynomial in s that meets value, slope and curvature at both ends.
-    rise = f1 - f0 - d0 - 0.5 * e0
-    bend = d1 - d0 - e0
-    curve = e1 - e0
-    c3 = 10.0 * rise - 4.0 * bend + 0.5 * curve
-    c4 = -15.0 * rise + 7.0 * bend - curve
-    c5 = 6.0 * rise - 3.0 * bend + 0.5 * curve
+    value_gap = f1 - f0 - d0 - 0.5 * e0
+    slope_gap = d1 - d0 - e0
+    curvature_gap = e1 - e0
+    c3 = 10.0 * value_gap - 4.0 * slope_gap + 0.5 * curvature_gap
+    c4 = -15.0 * value_gap + 7.0 * slope_gap - curvature_gap
+    c5 = 6.0 * value_gap - 3.0 * slope_gap + 0.5 * curvature_gap
     value = f0 + s * (d0 + s * (0.5 * e0 + s * (c3 + s * (c4 + s * c5))))
     slope = (d0 + s * (e0 + s * (3.0 * c3 + s * (4.0 * c4 + s * 5.0 * c5)))) / h
-    bow = (e0 + s * (6.0 * c3 + s * (12.0 * c4 + s * 20.0 * c5))) / (h * h)
-    return value, slope / ratio, (bow - slope) / (ratio * ratio)
+    curvature = (e0 + s * (6.0 * c3 + s * (12.0 * c4 + s * 20.0 * c5))) / (h * h)
+    return value, slope / ratio, (curvature - slope) / (ratio * ratio)
 
 
 @kernel
@@ -69,12 +69,15 @@ def curves(
     ratios: Floats,
     out: Floats,
 ) -> None:
-    """Write g, g' and g'' of tasks of given groups at given numbers of copies."""
+    """Write g, g' and g'' of tasks of given groups at given numbers of copies.
+
+    ``out`` (n, 3): written.
+    """
     for i in range(groups.shape[0]):
-        value, slope, bow = curve_of(columns, groups[i], ratios[i])
+        value, slope, curvature = curve_of(columns, groups[i], ratios[i])
         out[i, 0] = value
         out[i, 1] = slope
-        out[i, 2] = bow
+        out[i, 2] = curvature
 
 
 @inlined

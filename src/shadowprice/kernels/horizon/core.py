@@ -25,7 +25,7 @@ import numpy as np
 from shadowprice.kernels.arrays import Integers
 from shadowprice.kernels.horizon.bounds import SlotOptions
 from shadowprice.kernels.horizon.lists import States, Target, combine
-from shadowprice.kernels.horizon.residues import MODULUS_LIMIT, drop_hopeless, residue_costs
+from shadowprice.kernels.horizon.residues import MODULUS_LIMIT, drop_infeasible, residue_costs
 from shadowprice.kernels.jit import inlined, kernel
 from shadowprice.kernels.order import stable_order
 
@@ -85,7 +85,7 @@ def _combine_nodes(
     states = _reserve(states, start + length)
     _write(sums, states, start)
     nodes[node, 0] = start
-    nodes[node, 1] = drop_hopeless(states, start, length, target)
+    nodes[node, 1] = drop_infeasible(states, start, length, target)
     nodes[node, 2] = x
     nodes[node, 3] = y
     return states

@@ -70,7 +70,7 @@ def residue_costs(
 
 
 @inlined
-def drop_hopeless(states: States, start: int, length: int, target: Target) -> int:
+def drop_infeasible(states: States, start: int, length: int, target: Target) -> int:
     """Remove states, in place, whose residue the other slots can't fix within the gap.
 
     The list is ``length`` states from ``start`` on. Returns the number of remaining states.

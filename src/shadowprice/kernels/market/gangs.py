@@ -1,4 +1,4 @@
-"""Non-preemptive gangs on counted places: the best start, size and placement (Astraea).
+"""Non-preemptive gangs on capacity units: the best start, size and placement (Astraea).
 
 A *gang* is a constant number of workers, on constant servers, over consecutive slots, together with
 its parameter servers: all or nothing, never moved. This is problem (9) of Wang, Zhou, Han, Chen and
@@ -10,10 +10,10 @@ Prices and utilities are integers in millionths of a unit of utility, so that th
 payments and the accounts agree exactly and ties are real ties.
 
 Run ends carry the sliding minima. ``ends[t, k, s]`` is the first slot from ``t`` on in which server
-``s`` has fewer than ``k`` free places, so that over slots ``[t, e)``
+``s`` has fewer than ``k`` free units, so that over slots ``[t, e)``
 
-- the free places of server ``s`` are the number of ``k >= 1`` with ``ends[t, k, s] >= e``,
-- the free places of all servers are the number of pairs ``(k, s)`` with ``ends[t, k, s] >= e``,
+- the free units of server ``s`` are the number of ``k >= 1`` with ``ends[t, k, s] >= e``,
+- the free units of all servers are the number of pairs ``(k, s)`` with ``ends[t, k, s] >= e``,
 - some server has ``k`` workers and ``z`` parameter servers if
   ``max over s of min(worker_ends[t, k, s], ps_ends[t, z, s]) >= e``:
 
@@ -34,45 +34,45 @@ Ends = npt.NDArray[np.int32]
 
 @kernel
 def fill_run_ends(free: Integers, ends: Ends) -> None:
-    """Fill the run ends of every server from its free places.
+    """Fill the run ends of every server from its free units.
 
-    ``free``: (slots, servers). ``ends`` (slots, most places + 1, servers): first slot from ``t`` on
-    with fewer than ``k`` free places, or ``slots``; written.
+    ``free``: (slots, servers). ``ends`` (slots, maximum of units + 1, servers): first slot from
+    ``t`` on with fewer than ``k`` free units, or ``slots``; written.
     """
     slots, servers = free.shape
     for slot in range(slots - 1, -1, -1):
-        for places in range(ends.shape[1]):
+        for units in range(ends.shape[1]):
             for server in range(servers):
-                if free[slot, server] < places:
-                    ends[slot, places, server] = slot
+                if free[slot, server] < units:
+                    ends[slot, units, server] = slot
                 elif slot + 1 < slots:
-                    ends[slot, places, server] = ends[slot + 1, places, server]
+                    ends[slot, units, server] = ends[slot + 1, units, server]
                 else:
-                    ends[slot, places, server] = slots
+                    ends[slot, units, server] = slots
 
 
 @kernel
-def reserve_places(
+def reserve_units(
     free: Integers, ends: Ends, server: int, start: int, end: int, amount: int
 ) -> None:
-    """Reserve free places of a server over slots ``[start, end)``, and update its run ends.
+    """Reserve free units of a server over slots ``[start, end)``, and update its run ends.
 
-    ``free`` and ``ends`` are as in `fill_run_ends`. The caller checks that the places are free.
+    ``free`` and ``ends`` are as in `fill_run_ends`. The caller checks that the units are free.
     """
     slots = free.shape[0]
     for slot in range(start, end):
         free[slot, server] -= amount
     for slot in range(end - 1, -1, -1):
         changed = False
-        for places in range(ends.shape[1]):
-            if free[slot, server] < places:
+        for units in range(ends.shape[1]):
+            if free[slot, server] < units:
                 run_end = slot
             elif slot + 1 < slots:
-                run_end = ends[slot + 1, places, server]
+                run_end = ends[slot + 1, units, server]
             else:
                 run_end = slots
-            if ends[slot, places, server] != run_end:
-                ends[slot, places, server] = run_end
+            if ends[slot, units, server] != run_end:
+                ends[slot, units, server] = run_end
                 changed = True
         # Before the reservation a slot's ends depend only on the next slot's.
         if slot < start and not changed:
@@ -118,7 +118,7 @@ def best_gang(
         Running sums of the price of one worker, of one parameter server, a slot (millionths).
     worker_limit, ps_limit : int64, shape (slots,)
         Maximum in each slot regardless of the servers: the tenant's unused share (first pass of
-        Algorithm 2), or all unused places (second pass).
+        Algorithm 2), or all unused units (second pass).
     counts : int64, shape (choices,)
         Allowed worker counts, increasing, from 1 up.
     spread_slots, colocated_slots : int64, shape (choices,)
@@ -128,7 +128,7 @@ def best_gang(
         ``reach[z]``: workers on other servers that ``z`` parameter servers can serve, ``floor(z b_p
         / b_w)``, non-decreasing; -1 if ``z`` is not allowed. A job without parameter servers allows
         only 0.
-    worker_ends, ps_ends : int32, shape (slots, most places + 1, servers)
+    worker_ends, ps_ends : int32, shape (slots, maximum of units + 1, servers)
         Run ends, see the module.
 
     Returns
@@ -261,7 +261,7 @@ def _payoff(
 
 @inlined
 def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
-    """Return the last end by which some server still has both kinds of places."""
+    """Return the last end by which some server still has both kinds of units."""
     longest = 0
     for server in range(worker_ends.size):
         run = min(worker_ends[server], ps_ends[server])
@@ -271,11 +271,11 @@ def _longest_run(worker_ends: Ends, ps_ends: Ends) -> int:
 
 @inlined
 def _joint_minima(worker_ends: Ends, joint: Integers) -> None:
-    """Fill ``joint[e]``: the sum over servers of their least free places up to ``e``."""
+    """Fill ``joint[e]``: the sum over servers of their least free units up to ``e``."""
     joint[:] = 0
-    for places in range(1, worker_ends.shape[0]):
+    for units in range(1, worker_ends.shape[0]):
         for server in range(worker_ends.shape[1]):
-            joint[worker_ends[places, server]] += 1
+            joint[worker_ends[units, server]] += 1
     for end in range(joint.size - 2, -1, -1):
         joint[end] += joint[end + 1]
 
@@ -301,9 +301,9 @@ def place_gang(
     """
     servers = worker_ends.shape[2]
     free = np.zeros(servers, np.int64)
-    for places in range(1, worker_ends.shape[1]):
+    for units in range(1, worker_ends.shape[1]):
         for server in range(servers):
-            if worker_ends[start, places, server] >= end:
+            if worker_ends[start, units, server] >= end:
                 free[server] += 1
     by_precedence = stable_order(precedence)
     order = by_precedence[stable_order(free[by_precedence])]

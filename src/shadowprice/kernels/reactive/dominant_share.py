@@ -77,14 +77,14 @@ def fill(
         if places.is_placed[row]:
             clear_new(places, row)
             subtract_current(spare, places, row, 1)
-    hopeless = np.zeros(kinds, dtype=np.bool_)
+    infeasible = np.zeros(kinds, dtype=np.bool_)
     touched = np.zeros(jobs, dtype=np.bool_)
     size = jobs
     while size > 0:
         j = heap[0]
         row = rows[j]
         granted = False
-        known = step[j] == 0 and hopeless[widths.alike[row]]
+        known = step[j] == 0 and infeasible[widths.alike[row]]
         if step[j] < widths.choices[row] and not known:
             if not touched[j]:
                 touched[j] = True
@@ -109,7 +109,7 @@ def fill(
         if places.is_placed[row]:
             _release_rest(spare, places, row)
         if step[j] == 0:
-            hopeless[widths.alike[row]] = True
+            infeasible[widths.alike[row]] = True
         size -= 1
         heap[0] = heap[size]
         sink_smallest(heap, size, TOP, share)

@@ -1,4 +1,4 @@
-"""Placement on single servers of the levels that were packed by groups.
+"""Assigns levels that were packed by server group to individual servers.
 
 Jobs use few of all servers. So placements are lists of entries, and servers with equal free
 capacity are handled as one group: no step visits every server for every job.
@@ -14,11 +14,16 @@ from shadowprice.kernels.jit import allocation_free, inlined, kernel
 from shadowprice.kernels.replanning.jobs import JobArrays, colocated_demand, colocated_role
 from shadowprice.kernels.replanning.next_slot import StepWeights, best_step, push_step
 from shadowprice.kernels.replanning.plans import PackingLog
-from shadowprice.kernels.replanning.timeline import INFINITE_SLOT, ONE, PS_ROLE, WORKER_ROLE
+from shadowprice.kernels.replanning.timeline import ONE, PS_ROLE, UNLIMITED_COUNT, WORKER_ROLE
 
 
 class ServerGroups(NamedTuple):
-    """Servers grouped by free capacity; arrays without a shape are (capacity,), by group."""
+    """Servers grouped by free capacity; arrays without a shape are (capacity,), by group.
+
+    A group's servers are in two parts. Those on which nothing was placed yet are a range of
+    ``member``. All others are a linked list: ``head`` is its first server, and ``next`` the server
+    after each. ``group_of`` finds the group of a server when its free capacity changes.
+    """
 
     free: Integers  # free capacity of each server of a group, shape (capacity, resources)
     role: Integers  # role of its servers, as in `Timeline`
@@ -46,7 +51,7 @@ def best_fit_group(
     for g in range(groups.used[0]):
         if groups.size[g] == 0 or groups.role[g] & role != role:
             continue
-        fit_count = INFINITE_SLOT
+        fit_count = UNLIMITED_COUNT
         for r in range(len(demand)):
             if demand[r] > 0:
                 if groups.free[g, r] < demand[r]:
@@ -93,10 +98,10 @@ def lowest_server(groups: ServerGroups, g: int) -> int:
 
 @allocation_free
 def update_free(
-    free: Integers, groups: ServerGroups, server: int, demand: Integers, number: int
+    free: Integers, groups: ServerGroups, server: int, demand: Integers, count: int
 ) -> None:
-    """Add a number of demands to a server's free capacity, and move it to the matching group."""
-    if number == 0:
+    """Add demands to a server's free capacity, and move it to the matching group."""
+    if count == 0:
         return
     g = groups.group_of[server]
     role = groups.role[g]
@@ -111,7 +116,7 @@ def update_free(
         groups.next[s] = groups.next[server]
     groups.size[g] -= 1
     for r in range(len(demand)):
-        free[server, r] += number * demand[r]
+        free[server, r] += count * demand[r]
     g = _find_or_add_group(groups, free[server], role)
     groups.group_of[server] = g
     groups.size[g] += 1
@@ -319,7 +324,7 @@ def place_colocated(
 
 
 @allocation_free
-def unplace(
+def release_job(
     free: Integers,
     groups: ServerGroups,
     worker: Integers,
@@ -360,75 +365,106 @@ def place_packed_jobs(
 
     With ``keep_servers`` jobs first keep their current servers. If not, everything is packed by the
     rules of the timeline, and fits as it did there. A level that doesn't fit, because the timeline
-    ran out of groups, is dropped.
+    ran out of groups, is dropped with all its entries; a pinned job falls back to its pinned level.
     """
-    entries = log.used[0]
-    rows = len(current.first)
     lists = _empty_lists_for_log(jobs, log, current, len(free), len(pinned.server))
-    complete = True
     for row in range(len(pinned_level)):
         if pinned_level[row] >= 0:
             _place_pinned(free, jobs, row, pinned, lists)
     if keep_servers:
-        is_logged = np.zeros(rows, np.bool_)
-        for entry in range(entries):
-            row = log.row[entry]
-            if not is_logged[row]:
-                is_logged[row] = True
-                if log.level[row] >= jobs.spread_levels[row]:
-                    _keep_colocated(
-                        free, hosts_workers, hosts_ps, jobs, row, log.level[row], current, lists
-                    )
-                else:
-                    _keep_spread(free, jobs, row, log.level[row], current, lists)
-        groups = group_servers(free, hosts_workers, hosts_ps)
-        for row in range(rows):
-            if not is_logged[row]:
-                continue
+        complete = _place_keeping_servers(free, hosts_workers, hosts_ps, jobs, log, current, lists)
+    else:
+        complete = _place_as_packed(
+            free, hosts_workers, hosts_ps, jobs, log, pinned, pinned_level, lists
+        )
+    return complete, to_placements(lists)
+
+
+@kernel
+def _place_keeping_servers(
+    free: Integers,
+    hosts_workers: Flags,
+    hosts_ps: Flags,
+    jobs: JobArrays,
+    log: PackingLog,
+    current: Placements,
+    lists: PlacementLists,
+) -> bool:
+    """Place jobs first on their current servers, then the rest; stop if a job doesn't fit."""
+    rows = len(current.first)
+    is_logged = np.zeros(rows, np.bool_)
+    for log_entry in range(log.used[0]):
+        row = log.row[log_entry]
+        if not is_logged[row]:
+            is_logged[row] = True
             if log.level[row] >= jobs.spread_levels[row]:
-                if lists.head[row] < 0 and not place_colocated(
-                    free, groups, jobs, row, log.level[row], lists
-                ):
-                    complete = False
-                    break
-                continue
-            missing, missing_ps = (
-                jobs.worker_counts[row, log.level[row]],
-                jobs.ps_counts[row, log.level[row]],
-            )
-            entry = lists.head[row]
-            while entry >= 0:
-                missing -= lists.workers[entry]
-                missing_ps -= lists.ps[entry]
-                entry = lists.next[entry]
-            complete = (
-                complete
-                and place_spread(free, groups, WORKER_ROLE, jobs.worker[row], missing, row, lists)
-                and place_spread(free, groups, PS_ROLE, jobs.ps[row], missing_ps, row, lists)
-            )
-            if not complete:
-                break
-        return complete, to_placements(lists)
+                _keep_colocated(
+                    free, hosts_workers, hosts_ps, jobs, row, log.level[row], current, lists
+                )
+            else:
+                _keep_spread(free, jobs, row, log.level[row], current, lists)
     groups = group_servers(free, hosts_workers, hosts_ps)
-    for entry in range(entries):
-        row = log.row[entry]
-        if log.level[row] < 0:
+    for row in range(rows):
+        if not is_logged[row]:
+            continue
+        if log.level[row] >= jobs.spread_levels[row]:
+            if lists.head[row] < 0 and not place_colocated(
+                free, groups, jobs, row, log.level[row], lists
+            ):
+                return False
+            continue
+        missing, missing_ps = (
+            jobs.worker_counts[row, log.level[row]],
+            jobs.ps_counts[row, log.level[row]],
+        )
+        list_entry = lists.head[row]
+        while list_entry >= 0:
+            missing -= lists.workers[list_entry]
+            missing_ps -= lists.ps[list_entry]
+            list_entry = lists.next[list_entry]
+        if not place_spread(free, groups, WORKER_ROLE, jobs.worker[row], missing, row, lists):
+            return False
+        if not place_spread(free, groups, PS_ROLE, jobs.ps[row], missing_ps, row, lists):
+            return False
+    return True
+
+
+@kernel
+def _place_as_packed(
+    free: Integers,
+    hosts_workers: Flags,
+    hosts_ps: Flags,
+    jobs: JobArrays,
+    log: PackingLog,
+    pinned: Placements,
+    pinned_level: Integers,
+    lists: PlacementLists,
+) -> bool:
+    """Place entries of the log by the rules of the timeline; drop levels that don't fit."""
+    rows = len(log.level)
+    complete = True
+    groups = group_servers(free, hosts_workers, hosts_ps)
+    is_dropped = np.zeros(rows, np.bool_)
+    for log_entry in range(log.used[0]):
+        row = log.row[log_entry]
+        if log.level[row] < 0 or is_dropped[row]:
             continue
         if log.level[row] >= jobs.spread_levels[row]:
             fits = place_colocated(free, groups, jobs, row, log.level[row], lists)
         else:
             fits = place_spread(
-                free, groups, WORKER_ROLE, jobs.worker[row], log.workers[entry], row, lists
-            ) and place_spread(free, groups, PS_ROLE, jobs.ps[row], log.ps[entry], row, lists)
+                free, groups, WORKER_ROLE, jobs.worker[row], log.workers[log_entry], row, lists
+            ) and place_spread(free, groups, PS_ROLE, jobs.ps[row], log.ps[log_entry], row, lists)
         if not fits:
             complete = False
+            is_dropped[row] = True
             if len(pinned_level) > 0 and pinned_level[row] >= 0:
                 _release_unpinned(free, groups, jobs, row, pinned, lists)
                 log.level[row] = pinned_level[row]
                 continue
-            unplace(free, groups, jobs.worker[row], jobs.ps[row], row, lists)
+            release_job(free, groups, jobs.worker[row], jobs.ps[row], row, lists)
             log.level[row] = -1
-    return complete, to_placements(lists)
+    return complete
 
 
 @kernel
@@ -564,8 +600,8 @@ def _keep_spread(
         missing -= lists.workers[entry]
         missing_ps -= lists.ps[entry]
         entry = lists.next[entry]
-    workers = _reduce_to_sum(workers, missing)
-    ps = _reduce_to_sum(ps, missing_ps)
+    workers = reduce_to_sum(workers, missing)
+    ps = reduce_to_sum(ps, missing_ps)
     for n in range(end - start):
         if workers[n] == 0 and ps[n] == 0:
             continue
@@ -588,7 +624,7 @@ def _keep_colocated(
     current: Placements,
     lists: PlacementLists,
 ) -> None:
-    """Place a co-located level on the server that has most of the job, if it fits there."""
+    """Place a co-located level on the server with most of the job's workers, if it fits there."""
     demand = colocated_demand(jobs, row, level)
     best = -1
     for n in range(current.first[row], current.first[row] + current.size[row]):
@@ -608,9 +644,10 @@ def _keep_colocated(
 
 
 @kernel
-def _reduce_to_sum(counts: Integers, limit: int) -> Integers:
-    """Reduce numbers to a sum, the smallest first; return them."""
+def reduce_to_sum(counts: Integers, limit: int) -> Integers:
+    """Reduce counts in place to a sum of at most ``limit``, the smallest first; return them."""
     total = counts.sum()
+    limit = max(limit, 0)
     while total > limit:
         smallest = -1
         for n in range(len(counts)):
@@ -642,8 +679,8 @@ def scale_up_colocated(
     heap = [(0.0, -1, -1)]
     heap.pop()
     for n in range(len(rows)):
-        below = jobs.levels[rows[n]]
-        _push_colocated_step(heap, jobs, rows[n], job_utility[n], n, below, weights, log)
+        level_limit = jobs.levels[rows[n]]
+        _push_colocated_step(heap, jobs, rows[n], job_utility[n], n, level_limit, weights, log)
     while len(heap) > 0:
         _, n, target = heapq.heappop(heap)
         row = rows[n]
@@ -656,15 +693,15 @@ def scale_up_colocated(
         for r in range(free.shape[1]):
             needed = workers * jobs.worker[row, r] + ps_count * jobs.ps[row, r]
             fits = fits and (needed <= 0 or needed <= free[server, r])
-        below = target
+        level_limit = target
         if fits:
             for r in range(free.shape[1]):
                 free[server, r] -= workers * jobs.worker[row, r] + ps_count * jobs.ps[row, r]
             placements.workers[entry] += workers
             placements.ps[entry] += ps_count
             log.level[row] = target
-            below = jobs.levels[row]
-        _push_colocated_step(heap, jobs, row, job_utility[n], n, below, weights, log)
+            level_limit = jobs.levels[row]
+        _push_colocated_step(heap, jobs, row, job_utility[n], n, level_limit, weights, log)
 
 
 @inlined
@@ -674,13 +711,13 @@ def _push_colocated_step(
     row: int,
     job_utility: float,
     n: int,
-    below: int,
+    level_limit: int,
     weights: StepWeights,
     log: PackingLog,
 ) -> None:
     """Push the best step up of a co-located job below a level, if it adds progress."""
     current_level = log.level[row]
-    value, target = best_step(jobs, row, current_level, current_level + 1, below, weights)
+    value, target = best_step(jobs, row, current_level, current_level + 1, level_limit, weights)
     if target >= 0:
         heapq.heappush(heap, (-value * job_utility / jobs.remaining[row], n, target))
 
@@ -699,8 +736,8 @@ def place_paused_jobs(
 ) -> Placements:
     """Place paused jobs on the remaining capacity of servers, the best steps first.
 
-    `next_slot.allocate_spare` assumes servers as plans pack them. Jobs that keep their placement
-    leave other capacity: less on some servers, more on others.
+    `next_slot.allocate_spare` assumes that servers are packed as in plans. Jobs that keep their
+    placement leave less capacity on some servers, and more on others.
 
     ``rows`` (jobs,) may run in the slot, and ``job_utility`` (jobs,) is that of completing each.
     Placements are subtracted from ``free`` (servers, resources), as `scale_up_colocated` left it,
@@ -710,8 +747,8 @@ def place_paused_jobs(
     heap.pop()
     for n in range(len(rows)):
         if log.level[rows[n]] < 0:
-            below = jobs.levels[rows[n]]
-            push_step(heap, jobs, rows[n], job_utility[n], n, below, weights, log)
+            level_limit = jobs.levels[rows[n]]
+            push_step(heap, jobs, rows[n], job_utility[n], n, level_limit, weights, log)
     if len(heap) == 0:
         return placements
     groups = group_servers(free, hosts_workers, hosts_ps)
@@ -754,14 +791,14 @@ def _place_job(
         free, groups, PS_ROLE, ps, ps_count, row, lists
     ):
         return True
-    unplace(free, groups, worker, ps, row, lists)
+    release_job(free, groups, worker, ps, row, lists)
     if ps_count == 0:
         return False
     if place_spread(free, groups, PS_ROLE, ps, ps_count, row, lists) and place_spread(
         free, groups, WORKER_ROLE, worker, workers, row, lists
     ):
         return True
-    unplace(free, groups, worker, ps, row, lists)
+    release_job(free, groups, worker, ps, row, lists)
     return False
 
 

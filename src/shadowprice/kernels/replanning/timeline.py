@@ -19,6 +19,9 @@ WORKER_ROLE, PS_ROLE = constant(1), constant(2)
 INFINITE_SLOT = constant(np.iinfo(np.int64).max // 4)
 """End of the last interval."""
 
+UNLIMITED_COUNT = constant(np.iinfo(np.int64).max // 4)
+"""A count or amount without a limit; sums of a few don't overflow."""
+
 ONE = constant(1)
 
 
@@ -106,7 +109,7 @@ def tenant_headroom(line: Timeline, state: int, tenant: int, resource: int) -> i
     """
     common = line.common[resource]
     if common < 0:
-        return INFINITE_SLOT
+        return UNLIMITED_COUNT
     for t in range(len(line.share)):
         common -= max(0, line.tenant_usage[state, t, resource] - line.share[t, resource])
     own_share = line.share[tenant, resource] - line.tenant_usage[state, tenant, resource]
@@ -319,7 +322,7 @@ def pack(line: Timeline, state: int, role: int, demand: Integers, count: int) ->
         for g in range(line.groups[state]):
             if line.role[state, g] & role != role:
                 continue
-            fit_count = fit_on_server(line, state, g, demand, INFINITE_SLOT)
+            fit_count = fit_on_server(line, state, g, demand, UNLIMITED_COUNT)
             if fit_count == 0:
                 continue
             if best < 0:

@@ -18,7 +18,7 @@ from shadowprice.kernels.market.gangs import (
     best_gang,
     fill_run_ends,
     place_gang,
-    reserve_places,
+    reserve_units,
     running_sums,
 )
 from shadowprice.kernels.market.income import divide
@@ -84,7 +84,7 @@ class UnitPool:
         self.taken = np.zeros(self.slots, np.int64)
         self.taken_by = np.zeros((self.shares.size, self.slots), np.int64)
 
-    def limit(self, tenant: int, *, borrow: bool) -> Integers:
+    def available_units(self, tenant: int, *, borrow: bool) -> Integers:
         """Return the units that a tenant's job may use by slot: its unused share, or all unused."""
         if borrow:
             return np.asarray(self.capacity.sum() - self.taken, np.int64)
@@ -92,14 +92,14 @@ class UnitPool:
 
     def current_prices(self) -> Integers:
         """Return the price of a unit in each slot."""
-        # Overrunning gangs keep their place, also beyond the shares that the pool consists of.
+        # Overrunning gangs keep their units, so that more can be taken than the shares of the pool.
         taken = np.minimum(self.taken, len(self.prices) - 1)
         return np.asarray(self.prices[taken], np.int64)
 
-    def take(self, tenant: int, start: int, end: int, amounts: Integers) -> None:
+    def reserve(self, tenant: int, start: int, end: int, amounts: Integers) -> None:
         """Reserve units on each server over slots ``[start, end)``."""
         for server in np.flatnonzero(amounts).tolist():
-            reserve_places(self.free, self.ends, server, start, end, int(amounts[server]))
+            reserve_units(self.free, self.ends, server, start, end, int(amounts[server]))
         self.taken[start:end] += amounts.sum()
         self.taken_by[tenant, start:end] += amounts.sum()
 
@@ -125,8 +125,8 @@ class GangAward:
 class RoundMarket:
     """State of one round, with the units by type.
 
-    With ``pack_in_time``, among servers with equally many free units the busiest one over the round
-    is preferred instead of the least busy.
+    Of servers with equally many free units, gangs prefer the least busy one over the round, or the
+    busiest one with ``pack_in_time``.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class RoundMarket:
         self.workers = tuple(workers)
         self.ps = tuple(ps)
         self.slots = self.workers[0].slots
-        self._nothing = UnitPool(
+        self._empty_pool = UnitPool(
             np.zeros_like(self.workers[0].capacity),
             np.zeros_like(self.workers[0].shares),
             np.zeros(1, np.int64),
@@ -143,10 +143,10 @@ class RoundMarket:
         )
         self._sign = -1 if pack_in_time else 1
 
-    def places(self, job: GangJob) -> tuple[UnitPool, UnitPool]:
-        """Return the units that a job's workers and its parameter servers use."""
-        served = job.reach.size > 0 and job.reach[0] < 0
-        return self.workers[job.worker_type], self.ps[job.ps_type] if served else self._nothing
+    def pools_for(self, job: GangJob) -> tuple[UnitPool, UnitPool]:
+        """Return the pools of a job's workers and its parameter servers."""
+        ps = self.ps[job.ps_type] if job.uses_ps else self._empty_pool
+        return self.workers[job.worker_type], ps
 
     def search(self, job: GangJob, *, borrow: bool, bonus: int = 0) -> Gang | None:
         """Return the gang of greatest positive payoff; None if there is none: Algorithm 3.
@@ -155,13 +155,14 @@ class RoundMarket:
         bonus, in millionths, is added to the utility of every completion: a large one finds the
         gang of greatest payoff even if that isn't positive.
         """
-        workers, ps = self.places(job)
+        workers, ps = self.pools_for(job)
         values = job.values(self.slots)
         worker_prices, ps_prices = workers.current_prices(), ps.current_prices()
         late = self.slots + 1
         _, start, end, count, servers, colocated = best_gang(
             values + bonus, running_sums(worker_prices), running_sums(ps_prices),
-            workers.limit(job.tenant, borrow=borrow), ps.limit(job.tenant, borrow=borrow),
+            workers.available_units(job.tenant, borrow=borrow),
+            ps.available_units(job.tenant, borrow=borrow),
             job.counts, np.minimum(job.spread_slots, late), np.minimum(job.colocated_slots, late),
             job.reach[: ps.ends.shape[1]], workers.ends, ps.ends,
         )  # fmt: skip
@@ -185,12 +186,12 @@ class RoundMarket:
             ps_prices[start:end],
         )
 
-    def take(self, job: GangJob, gang: Gang) -> None:
+    def reserve(self, job: GangJob, gang: Gang) -> None:
         """Reserve a gang for a job."""
-        workers, ps = self.places(job)
-        workers.take(job.tenant, gang.start, gang.end, gang.workers_on)
+        workers, ps = self.pools_for(job)
+        workers.reserve(job.tenant, gang.start, gang.end, gang.workers_on)
         if gang.ps:
-            ps.take(job.tenant, gang.start, gang.end, gang.ps_on)
+            ps.reserve(job.tenant, gang.start, gang.end, gang.ps_on)
 
     def hold(self, jobs: Iterable[GangJob], *, sharing: bool = True) -> list[GangAward]:
         """Schedule jobs in both passes, by arrival, then name: one round of Algorithm 2.
@@ -205,18 +206,18 @@ class RoundMarket:
             if gang is None:
                 waiting.append(job)
                 continue
-            self.take(job, gang)
+            self.reserve(job, gang)
             awards.append(GangAward(job, gang))
         if not sharing:
             return awards
         # A tenant contributes the units of its share that the first pass left unused: line 4.
-        worker_unused = [places.unused_shares() for places in self.workers]
-        ps_unused = [places.unused_shares() for places in self.ps]
+        worker_unused = [pool.unused_shares() for pool in self.workers]
+        ps_unused = [pool.unused_shares() for pool in self.ps]
         for job in waiting:
             gang = self.search(job, borrow=True)
             if gang is None:
                 continue
-            self.take(job, gang)
+            self.reserve(job, gang)
             used = slice(gang.start, gang.end)
             worker_income = divide(gang.worker_costs, worker_unused[job.worker_type][used])
             lenders = worker_unused[job.worker_type][used] > 0

@@ -146,11 +146,11 @@ class GangBatch:
         for slot in range(self.slots):
             running = [index for index, way in enumerate(ways) if way.start <= slot < way.end]
             columns = [chosen[index] for index in running]
-            for places, counts in (
+            for units, counts in (
                 (self.workers, [ways[index].workers for index in running]),
                 (self.ps, [ways[index].ps for index in running]),
             ):
-                program.row(columns, counts, upper=int(places.sum()))
+                program.row(columns, counts, upper=int(units.sum()))
 
     def _place(
         self, program: LinearProgram, ways: Sequence[GangOption], chosen: Sequence[int]

@@ -56,7 +56,7 @@ class TenantPool:
         """Return the maximum of parameter servers of a claim's type on one server."""
         return 0 if claim.ps_type is None else int(self.ps[claim.ps_type].max(initial=0))
 
-    def places(self, claim: UnitClaim) -> tuple[Integers, Integers]:
+    def units_for(self, claim: UnitClaim) -> tuple[Integers, Integers]:
         """Return the units of a claim's types on each server."""
         ps = np.zeros_like(self.servers) if claim.ps_type is None else self.ps[claim.ps_type]
         return self.workers[claim.worker_type], ps
@@ -107,7 +107,7 @@ class TenantPool:
         """
         up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
         kinds = []
-        for places, shares, thetas in zip(
+        for units_by_type, shares, thetas in zip(
             (self.workers, self.ps),
             (self.worker_shares, self.ps_shares),
             self.thetas(),
@@ -121,7 +121,7 @@ class TenantPool:
                         price_table(theta, int(units[up].sum())),
                         slots,
                     )
-                    for units, owned, theta in zip(places, shares, thetas, strict=True)
+                    for units, owned, theta in zip(units_by_type, shares, thetas, strict=True)
                 ]
             )
         return RoundMarket(kinds[0], kinds[1], pack_in_time=pack_in_time)

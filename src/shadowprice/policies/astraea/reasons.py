@@ -50,9 +50,9 @@ def _refuse_below_price(gang: Gang, turn: Round) -> Refusal:
 
 def _bottleneck(tenancy: TenantShares, market: RoundMarket, gang: GangJob, where: str) -> str:
     """Return the scarcer unit type of a round: the larger fraction taken."""
-    workers, ps = market.places(gang)
+    workers, ps = market.pools_for(gang)
     kinds = [(tenancy.worker_types[gang.worker_type], workers)]
-    if gang.reach[0] < 0 and tenancy.ps_types:
+    if gang.uses_ps and tenancy.ps_types:
         kinds.append((tenancy.ps_types[gang.ps_type], ps))
     taken = [
         (float(kind.taken.mean() / max(int(kind.capacity.sum()), 1)), -index)

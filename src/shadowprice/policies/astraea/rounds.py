@@ -380,7 +380,7 @@ class RoundPolicy:
         """Return why no round can ever schedule a job; None if an empty round could."""
         pool = self._pool_of[claim.tenant]
         gang = gang_job(job, claim, pool.max_ps(claim), rigid=self._rigid)
-        return infeasibility(job, gang, *pool.places(claim), self.longest, own=not self.sharing)
+        return infeasibility(job, gang, *pool.units_for(claim), self.longest, own=not self.sharing)
 
     def _is_postponed(self, view: View, refusal: Refusal) -> bool:
         """Return whether a job that never fits waits until the timespan ends, as in the paper.
@@ -554,9 +554,9 @@ class RoundPolicy:
             index, on_server = slot - turn.start, pool.servers == server
             if index >= market.slots:
                 return
-            market.workers[claim.worker_type].take(tenant, index, index + 1, on_server * workers)
+            market.workers[claim.worker_type].reserve(tenant, index, index + 1, on_server * workers)
             if claim.ps_type is not None:
-                market.ps[claim.ps_type].take(tenant, index, index + 1, on_server * ps)
+                market.ps[claim.ps_type].reserve(tenant, index, index + 1, on_server * ps)
 
     def _build_gang(self, view: View, waiting: _Waiting, turn: Round) -> tuple[TenantPool, GangJob]:
         job, claim = waiting.job, waiting.claim
@@ -662,7 +662,7 @@ class RoundPolicy:
     def _min_slots(self, gang: GangJob) -> int:
         """Return the slots that a waiting job needs at least, up to the longest round."""
         claim = self._waiting[gang.name].claim
-        slots, _ = min_gang_slots(gang, *self._pool_of[claim.tenant].places(claim))
+        slots, _ = min_gang_slots(gang, *self._pool_of[claim.tenant].units_for(claim))
         min_slots = int(slots.min())
         if min_slots >= UNLIMITED:
             # The units for it don't exist; how long it waits for them isn't known.
@@ -688,9 +688,9 @@ class RoundPolicy:
                 (self.tenancy.worker_types, market.workers),
                 (self.tenancy.ps_types, market.ps),
             ):
-                for name, places in zip(names, kinds, strict=True):
-                    price = int(places.current_prices()[index]) / MICRO
-                    prices[pool.servers, cluster.column[name]] += price * places.capacity
+                for name, unit_pool in zip(names, kinds, strict=True):
+                    price = int(unit_pool.current_prices()[index]) / MICRO
+                    prices[pool.servers, cluster.column[name]] += price * unit_pool.capacity
         return prices
 
 

@@ -26,7 +26,7 @@ from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import BackfillParameters
 from shadowprice.policies.baselines.waiting import JobQueue, QueuedJob
 from shadowprice.policies.reactive.base import QueueingPolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
+from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
 
 Rows = NDArray[np.void]
 
@@ -58,7 +58,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def __init__(self, context: PolicyContext, parameters: BackfillParameters) -> None:
         super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
-        self._room = FreeCapacity(context.cluster)
+        self._free_capacity = FreeCapacity(context.cluster)
         span = parse_duration(parameters.max_age).in_slots(context.cluster.slot_seconds)
         self._max_age = max(float(span), 1e-9)
         limited = np.where(context.cluster.capacity >= UNLIMITED, 0, context.cluster.capacity)
@@ -74,10 +74,10 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         yield from self._start(view.slot)
 
     def _lose(self, server: int) -> None:
-        self._room.lose(server)
+        self._free_capacity.lose(server)
 
     def _restore(self, server: int) -> None:
-        self._room.restore(server)
+        self._free_capacity.restore(server)
 
     def _revise_lengths(self, view: View, names: Sequence[str]) -> None:
         del view, names
@@ -88,7 +88,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         for name in names:
             if name not in self._running:
                 continue  # the job had lost its placement before the policy resumed
-            self._room.release(name)
+            self._free_capacity.release(name)
             entry = self._running.pop(name).entry
             entry.length = _expected_slots(entry.job, entry.workers, view.open_jobs[name].remaining)
             displaced.append(entry)
@@ -135,20 +135,20 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
     def _run(self, entry: QueuedJob, placement: Placement, ends: int) -> None:
         """Record a job's placement from now on."""
         job = entry.job
-        self._room.allocate(job, placement)
+        self._free_capacity.allocate(job, placement)
         amounts = np.outer(placement.workers, job.worker)
-        amounts += np.outer(placement.ps, self._room.ps_demand(job))
+        amounts += np.outer(placement.ps, self._free_capacity.ps_demand(job))
         servers = np.array(placement.servers, dtype=np.int64)
         self._running[job.name] = _Running(entry, ends, servers, amounts)
 
     def _share(self, job: Job, workers: int) -> float:
         used = workers * job.worker.astype(np.float64)
-        used += job.ps_needed(workers) * self._room.ps_demand(job)
+        used += job.ps_needed(workers) * self._free_capacity.ps_demand(job)
         limited = self._total > 0
         return float((used[limited] / self._total[limited]).max(initial=0.0))
 
     def _remove_job(self, name: str) -> None:
-        self._room.release(name)
+        self._free_capacity.release(name)
         self._running.pop(name, None)
         self._waiting.remove([name])
 
@@ -180,14 +180,15 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._changed, self._last_order = False, orders
         queued = self._kernel_rows(rows)
         # Jobs after the last one that fits now can't start, and delay none that could.
-        count = last_startable(self._room.free, queued)
+        count = last_startable(self._free_capacity.free, queued)
         if not count:
             return
         if not self._running:
             # In an empty cluster a job is known to fit if round robin starts at server 0.
-            self._room.cursors[:] = 0
+            self._free_capacity.cursors[:] = 0
         placed = backfill(
-            slot, self._room.free.copy(), self._releases(), queued, self._room.cursors,
+            slot, self._free_capacity.free.copy(), self._releases(), queued,
+            self._free_capacity.cursors,
             1 if self._parameters.mode == "easy" else count, np.empty(count, dtype=np.int64),
         )  # fmt: skip
         started = []
@@ -204,7 +205,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         """Return jobs, in this order, as the columns that kernels read."""
         columns = ("worker", "ps", "workers", "servers", "length")
         worker, ps, workers, servers, lengths = (np.ascontiguousarray(rows[c]) for c in columns)
-        hosts = self._room.hosts_workers, self._room.hosts_ps
+        hosts = self._free_capacity.hosts_workers, self._free_capacity.hosts_ps
         return QueueArrays(worker, ps, workers, servers, lengths, *hosts)
 
     def _releases(self) -> ReleasedCapacity:
@@ -227,9 +228,9 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         else:  # Slurm's multifactor sum, with the factors known here
             age = np.minimum((slot - rows["arrival"]) / self._max_age, 1.0)
             key = -(
-                parameters.age * age
-                + parameters.size * rows["share"]
-                + parameters.stated * rows["stated"]
+                parameters.age_weight * age
+                + parameters.size_weight * rows["share"]
+                + parameters.priority_weight * rows["stated"]
             )
         return rows[np.argsort(key, kind="stable")[: parameters.depth]]
 

@@ -23,7 +23,7 @@ from shadowprice.kernels.reactive.places import LESS
 from shadowprice.kernels.reactive.satisfactory import allocate_by_return, next_change, satisfy
 from shadowprice.policies.baselines.parameters import ElasticFlowParameters
 from shadowprice.policies.reactive.base import TableReactivePolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT
+from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
 from shadowprice.policies.reactive.table import increasing_positions
 
 NO_DEADLINE: Final = np.iinfo(np.int64).max  # slot that means "no deadline"

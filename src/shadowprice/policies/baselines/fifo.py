@@ -12,7 +12,7 @@ from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FifoParameters
 from shadowprice.policies.reactive.base import QueueingPolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
+from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
 
 
 class FifoPolicy(QueueingPolicy[FifoParameters]):
@@ -31,7 +31,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
     def __init__(self, context: PolicyContext, parameters: FifoParameters) -> None:
         super().__init__(context, parameters)
         self._workers_of = fixed_workers(parameters.workers, context.seed)
-        self._room = FreeCapacity(context.cluster)
+        self._free_capacity = FreeCapacity(context.cluster)
         self._order: dict[str, int] = {}
         self._queue: deque[tuple[Job, int]] = deque()
         self._too_large: set[str] = set()
@@ -61,7 +61,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._order[job.name] = self._arrivals
         self._arrivals += 1
         if placement is not None:
-            self._room.allocate(job, placement)
+            self._free_capacity.allocate(job, placement)
             return
         workers = self._empty.workers(job, self._target_worker_count(job))
         if workers:
@@ -75,7 +75,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         if name in self._too_large:
             self._too_large.remove(name)
             return
-        if not self._room.release(name):
+        if not self._free_capacity.release(name):
             self._queue = deque(entry for entry in self._queue if entry[0].name != name)
         self._blocked = False
 
@@ -83,10 +83,10 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         del view
         displaced = []
         for name in names:
-            if name not in self._room.placed:
+            if name not in self._free_capacity.placed:
                 continue  # the job had lost its placement before the policy resumed
-            job, placement = self._room.placed[name]
-            self._room.release(name)
+            job, placement = self._free_capacity.placed[name]
+            self._free_capacity.release(name)
             wanted = placement.total_workers
             if job.worker_count_index(wanted) is None:  # a revision disallowed this worker count
                 wanted = self._target_worker_count(job)
@@ -100,10 +100,10 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         self._blocked = False
 
     def _lose(self, server: int) -> None:
-        self._room.lose(server)
+        self._free_capacity.lose(server)
 
     def _restore(self, server: int) -> None:
-        self._room.restore(server)
+        self._free_capacity.restore(server)
         self._blocked = False
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
@@ -114,13 +114,13 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         queue = self._queue
         while queue:
             job, workers = queue[0]
-            placement = self._room.place(job, workers)
+            placement = self._free_capacity.place(job, workers)
             if placement is None:
-                if not self._room.pristine:
+                if not self._free_capacity.pristine:
                     break
                 # In an empty cluster the job is known to fit if round robin starts at server 0.
-                self._room.cursors[:] = 0
-                placement = self._room.place(job, workers)
+                self._free_capacity.cursors[:] = 0
+                placement = self._free_capacity.place(job, workers)
                 if placement is None:
                     queue.popleft()
                     del self._order[job.name]
@@ -141,7 +141,7 @@ class FifoPolicy(QueueingPolicy[FifoParameters]):
         passed: list[tuple[Job, int]] = []
         while self._queue and len(passed) < self._parameters.backfill:
             job, workers = self._queue.popleft()
-            placement = self._room.place(job, workers)
+            placement = self._free_capacity.place(job, workers)
             if placement is None:
                 passed.append((job, workers))
             else:

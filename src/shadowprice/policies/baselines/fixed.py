@@ -18,9 +18,9 @@ def fixed_workers(setting: FixedWorkers, seed: int) -> Callable[[Job], int]:
     A drawn count depends only on the seed and the job's name, so other jobs and their order don't
     change it. The function can be pickled, as a part of the policy state.
     """
-    if setting == "most":
+    if setting == "max":
         return _max_workers
-    if setting == "fewest":
+    if setting == "min":
         return _min_workers
     if setting == "drawn":
         return partial(_random_workers, key=(seed % 2**64).to_bytes(8, "little"))

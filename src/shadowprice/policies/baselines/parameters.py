@@ -14,24 +14,25 @@ from shadowprice.policies.registry import Parameters
 if TYPE_CHECKING:
     from shadowprice.core.job import Job
 
-MAX_WORKERS: Final = 30  # most workers drawn: "fixed to a number within [1, 30]" (OASiS, section V)
+MAX_WORKERS: Final = 30
+"""Maximum of drawn worker counts: "fixed to a number within [1, 30]" (OASiS, section V)."""
 
-FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "most", "fewest"]
+FixedWorkers = Annotated[int, Field(ge=1)] | Literal["drawn", "max", "min"]
 
 _FIXED_WORKERS = (
-    "workers of a job, fixed while it runs: `drawn` uniformly, by seed and job name, among the "
-    "numbers within [1, 30] that the job allows; the `most` or `fewest` it allows; or a number, "
-    "of which the nearest allowed one is taken; fewer where the empty cluster cannot carry it"
+    "number of workers of a job, fixed while it runs: `drawn` uniformly, by seed and job name, "
+    "from the numbers within [1, 30] that the job allows; the `max` or `min` that it allows; "
+    "or a number, rounded to the nearest allowed one; fewer if the empty cluster can't run as many"
 )
 
 
 class FixedWorkersParameters(Parameters):
-    """What policies have in common under which a job keeps its number of workers."""
+    """Parameters of policies that keep a job's worker count fixed."""
 
     workers: FixedWorkers = Field(default="drawn", description=_FIXED_WORKERS)
 
-    def drawn(self, jobs: Iterable[Job]) -> str:
-        """Return that the numbers of workers are drawn, if so set and jobs leave a choice."""
+    def random_draws_text(self, jobs: Iterable[Job]) -> str:
+        """Return what is drawn at random; empty if no job leaves a choice, or a value is set."""
         has_choice = any(len(job.worker_counts) > 1 for job in jobs if job.bag is None)
         return "the numbers of workers" if self.workers == "drawn" and has_choice else ""
 
@@ -105,8 +106,8 @@ class LasParameters(FixedWorkersParameters):
         default=8.0,
         ge=0,
         allow_inf_nan=False,
-        description="a job returns to the first queue after it has waited this many times as long "
-        "as it ran since it left; 0: never",
+        description="waiting time, as a multiple of its run time since it left, after which a job "
+        "returns to the first queue; 0 disables it",
     )
 
 
@@ -122,7 +123,7 @@ class BackfillParameters(FixedWorkersParameters):
         description="order of the queue: multifactor: by priority; arrival: by arrival; shortest: "
         "by expected run time",
     )
-    age: float = Field(
+    age_weight: float = Field(
         default=1000.0,
         allow_inf_nan=False,
         description="multifactor: weight of the waiting time, as a share of `max_age`",
@@ -131,13 +132,13 @@ class BackfillParameters(FixedWorkersParameters):
         default="7d",
         description="multifactor: waiting time after which the priority no longer grows",
     )
-    size: float = Field(
+    size_weight: float = Field(
         default=0.0,
         allow_inf_nan=False,
         description="multifactor: weight of a job's dominant share of the cluster; below 0, small "
         "jobs come first",
     )
-    stated: float = Field(
+    priority_weight: float = Field(
         default=1000.0,
         allow_inf_nan=False,
         description="multifactor: weight of a job's `priority`",

@@ -19,7 +19,7 @@ from shadowprice.kernels.reactive.risk_reward import Candidates, appraise
 from shadowprice.policies.baselines.crowd import OpenJobAppraisal
 from shadowprice.policies.baselines.parameters import RrhParameters
 from shadowprice.policies.baselines.ranked import FixedWorkersPolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT
+from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT
 from shadowprice.policies.reactive.worths import UtilityTable
 
 

@@ -48,10 +48,10 @@ class DormInstance:
     items: Sequence[JobItem]
     free: Integers  # of each group, without the items but with all other jobs
     limited: Flags  # whether the group has a limit on the resource
-    places_workers: Integers
+    max_workers_by_group: Integers
     """Workers of an item that fit on a group's empty servers, shape (items, groups); likewise for
     PS."""
-    places_ps: Integers
+    max_ps_by_group: Integers
     fairness: float  # bound on the sum of the items' losses
     adjustments: int  # maximum number of running items that change
 
@@ -159,17 +159,17 @@ class _Program:
             self._add_row(picked, 0, 1)
         else:
             self._add_row([(keep, 1.0), *picked], 1, 1)
-        workers = self._add_spread(choices, item.counts, self.instance.places_workers[at])
-        ps = self._add_spread(choices, item.ps_counts, self.instance.places_ps[at])
+        workers = self._add_spread(choices, item.counts, self.instance.max_workers_by_group[at])
+        ps = self._add_spread(choices, item.ps_counts, self.instance.max_ps_by_group[at])
         return _Terms(keep, choices, workers, ps)
 
     def _add_spread(
-        self, choices: list[int], counts: Integers, places: Integers
+        self, choices: list[int], counts: Integers, maximum: Integers
     ) -> list[list[tuple[int, float]]]:
         """Return, by group, the terms whose sum over groups is what the choices need."""
         needs = [(column, float(n)) for column, n in zip(choices, counts, strict=True) if n]
-        spread: list[list[tuple[int, float]]] = [[] for _ in places]
-        hosts = np.flatnonzero(places)
+        spread: list[list[tuple[int, float]]] = [[] for _ in maximum]
+        hosts = np.flatnonzero(maximum)
         if len(hosts) == 1:
             spread[int(hosts[0])] = needs
             return spread
@@ -177,7 +177,7 @@ class _Program:
         if not max_count:
             return spread
         columns = [
-            (self._add_column(0.0, float(min(places[host], max_count))), 1.0) for host in hosts
+            (self._add_column(0.0, float(min(maximum[host], max_count))), 1.0) for host in hosts
         ]
         for group, term in zip(hosts.tolist(), columns, strict=True):
             spread[group] = [term]

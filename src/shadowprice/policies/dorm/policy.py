@@ -17,9 +17,9 @@ from shadowprice.policies.dorm.recomputation import (
     Recomputation,
     mutable_placement,
 )
-from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
+from shadowprice.policies.dorm.shares import DormServerGroups, OpenJob
 from shadowprice.policies.reactive.base import QueueingPolicy
-from shadowprice.policies.reactive.room import NO_PLACEMENT, FreeCapacity
+from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, FreeCapacity
 
 
 class Dorm(QueueingPolicy[DormParameters]):
@@ -37,9 +37,9 @@ class Dorm(QueueingPolicy[DormParameters]):
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         super().__init__(context, parameters)
-        self._room = FreeCapacity(context.cluster)
+        self._free_capacity = FreeCapacity(context.cluster)
         self._up = np.ones(context.cluster.servers, dtype=np.bool_)
-        self._pools = ServerGroups(context.cluster, self._up, parameters.exact_servers)
+        self._groups = DormServerGroups(context.cluster, self._up, parameters.exact_servers)
         self._running: dict[str, OpenJob] = {}
         self._queue: dict[str, OpenJob] = {}
         self._arrivals = 0
@@ -74,12 +74,12 @@ class Dorm(QueueingPolicy[DormParameters]):
             yield from self._recompute()
 
     def _lose(self, server: int) -> None:
-        self._room.lose(server)
+        self._free_capacity.lose(server)
         self._up[server] = False
         self._renew()
 
     def _restore(self, server: int) -> None:
-        self._room.restore(server)
+        self._free_capacity.restore(server)
         self._up[server] = True
         self._renew()
 
@@ -88,7 +88,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         for name in names:
             if name in self._queue:
                 continue  # the job had lost its placement before the policy resumed
-            self._room.release(name)
+            self._free_capacity.release(name)
             self._queue[name] = entry = self._running.pop(name)
             entry.choice = -1
         self._queue = dict(sorted(self._queue.items(), key=lambda pair: pair[1].order))
@@ -100,7 +100,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         if state.placement is None:
             self._queue[state.job.name] = entry
             return
-        self._room.allocate(state.job, state.placement)
+        self._free_capacity.allocate(state.job, state.placement)
         workers = state.placement.total_workers
         # The largest useful count that its current workers cover.
         entry.choice = max(int(np.searchsorted(entry.counts, workers, side="right")) - 1, 0)
@@ -125,12 +125,12 @@ class Dorm(QueueingPolicy[DormParameters]):
     def _remove_job(self, name: str) -> None:
         entry = self._running.pop(name, None) or self._queue.pop(name, None)
         if entry is not None:
-            self._pools.remove(entry)
-            self._room.release(name)
+            self._groups.remove(entry)
+            self._free_capacity.release(name)
 
     def _renew(self) -> None:
         """Rebuild the server groups after a server was lost or restored."""
-        self._pools = ServerGroups(self._cluster, self._up, self._parameters.exact_servers)
+        self._groups = DormServerGroups(self._cluster, self._up, self._parameters.exact_servers)
 
     # ---------------------------------------------------------------- recomputation
 
@@ -143,7 +143,7 @@ class Dorm(QueueingPolicy[DormParameters]):
         if outcome is None:
             running = sorted(self._running.values(), key=lambda entry: entry.order)
             recomputation = Recomputation(
-                self._room, self._pools, self._parameters, running, window
+                self._free_capacity, self._groups, self._parameters, running, window
             )
             outcome = recomputation.solve()
             for name, number in recomputation.statistics.items():
@@ -160,10 +160,10 @@ class Dorm(QueueingPolicy[DormParameters]):
         """Return an outcome that gives every job all it can use; None if that doesn't fit."""
         if any(entry.choice < len(entry.counts) - 1 for entry in self._running.values()):
             return None
-        free = self._room.free.copy()
+        free = self._free_capacity.free.copy()
         outcome: PlacementChanges = {}
         for entry in self._queue.values():
-            layout = mutable_placement(self._room, entry, free)
+            layout = mutable_placement(self._free_capacity, entry, free)
             if not layout.reach(int(entry.counts[-1]), int(entry.ps_counts[-1])):
                 return None
             outcome[entry] = (len(entry.counts) - 1, layout)
@@ -172,7 +172,7 @@ class Dorm(QueueingPolicy[DormParameters]):
     def _start_first(self) -> PlacementChanges:
         """Start the first job that fits, so that the cluster never idles for fairness."""
         for entry in self._queue.values():
-            layout = mutable_placement(self._room, entry, self._room.free.copy())
+            layout = mutable_placement(self._free_capacity, entry, self._free_capacity.free.copy())
             for choice in range(len(entry.counts)):
                 if layout.reach(int(entry.counts[choice]), int(entry.ps_counts[choice])):
                     self._count["beyond_fairness"] += 1
@@ -191,8 +191,10 @@ class Dorm(QueueingPolicy[DormParameters]):
                 more.append(place)
                 self._running[name] = self._queue.pop(name)
             else:
-                before = mutable_placement(self._room, entry, self._room.free).given
-                changes = [new - old for new, old in zip(layout.given, before, strict=True)]
+                before = mutable_placement(
+                    self._free_capacity, entry, self._free_capacity.free
+                ).counts
+                changes = [new - old for new, old in zip(layout.counts, before, strict=True)]
                 if not any(change.any() for change in changes):
                     continue
                 if all((change <= 0).all() for change in changes):
@@ -201,7 +203,7 @@ class Dorm(QueueingPolicy[DormParameters]):
                     more.append(place)
                     if any((change < 0).any() for change in changes):
                         paused.append(Pause(name))
-            self._room.release(name)
-            self._room.allocate(entry.job, placement)
+            self._free_capacity.release(name)
+            self._free_capacity.allocate(entry.job, placement)
             entry.choice = choice
         yield from (*less, *paused, *more)

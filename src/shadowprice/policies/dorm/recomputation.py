@@ -12,38 +12,42 @@ from shadowprice.core.arrays import Flags, Integers
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.dorm.model import DormInstance, DormSolution, JobItem, solve
 from shadowprice.policies.dorm.parameters import DormParameters
-from shadowprice.policies.dorm.shares import OpenJob, ServerGroups
+from shadowprice.policies.dorm.shares import DormServerGroups, OpenJob
 from shadowprice.policies.placements import dense_placement, fit_counts
-from shadowprice.policies.reactive.room import FreeCapacity
+from shadowprice.policies.reactive.free_capacity import FreeCapacity
 
 _ROUNDING = 1e-9
+
+_WORKERS, _PS = 0, 1
+_KINDS = (_WORKERS, _PS)
+"""Indices of workers and parameter servers in pairs."""
 
 
 @dataclass(slots=True)
 class MutablePlacement:
     """Mutable placement of one job; its resources are always subtracted from ``free``.
 
-    Pairs are of workers and of parameter servers; a ``kind`` is 0 or 1, their index.
+    Pairs are of workers and of parameter servers; a ``kind`` is their index.
     """
 
     free: Integers  # of each server, changed in place
     demands: tuple[Integers, Integers]
     hosts: tuple[Flags, Flags]
-    given: tuple[Integers, Integers]  # number on each server
+    counts: tuple[Integers, Integers]  # number on each server
 
     @property
     def placement(self) -> Placement:
         """The layout as an immutable placement."""
-        return dense_placement(*self.given)
+        return dense_placement(*self.counts)
 
     def trim(self, kind: int, surplus: int, members: Flags | None = None) -> None:
         """Remove processes, from the servers with the fewest first, to keep the rest together."""
-        given = self.given[kind]
-        used = np.flatnonzero(given if members is None else given * members)
-        for server in used[np.argsort(given[used], kind="stable")].tolist():
+        counts = self.counts[kind]
+        used = np.flatnonzero(counts if members is None else counts * members)
+        for server in used[np.argsort(counts[used], kind="stable")].tolist():
             if surplus <= 0:
                 return
-            removed = min(surplus, int(given[server]))
+            removed = min(surplus, int(counts[server]))
             self._add(kind, server, -removed)
             surplus -= removed
 
@@ -55,18 +59,18 @@ class MutablePlacement:
         if more <= 0:
             return True
         hosts = self.hosts[kind] if members is None else self.hosts[kind] & members
-        room = fit_counts(self.free, self.demands[kind], hosts)
-        enough = np.flatnonzero(room >= more)
+        fits = fit_counts(self.free, self.demands[kind], hosts)
+        enough = np.flatnonzero(fits >= more)
         if len(enough):
             # A server of the job first, then the tightest fit, then the first server.
-            own = self.given[0][enough] + self.given[1][enough] > 0
-            best = np.lexsort((enough, room[enough], ~own))[0]
+            own = self.counts[_WORKERS][enough] + self.counts[_PS][enough] > 0
+            best = np.lexsort((enough, fits[enough], ~own))[0]
             self._add(kind, int(enough[best]), more)
             return True
-        if int(room.sum()) < more:
+        if int(fits.sum()) < more:
             return False
-        for server in np.argsort(-room, kind="stable").tolist():
-            added = min(more, int(room[server]))
+        for server in np.argsort(-fits, kind="stable").tolist():
+            added = min(more, int(fits[server]))
             self._add(kind, server, added)
             more -= added
             if not more:
@@ -75,26 +79,28 @@ class MutablePlacement:
 
     def reach(self, workers: int, ps: int) -> bool:
         """Trim and extend to these numbers on any servers; if that fails, change nothing."""
-        before = (self.given[0].copy(), self.given[1].copy())
+        before = (self.counts[_WORKERS].copy(), self.counts[_PS].copy())
         wanted = (workers, ps)
-        for order in ((0, 1), (1, 0)):  # one kind may take the only servers of the other
-            for kind in (0, 1):
-                self.trim(kind, int(self.given[kind].sum()) - wanted[kind])
-            if all(self.extend(role, wanted[role] - int(self.given[role].sum())) for role in order):
+        for order in (_KINDS, _KINDS[::-1]):  # one kind may take the only servers of the other
+            for kind in _KINDS:
+                self.trim(kind, int(self.counts[kind].sum()) - wanted[kind])
+            if all(
+                self.extend(role, wanted[role] - int(self.counts[role].sum())) for role in order
+            ):
                 return True
             self.restore(before)
         return False
 
     def restore(self, before: tuple[Integers, Integers]) -> None:
         """Restore an earlier layout whose capacity is still free."""
-        for kind in (0, 1):
-            change = before[kind] - self.given[kind]
+        for kind in _KINDS:
+            change = before[kind] - self.counts[kind]
             self.free -= change[:, None] * self.demands[kind]
-            self.given[kind][:] = before[kind]
+            self.counts[kind][:] = before[kind]
 
     def _add(self, kind: int, server: int, count: int) -> None:
         self.free[server] -= count * self.demands[kind]
-        self.given[kind][server] += count
+        self.counts[kind][server] += count
 
 
 PlacementChanges = dict[OpenJob, tuple[int, MutablePlacement]]
@@ -105,9 +111,9 @@ PlacementChanges = dict[OpenJob, tuple[int, MutablePlacement]]
 class Recomputation:
     """Recomputation of the worker counts of running jobs and of a window of queued jobs."""
 
-    room: FreeCapacity  # not changed
-    pools: ServerGroups
-    setting: DormParameters
+    capacity: FreeCapacity  # not changed
+    groups: DormServerGroups
+    parameters: DormParameters
     running: Sequence[OpenJob]  # all running jobs, in order of arrival
     queued: Sequence[OpenJob]  # the window of queued jobs, in order of arrival
     statistics: dict[str, int] = field(default_factory=dict)
@@ -116,8 +122,8 @@ class Recomputation:
     def __post_init__(self) -> None:
         # Sorted by arrival, to break ties between equal shares.
         entries = sorted([*self.running, *self.queued], key=lambda entry: entry.order)
-        self._fair = dict(zip(entries, self.pools.fair_shares(entries), strict=True))
-        allowed = ceiling(self.setting.fairness_loss * 2 * self.pools.resources)
+        self._fair = dict(zip(entries, self.groups.fair_shares(entries), strict=True))
+        allowed = ceiling(self.parameters.fairness_loss * 2 * self.groups.resources)
         self.bound = max(allowed, self._total_loss({}))
 
     def solve(self) -> PlacementChanges:
@@ -125,13 +131,15 @@ class Recomputation:
         by_loss = sorted(
             self.running, key=lambda entry: (-self._loss(entry, entry.choice), entry.order)
         )
-        free_to_change = by_loss[: self.setting.adjustable]
+        free_to_change = by_loss[: self.parameters.adjustable]
         entries = [*sorted(free_to_change, key=lambda entry: entry.order), *self.queued]
         fixed = math.fsum(
-            self._loss(entry, entry.choice) for entry in by_loss[self.setting.adjustable :]
+            self._loss(entry, entry.choice) for entry in by_loss[self.parameters.adjustable :]
         )
         solution = solve(
-            self._instance(entries, fixed), node_limit=self.setting.node_limit, gap=self.setting.gap
+            self._instance(entries, fixed),
+            node_limit=self.parameters.node_limit,
+            gap=self.parameters.gap,
         )
         self.statistics["programs"] = 1
         self.statistics["stopped_at_node_limit"] = int(not solution.optimal)
@@ -144,40 +152,40 @@ class Recomputation:
     # ---------------------------------------------------------------- the program
 
     def _instance(self, entries: Sequence[OpenJob], fixed: float) -> DormInstance:
-        free = self.pools.gather(self.room.free)
+        free = self.groups.gather(self.capacity.free)
         items = [self._item(entry) for entry in entries]
         for item in items:
             if item.standing is not None:
                 workers, ps = item.standing
                 free += workers[:, None] * item.worker + ps[:, None] * item.ps
-        places = [self.pools.places(entry) for entry in entries]
+        limits = [self.groups.max_by_group(entry) for entry in entries]
         return DormInstance(
             items=items,
             free=free,
-            limited=self.pools.limited,
-            places_workers=np.array([workers for workers, _ in places]),
-            places_ps=np.array([ps for _, ps in places]),
+            limited=self.groups.limited,
+            max_workers_by_group=np.array([workers for workers, _ in limits]),
+            max_ps_by_group=np.array([ps for _, ps in limits]),
             fairness=self.bound - fixed,
-            adjustments=ceiling(self.setting.adjustment_overhead * len(self.running)),
+            adjustments=ceiling(self.parameters.adjustment_overhead * len(self.running)),
         )
 
     def _item(self, entry: OpenJob) -> JobItem:
-        pools, choice = self.pools, entry.choice
+        groups, choice = self.groups, entry.choice
         offered = np.ones(len(entry.counts), dtype=np.bool_)
         standing = None
         if choice >= 0:
-            standing = pools.counts_by_group(self.room.placed[entry.job.name][1])
+            standing = groups.counts_by_group(self.capacity.placed[entry.job.name][1])
             # With a single group, the same count is the same placement.
-            offered[choice] = not pools.has_single_group
+            offered[choice] = not groups.has_single_group
         return JobItem(
             counts=entry.counts[offered],
             ps_counts=entry.ps_counts[offered],
             worker=entry.job.worker,
             ps=entry.ps,
-            gain=pools.gains(entry)[offered],
-            loss=np.abs(pools.shares(entry)[offered] - self._fair[entry]),
+            gain=groups.gains(entry)[offered],
+            loss=np.abs(groups.shares(entry)[offered] - self._fair[entry]),
             standing=standing,
-            standing_gain=0.0 if choice < 0 else float(pools.gains(entry)[choice]),
+            standing_gain=0.0 if choice < 0 else float(groups.gains(entry)[choice]),
             standing_loss=self._loss(entry, choice),
         )
 
@@ -187,20 +195,24 @@ class Recomputation:
         self, entries: Sequence[OpenJob], solution: DormSolution
     ) -> PlacementChanges | None:
         """Place the program's solution; return None if a running job can't be placed."""
-        free = self.room.free.copy()
+        free = self.capacity.free.copy()
         changed = [
-            (entry, target, mutable_placement(self.room, entry, free))
+            (entry, target, mutable_placement(self.capacity, entry, free))
             for entry, target in zip(entries, solution.targets, strict=True)
             if target is not None
         ]
         for _, target, layout in changed:  # shrink jobs first, so that others can grow
-            for kind in (0, 1):
-                for group, member in enumerate(self.pools.members):
-                    surplus = int(layout.given[kind][member].sum() - target[kind][group])
+            for kind in _KINDS:
+                for group, member in enumerate(self.groups.members):
+                    surplus = int(layout.counts[kind][member].sum() - target[kind][group])
                     layout.trim(kind, surplus, member)
-        # Running jobs are placed before new ones, and large workers before small ones.
+        # Running jobs are placed before new ones, and then jobs with more progress per worker.
         changed.sort(
-            key=lambda change: (change[0].choice < 0, -self._weight(change[0]), change[0].order)
+            key=lambda change: (
+                change[0].choice < 0,
+                -self._progress_per_worker(change[0]),
+                change[0].order,
+            )
         )
         outcome: PlacementChanges = {}
         for entry, target, layout in changed:
@@ -229,14 +241,14 @@ class Recomputation:
 
     def _fill(self, target: tuple[Integers, Integers], layout: MutablePlacement) -> bool:
         """Extend a trimmed layout to its target; change nothing if it doesn't fit."""
-        before = (layout.given[0].copy(), layout.given[1].copy())
-        for order in ((0, 1), (1, 0)):  # one kind may occupy the only servers for the other
+        before = (layout.counts[_WORKERS].copy(), layout.counts[_PS].copy())
+        for order in (_KINDS, _KINDS[::-1]):  # one kind may occupy the only servers for the other
             if all(
                 layout.extend(
-                    kind, int(target[kind][group] - layout.given[kind][member].sum()), member
+                    kind, int(target[kind][group] - layout.counts[kind][member].sum()), member
                 )
                 for kind in order
-                for group, member in enumerate(self.pools.members)
+                for group, member in enumerate(self.groups.members)
             ):
                 return True
             layout.restore(before)
@@ -244,10 +256,10 @@ class Recomputation:
 
     def _start_queued(self) -> PlacementChanges:
         """Start queued jobs if that doesn't raise their fairness loss; change no running job."""
-        free = self.room.free.copy()
+        free = self.capacity.free.copy()
         outcome: PlacementChanges = {}
         for entry in self.queued:
-            layout = mutable_placement(self.room, entry, free)
+            layout = mutable_placement(self.capacity, entry, free)
             for choice in range(len(entry.counts) - 1, -1, -1):
                 if self._loss(entry, choice) <= self._loss(entry, -1) and layout.reach(
                     int(entry.counts[choice]), int(entry.ps_counts[choice])
@@ -256,13 +268,14 @@ class Recomputation:
                     break
         return outcome
 
-    def _weight(self, entry: OpenJob) -> float:
-        return float(self.pools.gains(entry)[0]) / int(entry.counts[0])
+    def _progress_per_worker(self, entry: OpenJob) -> float:
+        """Return a job's progress per worker at its minimum number of workers."""
+        return float(self.groups.gains(entry)[0]) / int(entry.counts[0])
 
     # ---------------------------------------------------------------- fairness
 
     def _loss(self, entry: OpenJob, choice: int) -> float:
-        return abs(self.pools.share(entry, choice) - self._fair[entry])
+        return abs(self.groups.share(entry, choice) - self._fair[entry])
 
     def _total_loss(self, outcome: Mapping[OpenJob, tuple[int, MutablePlacement]]) -> float:
         """Return the total fairness loss after these changes."""
@@ -272,15 +285,15 @@ class Recomputation:
         )
 
 
-def mutable_placement(room: FreeCapacity, entry: OpenJob, free: Integers) -> MutablePlacement:
+def mutable_placement(capacity: FreeCapacity, entry: OpenJob, free: Integers) -> MutablePlacement:
     """Return a job's current placement as a `MutablePlacement` that updates ``free``."""
-    given = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
+    counts = (np.zeros(len(free), dtype=np.int64), np.zeros(len(free), dtype=np.int64))
     if entry.choice >= 0:
-        placement = room.placed[entry.job.name][1]
+        placement = capacity.placed[entry.job.name][1]
         servers = list(placement.servers)
-        given[0][servers], given[1][servers] = placement.workers, placement.ps
+        counts[_WORKERS][servers], counts[_PS][servers] = placement.workers, placement.ps
     return MutablePlacement(
-        free, (entry.job.worker, entry.ps), (room.hosts_workers, room.hosts_ps), given
+        free, (entry.job.worker, entry.ps), (capacity.hosts_workers, capacity.hosts_ps), counts
     )
 
 

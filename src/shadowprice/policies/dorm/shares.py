@@ -53,7 +53,7 @@ def _classes(cluster: Cluster, rows: Integers, maximum: int) -> Integers:
     return np.unique(traits, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-class ServerGroups:
+class DormServerGroups:
     """The servers that are up, grouped one by one or by classes of equal or similar servers.
 
     ``exact_servers`` is the maximum of servers for groups of one server, and of kinds for groups of
@@ -81,7 +81,7 @@ class ServerGroups:
         self._total = np.where(counted, total, 0.0)
         self._weights = np.divide(1.0, total, out=np.zeros(width), where=counted)
         self._used: dict[OpenJob, tuple[Floats, Floats]] = {}
-        self._places: dict[bytes, tuple[Integers, Integers]] = {}
+        self._max_by_group: dict[bytes, tuple[Integers, Integers]] = {}
 
     @property
     def has_single_group(self) -> bool:
@@ -100,16 +100,16 @@ class ServerGroups:
         """Return the dominant share of one choice; 0 for -1, a waiting job."""
         return 0.0 if choice < 0 else float(self.shares(entry)[choice])
 
-    def places(self, entry: OpenJob) -> tuple[Integers, Integers]:
+    def max_by_group(self, entry: OpenJob) -> tuple[Integers, Integers]:
         """Return how many of a job's workers and PS fit on each empty group."""
         key = entry.job.worker.tobytes() + entry.ps.tobytes()
-        if key not in self._places:
+        if key not in self._max_by_group:
             workers, ps = (
                 self._sums(fit_counts(self._capacity, demand, hosts))
                 for demand, hosts in zip((entry.job.worker, entry.ps), self._hosts, strict=True)
             )
-            self._places[key] = (workers, ps)
-        return self._places[key]
+            self._max_by_group[key] = (workers, ps)
+        return self._max_by_group[key]
 
     def gather(self, free: Integers) -> Integers:
         """Return the free capacity of each group; meaningless if it isn't limited."""
@@ -139,7 +139,7 @@ class ServerGroups:
             return [0.0] * jobs
         sizes = np.array([len(entry.counts) for entry in entries], dtype=np.int64)
         empty = np.zeros((jobs, groups), dtype=np.int64)
-        places = PlacementTable(
+        placements = PlacementTable(
             np.array([entry.job.worker for entry in entries]),
             np.array([entry.ps for entry in entries]), self._group_hosts[0], self._group_hosts[1],
             empty, empty, np.zeros_like(empty), np.zeros_like(empty),
@@ -153,7 +153,7 @@ class ServerGroups:
             np.arange(jobs),
         )
         shares = fill(
-            self.gather(self._capacity), self._total, np.arange(jobs), places, widths,
+            self.gather(self._capacity), self._total, np.arange(jobs), placements, widths,
             np.zeros(2, dtype=np.int64), np.zeros(jobs, dtype=np.int64),
         )  # fmt: skip
         return [float(share) for share in shares]

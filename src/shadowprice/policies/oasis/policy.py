@@ -27,7 +27,7 @@ from shadowprice.policies.pricing.constants import (
     PriceConstants,
     PricePool,
 )
-from shadowprice.policies.pricing.measures import Measures
+from shadowprice.policies.pricing.contributions import Contributions
 from shadowprice.policies.pricing.offers import PricedOffer
 from shadowprice.policies.pricing.posted import read_posted_prices
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
@@ -110,7 +110,7 @@ class OasisPolicy(PricedAdmission):
 
     @contextmanager
     def as_if_learnt(
-        self, view: View, job: Job, again: tuple[int, Measures] | None = None
+        self, view: View, job: Job, again: tuple[int, Contributions] | None = None
     ) -> Iterator[None]:
         """Post the prices that a job would meet on arrival, and divide the servers as it would."""
         before = self._planner, self._learners, self._undivided, self._halved
@@ -121,7 +121,7 @@ class OasisPolicy(PricedAdmission):
         finally:
             self._planner, self._learners, self._undivided, self._halved = before
 
-    def learn(self, view: View, job: Job, again: tuple[int, Measures] | None = None) -> None:
+    def learn(self, view: View, job: Job, again: tuple[int, Contributions] | None = None) -> None:
         """Learn prices from a promised job, and keep the servers divided as its plan is."""
         self._divide_for(view, job)
         super().learn(view, job, again)

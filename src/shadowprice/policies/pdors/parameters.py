@@ -23,8 +23,8 @@ THEOREM = "theorem"
 class PdorsParameters(PriceParameters):
     """Parameters of `pdors`."""
 
-    def drawn(self, jobs: Iterable[Job]) -> str:
-        """Return that plans are rounded at random, if so set."""
+    def random_draws_text(self, jobs: Iterable[Job]) -> str:
+        """Return that plans are rounded at random; empty with another setting."""
         del jobs
         return "the rounding of plans" if self.placement == "randomised" else ""
 

@@ -43,9 +43,9 @@ from shadowprice.policies.pricing.affordable import LN_COST_PART, limit_lower
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.charged import RestartAwareJob
 from shadowprice.policies.pricing.constants import ConstantsLearner, PriceConstants, given_constants
+from shadowprice.policies.pricing.contributions import Contributions
 from shadowprice.policies.pricing.fixed import FixedPlacement
 from shadowprice.policies.pricing.guarantee import guarantee
-from shadowprice.policies.pricing.measures import Measures
 from shadowprice.policies.pricing.offers import PricedJob, PricedOffer, PricedPlanner
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, Extension, find_extension
 from shadowprice.policies.pricing.parameters import GivenPrices, PriceParameters
@@ -147,7 +147,7 @@ class PricedAdmission(ABC):
         """Prepare for jobs that arrive together, before the first one is decided."""
         del jobs
 
-    def learn(self, view: View, job: Job, again: tuple[int, Measures] | None = None) -> None:
+    def learn(self, view: View, job: Job, again: tuple[int, Contributions] | None = None) -> None:
         """Learn prices from a promised job, if prices are learnt.
 
         ``view`` has the reservations before the job's own. If a job set is processed repeatedly,
@@ -312,7 +312,7 @@ class PricedAdmission(ABC):
 
     @contextmanager
     def as_if_learnt(
-        self, view: View, job: Job, again: tuple[int, Measures] | None = None
+        self, view: View, job: Job, again: tuple[int, Contributions] | None = None
     ) -> Iterator[None]:
         """Post the prices that a job would meet on arrival within the block.
 

@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from shadowprice.core.arrays import Floats
-from shadowprice.policies.pricing.measures import PriceContribution
+from shadowprice.policies.pricing.contributions import PriceContribution
 
 _IDLE_WINDOW_DIVISOR: Final = 8  # an eighth of a window without demand is assumed at first
 _RENEWAL_DIVISOR: Final = 50  # a price is computed again when a fiftieth of the jobs is new

@@ -21,7 +21,11 @@ from shadowprice.core.cluster import Amounts, Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.clearing import ClearingPrice, ln_price_of_promises
-from shadowprice.policies.pricing.measures import Measures, PriceContribution, active_cache
+from shadowprice.policies.pricing.contributions import (
+    Contributions,
+    PriceContribution,
+    active_cache,
+)
 
 Carries = Literal["workers", "ps", "both"]
 Lower = Literal["theory", "guaranteed", "clearing"]
@@ -268,18 +272,18 @@ class ConstantsLearner:
             self._learn_job(job, self._contribution(job))
         return before.differ(self.constants())
 
-    def update_job(self, job: Job, position: int, measures: Measures) -> bool:
+    def update_job(self, job: Job, position: int, contributions: Contributions) -> bool:
         """Add a job of a set that is processed repeatedly; return as `learn`."""
         before = self.constants()
-        self._learn_job(job, self._cached_contribution(job, position, measures))
+        self._learn_job(job, self._cached_contribution(job, position, contributions))
         return before.differ(self.constants())
 
     def _cached_contribution(
-        self, job: Job, position: int, measures: Measures
+        self, job: Job, position: int, contributions: Contributions
     ) -> PriceContribution | None:
         """Return the contribution of a job of a set, computed once."""
         scale = self.pool.scale.tobytes()
-        cached = measures.setdefault((*self._kind, scale), {})
+        cached = contributions.setdefault((*self._kind, scale), {})
         if position not in cached:
             cached[position] = self._contribution(job)
         return cached[position]
@@ -307,7 +311,7 @@ class ConstantsLearner:
                 if position != changed:
                     learner = earlier if position < changed else later
                     learner._learn_job(
-                        job, self._cached_contribution(job, position, memory.measures)
+                        job, self._cached_contribution(job, position, memory.contributions)
                     )
             memory.around[key] = earlier, later
         earlier, later = memory.around[key]
@@ -328,7 +332,9 @@ class ConstantsLearner:
             self._arrivals = min(first, other._arrivals[0]), max(last, other._arrivals[1])
         self._market.merge(other._market)
 
-    def constants_with(self, job: Job, again: tuple[int, Measures] | None = None) -> PriceConstants:
+    def constants_with(
+        self, job: Job, again: tuple[int, Contributions] | None = None
+    ) -> PriceConstants:
         """Return the constants with one more job, the same object if none changes; learns nothing.
 
         Unless all jobs are known, the clearing price is that of earlier jobs: a job doesn't raise

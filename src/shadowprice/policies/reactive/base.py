@@ -37,7 +37,7 @@ from shadowprice.core.policy import (
     unavailable_server_rows,
 )
 from shadowprice.core.quote import Quote
-from shadowprice.policies.reactive.room import NO_PLACEMENT, EmptyCluster
+from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, EmptyCluster
 from shadowprice.policies.reactive.table import JobTable
 from shadowprice.policies.registry import Parameters
 

@@ -121,21 +121,25 @@ def refuse_little_evidence(offer: Offer, used: float, observed: float) -> Refusa
     )
 
 
-def refuse_no_capacity(alone: Offer, holder: str | None, earliest: int | None) -> Refusal:
+def refuse_no_capacity(
+    best_offer: Offer, blocking_job: str | None, earliest: int | None
+) -> Refusal:
     """Return the refusal of a job that doesn't fit beside the promised jobs.
 
-    ``alone`` is the job's best plan alone. The promise to ``holder`` would break; if it is None,
-    the job itself finds no plan. ``earliest`` is the first slot in which the job could complete
-    beside all promises, whatever its utility.
+    ``best_offer`` is the job's best plan without other jobs. The promise to ``blocking_job`` would
+    break; if it is None, the job itself finds no plan. ``earliest`` is the first slot in which the
+    job could complete beside all promises, whatever its utility.
     """
-    cause = f"the promise to {holder} would break" if holder else "promises leave no capacity"
+    cause = "promises leave no capacity"
+    if blocking_job:
+        cause = f"the promise to {blocking_job} would break"
     hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"without other jobs, its utility by slot {alone.done} is {alone.utility:.4g}, but {cause}"
-        f"{hint}",
-        value=alone.utility,
-        cost=alone.cost,
-        completion=alone.done,
-        bottleneck=holder,
+        f"without other jobs, its utility by slot {best_offer.done} is {best_offer.utility:.4g}, "
+        f"but {cause}{hint}",
+        value=best_offer.utility,
+        cost=best_offer.cost,
+        completion=best_offer.done,
+        bottleneck=blocking_job,
     )

@@ -13,7 +13,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.policy import View
 from shadowprice.core.utility import utility_value
 from shadowprice.kernels.replanning.jobs import JobArrays
-from shadowprice.kernels.replanning.placement import Placements, place_packed_jobs
+from shadowprice.kernels.replanning.placement import Placements, place_packed_jobs, reduce_to_sum
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.offers import Offer
@@ -47,7 +47,7 @@ class PinnedPlanner:
     def still_valid(self, state: State, slot: int) -> PinnedPlans:
         """Return the plans in force that still keep their promises, with updated end slots."""
         jobs, arrays = state.jobs, state.jobs.arrays
-        valid: PinnedPlans = dict(state.fixed)
+        valid: PinnedPlans = dict(state.unstoppable_plans)
         for row, plan in state.plan.pinned.items():
             if row not in valid and jobs.promise[row] >= 0 and arrays.remaining[row] > 0:
                 gain = int(arrays.gains[row, plan.level])
@@ -81,7 +81,7 @@ class PinnedPlanner:
         """
         jobs = state.jobs
         order = order[(jobs.restart_loss[order] > 0.0) & (jobs.level[order] >= 0)]
-        kept = in_force if new_only else state.fixed
+        kept = in_force if new_only else state.unstoppable_plans
         rows = [row for row in order.tolist() if row not in kept]
         first = self._pin(state, slot, rows, in_force, lean=lean_first)
         yield first
@@ -301,13 +301,13 @@ class PinnedPlanner:
 # -------------------------------------------------------------------- jobs that can't be stopped
 
 
-def fixed_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
+def find_unstoppable_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
     """Return the plans of running jobs that can't be stopped: they stay until they end.
 
     An elastic job that may still show checkpoints is left out if it would miss its promise, because
     its plan counts on more workers than it began with.
     """
-    fixed: PinnedPlans = {}
+    plans: PinnedPlans = {}
     for row in np.flatnonzero(jobs.unstoppable & (jobs.level >= 0)).tolist():
         name = jobs.name(row)
         if not view.is_pinned(name) or jobs.arrays.remaining[row] <= 0:
@@ -315,8 +315,8 @@ def fixed_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
         plan = plan_until_end(jobs, view.slot, row, int(jobs.level[row]), jobs.placements)
         is_late = 0 <= jobs.promise[row] < plan.end
         if jobs.keeps_level[row] or not is_late:
-            fixed[row] = plan
-    return fixed
+            plans[row] = plan
+    return plans
 
 
 def plan_until_end(
@@ -391,19 +391,6 @@ def slots_needed(remaining: int, first: int, gain: int) -> int:
     return 1 + max(0, -(-(remaining - first) // gain))
 
 
-def reduce_to_sum(counts: Integers, total: int) -> Integers:
-    """Reduce counts until their sum is ``total``, the smallest count first."""
-    reduced = counts.copy()
-    excess = int(reduced.sum()) - total
-    while excess > 0:
-        nonzero = np.flatnonzero(reduced)
-        smallest = int(nonzero[np.argmin(reduced[nonzero])])
-        removed = min(int(reduced[smallest]), excess)
-        reduced[smallest] -= removed
-        excess -= removed
-    return reduced
-
-
 def _plans_on_servers(
     jobs: OpenJobs, slot: int, row: int, last: int, *, lean: bool
 ) -> Iterator[PinnedPlan]:
@@ -421,7 +408,8 @@ def _plans_on_servers(
     remaining = int(arrays.remaining[row])
     for level in [*below, top] if lean else [top, *reversed(below)]:
         wanted, wanted_ps = arrays.worker_counts[row, level], arrays.ps_counts[row, level]
-        kept, kept_ps = reduce_to_sum(workers, int(wanted)), reduce_to_sum(ps, int(wanted_ps))
+        kept = reduce_to_sum(workers.copy(), int(wanted))
+        kept_ps = reduce_to_sum(ps.copy(), int(wanted_ps))
         if kept.sum() != wanted or kept_ps.sum() != wanted_ps:
             continue
         unchanged = np.array_equal(kept, workers) and np.array_equal(kept_ps, ps)

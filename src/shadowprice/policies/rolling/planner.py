@@ -141,8 +141,8 @@ class Planner:
         plan = self._keep(state, slot, in_force)
         if plan is not None:
             return plan
-        if in_force.keys() != state.fixed.keys():
-            plan = self._plan_jointly(state, slot, state.fixed)
+        if in_force.keys() != state.unstoppable_plans.keys():
+            plan = self._plan_jointly(state, slot, state.unstoppable_plans)
             if not plan.unplanned:
                 return plan
         order = self._by_promise(state, state.jobs.promise, in_force)
@@ -159,7 +159,8 @@ class Planner:
         failed = plan.unplanned
         # Pinned jobs with few workers may end sooner with all they have, or have to move.
         order = self._by_promise(state, promises)
-        for other in (next(self._pinning.candidate_sets(state, slot, order, pinned)), state.fixed):
+        first = next(self._pinning.candidate_sets(state, slot, order, pinned))
+        for other in (first, state.unstoppable_plans):
             plan = self._plan_jointly(state, slot, other, promises)
             if not plan.unplanned:
                 return plan
@@ -212,8 +213,8 @@ class Planner:
     def broken_runs(self, state: State, plan: JointPlan, rows: Integers) -> list[int]:
         """Return the rows that a plan pauses or resizes although they can't be stopped."""
         runs, levels = plan.steps.runs, plan.steps.level
-        fixed = rows[state.jobs.keeps_level[rows]].tolist()
-        return [row for row in fixed if not _has_one_run(levels[row, : max(runs[row], 0)])]
+        level_keepers = rows[state.jobs.keeps_level[rows]].tolist()
+        return [row for row in level_keepers if not _has_one_run(levels[row, : max(runs[row], 0)])]
 
     def can_start(self, state: State, slot: int, row: int, pinned: PinnedPlans) -> bool:
         """Return whether the plans in force hold if a job starts and can't be stopped.
@@ -359,7 +360,7 @@ class Planner:
             forbidden = np.zeros(arrays.gains.shape, np.bool_)
         # A job that can't be stopped couldn't return to its plan.
         staying = [row for row in plan.pinned if state.jobs.unstoppable[row]]
-        forbidden[[*state.fixed, *staying, *keeping.tolist()]] = True
+        forbidden[[*state.unstoppable_plans, *staying, *keeping.tolist()]] = True
         if not len(rows):
             return forbidden
         levels = plan.steps.level[rows]
@@ -468,14 +469,14 @@ class Planner:
         plan.order = np.zeros(0, np.int64)
         if scope is not CapacityScope.NONE and (bags.plans or pinned):
             promises = state.jobs.promise if promises is None else promises
-            self._reset_around_fixed_plans(state, slot, plan, promises)
+            self._reset_around_named_servers(state, slot, plan, promises)
         else:
             count = state.servers.kind_count
             reset(plan.line, slot, count, self._kind_role, self._kind_free)
         split_interval_at(plan.line, slot + 1)
         return plan
 
-    def _reset_around_fixed_plans(
+    def _reset_around_named_servers(
         self, state: State, slot: int, plan: JointPlan, promises: Integers
     ) -> None:
         """Reset a plan to the capacity that bags and pinned jobs leave.
@@ -484,7 +485,7 @@ class Planner:
         """
         bags, arrays, pinned = state.bags, state.jobs.arrays, plan.pinned
         bag_changes = bags.change_slots(slot)
-        ends = {fixed.end + 1 for fixed in pinned.values()}
+        ends = {pinned_plan.end + 1 for pinned_plan in pinned.values()}
         starts = sorted({slot, *bag_changes, *(end for end in ends if end > slot)})
         self.reserve(state, 4 * len(state.jobs.rows) + 16 + 2 * len(starts))
         usage = np.array(
@@ -509,15 +510,15 @@ class Planner:
                 changes.append(before[differ] - after[differ])
                 before = after
             first.append(sum(map(len, servers)))
-        fixed_usage = bags.usage(slot) + self._pinning.usage(pinned, arrays, slot)
-        free = state.servers.capacity() - fixed_usage
+        planned_usage = bags.usage(slot) + self._pinning.usage(pinned, arrays, slot)
+        free = state.servers.capacity() - planned_usage
         if not init_residual_timeline(
             plan.line, np.array(starts, np.int64), free, self._roles, state.servers.up,
             np.array(first, np.int64), np.concatenate(servers), np.concatenate(changes), usage,
         ):  # fmt: skip
             self._reset_narrow(state, plan, starts, usage)
-        for row, fixed in pinned.items():
-            plan.log.level[row] = fixed.level
+        for row, pinned_plan in pinned.items():
+            plan.log.level[row] = pinned_plan.level
 
     def _reset_narrow(
         self, state: State, plan: JointPlan, starts: list[int], usage: Integers
@@ -529,8 +530,8 @@ class Planner:
         line, width, up = plan.line, self._width, state.servers.up
         capacity = state.servers.capacity()
         for interval, start in enumerate(starts):
-            fixed = self._pinning.usage(plan.pinned, state.jobs.arrays, start)
-            free = np.maximum(capacity - state.bags.usage(start) - fixed, 0)
+            pinned_usage = self._pinning.usage(plan.pinned, state.jobs.arrays, start)
+            free = np.maximum(capacity - state.bags.usage(start) - pinned_usage, 0)
             kinds = np.column_stack((self._roles, free))[up]
             groups, count = np.unique(kinds, axis=0, return_counts=True)
             groups, count = groups[-width:], count[-width:]

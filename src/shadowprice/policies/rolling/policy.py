@@ -46,7 +46,7 @@ from shadowprice.policies.rolling.open_jobs import OpenJobs, replace_entries
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.pinned_plans import (
     cannot_move,
-    fixed_plans,
+    find_unstoppable_plans,
     pinned_placements,
     plan_until_end,
 )
@@ -55,11 +55,11 @@ from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
 from shadowprice.policies.rolling.state import State
 
-_HELD_DIVISOR: Final = 20
-"""The layout of a slot is held for at most this part of the time that a waiting job needs.
+_MAX_HOLD_DIVISOR: Final = 20
+"""Without events, jobs stay where they run for at most 1/20 of the time that any waiting job needs.
 
-Waiting jobs that run come closer to a promise in each slot. With a fiftieth, `rolling` earns as
-much, and plans twice as many slots.
+Then the slot is planned again, because a waiting job that runs comes closer to a promise in each
+slot. With 1/50, `rolling` earns as much, and plans twice as many slots.
 """
 
 _MAX_PLANNED_AHEAD: Final = 256
@@ -299,7 +299,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         return Reject(job.name, answer), False
 
     def _promise_for(self, slot: int, row: int) -> Promise | Refusal:
-        """Return a promise for a new job and record its plan, or return the refusal."""
+        """Return a promise for a new job and record its plan, or return the refusal.
+
+        1. Try the cheapest plan beside all other jobs.
+        2. If restarts are too costly for any other plan, try a plan that never moves.
+        3. Replan the other jobs around the job's best plan on the whole cluster.
+        4. Refuse the job.
+        """
         state, jobs, planner = self._state, self._state.jobs, self._planner
         price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
         offer = self._offer(row, price)
@@ -308,36 +314,40 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             lacks_evidence = not state.demand.justifies_offer(slot, jobs, row, offer)
             if not lacks_evidence and self._commit_offer(row, offer):
                 return self._promise(slot, row, offer)
-        alone = planner.offer_alone(state, slot, row, price)
-        loses_too_much = alone is None and jobs.restart_loss[row] > 0.0
-        if loses_too_much and self._parameters.revision:
+        best_offer = planner.offer_alone(state, slot, row, price)
+        # A plan of levels counts a restart in every slot; a pinned plan counts at most one.
+        restarts_are_too_costly = best_offer is None and jobs.restart_loss[row] > 0.0
+        if restarts_are_too_costly and self._parameters.revision:
             pinned = self._promise_pinned(slot, row, price)
             if pinned is not None:
                 return pinned
-            alone = planner.pinned_offer_alone(state, slot, row, price)
-        if alone is None:
+            best_offer = planner.pinned_offer_alone(state, slot, row, price)
+        if best_offer is None:
             job = jobs.jobs[row]
             assert job is not None
             share = self._quotas.scarcest(self._cluster, job)
             return refuse_too_late(job.name, slot, share=share, ends=jobs.until is not None)
-        if alone.utility <= alone.cost:
-            return refuse_below_price(alone)
-        if not state.demand.justifies_offer(slot, jobs, row, alone):
-            return state.demand.refusal(slot, jobs, row, alone)
-        obstacle: int | None = None
-        if self._parameters.revision and row not in state.fixed and not loses_too_much:
-            plan = planner.plan_with(state, slot, row, self._promise_slot(slot, row, alone))
+        if best_offer.utility <= best_offer.cost:
+            return refuse_below_price(best_offer)
+        if not state.demand.justifies_offer(slot, jobs, row, best_offer):
+            return state.demand.refusal(slot, jobs, row, best_offer)
+        blocking_row: int | None = None
+        can_replan = row not in state.unstoppable_plans and not restarts_are_too_costly
+        if self._parameters.revision and can_replan:
+            plan = planner.plan_with(state, slot, row, self._promise_slot(slot, row, best_offer))
             if not plan.unplanned:
                 planner.commit(state, plan)
-                return self._promise(slot, row, alone)
-            obstacle = plan.unplanned[0]
+                return self._promise(slot, row, best_offer)
+            blocking_row = plan.unplanned[0]
         if offer is not None:
             if lacks_evidence:
                 return state.demand.refusal(slot, jobs, row, offer)
             return refuse_below_price(offer)
-        holder = None if obstacle is None or obstacle == row else jobs.name(obstacle)
-        earliest = None if loses_too_much else planner.earliest_completion(state, row)
-        return refuse_no_capacity(alone, holder, earliest)
+        blocking_job = None
+        if blocking_row is not None and blocking_row != row:
+            blocking_job = jobs.name(blocking_row)
+        earliest = None if restarts_are_too_costly else planner.earliest_completion(state, row)
+        return refuse_no_capacity(best_offer, blocking_job, earliest)
 
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
@@ -387,7 +397,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         None if there is no plan that completes while the job has a utility.
         """
         state = self._state
-        plan = state.fixed.get(row)
+        plan = state.unstoppable_plans.get(row)
         if plan is None:
             return self._planner.offer(state, row, price)
         jobs = state.jobs
@@ -403,7 +413,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _commit_offer(self, row: int, offer: Offer) -> bool:
         """Put the last offer in force; the plan of a job that can't be stopped is in force."""
         state = self._state
-        return row in state.fixed or self._planner.commit_offer(state, row, offer)
+        return row in state.unstoppable_plans or self._planner.commit_offer(state, row, offer)
 
     def _promise(self, slot: int, row: int, offer: Offer) -> Promise:
         """Record and return the promise of a plan."""
@@ -456,7 +466,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _keeps_promises(self, slot: int) -> bool:
         """Put a new joint plan in force if it keeps all promises; return whether it does."""
         state, parameters = self._state, self._parameters
-        if self._invalid_promises() or state.late_fixed():
+        if self._invalid_promises() or state.late_unstoppable_jobs():
             return False
         plan = self._planner.replan(
             state, slot, revise=parameters.revision, steady=parameters.steady
@@ -501,7 +511,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         #    is known now, or if pinned jobs gave workers up for arrivals, which are answered.
         if state.is_estimate or state.is_lean:
             state.planned_slot = None
-        has_offers = state.planned_slot == slot
+        # If the slot is planned already, plans may be those of offers, which use more workers than
+        # promises need. Then the next slot is planned again.
+        has_plans_of_offers = state.planned_slot == slot
         yield from self._replan(view, slot)
         promised = state.promised()
 
@@ -518,10 +530,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         # 4. Plan waiting jobs in the remaining capacity, the densest first, and promise those that
         #    are worth their price.
         rows = jobs.in_order()
-        yield from self._promise_fixed(slot)
+        yield from self._promise_unstoppable(slot)
         waiting = rows[jobs.promise[rows] < 0]
-        if state.fixed:
-            waiting = waiting[~np.isin(waiting, list(state.fixed))]
+        if state.unstoppable_plans:
+            waiting = waiting[~np.isin(waiting, list(state.unstoppable_plans))]
         density, _ = utility_densities(jobs.arrays, waiting, slot, weight)
         waiting = waiting[np.argsort(-density, kind="stable")]
         waiting = yield from self._promise_waiting_pinned(slot, waiting)
@@ -555,8 +567,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if self._quotas.given:
             self._record_owed(slot, rows)
         # New promises have the plan of their offer, which may use more workers than they need.
-        has_offers |= not np.array_equal(promised, state.promised())
-        state.held_until = slot + 1 if has_offers else self._next_planned_slot(slot)
+        has_plans_of_offers |= not np.array_equal(promised, state.promised())
+        state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
 
     def _hold(self, view: View) -> bool:
         """Leave all jobs where they run, if they did what was planned; return whether."""
@@ -581,7 +593,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             [slot + self._cluster.horizon],
             steps.until[planned, 0],
             [pinned.end + 1 for pinned in state.plan.pinned.values()],
-            slot + np.maximum(1, needed // _HELD_DIVISOR),
+            slot + np.maximum(1, needed // _MAX_HOLD_DIVISOR),
             arrays.last_slot[waiting] - needed + 1,
         ]
         return int(min(min(slots) for slots in ends if len(slots)))
@@ -600,7 +612,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         past_end = {row for row in invalid if jobs.promise[row] > jobs.final_slot}
         for row in invalid:
             state.withdraw_promise(row)
-        late = state.late_fixed()
+        late = state.late_unstoppable_jobs()
         plan = self._planner.replan(
             state, slot, revise=parameters.revision, steady=parameters.steady, lean=lean
         )
@@ -627,7 +639,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.is_estimate = state.jobs.refresh(view)
         state.bags.refresh(view, state.servers.capacity())
         state.jobs.refresh_unstoppable(view)
-        state.fix(fixed_plans(view, state.jobs))
+        state.set_unstoppable_plans(find_unstoppable_plans(view, state.jobs))
 
     def _invalid_promises(self) -> list[int]:
         """Return the rows whose promise is past the end, or worthless after a revision."""
@@ -737,10 +749,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                     yield promise
         return rows[jobs.promise[rows] < 0]
 
-    def _promise_fixed(self, slot: int) -> Iterator[Decision]:
+    def _promise_unstoppable(self, slot: int) -> Iterator[Decision]:
         """Promise running jobs that can't be stopped and are worth their price."""
         state, jobs = self._state, self._state.jobs
-        rows = np.array([row for row in state.fixed if jobs.promise[row] < 0], np.int64)
+        rows = np.array([row for row in state.unstoppable_plans if jobs.promise[row] < 0], np.int64)
         if not len(rows):
             return
         prices = state.demand.costs(slot, jobs.arrays, rows)
@@ -848,6 +860,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         hosts = jobs.hosts_workers, jobs.hosts_ps
         pinned, pinned_level = pinned_placements(state.plan.pinned, jobs.row_count)
         # Jobs keep their servers first. If not all fit then, they are packed as they were planned.
+        # That may be incomplete too, if the timeline ran out of groups. Then it is valid without
+        # the levels that don't fit.
         for keep_servers in (True, False):
             free = state.servers.capacity()
             if state.bags.plans:

@@ -3,8 +3,8 @@
 Words for jobs that don't move:
 
 - A *pinned plan* (`PinnedPlan`) names its servers and never moves; a promise depends on it.
-- A *fixed* plan (`State.fixed`) is the pinned plan of a running job that can't be stopped.
 - An *unstoppable* job (`OpenJobs.unstoppable`) hasn't shown checkpoints: a stop loses its work.
+  While it runs, its pinned plan is one of `State.unstoppable_plans`.
 - A job that *keeps its level* (`OpenJobs.keeps_level`) may have only plans with one worker count.
 """
 
@@ -145,7 +145,7 @@ class State:
     owed_slot: int = -1  # last slot that `owed` counts
     planned_slot: int | None = None  # first slot of the plan; None if it has to be renewed
     # Plans of running jobs that can't be stopped, promised or not; part of the plan's pinned ones.
-    fixed: PinnedPlans = field(default_factory=dict)
+    unstoppable_plans: PinnedPlans = field(default_factory=dict)
     is_estimate: bool = False  # whether the plan counts on progress of a slot that is under way
     is_lean: bool = False  # whether pinned jobs gave up workers for arrivals
     misfits: frozenset[str] | None = None  # open jobs that a joint plan of all failed for
@@ -174,24 +174,25 @@ class State:
     def unpin(self, row: int) -> None:
         """Remove the pinned plan of a job that is gone or has no placement."""
         self.plan.pinned = _remove_row(self.plan.pinned, row)
-        self.fixed = _remove_row(self.fixed, row)
+        self.unstoppable_plans = _remove_row(self.unstoppable_plans, row)
 
-    def fix(self, fixed: PinnedPlans) -> None:
+    def set_unstoppable_plans(self, plans: PinnedPlans) -> None:
         """Replace the plans of running jobs that can't be stopped."""
-        if fixed or self.fixed:
-            others = {row: plan for row, plan in self.plan.pinned.items() if row not in self.fixed}
-            self.plan.pinned = {**others, **fixed}
-            self.fixed = fixed
+        previous = self.unstoppable_plans
+        if plans or previous:
+            others = {row: plan for row, plan in self.plan.pinned.items() if row not in previous}
+            self.plan.pinned = {**others, **plans}
+            self.unstoppable_plans = plans
 
-    def late_fixed(self) -> list[int]:
+    def late_unstoppable_jobs(self) -> list[int]:
         """Return the promised jobs that can't be stopped and end after their promise."""
         promise = self.jobs.promise
-        return [row for row, plan in self.fixed.items() if 0 <= promise[row] < plan.end]
+        return [row for row, plan in self.unstoppable_plans.items() if 0 <= promise[row] < plan.end]
 
     def withdraw_promise(self, row: int) -> None:
         """Withdraw a promise, and the pinned plan unless the job can't be stopped."""
         self.jobs.promise[row] = -1
-        if row not in self.fixed:
+        if row not in self.unstoppable_plans:
             self.unpin(row)
 
     def lose_server(self, server: int) -> None:

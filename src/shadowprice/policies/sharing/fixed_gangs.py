@@ -48,7 +48,7 @@ def fixed_gang(
             f"no gang of {int(gang.counts[0])} workers or more fits the empty cluster",
             bottleneck="places of workers and of parameter servers",
         )
-    requested = int(possible[0]) if size == "fewest" else int(possible[-1])
+    requested = int(possible[0]) if size == "min" else int(possible[-1])
     if isinstance(size, int):
         requested = size
     elif size == "label" and job.labels.get(GANG, "").isdecimal():

@@ -49,12 +49,12 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         super().__init__(context, parameters)
         tenancy = self._tenancy
         self._owned = [
-            assign_cells(places.tolist(), shares.tolist())
-            for places, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
+            assign_cells(units.tolist(), shares.tolist())
+            for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
         ]
         self._clusters = [
-            VirtualClusters(places.tolist(), owned)
-            for places, owned in zip(tenancy.workers, self._owned, strict=True)
+            VirtualClusters(units.tolist(), owned)
+            for units, owned in zip(tenancy.workers, self._owned, strict=True)
         ]
         self._largest = [
             max((size for cells in owned for size in cells), default=1) for owned in self._owned
@@ -157,7 +157,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         """Allocate a tenant's cells on servers that are up; None if there are too few."""
         clusters = self._clusters[kind]
         while True:
-            cells = clusters.take(tenant, count, self._largest[kind])
+            cells = clusters.allocate(tenant, count, self._largest[kind])
             if cells is None:
                 return None
             broken = [cell for cell in cells if view.is_lost(cell.server)]

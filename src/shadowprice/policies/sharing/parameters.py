@@ -8,10 +8,10 @@ from pydantic import Field
 
 from shadowprice.policies.registry import Parameters
 
-Size = Annotated[int, Field(ge=1)] | Literal["most", "fewest", "label"]
+Size = Annotated[int, Field(ge=1)] | Literal["max", "min", "label"]
 
 _SIZE = (
-    "workers of a job, fixed while it runs: the `most` or `fewest` it allows, a number, or "
+    "workers of a job, fixed while it runs: the `max` or `min` that it allows, a number, or "
     "`label`, the number in its label `gang`; the next smaller one that an empty cluster can carry"
 )
 
@@ -19,7 +19,7 @@ _SIZE = (
 class SharingParameters(Parameters):
     """Parameters shared by the gang schedulers."""
 
-    workers: Size = Field(default="most", description=_SIZE)
+    workers: Size = Field(default="max", description=_SIZE)
 
 
 class GandivaFairParameters(SharingParameters):

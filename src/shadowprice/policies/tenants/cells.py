@@ -37,11 +37,11 @@ def binary_digits(number: int) -> list[int]:
     return [1 << bit for bit in range(number.bit_length() - 1, -1, -1) if number >> bit & 1]
 
 
-def split_into_cells(server: int, places: int) -> list[Cell]:
+def split_into_cells(server: int, units: int) -> list[Cell]:
     """Split a server into its largest cells."""
     cells = []
     offset = 0
-    for size in binary_digits(places):
+    for size in binary_digits(units):
         cells.append(Cell(server, offset, size))
         offset += size
     return cells
@@ -67,7 +67,7 @@ class BuddyAllocator:
         """Return the size of the smallest free cell of at least ``size`` units, 0 if none."""
         return min((cell.size for cell in self._known if cell.size >= size), default=0)
 
-    def take(self, size: int) -> Cell | None:
+    def allocate(self, size: int) -> Cell | None:
         """Allocate a cell from the smallest free cell that is large enough.
 
         Ties go to the first server. Return None if no cell is large enough.
@@ -110,25 +110,25 @@ class BuddyAllocator:
         return Cell(cell.server, offset, cell.size)
 
 
-def assign_cells(places: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
+def assign_cells(units: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
     """Give every tenant the largest cells within its share that fit side by side.
 
     The result has the number of cells of each tenant by size. Raises `ShadowpriceError` if the
     shares exceed the servers' units.
     """
-    if sum(shares) > sum(places):
+    if sum(shares) > sum(units):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
     physical = BuddyAllocator(
-        cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
+        cell for server, count in enumerate(units) for cell in split_into_cells(server, count)
     )
     owned: list[Counter[int]] = [Counter() for _ in shares]
-    largest = 1 << (max(places, default=1).bit_length() - 1) if any(places) else 1
+    largest = 1 << (max(units, default=1).bit_length() - 1) if any(units) else 1
     remaining = list(shares)
     # Large cells first, so that small cells fill the gaps.
     size = largest
     while size:
         for tenant in range(len(shares)):
-            while remaining[tenant] >= size and physical.take(size) is not None:
+            while remaining[tenant] >= size and physical.allocate(size) is not None:
                 owned[tenant][size] += 1
                 remaining[tenant] -= size
         size //= 2
@@ -146,17 +146,17 @@ class _Bound:
 class VirtualClusters:
     """The virtual private clusters of all tenants on one set of servers.
 
-    ``places`` are the units of each server, ``owned`` the cells of each tenant from `assign_cells`.
+    ``units`` are the units of each server, ``owned`` the cells of each tenant from `assign_cells`.
     """
 
-    def __init__(self, places: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
+    def __init__(self, units: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
         self._physical = BuddyAllocator(
-            cell for server, count in enumerate(places) for cell in split_into_cells(server, count)
+            cell for server, count in enumerate(units) for cell in split_into_cells(server, count)
         )
         self._unbound = [Counter(cells) for cells in owned]
         self._bound: list[list[_Bound]] = [[] for _ in owned]
 
-    def take(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
+    def allocate(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
         """Allocate the cells of a gang from a tenant's own.
 
         The gang requests cells of at most ``largest`` units, largest first: whole servers, then the
@@ -202,10 +202,10 @@ class VirtualClusters:
         bound_sizes = [(free, index) for free, index in bound_sizes if free]
         unbound = [cell for cell, count in self._unbound[tenant].items() if count and cell >= size]
         if bound_sizes and (not unbound or min(bound_sizes)[0] <= min(unbound)):
-            return self._bound[tenant][min(bound_sizes)[1]].inside.take(size)
+            return self._bound[tenant][min(bound_sizes)[1]].inside.allocate(size)
         if not unbound:
             return None
-        cell = self._physical.take(min(unbound))
+        cell = self._physical.allocate(min(unbound))
         if cell is None:
             raise ShadowpriceError(
                 f"tenant {tenant} owns a cell of {min(unbound)} places that the servers cannot give"
@@ -213,4 +213,4 @@ class VirtualClusters:
         self._unbound[tenant][cell.size] -= 1
         bound = _Bound(cell, BuddyAllocator([cell]))
         self._bound[tenant].append(bound)
-        return bound.inside.take(size)
+        return bound.inside.allocate(size)

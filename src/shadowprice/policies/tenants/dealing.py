@@ -9,32 +9,32 @@ from shadowprice.policies.tenants.cells import VirtualClusters, assign_cells
 from shadowprice.policies.tenants.tenancy import TenantShares
 
 
-def assign_worker_units(places: Integers, shares: Integers) -> Integers:
+def assign_worker_units(units: Integers, shares: Integers) -> Integers:
     """Allocate the worker units of one type to tenants, in cells as large as shares allow.
 
-    ``places`` has the units of each server, ``shares`` those of each tenant. The result has a row
+    ``units`` has the units of each server, ``shares`` those of each tenant. The result has a row
     for each tenant and a column for each server.
     """
-    owned = assign_cells(places.tolist(), shares.tolist())
-    clusters = VirtualClusters(places.tolist(), owned)
-    allocated = np.zeros((shares.size, places.size), np.int64)
+    owned = assign_cells(units.tolist(), shares.tolist())
+    clusters = VirtualClusters(units.tolist(), owned)
+    allocated = np.zeros((shares.size, units.size), np.int64)
     for size in sorted({size for cells in owned for size in cells}, reverse=True):
         for tenant, cells in enumerate(owned):
             for _ in range(cells[size]):
-                for cell in clusters.take(tenant, size, size) or ():
+                for cell in clusters.allocate(tenant, size, size) or ():
                     allocated[tenant, cell.server] += cell.size
     return allocated
 
 
-def assign_ps_units(places: Integers, shares: Integers, workers: Integers) -> Integers:
+def assign_ps_units(units: Integers, shares: Integers, workers: Integers) -> Integers:
     """Allocate the PS units of one type, close to the tenant's workers if possible.
 
     Tenants take turns. Each takes a unit on the server where it has the most worker units per PS
     unit that it would then have. ``workers`` are the result of `assign_worker_units`; the result
     has the same shape.
     """
-    free = places.copy()
-    allocated = np.zeros((shares.size, places.size), np.int64)
+    free = units.copy()
+    allocated = np.zeros((shares.size, units.size), np.int64)
     remaining = shares.copy()
     while remaining.any():
         for tenant in np.flatnonzero(remaining).tolist():
@@ -54,13 +54,13 @@ def assign_units(tenancy: TenantShares) -> tuple[Integers, Integers]:
     servers = tenancy.cluster.servers
     shape = (len(tenancy.tenants), servers)
     rows = [
-        assign_worker_units(places, shares)
-        for places, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
+        assign_worker_units(units, shares)
+        for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
     ]
     workers = np.array(rows, np.int64).reshape(-1, *shape)
     worker_units = workers.sum(axis=0)
     rows = [
-        assign_ps_units(places, shares, worker_units)
-        for places, shares in zip(tenancy.ps, tenancy.ps_shares, strict=True)
+        assign_ps_units(units, shares, worker_units)
+        for units, shares in zip(tenancy.ps, tenancy.ps_shares, strict=True)
     ]
     return workers, np.array(rows, np.int64).reshape(-1, *shape)

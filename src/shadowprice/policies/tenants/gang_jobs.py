@@ -34,6 +34,11 @@ class GangJob:
     reach: Integers  # workers on other servers that this many PS can serve, see `workers_servable`
     utility: Callable[[Integers], Floats]  # of durations in slots; non-increasing
 
+    @property
+    def uses_ps(self) -> bool:
+        """Whether the job trains with parameter servers; then it can't run with none."""
+        return self.reach.size > 0 and bool(self.reach[0] < 0)
+
     def values(self, slots: int) -> Integers:
         """Return the utility, in millionths, of ending before each slot up to ``slots``.
 

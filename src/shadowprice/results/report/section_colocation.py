@@ -27,17 +27,17 @@ COLOUR_COLOCATED, COLOUR_SPREAD = 2, 0  # colours of co-located and spread slots
 
 
 def slots_of_jobs(run: RunData) -> pl.DataFrame:
-    """Return one row for each job and slot: number of machines, and whether it was co-located.
+    """Return one row for each job and slot: number of servers, and whether it was co-located.
 
-    ``beside`` is true if a machine ran both workers and parameter servers of the job.
+    ``mixed`` is true if a server ran both workers and parameter servers of the job.
     """
     return (
         run.allocations.group_by("job", "slot", maintain_order=True)
         .agg(
-            pl.len().alias("machines"),
-            ((pl.col("workers") > 0) & (pl.col("ps") > 0)).any().alias("beside"),
+            pl.len().alias("servers"),
+            ((pl.col("workers") > 0) & (pl.col("ps") > 0)).any().alias("mixed"),
         )
-        .with_columns((pl.col("machines") == 1).alias("together"))
+        .with_columns((pl.col("servers") == 1).alias("colocated"))
     )
 
 
@@ -45,9 +45,9 @@ def shares(slots: pl.DataFrame) -> pl.DataFrame:
     """Return for each job the share of its slots in which it was co-located."""
     return slots.group_by("job", maintain_order=True).agg(
         pl.len().alias("slots"),
-        pl.col("together").sum(),
-        pl.col("together").mean().alias("share"),
-        pl.col("machines").max().alias("widest"),
+        pl.col("colocated").sum(),
+        pl.col("colocated").mean().alias("share"),
+        pl.col("servers").max().alias("max_servers"),
     )
 
 
@@ -61,24 +61,24 @@ def colocation(run: RunData) -> str | None:
     if not _was_distributed(run.allocations):
         return None
     slots = slots_of_jobs(run)
-    together = int(slots["together"].sum())
-    beside = bool(slots["beside"].any())
-    if not together or (together == len(slots) and not beside):
+    colocated = int(slots["colocated"].sum())
+    any_mixed = bool(slots["mixed"].any())
+    if not colocated or (colocated == len(slots) and not any_mixed):
         return None
-    apart = len(slots) - together
+    spread = len(slots) - colocated
     overview = share_bars(
         ["running slots"],
         [
-            ("on one machine", COLOUR_COLOCATED, [together], [f"{together:,} job-slots"]),
-            ("on several", COLOUR_SPREAD, [apart], [f"{apart:,} job-slots"]),
+            ("on one server", COLOUR_COLOCATED, [colocated], [f"{colocated:,} job-slots"]),
+            ("on several", COLOUR_SPREAD, [spread], [f"{spread:,} job-slots"]),
         ],
     )
     remark = (
-        "A job whose workers and parameter servers all stand on one machine in a slot communicates "
-        "at its internal rate in it, otherwise at the external one."
+        "A job whose workers and parameter servers run on one server in a slot communicates "
+        "at its internal rate, otherwise at the external one."
     )
     return (
-        figure(f"{together / len(slots):.1%} of all running slots on one machine", overview, remark)
+        figure(f"{colocated / len(slots):.1%} of all running slots on one server", overview, remark)
         + figure("Running jobs", _over_time(run, slots))
         + _strips(run, slots)
         + _table(slots)
@@ -86,28 +86,28 @@ def colocation(run: RunData) -> str | None:
 
 
 def _was_distributed(allocations: pl.DataFrame) -> bool:
-    """Return whether a job ever used several machines, or parameter servers beside workers.
+    """Return whether a job ever used several servers, or one for both workers and PS.
 
     It doesn't iterate over slots, because a run may have millions.
     """
     if ((allocations["workers"] > 0) & (allocations["ps"] > 0)).any():
         return True
-    machines = allocations.group_by("job").agg(pl.col("server").n_unique())["server"]
-    return bool((machines > 1).any())
+    servers = allocations.group_by("job").agg(pl.col("server").n_unique())["server"]
+    return bool((servers > 1).any())
 
 
 def _over_time(run: RunData, slots: pl.DataFrame) -> str:
     """Return the numbers of co-located and spread jobs in each slot."""
     counted = slots.group_by("slot").agg(
-        pl.col("together").sum().cast(pl.Float64).alias("one"),
-        (~pl.col("together")).sum().cast(pl.Float64).alias("several"),
+        pl.col("colocated").sum().cast(pl.Float64).alias("colocated"),
+        (~pl.col("colocated")).sum().cast(pl.Float64).alias("spread"),
     )
     table = run.slots.select("slot").join(counted, on="slot", how="left", maintain_order="left")
     every = table["slot"].to_numpy().astype(np.float64)
     series, positions = [], np.zeros(0)
     for column, name, colour in (
-        ("one", "one machine", COLOUR_COLOCATED),
-        ("several", "several", COLOUR_SPREAD),
+        ("colocated", "one server", COLOUR_COLOCATED),
+        ("spread", "several servers", COLOUR_SPREAD),
     ):
         positions, values = downsample(table[column].fill_null(0.0).to_numpy())
         series.append(Series(f"jobs on {name}", values, colour))
@@ -124,25 +124,26 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
 def _strips(run: RunData, slots: pl.DataFrame) -> str:
     """Return a strip of coloured slots for each of the jobs that ran longest."""
     longest = shares(slots).sort("slots", descending=True, maintain_order=True).head(MAX_DRAWN_JOBS)
-    names = [name for name in run.jobs["job"] if name in set(longest["job"])]
+    drawn = set(longest["job"])
+    names = [name for name in run.jobs["job"] if name in drawn]
     first, last = int(run.slots.item(0, "slot")), int(run.slots.item(-1, "slot"))
     by_job = slots.partition_by("job", as_dict=True)
     bars, rows = [], []
     for index, name in enumerate(names):
         own = by_job[name,].sort("slot")
-        share = float(own["together"].mean())  # type: ignore[arg-type]  # it ran
+        share = float(own["colocated"].mean())  # type: ignore[arg-type]  # it ran
         rows.append(f"{name} {share:.0%}")
-        bars += [
-            GanttBar(
-                index, begin, end + 1, "one" if colocated else "several", f"slots {begin} to {end}"
-            )
-            for begin, end, colocated in _stretches(own)
-        ]
+        for start, end, colocated in _stretches(own):
+            kind = "colocated" if colocated else "spread"
+            bars.append(GanttBar(index, start, end + 1, kind, f"slots {start} to {end}"))
     drawing = gantt(
         rows,
         bars,
-        [("one", "one machine", COLOUR_COLOCATED), ("several", "several machines", COLOUR_SPREAD)],
-        label="Slots on one machine and on several, job by job",
+        [
+            ("colocated", "one server", COLOUR_COLOCATED),
+            ("spread", "several servers", COLOUR_SPREAD),
+        ],
+        label="Slots on one server and on several, job by job",
         first=first,
         last=last + 1,
     )
@@ -150,12 +151,12 @@ def _strips(run: RunData, slots: pl.DataFrame) -> str:
     title = (
         "Job by job" if total <= MAX_DRAWN_JOBS else f"The {MAX_DRAWN_JOBS} jobs that ran longest"
     )
-    return figure(title, drawing, "Beside each name: the share of its slots on one machine.")
+    return figure(title, drawing, "After each name: the share of its slots on one server.")
 
 
 def _stretches(own: pl.DataFrame) -> list[tuple[int, int, bool]]:
     """Return (first slot, last slot, co-located) of consecutive equal slots of a job."""
-    slot, colocated = own["slot"].to_numpy().astype(np.int64), own["together"].to_numpy()
+    slot, colocated = own["slot"].to_numpy().astype(np.int64), own["colocated"].to_numpy()
     cuts = np.flatnonzero((np.diff(slot) != 1) | (colocated[1:] != colocated[:-1])) + 1
     starts, ends = np.r_[0, cuts], np.r_[cuts, len(slot)] - 1
     return [
@@ -167,15 +168,15 @@ def _stretches(own: pl.DataFrame) -> list[tuple[int, int, bool]]:
 def _table(slots: pl.DataFrame) -> str:
     by_job = shares(slots)
     rows: list[list[Cell]] = [
-        [name, ran, together, f"{share:.0%}", widest]
-        for name, ran, together, share, widest in by_job.head(MAX_ROWS).iter_rows()
+        [name, ran, colocated, f"{share:.0%}", max_servers]
+        for name, ran, colocated, share, max_servers in by_job.head(MAX_ROWS).iter_rows()
     ]
     columns = [
         TableColumn("job", link=True),
         TableColumn("slots it ran in", numeric=True),
-        TableColumn("on one machine", numeric=True),
+        TableColumn("on one server", numeric=True),
         TableColumn("share"),
-        TableColumn("most machines at once", numeric=True),
+        TableColumn("maximum number of servers", numeric=True),
     ]
     mean = format_number(float(by_job["share"].mean()))  # type: ignore[arg-type]  # some job ran
     remark = f"The mean of the jobs' shares is {mean}."

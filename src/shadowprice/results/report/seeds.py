@@ -26,58 +26,56 @@ Entry = Mapping[str, Any]
 
 
 def seeds_section(trials: Mapping[str, Any]) -> str:
-    """Return the section on the measures of policies over several seeds.
+    """Return the section on the metrics of policies over several seeds.
 
     ``trials`` is part of ``compare.json``: the ``seeds``, and by name of the ``policies`` the
-    ``values``, ``mean``, ``low`` and ``high`` of every measure, and for all but the first policy
+    ``values``, ``mean``, ``low`` and ``high`` of every metric, and for all but the first policy
     their difference ``against_first``. ``remark`` is present if further seeds add nothing.
     """
     policies: Mapping[str, Mapping[str, Entry]] = trials["policies"]
     count = len(trials["seeds"])
-    measures = [
-        measure
-        for measure in OVER_SEEDS
-        if any(measure.key in entry for entry in policies.values())
+    metrics = [
+        metric for metric in OVER_SEEDS if any(metric.key in entry for entry in policies.values())
     ]
     means = _table(
         f"mean of {count} seeds, ± half of its 95 % interval",
         list(policies),
         [
-            (measure.name, [_mean(measure, policies[name].get(measure.key)) for name in policies])
-            for measure in measures
+            (metric.name, [_mean(metric, policies[name].get(metric.key)) for name in policies])
+            for metric in metrics
         ],
     )
-    charts = [_chart(measure, policies) for measure in measures if measure.key in DRAWN]
+    charts = [_chart(metric, policies) for metric in metrics if metric.key in DRAWN]
     parts = [f'<div class="grid2">{"".join(chart for chart in charts if chart)}</div>', means]
     if "remark" in trials:
         parts.append(f'<p class="remark">{text(trials["remark"].capitalize())}.</p>')
     first, *others = policies
     rows = [
         (
-            measure.name,
-            [_significance_cell(measure, policies[name].get(measure.key)) for name in others],
+            metric.name,
+            [_significance_cell(metric, policies[name].get(metric.key)) for name in others],
         )
-        for measure in measures
-        if measure.better
-        and any("against_first" in policies[name].get(measure.key, {}) for name in others)
+        for metric in metrics
+        if metric.better
+        and any("against_first" in policies[name].get(metric.key, {}) for name in others)
     ]
     if rows:
         parts.append(f"<h3>Beyond {text(first)}, seed by seed</h3>")
-        parts.append(_table("measure", others, rows))
+        parts.append(_table("metric", others, rows))
         parts.append(f'<p class="remark">{TESTED}</p>')
     return "".join(parts)
 
 
-def _chart(measure: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]) -> str:
-    """Return a measure's intervals and values as a chart; empty if all values are equal."""
+def _chart(metric: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]]) -> str:
+    """Return a metric's intervals and values as a chart; empty if all values are equal."""
     rows = []
     for index, (name, entries) in enumerate(policies.items()):
-        entry = entries.get(measure.key, {})
+        entry = entries.get(metric.key, {})
         measured = np.array(
             [number for number in entry.get("values", ()) if number is not None], dtype=np.float64
         )
         if len(measured):
-            scale = 100.0 if measure.share else 1.0
+            scale = 100.0 if metric.share else 1.0
             mean = entry["mean"]
             # The bounds are None for a single value.
             low, high = (mean if entry[end] is None else entry[end] for end in ("low", "high"))
@@ -85,33 +83,33 @@ def _chart(measure: MetricDefinition, policies: Mapping[str, Mapping[str, Entry]
             rows.append((name, scale * measured, (ends[0], ends[1], ends[2]), index % 8))
     if len({float(value) for _, values, _, _ in rows for value in values}) < 2:
         return ""
-    label = f"{measure.name}, %" if measure.share else measure.name
+    label = f"{metric.name}, %" if metric.share else metric.name
     remark = "Box: the 95 % interval of the mean, with the mean; a dot is the run of one seed."
-    return figure(measure.name, interval_plot(rows, x_label=label), remark)
+    return figure(metric.name, interval_plot(rows, x_label=label), remark)
 
 
-def _mean(measure: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
+def _mean(metric: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
     if entry is None or "mean" not in entry:
         return "-", ""
-    return _with_reach(measure, entry), ""
+    return _with_reach(metric, entry), ""
 
 
-def _with_reach(measure: MetricDefinition, entry: Entry) -> str:
-    formatted = measure.written(entry["mean"])
+def _with_reach(metric: MetricDefinition, entry: Entry) -> str:
+    formatted = metric.written(entry["mean"])
     if entry["low"] is None:
         return formatted
-    return f"{formatted} ± {measure.written((entry['high'] - entry['low']) / 2)}"
+    return f"{formatted} ± {metric.written((entry['high'] - entry['low']) / 2)}"
 
 
-def _significance_cell(measure: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
+def _significance_cell(metric: MetricDefinition, entry: Entry | None) -> tuple[str, str]:
     test = (entry or {}).get("against_first")
     if test is None:
         return "-", ""
     sign = "+" if test["mean"] >= 0 else ""
-    formatted = f"{sign}{_with_reach(measure, test)}, p {test['p_holm']:.2g}"
+    formatted = f"{sign}{_with_reach(metric, test)}, p {test['p_holm']:.2g}"
     if test["p_holm"] >= SIGNIFICANT:
         return formatted, ""
-    return formatted, " best" if test["mean"] * measure.better > 0 else " worse"
+    return formatted, " best" if test["mean"] * metric.better > 0 else " worse"
 
 
 def _table(

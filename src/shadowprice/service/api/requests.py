@@ -25,7 +25,12 @@ from starlette.responses import Response
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import validate
-from shadowprice.core.wording import hint_for_unknown, quote_for_display, text_problem
+from shadowprice.core.wording import (
+    hint_for_unknown,
+    parse_error_text,
+    quote_for_display,
+    text_problem,
+)
 from shadowprice.service.auth import Caller
 from shadowprice.service.problems import MEDIA_TYPE, ProblemError
 from shadowprice.service.service import Service
@@ -36,6 +41,8 @@ from shadowprice.service.usage import BodyMeter
 T = TypeVar("T")
 
 MAX_PAGE_ENTRIES: Final = 1_000
+
+MAX_LENGTH_DIGITS: Final = 18  # of a Content-Length; Python refuses to parse thousands of digits
 
 REFERENCE: Final = "#/components/schemas/{model}"
 """Reference to a model in the OpenAPI document."""
@@ -243,8 +250,8 @@ async def read_chunk(
         raise _malformed_body("the client disconnected") from None
 
 
-def _malformed_body(detail: str) -> ProblemError:
-    fault = Fault("body", detail)
+def _malformed_body(detail: str, hint: str = "") -> ProblemError:
+    fault = Fault("body", detail, hint)
     return ProblemError("malformed", str(fault), faults=[fault])
 
 
@@ -263,7 +270,12 @@ async def read_body(
         )
     too_large = ProblemError("too-large", f"the body exceeds the limit of {limit:,} bytes")
     declared = request.headers.get("content-length", "0")
-    if not declared.isdigit() or int(declared) > limit:
+    if not re.fullmatch(r"[0-9]+", declared):
+        problem = f"expected a number of bytes, got {quote_for_display(declared)}"
+        fault = Fault("Content-Length", problem)
+        raise ProblemError("malformed", str(fault), faults=[fault])
+    digits = declared.lstrip("0")
+    if len(digits) > MAX_LENGTH_DIGITS or int(digits or "0") > limit:
         raise too_large
     parts, size = [], 0
     stream = aiter(request.stream())
@@ -303,8 +315,10 @@ def parse_json(text: bytes, *, strict: bool = True) -> Any:
         raise ProblemError("malformed", f"not JSON: {error.msg} ({where})") from error
     except RecursionError as error:
         raise ProblemError("malformed", "not JSON: nested too deeply") from error
+    except _RepeatedKeyError as error:
+        raise _malformed_body(str(error), "give it once") from error
     except ValueError as error:
-        raise ProblemError("malformed", f"not JSON: {error}") from error
+        raise _malformed_body(parse_error_text(error)) from error
     invalid = _invalid_part(value, 0) if strict else None
     if invalid is not None:
         inside, message, hint = invalid
@@ -329,8 +343,12 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     unique = dict(pairs)
     if len(unique) < len(pairs):
         repeated, _ = Counter(key for key, _ in pairs).most_common(1)[0]
-        raise ValueError(f"the key {quote_for_display(repeated)} is repeated")
+        raise _RepeatedKeyError(f"the key {quote_for_display(repeated)} is repeated")
     return unique
+
+
+class _RepeatedKeyError(ValueError):
+    """An object of a body has a key twice."""
 
 
 _InvalidPart = tuple[list[str], str, str]  # steps to a value (last one first), message and hint

@@ -460,7 +460,7 @@ class ExecutionController:
         if failure is not None:
             self._refuse(command, failure.reason, lasting=failure.lasting)
             return
-        self._reconciler.on_start_accepted(command.job, command.generation)
+        self._reconciler.mark_starting(command.job, command.generation)
         receipt = await self.executor.start(spec)
         if receipt is Receipt.BUSY:
             self._reconciler.held.get(command.job, {}).pop(command.generation, None)

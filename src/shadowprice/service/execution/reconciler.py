@@ -103,8 +103,8 @@ class Reconciler:
             report, Started | Ended | Progressed | InvalidProgress | PartlyEnded
         ) and self.is_orphan(report.job, report.generation)
 
-    def on_start_accepted(self, job: str, generation: int) -> None:
-        """Record that the executor accepted a start."""
+    def mark_starting(self, job: str, generation: int) -> None:
+        """Record that a start was sent to the executor, before its answer."""
         self.held.setdefault(job, {}).setdefault(generation, GenerationPhase.STARTING)
 
     def on_stop_accepted(self, job: str, generation: int, now: int) -> None:

@@ -18,9 +18,9 @@ from fractions import Fraction
 from functools import partial
 from typing import Any, Final
 
+from shadowprice.advice.candidate_changes import JobChange, Key, candidate_changes
 from shadowprice.advice.changes import AdmissionOutcome, describe_result, search_changes
 from shadowprice.advice.variants import JobVariants
-from shadowprice.advice.ways import JobChange, Key, candidate_changes
 from shadowprice.core.amounts import format_seconds
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.core.events import JobCancelled, JobsArrived, SlotBegan, SlotEnded
@@ -180,8 +180,8 @@ def build_outlook(
             "servers": None if scarce is None else scarce.servers,
             "admitted_now": admitted_now,
             "changes": changes,
-            "ineffective": [way.key for way in job_advice.hopeless],
-            "untried": [way.label for way in untried],
+            "ineffective": [change.key for change in job_advice.ineffective],
+            "untried": [change.label for change in untried],
         }
     )
     is_open = waits and not quoted
@@ -331,7 +331,7 @@ def _search(
     """Return the smallest changes, whether the job is admitted without any, and untried ones."""
     engine = fork.engine
     job = _rename(fork.job, engine)
-    ways = [
+    changes = [
         *candidate_changes(
             record,
             job,
@@ -357,25 +357,25 @@ def _search(
         return AdmissionOutcome(completion, quote.utility, quote.price)
 
     advice: list[Advice] = []
-    hopeless: list[IneffectiveChange] = []
+    ineffective: list[IneffectiveChange] = []
     tried = 0
     admitted_now = False
     try:
         admitted_now = quote_variant(job) is not None
         if not admitted_now:
             variants = JobVariants(record, job, engine.cluster, fork.resolve)
-            for way, result, _ in search_changes(variants, ways, quote_variant):
+            for change, result, _ in search_changes(variants, changes, quote_variant):
                 tried += 1
-                described = describe_result(way, result)
+                described = describe_result(change, result)
                 if isinstance(described, Advice):
                     advice.append(described)
                 elif described is not None:
-                    hopeless.append(described)
+                    ineffective.append(described)
     except _TimeUpError:
         pass
-    untried = [] if admitted_now else ways[tried:]
-    left_out = [way.label if way.option is None else way.option.name for way in untried]
-    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, hopeless, left_out)
+    untried = [] if admitted_now else changes[tried:]
+    left_out = [change.label if change.option is None else change.option.name for change in untried]
+    job_advice = JobAdvice(fork.job.name, job.arrival, _HELD, advice, ineffective, left_out)
     return job_advice, admitted_now, untried
 
 

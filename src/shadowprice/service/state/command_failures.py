@@ -85,15 +85,13 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
             return f"the shell knows no user {quote_for_display(user)}; write the whole path"
         if word == argv[0] and "/" not in word:
             return _not_on_path(run, word)
-        return _missing_file_hint(f"{quote_for_display(word)} is not in", match[1] or "", workdir)
+        return _missing_file_hint(quote_for_display(word), match[1] or "", workdir)
     for option, module in pairwise(argv):
         if option != "-m" or not module:
             continue
         modules = {hit[1] for line in lines if (hit := _NO_MODULE.search(line))}
         if modules & {module, module.partition(".")[0]}:
-            return _missing_file_hint(
-                f"{quote_for_display(module)} is not installed, and not in", "", workdir
-            )
+            return _missing_module_hint(quote_for_display(module), workdir)
     return ""
 
 
@@ -104,11 +102,20 @@ def _shell_words_hint(command: object, program: str) -> str:
     shown = quote_for_display(program)
     if re.search(r"\s", program):
         words = ", ".join(program.split()[:2])
-        return f"{shown} is one word of a list; write [{words}, ...], or one line without brackets"
+        return (
+            f"{shown} contains spaces, but each list element is one argument; "
+            f"write [{words}, ...], or one line without brackets"
+        )
     if assignment := _ASSIGNMENT.match(program):
-        return f"no shell reads a list, so {shown} is not a program; set {assignment[1]} in run.env"
+        return (
+            f"{shown} is not a program, because no shell runs a list; "
+            f"set {assignment[1]} in run.env"
+        )
     if _SHELL_WORD.fullmatch(program):
-        return f"no shell reads a list, and only shells have {shown}; write the command as one line"
+        return (
+            f"{shown} is a command of shells, and no shell runs a list; "
+            "write the command as one line"
+        )
     if _LOGIN_FUNCTION.fullmatch(program):
         return _login_function_hint(program)
     return _expansion_hint(command, program)
@@ -121,7 +128,7 @@ def _expansion_hint(command: object, word: str) -> str:
         return ""
     shown = quote_for_display(word)
     instead = "the whole path, or one line" if re.search(r"^~|\$", word) else "one line"
-    return f"no shell expands {shown} in a list; write {instead}"
+    return f"{shown} is not expanded, because no shell runs a list; write {instead}"
 
 
 def _login_function_hint(word: str) -> str:
@@ -132,7 +139,7 @@ def _login_function_hint(word: str) -> str:
 def _bash_hint(command: object, line: str) -> str:
     """Return the hint for a word or syntax of bash that another shell refused; else empty."""
     if match := _BASH_SYNTAX.search(line):
-        return f"sh refused what bash may accept ({match[2]}); {_bash_hint_for(command, match[1])}"
+        return f"sh doesn't support bash syntax ({match[2]}); {_bash_hint_for(command, match[1])}"
     if _UNKNOWN_OPERATOR.search(line):
         instead = _bash_hint_for(command, line.partition(":")[0])
         return f"sh compares texts by = and not by ==; write =, or {instead}"
@@ -145,7 +152,7 @@ def _bash_hint(command: object, line: str) -> str:
     reporter = _REPORTER.search(line)
     instead = _bash_hint_for(command, reporter[1] if reporter else "")
     dot = "write . for source, or " if word == "source" else ""
-    return f"sh has no {quote_for_display(word)}, which is a word of bash; {dot}{instead}"
+    return f"sh has no {quote_for_display(word)}, which is a command of bash; {dot}{instead}"
 
 
 def _bash_hint_for(command: object, reporter: str) -> str:
@@ -222,9 +229,21 @@ def _match_file_name(word: str, line: str) -> re.Match[str] | None:
     return re.search(rf"(?:^|[\s'\"`])(/[^'\"`:]*/|\./)?{name}(?=['\"`:]|$)", line)
 
 
-def _missing_file_hint(what: str, named: str, workdir: object) -> str:
-    folder = named.removeprefix("./").rstrip("/") or workdir or "its own directory"
-    hint = "state run.workdir, or write an absolute path"
+def _missing_file_hint(name: str, searched: str, workdir: object) -> str:
+    """Return the hint for a file; ``searched`` is the folder in the message, if it has one."""
+    folder = searched.removeprefix("./").rstrip("/") or workdir or "its own directory"
+    return f"{name} is not in {folder}, where the job runs; {_workdir_hint(workdir)}"
+
+
+def _missing_module_hint(name: str, workdir: object) -> str:
+    folder = workdir or "its own directory"
+    return (
+        f"module {name} is neither installed nor in {folder}, where the job runs; "
+        f"{_workdir_hint(workdir)}"
+    )
+
+
+def _workdir_hint(workdir: object) -> str:
     if workdir:
-        hint = "put it there, or write an absolute path or another run.workdir"
-    return f"{what} {folder}, where the job runs; {hint}"
+        return "put it there, or write an absolute path or another run.workdir"
+    return "set run.workdir, or write an absolute path"

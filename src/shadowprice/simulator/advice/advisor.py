@@ -9,6 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from shadowprice.advice.candidate_changes import (
+    JobChange,
+    JobFileRecord,
+    arrival_change,
+    candidate_changes,
+    format_value,
+)
 from shadowprice.advice.changes import (
     AdmissionOutcome,
     SearchResult,
@@ -26,17 +33,10 @@ from shadowprice.advice.search import (
     find_smallest_step,
 )
 from shadowprice.advice.variants import JobVariants
-from shadowprice.advice.ways import (
-    JobChange,
-    JobFileRecord,
-    arrival_change,
-    candidate_changes,
-    format_value,
-)
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import Policy
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.policies.pricing.measures import ContributionCache, use_cache
+from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
 from shadowprice.results.advice import Advice, IneffectiveChange, JobAdvice
 from shadowprice.simulator.advice.delays import ArrivalDelaySearch
 from shadowprice.simulator.advice.moments import DecisionPoint, Probe, Rerun, run_probes
@@ -64,10 +64,9 @@ def advise(
 ) -> JobAdvice:
     """Return the changes that would have admitted a refused job.
 
-    Every change is verified. A policy that answers at once is queried again, at the prices at which
-    it refused the job; the run is repeated up to that point. Everything is run again with the
-    change if another job set changes the policy from the start (such as price constants over all
-    jobs), or if its final answer comes later.
+    Every change is verified. If the policy decides on arrival, it is queried again at the job's
+    arrival, after replaying the run to that point. The whole run is repeated if the change affects
+    the policy's initial parameters (such as price constants), or if the decision comes later.
 
     ``position`` is the job's index in the scenario, and ``entry`` its record in the file.
     ``max_arrivals`` limits the cost of verification, in arrivals replayed; changes beyond it are
@@ -86,31 +85,33 @@ def advise_together(
     entries: Mapping[int, JobFileRecord],
     *,
     max_arrivals: int = MAX_ARRIVALS,
-    known: DecisionCache | None = None,
+    cache: DecisionCache | None = None,
 ) -> list[JobAdvice | InputError]:
     """Return the changes that would have admitted each of several refused jobs, in order.
 
     As `advise`, but the run is repeated once for all jobs if refused jobs don't change what the
     policy does (`Capabilities.forgets_refused`). ``entries`` are the records by index, and
-    ``known`` caches decisions of earlier advice on the scenario. A result is an error if the job
+    ``cache`` has decisions of earlier advice on the scenario. A result is an error if the job
     isn't refused again.
     """
-    known = known or DecisionCache(scenario)
-    with use_cache(ContributionCache(next(iter(entries), 0), known.measures)):
+    if not entries:
+        return []
+    cache = cache or DecisionCache(scenario)
+    with use_cache(ContributionCache(next(iter(entries), 0), cache.contributions)):
         policy = choice.build(scenario.context())
     capabilities = policy.capabilities
     advisors = [
-        _Advisor(scenario, choice, position, entry, max_arrivals, known)
+        _Advisor(scenario, choice, position, entry, max_arrivals, cache)
         for position, entry in entries.items()
     ]
     if not (capabilities.quotes and capabilities.answers_at_once):
         for advisor in advisors:
             advisor.run()
     elif one_replay_suffices(policy):
-        _query_policy(scenario, advisors, known, foresees=capabilities.foresees)
+        _query_policy(scenario, advisors, cache, foresees=capabilities.foresees)
     else:
         for advisor in advisors:
-            _query_policy(scenario, [advisor], known, foresees=capabilities.foresees)
+            _query_policy(scenario, [advisor], cache, foresees=capabilities.foresees)
     return [
         advisor.job_advice() if advisor.error is None else advisor.error for advisor in advisors
     ]
@@ -123,31 +124,31 @@ def one_replay_suffices(policy: Policy) -> bool:
 
 
 def _query_policy(
-    scenario: Scenario, advisors: Sequence[_Advisor], known: DecisionCache, *, foresees: bool
+    scenario: Scenario, advisors: Sequence[_Advisor], cache: DecisionCache, *, foresees: bool
 ) -> None:
     """Query the policy again at the arrivals of the jobs, and at later decision points."""
     policy = advisors[0].policy()
     for advisor in advisors:
         advisor.begin(policy, foresees=foresees)
-    run_probes(scenario, policy, [advisor.visitor() for advisor in advisors], known)
+    run_probes(scenario, policy, [advisor.probe() for advisor in advisors], cache)
     # The job could be admitted earlier, in a slot that was skipped.
     skipped = [
-        visitor for advisor in advisors if (visitor := advisor.visitor_between()) is not None
+        probe for advisor in advisors if (probe := advisor.skipped_slots_probe()) is not None
     ]
     if skipped:
-        run_probes(scenario, advisors[0].policy(), skipped, known)
+        run_probes(scenario, advisors[0].policy(), skipped, cache)
     for advisor in advisors:
         advisor.finish()
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _ChangeResult:
     """Result of one kind of change."""
 
-    way: JobChange
-    found: SearchResult
+    change: JobChange
+    result: SearchResult
     verified: str
-    at_those_prices: str | None = None
+    at_quoted_prices: str | None = None
 
 
 def _break_even_step(values: Sequence[float], gaps: Mapping[int, tuple[float, float]]) -> int:
@@ -184,24 +185,24 @@ class _Advisor:
         position: int,
         entry: JobFileRecord,
         max_arrivals: int,
-        known: DecisionCache,
+        cache: DecisionCache,
     ) -> None:
         self._scenario = scenario
         self._choice = choice
         self._position = position
-        self._most = max_arrivals
+        self._max_arrivals = max_arrivals
         self._job = scenario.jobs[position]
         self._variants = JobVariants(entry, self._job, scenario.cluster)
-        self._rerun = Rerun(scenario, choice, position, known)
-        self._outcomes: list[_Outcome] = []
+        self._rerun = Rerun(scenario, choice, position, cache)
+        self._results: list[_ChangeResult] = []
         self._left_out: list[str] = []
         last = self._job.arrival + scenario.cluster.horizon
         if scenario.until is not None:  # from then on no server could complete it
             last = min(last, scenario.until - self._job.min_slots_colocated)
         self._later = arrival_change(self._job, last)
         self._delays = ArrivalDelaySearch(self._variants, self._later)
-        self._in_force: str | None = None
-        self._held = ""
+        self._initial_parameters: str | None = None
+        self._unchanged_text = ""
         self.error: InputError | None = None
 
     # ------------------------------------------------------------ queries
@@ -214,9 +215,9 @@ class _Advisor:
 
     def begin(self, policy: Policy, *, foresees: bool) -> None:
         """Record the policy's initial parameters, and whether the job set affects them."""
-        self._in_force = repr(policy.parameters_in_force()) if foresees else None
+        self._initial_parameters = repr(policy.parameters_in_force()) if foresees else None
 
-    def visitor(self) -> Probe:
+    def probe(self) -> Probe:
         """Return the probe for the arrival slot and later ones."""
         arrival, delays = self._job.arrival, self._delays
 
@@ -225,7 +226,7 @@ class _Advisor:
 
         return Probe(self._position, [arrival, *delays.slots(delays.spread())], visit)
 
-    def visitor_between(self) -> Probe | None:
+    def skipped_slots_probe(self) -> Probe | None:
         """Return the probe for the slots that were skipped; None if none matters."""
         delays = self._delays
         slots = delays.slots(delays.between())
@@ -237,16 +238,16 @@ class _Advisor:
             return
         true_result = (
             None
-            if self._in_force is None
-            else self._true_results_later(self._in_force, self._delays)
+            if self._initial_parameters is None
+            else self._rerun_results_for_delays(self._initial_parameters, self._delays)
         )
         self._record(self._later, self._delays.found(), true_result)
-        self._held = (
+        self._unchanged_text = (
             f"the reservations and prices of slot {self._job.arrival}, and the rest of the job's "
             "entry"
         )
-        if self._in_force is not None:
-            self._held = (
+        if self._initial_parameters is not None:
+            self._unchanged_text = (
                 "the rest of the job's entry and all other jobs; values that the policy computes "
                 "from the job set, such as price constants, were computed again with each change"
             )
@@ -254,36 +255,37 @@ class _Advisor:
     def _query_changes(self, moment: DecisionPoint) -> bool:
         """Query all changes except a later arrival; return whether to query later slots."""
         try:
-            self._check(moment.quote(self._job))
+            self._check_refused_again(moment.quote(self._job))
         except InputError as error:
             self.error = error
             return False
-        ways = [*self._ways(moment.end)]
-        for way, result, answer in search_changes(self._variants, ways, moment.quote):
-            self._verify(way, result, answer)
+        changes = [*self._candidates(moment.end)]
+        for change, result, answer in search_changes(self._variants, changes, moment.quote):
+            self._verify(change, result, answer)
         return True
 
-    def _verify(self, way: JobChange, quoted: SearchResult, answer: StepFn) -> None:
+    def _verify(self, change: JobChange, quoted: SearchResult, answer: StepFn) -> None:
         """Record the result of a change's queries at the arrival.
 
         If the change also changes the policy's parameters, these queries prove nothing, and the
         policy is run with them.
         """
-        if self._in_force is None:
-            self._record(way, quoted, None)
+        if self._initial_parameters is None:
+            self._record(change, quoted, None)
             return
         gaps: dict[int, tuple[float, float]] = {}
-        is_number = way.name == "value" and way.key[0] == "utility"
-        aim = partial(_break_even_step, way.values, gaps) if is_number else None
-        self._record(way, quoted, self._true_results(way, self._in_force, answer, gaps), aim)
+        is_number = change.name == "value" and change.key[0] == "utility"
+        estimate = partial(_break_even_step, change.values, gaps) if is_number else None
+        true_results = self._true_results(change, self._initial_parameters, answer, gaps)
+        self._record(change, quoted, true_results, estimate)
 
     def _true_results(
         self,
-        way: JobChange,
-        in_force: str,
+        change: JobChange,
+        initial_parameters: str,
         answer: StepFn,
         gaps: dict[int, tuple[float, float]],
-        answered: Callable[[int], bool] = lambda _: True,
+        was_queried: Callable[[int], bool] = lambda _: True,
     ) -> StepFn:
         """Return a function that gives a step's true result if the policy knows the job set.
 
@@ -293,14 +295,14 @@ class _Advisor:
         """
 
         def true_result(step: int) -> AdmissionOutcome | None:
-            job = self._variants.job(way, step)
+            job = self._variants.job(change, step)
             if job is None:
                 return None
             self._check_affordable()
             policy = self._rerun.policy(job)
             if policy is None:
                 return None
-            if answered(step) and repr(policy.parameters_in_force()) == in_force:
+            if was_queried(step) and repr(policy.parameters_in_force()) == initial_parameters:
                 return answer(step)
             admission = self._rerun.quote(job, policy)
             if admission is not None and admission.utility and admission.price:
@@ -311,42 +313,45 @@ class _Advisor:
 
         return true_result
 
-    def _true_results_later(self, in_force: str, delays: ArrivalDelaySearch) -> StepFn:
+    def _rerun_results_for_delays(
+        self, initial_parameters: str, delays: ArrivalDelaySearch
+    ) -> StepFn:
         answers = delays.outcomes
         return self._true_results(
-            self._later, in_force, answers.__getitem__, {}, answers.__contains__
+            self._later, initial_parameters, answers.__getitem__, {}, answers.__contains__
         )
 
     def _record(
         self,
-        way: JobChange,
+        change: JobChange,
         quoted: SearchResult,
         true_result: StepFn | None,
-        aim: Callable[[], int] | None = None,
+        estimate: Callable[[], int] | None = None,
     ) -> None:
         """Record the result of the queries; verify it with ``true_result`` if it may differ."""
         if true_result is None:
-            self._outcomes.append(_Outcome(way, quoted, "quoted"))
+            self._results.append(_ChangeResult(change, quoted, "quoted"))
             return
         start = quoted.step if isinstance(quoted, StepFound) else 0
         try:
-            result = find_smallest_step(true_result, len(way.values), start, evenly=0, aim=aim)
+            steps = len(change.values)
+            result = find_smallest_step(true_result, steps, start, evenly=0, estimate=estimate)
         except _TooExpensiveError:
-            self._left_out.append(way.label)
+            self._left_out.append(change.label)
             return
-        at_those_prices = None
+        at_quoted_prices = None
         if isinstance(quoted, NoStepFound) and isinstance(result, StepFound):
-            at_those_prices = "nothing"
+            at_quoted_prices = "nothing"
         elif isinstance(quoted, StepFound) and result != quoted:
-            at_those_prices = format_value(way.values[quoted.step - 1])
-        self._outcomes.append(_Outcome(way, result, "run", at_those_prices))
+            at_quoted_prices = format_value(change.values[quoted.step - 1])
+        self._results.append(_ChangeResult(change, result, "run", at_quoted_prices))
 
     # ------------------------------------------------------------ running again
 
     def run(self) -> None:
         """Run everything again with each change."""
         try:
-            self._check(self._rerun.quote(self._job))
+            self._check_refused_again(self._rerun.quote(self._job))
         except InputError as error:
             self.error = error
             return
@@ -354,43 +359,44 @@ class _Advisor:
         if end is None:
             end = self._job.arrival + self._scenario.cluster.horizon
         work = 0.0
-        ways = [*self._ways(end)]
+        changes = [*self._candidates(end)]
         smaller_fails = self._affordable and is_smallest_refused(
-            self._variants, ways, self._rerun.quote
+            self._variants, changes, self._rerun.quote
         )
-        for way in (*ways, self._later):
+        for change in (*changes, self._later):
 
-            def true_result(step: int, way: JobChange = way) -> AdmissionOutcome | None:
-                job = self._variants.job(way, step)
+            def true_result(step: int, change: JobChange = change) -> AdmissionOutcome | None:
+                job = self._variants.job(change, step)
                 if job is None:
                     return None
                 self._check_affordable()
                 return self._rerun.quote(job)
 
-            found: SearchResult = NoStepFound(1)
+            result: SearchResult = NoStepFound(1)
             try:
-                if not (smaller_fails and is_size(way)):
+                if not (smaller_fails and is_size(change)):
                     # A smaller request never hurts, but too large a step of another change may: in
                     # the last slot, or with one worker, there is least time.
-                    evenly = 0 if is_size(way) else PROBES_WHEN_MAX_REFUSED
-                    start = step_of_work(way, work)
-                    found = find_smallest_step(true_result, len(way.values), start, evenly=evenly)
+                    evenly = 0 if is_size(change) else PROBES_WHEN_MAX_REFUSED
+                    start = step_of_work(change, work)
+                    steps = len(change.values)
+                    result = find_smallest_step(true_result, steps, start, evenly=evenly)
             except _TooExpensiveError:
-                self._left_out.append(way.label)
+                self._left_out.append(change.label)
                 continue
-            self._outcomes.append(_Outcome(way, found, "run"))
-            if way.key == ("epochs",) and isinstance(found, StepFound):
-                work = way.values[found.step - 1] / int(way.before)
-        self._held = (
+            self._results.append(_ChangeResult(change, result, "run"))
+            if change.key == ("epochs",) and isinstance(result, StepFound):
+                work = change.values[result.step - 1] / int(change.before)
+        self._unchanged_text = (
             "the rest of the job's entry and all other jobs; all was run again with each change"
         )
 
     # ------------------------------------------------------------ both
 
-    def _ways(self, end: int) -> Iterator[JobChange]:
+    def _candidates(self, end: int) -> Iterator[JobChange]:
         return candidate_changes(self._variants.entry, self._job, self._scenario.cluster, end)
 
-    def _check(self, admission: AdmissionOutcome | None) -> None:
+    def _check_refused_again(self, admission: AdmissionOutcome | None) -> None:
         if admission is not None:
             raise InputError(
                 Fault(
@@ -402,27 +408,26 @@ class _Advisor:
 
     @property
     def _affordable(self) -> bool:
-        return self._rerun.arrivals + self._rerun.head < self._most
+        return self._rerun.arrivals + self._rerun.head < self._max_arrivals
 
     def _check_affordable(self) -> None:
         if not self._affordable:
             raise _TooExpensiveError
 
     def job_advice(self) -> JobAdvice:
-        """Return all results; of several keys that reduce the work, only the smallest change."""
+        """Return all results."""
         advice: list[Advice] = []
-        hopeless: list[IneffectiveChange] = []
-        for outcome in self._outcomes:
+        ineffective: list[IneffectiveChange] = []
+        for outcome in self._results:
             described = describe_result(
-                outcome.way,
-                outcome.found,
+                outcome.change,
+                outcome.result,
                 verified=outcome.verified,
-                at_those_prices=outcome.at_those_prices,
+                at_quoted_prices=outcome.at_quoted_prices,
             )
             if isinstance(described, Advice):
                 advice.append(described)
             elif described is not None:
-                hopeless.append(described)
-        return JobAdvice(
-            self._job.name, self._job.arrival, self._held, advice, hopeless, self._left_out
-        )
+                ineffective.append(described)
+        name, arrival = self._job.name, self._job.arrival
+        return JobAdvice(name, arrival, self._unchanged_text, advice, ineffective, self._left_out)

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Final
 
+from shadowprice.advice.candidate_changes import JobChange
 from shadowprice.advice.changes import AdmissionOutcome
 from shadowprice.advice.search import NoStepFound, StepFound
 from shadowprice.advice.variants import JobVariants
-from shadowprice.advice.ways import JobChange
 from shadowprice.core.job import Job
 from shadowprice.simulator.advice.moments import DecisionPoint
 
@@ -28,10 +28,10 @@ class ArrivalDelaySearch:
     result is certainly refused. ``outcomes`` are the answers by step of the change.
     """
 
-    def __init__(self, variants: JobVariants, way: JobChange) -> None:
+    def __init__(self, variants: JobVariants, change: JobChange) -> None:
         self._variants = variants
-        self._way = way
-        self._slots = [int(value.split()[0]) for value in way.values]
+        self._change = change
+        self._slots = [int(value.split()[0]) for value in change.values]
         self._steps = {slot: step for step, slot in enumerate(self._slots, start=1)}
         self._first: Job | None = None
         self.outcomes: dict[int, AdmissionOutcome | None] = {}
@@ -58,7 +58,7 @@ class ArrivalDelaySearch:
     def _job_from(self, step: int) -> Job | None:
         """Return the job with a later arrival, which differs in nothing else."""
         if self._first is None:
-            self._first = self._variants.job(self._way, step)
+            self._first = self._variants.job(self._change, step)
         return None if self._first is None else replace(self._first, arrival=self._slots[step - 1])
 
     def between(self) -> Sequence[int]:

@@ -47,7 +47,7 @@ def add_advice(
     names = names[: int(bounds.ADVICE_JOBS.maximum)]
     start = time.monotonic()
     done, group_size = 0, 1
-    known = DecisionCache(scenario)
+    cache = DecisionCache(scenario)
     in_groups = one_replay_suffices(choice.build(scenario.context()))
     group_seconds = _GROUP_SECONDS
     while scenario.entry is not None and done < len(names):
@@ -61,7 +61,7 @@ def add_advice(
         group_start = time.monotonic()
         try:
             entries = {position[job]: scenario.entry(position[job]) for job in group}
-            results = advise_together(scenario, choice, entries, known=known)
+            results = advise_together(scenario, choice, entries, cache=cache)
         except KeyboardInterrupt:  # after a second request the run and the advice so far are kept
             break
         # A policy with a time limit may admit a job when it is queried again.

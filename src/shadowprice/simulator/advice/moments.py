@@ -31,7 +31,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.validation import never_fits
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.pricing.admission import PricedAdmission
-from shadowprice.policies.pricing.measures import ContributionCache, use_cache
+from shadowprice.policies.pricing.contributions import ContributionCache, use_cache
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.advice.retracing import ArrivalReplay, DecisionCache, can_replay_arrivals
@@ -94,17 +94,17 @@ class Probe:
 def run_probes(
     scenario: Scenario,
     policy: Policy,
-    visitors: Sequence[Probe],
-    known: DecisionCache | None = None,
+    probes: Sequence[Probe],
+    cache: DecisionCache | None = None,
 ) -> None:
     """Run a scenario, and visit the decision points of probes.
 
     ``policy`` is freshly built and knows all jobs. With one probe, the run has all jobs but the
     probe's. With several, it has all of them, which requires a policy on which refused jobs have no
-    effect (`Capabilities.forgets_refused`). ``known`` caches decisions of other runs of the
+    effect (`Capabilities.forgets_refused`). ``cache`` has decisions of other runs of the
     scenario.
     """
-    excluded = visitors[0].position if len(visitors) == 1 else None
+    excluded = probes[0].position if len(probes) == 1 else None
     incidents: list[Any] = list(scenario.incidents)
     if excluded is not None:
         name = scenario.jobs[excluded].name
@@ -113,11 +113,11 @@ def run_probes(
             for event in incidents
             if not (isinstance(event, JobCancelled) and event.job == name)
         ]
-    visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, visitors)
+    visits = _Visits(policy, {job.name: index for index, job in enumerate(scenario.jobs)}, probes)
     if not incidents and isinstance(policy, PricedAdmission) and can_replay_arrivals(scenario):
-        replay = ArrivalReplay(scenario, policy, known or DecisionCache(scenario), excluded)
+        replay = ArrivalReplay(scenario, policy, cache or DecisionCache(scenario), excluded)
         for position, decision in replay.run(
-            slots={slot for visitor in visitors for slot in visitor.slots}
+            slots={slot for probe in probes for slot in probe.slots}
         ):
             if decision is None:
                 visits.visit_before(replay.view, position)
@@ -125,7 +125,7 @@ def run_probes(
                     return
         return
     # These events have no jobs, but with them the driver doesn't skip the slots.
-    incidents += [JobsArrived(slot, ()) for visitor in visitors for slot in visitor.slots]
+    incidents += [JobsArrived(slot, ()) for probe in probes for slot in probe.slots]
     others = [other for index, other in enumerate(scenario.jobs) if index != excluded]
     simulation = replace(_simulation(scenario, visits, others), incidents=incidents)
     try:
@@ -141,15 +141,15 @@ class _Visits:
     """
 
     def __init__(
-        self, policy: Policy, positions: Mapping[str, int], visitors: Sequence[Probe]
+        self, policy: Policy, positions: Mapping[str, int], probes: Sequence[Probe]
     ) -> None:
         self.policy = policy
         self._positions = positions
         self._due: dict[int, list[Probe]] = {}
-        for visitor in sorted(visitors, key=lambda visitor: visitor.position):
-            for slot in visitor.slots:
-                self._due.setdefault(slot, []).append(visitor)
-        self._left = {visitor.position: len(visitor.slots) for visitor in visitors}
+        for probe in sorted(probes, key=lambda probe: probe.position):
+            for slot in probe.slots:
+                self._due.setdefault(slot, []).append(probe)
+        self._left = {probe.position: len(probe.slots) for probe in probes}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -174,19 +174,19 @@ class _Visits:
         # The jobs stay one event, because a policy may decide on all of them at once.
         undecided = {job.name: self._positions[job.name] for job in event.jobs}
         decisions = iter(self.policy.decide(view, event))
-        for visitor in due:
-            while any(position < visitor.position for position in undecided.values()):
+        for probe in due:
+            while any(position < probe.position for position in undecided.values()):
                 decision = next(decisions)  # every job of the event is decided
                 yield decision
                 undecided.pop(decision.job, None)
-            self._call(visitor, view)
+            self._call(probe, view)
         del self._due[event.slot]
         yield from decisions
 
     def visit_slot(self, view: View) -> None:
         """Visit the decision points of a slot without arrivals."""
-        for visitor in self._due.pop(view.slot, ()):
-            self._call(visitor, view)
+        for probe in self._due.pop(view.slot, ()):
+            self._call(probe, view)
 
     def visit_before(self, view: View, position: int) -> None:
         """Visit the decision points of a slot that precede a job of the file."""
@@ -194,12 +194,12 @@ class _Visits:
         while due and due[0].position <= position:
             self._call(due.pop(0), view)
 
-    def _call(self, visitor: Probe, view: View) -> None:
-        if visitor.position not in self._left:
+    def _call(self, probe: Probe, view: View) -> None:
+        if probe.position not in self._left:
             return
-        self._left[visitor.position] -= 1
-        if not visitor.visit(DecisionPoint(view, self.policy)) or not self._left[visitor.position]:
-            del self._left[visitor.position]
+        self._left[probe.position] -= 1
+        if not probe.visit(DecisionPoint(view, self.policy)) or not self._left[probe.position]:
+            del self._left[probe.position]
 
 
 class _Slots(Observer):
@@ -218,7 +218,7 @@ class _Slots(Observer):
 class Rerun:
     """Repeated runs of a scenario with a changed job, up to its final decision.
 
-    ``known`` caches decisions of other runs of the scenario. ``arrivals`` counts the jobs that
+    ``cache`` has decisions of other runs of the scenario. ``arrivals`` counts the jobs that
     arrived in all runs so far: their cost. ``head`` counts the jobs that arrive before the changed
     one in every run, 0 if they are simulated only once. ``short`` is the utility and the price of
     the job when it was last refused for its price; None if it was admitted, or refused for another
@@ -230,14 +230,14 @@ class Rerun:
         scenario: Scenario,
         choice: PolicyChoice,
         position: int,
-        known: DecisionCache | None = None,
+        cache: DecisionCache | None = None,
     ) -> None:
         self._scenario = scenario
         self._choice = choice
         self._position = position
         # The other jobs never change, so their part of the price constants is computed once.
-        self._known = known or DecisionCache(scenario)
-        self._others = ContributionCache(position, self._known.measures)
+        self._cache = cache or DecisionCache(scenario)
+        self._others = ContributionCache(position, self._cache.contributions)
         self._others_only: SimulationCheckpoints | None = None
         job = scenario.jobs[position].name
         self._cancellations = [
@@ -297,26 +297,26 @@ class Rerun:
 
         The slot is that of its arrival or a later one; ``policy`` hasn't decided anything yet.
         """
-        scenario, known = self._scenario, self._known
+        scenario, cache = self._scenario, self._cache
         job = scenario.jobs[self._position]
-        if known.pauses is None:
+        if cache.pauses is None:
             original = _simulation(scenario, policy, scenario.jobs)
-            known.pauses = SimulationCheckpoints(original)
+            cache.pauses = SimulationCheckpoints(original)
         if slot == job.arrival:
-            return known.pauses.before(slot)
+            return cache.pauses.before(slot)
         if self._others_only is None:
             # Incidents of the job itself occur only with it.
             incidents = [event for event in scenario.incidents if event not in self._cancellations]
             other_jobs = [other for other in scenario.jobs if other is not job]
             others = _simulation(replace(scenario, incidents=incidents), policy, other_jobs)
-            self._others_only = SimulationCheckpoints(others, known.pauses.before(job.arrival))
+            self._others_only = SimulationCheckpoints(others, cache.pauses.before(job.arrival))
         return self._others_only.before(slot)
 
     def _replay_arrivals(
         self, scenario: Scenario, policy: PricedAdmission
     ) -> AdmissionOutcome | None:
         """Return the admission of the changed job by replaying only the arrivals."""
-        replay = ArrivalReplay(scenario, policy, self._known, self._position)
+        replay = ArrivalReplay(scenario, policy, self._cache, self._position)
         for position, decision in replay.run(scenario.jobs[self._position]):
             if decision is None:
                 continue

@@ -26,7 +26,7 @@ from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.engine.validation import EmptyClusterCheck
 from shadowprice.policies.pricing.admission import PricedAdmission
-from shadowprice.policies.pricing.measures import Measures
+from shadowprice.policies.pricing.contributions import Contributions
 from shadowprice.policies.pricing.terms import DecisionInputs, Shortfall
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.execution import ExactExecution
@@ -59,13 +59,13 @@ class DecisionCache:
 
     Reservations are identified by a number: 0 for none, and with one more plan a number that
     follows from the previous one, the job and the plan. ``arriving`` are the jobs that policies
-    decide on, with their indices, by slot in file order. ``measures`` are each job's contributions
-    to the price constants (`ContributionCache`). ``pauses`` are checkpoints before the arrivals of
+    decide on, with their indices, by slot in file order. ``contributions`` are those of each job to
+    the price constants (`ContributionCache`). ``pauses`` are checkpoints before the arrivals of
     jobs, for a policy that foresees nothing.
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        self.measures: Measures = {}
+        self.contributions: Contributions = {}
         self.pauses: SimulationCheckpoints | None = None
         self._check = EmptyClusterCheck(scenario.cluster)
         self.arriving: dict[int, list[Arrival]] = {}
@@ -150,7 +150,7 @@ _REFUSED: Final = Reject("", Refusal(RefusalReason.PRICE, "as it was at other pr
 class ArrivalReplay:
     """Replay of arrivals under a freshly built policy.
 
-    ``known`` caches decisions of all replays. ``changed`` is the index of the job that is changed
+    ``cache`` has decisions of all replays. ``changed`` is the index of the job that is changed
     or left out, about which nothing is cached.
     """
 
@@ -158,13 +158,13 @@ class ArrivalReplay:
         self,
         scenario: Scenario,
         policy: PricedAdmission,
-        known: DecisionCache,
+        cache: DecisionCache,
         changed: int | None = None,
     ) -> None:
         self.view = _View(scenario)
         self._scenario = scenario
         self._policy = policy
-        self._known = known
+        self._cache = cache
         self._changed = changed
         self._reservations = 0
         self._early: list[tuple[int, str]] = []
@@ -183,9 +183,9 @@ class ArrivalReplay:
         the end of a slot of an arrival, or of ``slots``, yields an index above all others and None.
         """
         until = self._scenario.until
-        arriving = self._known.arriving
+        arriving = self._cache.arriving
         extra = (
-            {} if changed is None or not self._known.fits(changed) else {changed.arrival: changed}
+            {} if changed is None or not self._cache.fits(changed) else {changed.arrival: changed}
         )
         for slot in sorted({*arriving, *extra, *slots}):
             if until is not None and slot >= until:
@@ -203,7 +203,7 @@ class ArrivalReplay:
         policy.expect([job for _, job in coming])
         for position, job in coming:
             yield position, None
-            cache_key = None if position == self._changed else (position, self._known.measures)
+            cache_key = None if position == self._changed else (position, self._cache.contributions)
             with policy.as_if_learnt(self.view, job, cache_key):
                 self._update_terms()
                 decision = self._decide(position, job)
@@ -224,7 +224,7 @@ class ArrivalReplay:
         policy = self._policy
         if position == self._changed:
             return policy.weigh(self.view, job)[0]
-        cached = self._known.about(self._reservations, position)
+        cached = self._cache.about(self._reservations, position)
         for terms, proof in cached.refused:
             if proof.remains(self._ln_cheapest(terms)):
                 return _REFUSED
@@ -262,7 +262,7 @@ class ArrivalReplay:
 
     def _reserve(self, position: int, job: Job, plan: Schedule) -> None:
         self.view.reservations.reserve(job.name, plan, job.worker, job.ps)
-        self._reservations = self._known.behind(self._reservations, position, plan)
+        self._reservations = self._cache.behind(self._reservations, position, plan)
         completion = _completion(job, plan)
         if completion < plan.completion:
             self._early.append((completion + 1, job.name))

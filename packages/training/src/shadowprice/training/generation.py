@@ -19,7 +19,7 @@ import torch.distributed as dist
 from shadowprice import jobs
 from shadowprice.training.errors import TrainingError, first_line
 
-PATIENCE: Final = timedelta(minutes=5)
+JOIN_TIMEOUT: Final = timedelta(minutes=5)
 """Timeout for joining, and of every collective operation."""
 
 _NCCL_GRACE: Final = timedelta(seconds=30)
@@ -70,11 +70,11 @@ def current() -> Generation:
 
 
 def join_group(
-    generation: Generation, *, backend: str | None = None, patience: timedelta = PATIENCE
+    generation: Generation, *, backend: str | None = None, timeout: timedelta = JOIN_TIMEOUT
 ) -> None:
     """Join the process group of the generation with `torch.distributed`.
 
-    ``backend`` is by default NCCL if every process has its own GPU, otherwise gloo. ``patience`` is
+    ``backend`` is by default NCCL if every process has its own GPU, otherwise gloo. ``timeout`` is
     the timeout for joining and for all later collective operations. Raises `TrainingError` if the
     other processes don't join in time, or torch can't use the backend here.
     """
@@ -90,14 +90,14 @@ def join_group(
         bind_to_loopback(generation.address.rpartition(":")[0])
     rank, world = generation.rank, generation.world
     try:
-        store = _rendezvous_store(rank, world, patience)
+        store = _rendezvous_store(rank, world, timeout)
         backend = backend or _choose_backend(rank, world, store)
         dist.init_process_group(
             backend,
             store=dist.PrefixStore("default_pg", store),
             rank=rank,
             world_size=world,
-            timeout=patience + _NCCL_GRACE if backend == "nccl" else patience,
+            timeout=timeout + _NCCL_GRACE if backend == "nccl" else timeout,
         )
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise TrainingError(
@@ -107,12 +107,12 @@ def join_group(
     hold(dist.group.WORLD)
 
 
-def _rendezvous_store(rank: int, world: int, patience: timedelta) -> Any:
+def _rendezvous_store(rank: int, world: int, timeout: timedelta) -> Any:
     """Return the store for the rendezvous of all processes of a generation."""
     if world == 1:
         return dist.HashStore()
-    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=patience))
-    store.set_timeout(patience)
+    store, _, _ = next(dist.rendezvous("env://", rank, world, timeout=timeout))
+    store.set_timeout(timeout)
     return store
 
 

@@ -34,7 +34,7 @@ from shadowprice.training.checkpoints import Restored, load_and_broadcast, packe
 from shadowprice.training.checkpoints import save as save_checkpoint
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import (
-    PATIENCE,
+    JOIN_TIMEOUT,
     Generation,
     current,
     hold,
@@ -369,7 +369,7 @@ def join(
     save_every: float = SAVE_EVERY,
     report_every: float = REPORT_EVERY,
     backend: str | None = None,
-    patience: float = PATIENCE.total_seconds(),
+    patience: float = JOIN_TIMEOUT.total_seconds(),
 ) -> Run:
     """Join the other workers of this generation, and return the training run.
 
@@ -419,7 +419,7 @@ def join(
     if generation.rank == 0 and generation.world > order.parts:
         say(f"{generation.world} workers for {order.parts} parts: raise parts, or lower workers")
     timeout = timedelta(seconds=patience)
-    join_group(generation, backend=backend, patience=timeout)
+    join_group(generation, backend=backend, timeout=timeout)
     group = None
     if dist.get_backend() != "gloo":  # so that agreement between workers never waits for a GPU
         group = dist.new_group(backend="gloo", timeout=timeout)

@@ -7,8 +7,8 @@
     outcome.results     # in the order of the tasks
 
 The first copy of a task to end wins, and the others are killed. Side effects happen once: see
-`Attempt.claim` and `Attempt.directory`. A `Planner` plans the copies, such as that of the package
-``shadowprice``:
+`Attempt.claim` and `Attempt.directory`. A `CopyStrategy` chooses the number of copies, such as that
+of the package ``shadowprice``:
 
     from shadowprice.cloning.api import CopyPlanner, Pareto
 
@@ -16,16 +16,16 @@ The first copy of a task to end wins, and the others are killed. Side effects ha
 """
 
 from shadowprice.training.bag.attempt import Attempt, current
-from shadowprice.training.bag.copies import Plan, Planner
-from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFailedError, Try
+from shadowprice.training.bag.copies import CopyStrategy, Plan
+from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
 from shadowprice.training.bag.workers import Workers
 
 __all__ = [
     "Attempt",
-    "Ending",
-    "Outcome",
+    "BagResult",
+    "CopyEnding",
+    "CopyStrategy",
     "Plan",
-    "Planner",
     "Progress",
     "TaskFailedError",
     "Try",

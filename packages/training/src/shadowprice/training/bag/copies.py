@@ -55,8 +55,8 @@ class Plan(Protocol):
 
 
 @runtime_checkable
-class Planner(Protocol):
-    """Planner of the copies of a bag."""
+class CopyStrategy(Protocol):
+    """Chooses the number of copies of each task."""
 
     def plan(
         self, tasks: int, remaining: Sequence[int], processes: int, deadline: float | None

@@ -26,7 +26,7 @@ class TaskFailedError(TrainingError):
         super().__init__(f"task {task} failed {often}: {reason}")
 
 
-class Ending(StrEnum):
+class CopyEnding(StrEnum):
     """How one copy ended."""
 
     WON = "won"
@@ -45,7 +45,7 @@ class Try:
     copy: int
     started: float
     seconds: float
-    ending: Ending
+    ending: CopyEnding
     reason: str = ""
 
 
@@ -63,7 +63,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class BagResult:
     """Result of a bag; ``ends`` and ``seconds`` are in seconds since its beginning."""
 
     values: Mapping[int, Any]  # results of the finished tasks

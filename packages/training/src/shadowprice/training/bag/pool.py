@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _READY_TIMEOUT_SECONDS: Final = 60.0  # timeout of a new process, which first imports the function
 
 
-class Worker:
+class PoolWorker:
     """A process that runs copies of tasks one after the other, with one pickled function."""
 
     def __init__(self, function: bytes) -> None:
@@ -92,7 +92,7 @@ class Pool:
     def __init__(self, function: bytes, processes: int) -> None:
         self._function = function
         self.processes = processes
-        self._idle: list[Worker] = []
+        self._idle: list[PoolWorker] = []
         # At exit, multiprocessing joins its children, which wait for this process: a deadlock.
         weakref.finalize(self, _kill_all, self._idle)
 
@@ -102,7 +102,7 @@ class Pool:
 
     def prepare(self, count: int) -> None:
         """Make a number of idle processes ready, so that their tasks can start together."""
-        fresh = [Worker(self._function) for _ in range(count - len(self._idle))]
+        fresh = [PoolWorker(self._function) for _ in range(count - len(self._idle))]
         self._idle.extend(fresh)
         try:
             for worker in self._idle:
@@ -111,17 +111,17 @@ class Pool:
             self.close()
             raise
 
-    def acquire(self) -> Worker:
+    def acquire(self) -> PoolWorker:
         """Take an idle process from the pool; start one if there is none."""
         if not self._idle:
             self.prepare(1)
         return self._idle.pop()
 
-    def release(self, worker: Worker) -> None:
+    def release(self, worker: PoolWorker) -> None:
         """Return a process to the pool after its task."""
         self._idle.append(worker)
 
 
-def _kill_all(workers: list[Worker]) -> None:
+def _kill_all(workers: list[PoolWorker]) -> None:
     while workers:
         workers.pop().kill()

@@ -17,8 +17,11 @@ from shadowprice import jobs
 from shadowprice.training.bag.attempt import CLAIM, DONE
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import Plan
-from shadowprice.training.bag.outcome import Ending, Outcome, Progress, TaskFailedError, Try
-from shadowprice.training.bag.pool import Pool, Worker
+from shadowprice.training.bag.outcome import BagResult, CopyEnding, Progress, TaskFailedError, Try
+from shadowprice.training.bag.pool import Pool, PoolWorker
+
+_tokens = itertools.count(1)
+"""Tokens of bags without a store."""
 
 
 @dataclass(slots=True)
@@ -27,9 +30,11 @@ class _Copy:
 
     task: int
     number: int
-    worker: Worker
+    worker: PoolWorker
     started: float
     scratch: Path | None
+    is_planned: bool
+    """Whether it is a copy of the plan or a retry, instead of one that idle processes added."""
     has_token: bool = False
     """Whether it has its task's token; then no other copy of the task runs or starts."""
 
@@ -72,15 +77,14 @@ class BagRun:
         self._tries: list[Try] = []
         self._savings = plan.savings
 
-    def finish(self) -> Outcome:
+    def finish(self) -> BagResult:
         """Run until every task is done or abandoned; no copy runs afterwards."""
         # All first copies come before second ones, so that few processes run every task once.
-        maximum = max(self._plan.copies, default=0)
-        for number in range(maximum):
+        for number in range(max(self._plan.copies, default=0)):
             planned = zip(self._remaining, self._plan.copies, strict=True)
             self._waiting.extend(task for task, copies in planned if number < copies)
         self._pool.prepare(min(len(self._waiting), self._pool.processes))
-        self._began = time.monotonic()
+        self._start_time = time.monotonic()
         try:
             while self._waiting or any(self._running.values()):
                 self._start_copies()
@@ -92,7 +96,7 @@ class BagRun:
                 for copy in copies:
                     copy.worker.kill()
         seconds = max(self._ends.values(), default=0.0)
-        return Outcome(
+        return BagResult(
             self._values, self._failed, len(self._payloads), self._ends, seconds, self._plan,
             tuple(self._tries),
         )  # fmt: skip
@@ -105,18 +109,26 @@ class BagRun:
 
     def _start_copies(self) -> None:
         while self._running_count < self._pool.processes:
-            task = self._next_task()
+            task, is_planned = self._next_waiting(), True
+            if task is None:
+                task, is_planned = self._next_late(), False
             if task is None:
                 return
-            self._start(task)
+            self._start(task, is_planned=is_planned)
 
-    def _next_task(self) -> int | None:
-        """Return the task of the next copy to start, None if there is none."""
-        while self._waiting:
+    def _next_waiting(self) -> int | None:
+        """Return the task of the next waiting copy, None if no copy can start now."""
+        for _ in range(len(self._waiting)):
             task = self._waiting.popleft()
-            is_over = task in self._values or task in self._failed
-            if not is_over and not any(copy.has_token for copy in self._running[task]):
+            if task in self._values or task in self._failed:
+                continue
+            if not any(copy.has_token for copy in self._running[task]):
                 return task
+            self._waiting.append(task)  # it starts if the copy with the token fails
+        return None
+
+    def _next_late(self) -> int | None:
+        """Return the late task of which another copy saves most, None if none saves any."""
         if self._savings is None:
             return None
         open_tasks = [
@@ -131,7 +143,7 @@ class BagRun:
         index = self._savings.best(time.monotonic(), open_tasks, start_times)
         return None if index is None else self._remaining[index]
 
-    def _start(self, task: int) -> None:
+    def _start(self, task: int, *, is_planned: bool) -> None:
         number = self._started_copies[task]
         scratch = None if self._store is None else self._store.scratch(task, number)
         directory = None if scratch is None else str(scratch)
@@ -144,7 +156,7 @@ class BagRun:
             else:
                 break
         self._started_copies[task] += 1
-        self._running[task].append(_Copy(task, number, worker, started, scratch))
+        self._running[task].append(_Copy(task, number, worker, started, scratch, is_planned))
 
     # ------------------------------------------------------------------ responses
 
@@ -178,14 +190,20 @@ class BagRun:
                 self._cancel_others(copy)
                 self._record_result(copy, timestamp, content)
             else:
-                self._fail(copy, content, alive=True)
+                self._fail(copy, content, is_alive=True)
 
     def _cancel_others(self, winner: _Copy) -> None:
-        """Cancel the other copies of a task after one claimed it or finished."""
+        """Cancel the other copies of a task after one claimed it or finished.
+
+        Planned copies wait again, as if they had not started yet. So a task gets all its copies if
+        the winner fails, whatever ran at that moment.
+        """
         for copy in tuple(self._running[winner.task]):
             if copy is not winner:
                 copy.worker.kill()
-                self._end(copy, time.monotonic(), Ending.CANCELLED)
+                self._record_end(copy, time.monotonic(), CopyEnding.CANCELLED)
+                if copy.is_planned:
+                    self._waiting.append(copy.task)
         winner.has_token = True
 
     def _record_result(self, copy: _Copy, timestamp: float, content: bytes) -> None:
@@ -193,26 +211,26 @@ class BagRun:
             value = pickle.loads(content)
         except Exception as error:  # unpickling may raise anything
             kind = type(error).__name__
-            self._fail(copy, f"its result can't be unpickled ({kind}: {error})", alive=True)
+            self._fail(copy, f"its result can't be unpickled ({kind}: {error})", is_alive=True)
             return
         if self._store is not None and copy.scratch is not None:
             refusal = self._store.refusal_reason(copy.scratch)
             if refusal:
-                self._fail(copy, refusal, alive=True)
+                self._fail(copy, refusal, is_alive=True)
                 return
             self._store.commit(copy.task, copy.scratch, content)
         self._values[copy.task] = value
-        self._ends[copy.task] = timestamp - self._began
-        self._end(copy, timestamp, Ending.WON)
+        self._ends[copy.task] = timestamp - self._start_time
+        self._record_end(copy, timestamp, CopyEnding.WON)
         self._pool.release(copy.worker)
         jobs.report(len(self._values))
 
-    def _fail(self, copy: _Copy, reason: str, *, alive: bool = False) -> None:
-        if alive:
+    def _fail(self, copy: _Copy, reason: str, *, is_alive: bool = False) -> None:
+        if is_alive:
             self._pool.release(copy.worker)
         else:
             copy.worker.kill()
-        self._end(copy, time.monotonic(), Ending.FAILED, reason)
+        self._record_end(copy, time.monotonic(), CopyEnding.FAILED, reason)
         task = copy.task
         self._failures[task] += 1
         if self._failures[task] <= self._retries:
@@ -223,11 +241,13 @@ class BagRun:
                 raise error
             self._failed[task] = error
 
-    def _end(self, copy: _Copy, timestamp: float, ending: Ending, reason: str = "") -> None:
+    def _record_end(
+        self, copy: _Copy, timestamp: float, ending: CopyEnding, reason: str = ""
+    ) -> None:
         self._running[copy.task].remove(copy)
-        if ending is not Ending.WON and self._store is not None:
+        if ending is not CopyEnding.WON and self._store is not None:
             self._store.drop(copy.scratch)
-        started = copy.started - self._began
+        started = copy.started - self._start_time
         self._tries.append(
             Try(copy.task, copy.number, started, timestamp - copy.started, ending, reason)
         )
@@ -244,9 +264,6 @@ class BagRun:
                 waiting=len(unstarted),
                 copies=self._running_count,
                 failures=sum(self._failures.values()),
-                seconds=time.monotonic() - self._began,
+                seconds=time.monotonic() - self._start_time,
             )
         )
-
-
-_tokens = itertools.count(1)

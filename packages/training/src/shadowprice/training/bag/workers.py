@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from shadowprice.training.bag.commits import ResultStore
-from shadowprice.training.bag.copies import Planner, StatedCopies
+from shadowprice.training.bag.copies import CopyStrategy, StatedCopies
 from shadowprice.training.bag.fork_server import start_fork_server
-from shadowprice.training.bag.outcome import Outcome, Progress
+from shadowprice.training.bag.outcome import BagResult, Progress
 from shadowprice.training.bag.pool import Pool
 from shadowprice.training.bag.running import BagRun
 from shadowprice.training.errors import TrainingError
@@ -54,13 +54,13 @@ class Workers:
         self,
         tasks: Iterable[Any],
         *,
-        copies: int | Sequence[int] | Planner = 1,
+        copies: int | Sequence[int] | CopyStrategy = 1,
         deadline: float | None = None,
         retries: int = 0,
         keep_going: bool = False,
         directory: str | Path | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> Outcome:
+    ) -> BagResult:
         """Run the function over tasks, in copies.
 
         No copy outlives the call, even after an exception or Ctrl-C. Results committed to the
@@ -69,9 +69,9 @@ class Workers:
         ``copies`` is the number of copies of each task at its start, or a planner that chooses it.
         ``deadline`` is in seconds from the moment when all processes are ready. A copy fails if it
         raises or its process dies. A task fails after more than ``retries`` failures, but not while
-        another copy of it runs. With ``keep_going``, the other tasks continue then; see
-        `Outcome.failed`. ``directory`` is for results and files of finished tasks. ``progress`` is
-        called at every start and end of a copy.
+        another copy of it runs or waits. With ``keep_going``, the other tasks continue then; see
+        `BagResult.failed`. ``directory`` is for results and files of finished tasks. ``progress``
+        is called at every start and end of a copy.
 
         Raises `TrainingError` if an argument is invalid or the directory contains another bag, and
         `TaskFailedError` if a task failed, unless ``keep_going``. A planner may raise errors of its
@@ -87,7 +87,7 @@ class Workers:
         try:
             finished = store.done() if store is not None else {}
             remaining = [task for task in range(len(task_list)) if task not in finished]
-            planner = copies if isinstance(copies, Planner) else StatedCopies(copies)
+            planner = copies if isinstance(copies, CopyStrategy) else StatedCopies(copies)
             plan = planner.plan(len(task_list), remaining, self._pool.processes, deadline)
             run = BagRun(
                 self._pool, plan, payloads, remaining, finished,

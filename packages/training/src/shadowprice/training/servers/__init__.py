@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from shadowprice.training.servers.chunks import DataSet, read, write
     from shadowprice.training.servers.recipe import Recipe, Settings
-    from shadowprice.training.servers.running import Outcome, run
+    from shadowprice.training.servers.running import TrainingResult, run
 
 _LAZY: Final = {
     "DataSet": "chunks",
-    "Outcome": "running",
+    "TrainingResult": "running",
     "Recipe": "recipe",
     "Settings": "recipe",
     "read": "chunks",
@@ -35,7 +35,7 @@ _LAZY: Final = {
     "write": "chunks",
 }
 
-__all__ = ["DataSet", "Outcome", "Recipe", "Settings", "read", "run", "write"]
+__all__ = ["DataSet", "Recipe", "Settings", "TrainingResult", "read", "run", "write"]
 
 
 def __getattr__(name: str) -> Any:

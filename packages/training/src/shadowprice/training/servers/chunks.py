@@ -13,7 +13,7 @@ import io
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 from zipfile import BadZipFile
@@ -29,6 +29,8 @@ from shadowprice.training.servers.locality import Replica
 Arrays = dict[str, NDArray[Any]]
 
 INDEX: Final = "index.json"
+_PARTIAL_INDEX: Final = "index.json.part"  # while it is written
+
 MAX_INDEX_BYTES: Final = 64 << 20
 """Limit of an index, in bytes."""
 
@@ -89,7 +91,7 @@ class DataSet:
         Raises `TrainingError` if the chunk is missing or differs from the index in every attempt.
         """
         chunk = self.chunks[number]
-        what = f"{self.url}/{chunk.file}"
+        name = f"chunk {self.url}/{chunk.file}"
 
         def attempt() -> Arrays:
             content = _read(self.url, chunk.file, chunk.size, self.options)
@@ -100,9 +102,9 @@ class DataSet:
             try:
                 return _load_arrays(content, chunk.samples)
             except (ValueError, BadZipFile, KeyError) as error:
-                raise TrainingError(f"chunk {what}: {error}") from error
+                raise TrainingError(f"{name}: {error}") from error
 
-        arrays: Arrays = _with_retries(attempt, f"chunk {what}")
+        arrays: Arrays = _with_retries(attempt, name)
         return arrays
 
     @property
@@ -126,7 +128,7 @@ class DataSet:
             # fsspec has no public method for this; its session has the credentials.
             response = system._call("GET_BLOCK_LOCATIONS", path=f"{folder}/{file}")
             blocks = response.json()["LocatedBlocks"]["locatedBlocks"]
-            return [[_replica(entry) for entry in block["locations"]] for block in blocks]
+            return [[_parse_replica(entry) for entry in block["locations"]] for block in blocks]
 
         locations: list[list[Replica]] = _with_retries(
             attempt, f"data set {self.url}: the location of {file}"
@@ -135,10 +137,12 @@ class DataSet:
 
 
 def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options: Any) -> DataSet:
-    """Write a data set in chunks. The index is written last, so no partial data set is visible.
+    """Write a new data set in chunks. The index appears last and complete.
 
-    Raise `TrainingError` if there are no samples, the arrays differ in length or contain anything
-    but numbers, or no installed package supports the storage.
+    So a reader sees the whole data set or none, and after a failure the call can be repeated.
+
+    Raise `TrainingError` if the folder already has a data set, there are no samples, the arrays
+    differ in length or contain anything but numbers, or no installed package supports the storage.
 
     Parameters
     ----------
@@ -152,29 +156,36 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
         Options of fsspec.
     """
     try:
-        arrays = {name: _numbers(name, array) for name, array in arrays.items()}
+        arrays = {name: _to_numeric(name, array) for name, array in arrays.items()}
     except ValueError as error:
         raise TrainingError(f"data set {url}: {error}") from error
     counts = {len(array) for array in arrays.values()}
     if len(counts) != 1 or 0 in counts or samples < 1:
         raise TrainingError(
-            "expected arrays of equal length with at least one row, and samples >= 1"
+            f"data set {url}: expected arrays of equal length with at least one row, and 1 or more "
+            "samples per chunk"
         )
     (count,) = counts
     system, folder = _storage(url, options)
+    if system.exists(f"{folder}/{INDEX}"):
+        # Replaced chunks would break readers of the old index, and some would stay without use.
+        raise TrainingError(
+            f"data set {url}: it already exists; choose another folder, or delete this one"
+        )
     system.makedirs(folder, exist_ok=True)
     chunks = []
-    for number, first in enumerate(range(0, count, samples)):
+    for number, start in enumerate(range(0, count, samples)):
         stream = io.BytesIO()
-        part = {name: array[first : first + samples] for name, array in arrays.items()}
+        part = {name: array[start : start + samples] for name, array in arrays.items()}
         np.savez(stream, allow_pickle=False, **part)
         content = stream.getvalue()
         name = f"chunk-{number:06d}.npz"
         system.pipe_file(f"{folder}/{name}", content)
-        rows = min(samples, count - first)
+        rows = min(samples, count - start)
         chunks.append(Chunk(name, rows, len(content), hashlib.sha256(content).hexdigest()))
     index = {"chunks": [[entry.file, entry.samples, entry.size, entry.digest] for entry in chunks]}
-    system.pipe_file(f"{folder}/{INDEX}", json.dumps(index).encode())
+    system.pipe_file(f"{folder}/{_PARTIAL_INDEX}", json.dumps(index).encode())
+    system.mv(f"{folder}/{_PARTIAL_INDEX}", f"{folder}/{INDEX}")
     return DataSet(url, tuple(chunks), options)
 
 
@@ -205,7 +216,7 @@ def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
     if len(content) > MAX_INDEX_BYTES:
         raise TrainingError(f"data set {url}: its {INDEX} is larger than {MAX_INDEX_BYTES:,} bytes")
     try:
-        chunks = tuple(_chunk(*entry) for entry in json.loads(content)["chunks"])
+        chunks = tuple(_parse_chunk(*entry) for entry in json.loads(content)["chunks"])
         if not 1 <= len(chunks) <= MAX_CHUNKS:
             raise ValueError(f"expected 1 to {MAX_CHUNKS:,} chunks, got {len(chunks):,}")
     except (ValueError, TypeError, KeyError) as error:
@@ -213,7 +224,7 @@ def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
     return DataSet(url, chunks, options, namenode)
 
 
-def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
+def _parse_chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
     if not isinstance(file, str) or "/" in file or file in {"", ".", ".."}:
         raise ValueError(f"expected the name of a file in its folder, got {file!r}")
     for value, maximum in ((samples, 2**40), (size, MAX_CHUNK_BYTES)):
@@ -222,7 +233,7 @@ def _chunk(file: Any, samples: Any, size: Any, digest: Any) -> Chunk:
     return Chunk(file, samples, size, str(digest))
 
 
-def _replica(entry: Mapping[str, Any]) -> Replica:
+def _parse_replica(entry: Mapping[str, Any]) -> Replica:
     rack = str(entry["networkLocation"])
     return Replica(str(entry["hostName"]), str(entry["ipAddr"]), "" if rack == _NO_RACK else rack)
 
@@ -270,13 +281,13 @@ def _disable_jvm_signals() -> None:
 
 def _load_arrays(content: bytes, samples: int) -> Arrays:
     with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        arrays = {name: _numbers(name, stored[name]) for name in stored.files}
+        arrays = {name: _to_numeric(name, stored[name]) for name in stored.files}
     if not arrays or any(len(array) != samples for array in arrays.values()):
         raise ValueError(f"expected arrays with {samples} rows, as in {INDEX}")
     return arrays
 
 
-def _numbers(name: str, array: Any) -> NDArray[Any]:
+def _to_numeric(name: str, array: Any) -> NDArray[Any]:
     """Return an array in a form that torch accepts: numbers in native byte order.
 
     Raises ValueError if it has another type or no rows, or a name that `numpy.savez` reserves.
@@ -291,8 +302,11 @@ def _numbers(name: str, array: Any) -> NDArray[Any]:
     return numbers.astype(numbers.dtype.newbyteorder("="), copy=False)
 
 
-def _with_retries(attempt: Any, what: str) -> Any:
-    """Return the result of an attempt; retry failures of the storage with backoff."""
+def _with_retries(attempt: Callable[[], Any], name: str) -> Any:
+    """Return the result of an attempt; retry failures of the storage with backoff.
+
+    ``name`` names the file in errors.
+    """
     for delay in (*_BACKOFF_SECONDS, None):
         try:
             return attempt()
@@ -301,6 +315,6 @@ def _with_retries(attempt: Any, what: str) -> Any:
         except Exception as error:  # each storage raises errors of its own type
             if delay is None:
                 reason = str(error) or type(error).__name__
-                raise TrainingError(f"{what} can't be read: {reason}") from error
+                raise TrainingError(f"{name} can't be read: {reason}") from error
             time.sleep(delay)
     raise AssertionError("unreachable")  # pragma: no cover

@@ -22,7 +22,7 @@ class ChunkPrefetcher:
     """
 
     def __init__(self, fetch: Callable[[int], Arrays], keep: int = 2) -> None:
-        self._fetch = fetch
+        self._read = fetch
         self._keep = max(1, keep)
         self._futures: OrderedDict[int, Future[Arrays]] = OrderedDict()
         self.waited = 0
@@ -44,7 +44,7 @@ class ChunkPrefetcher:
         if self._keep > 1:
             self.want(number)
 
-    def take(self, number: int, stop: Any = None) -> Arrays:
+    def fetch(self, number: int, stop: Any = None) -> Arrays:
         """Wait for a chunk, and return it.
 
         ``stop`` becomes true on SIGTERM. Then the process exits with status 143, even if the
@@ -68,6 +68,6 @@ class ChunkPrefetcher:
 
     def _fetch_into(self, number: int, future: Future[Arrays]) -> None:
         try:
-            future.set_result(self._fetch(number))
-        except BaseException as error:  # raised again in `take`
+            future.set_result(self._read(number))
+        except BaseException as error:  # raised again in `fetch`
             future.set_exception(error)

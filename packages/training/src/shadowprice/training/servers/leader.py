@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
-from shadowprice.training.servers.dealing import Key, Ledger, Rounds, equally_near
+from shadowprice.training.servers.assignment import AsyncAssigner, Key, SyncAssigner, equally_near
 from shadowprice.training.servers.locality import Localities
 from shadowprice.training.servers.measuring import LeaderMetrics
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
@@ -26,7 +27,16 @@ from shadowprice.training.servers.shard import Shard, State, merge_shards
 _POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
 
 _LEAVE_TIMEOUT_SECONDS: float = 10.0
-"""Timeout for workers that never connect, or are silent, after training has finished."""
+"""Seconds to wait for workers after training has finished, and for any worker to return before all
+count as gone.
+"""
+
+
+class _End(StrEnum):
+    """How training ended, as in `ParameterServer.ended`."""
+
+    DONE = "done"
+    STOP = "stop"
 
 
 class Leader(ParameterServer):
@@ -49,23 +59,23 @@ class Leader(ParameterServer):
         state: State | None = None,
         device: Any = None,
     ) -> None:
-        record = None if state is None else state["dealer"]
+        record = None if state is None else state["assigner"]
         order = recipe.order()
-        dealer: Ledger | Rounds
+        assigner: AsyncAssigner | SyncAssigner
         localities = Localities()
         if settings.synchronous:
-            dealer = Rounds(recipe.steps(settings.parts), recipe.epochs, record)
+            assigner = SyncAssigner(recipe.steps(settings.parts), recipe.epochs, record)
         else:
             minibatches = order.minibatches(recipe.minibatch)
             near = localities.distance if recipe.data.has_locations else equally_near
-            dealer = Ledger(minibatches, recipe.epochs, order.chunks, record, near)
+            assigner = AsyncAssigner(minibatches, recipe.epochs, order.chunks, record, near)
         shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
-        super().__init__(shard, dealer.committed, keeps=settings.synchronous)
+        super().__init__(shard, assigner.committed, keeps=settings.synchronous)
         self.measured = LeaderMetrics()
         self.followers: list[Link] = []
         """Links to the other servers, in their order."""
         self._recipe, self._settings = recipe, settings
-        self._dealer = dealer
+        self._assigner = assigner
         self._localities = localities
         self._workers = workers
         self._live: set[int] = set()
@@ -74,16 +84,17 @@ class Leader(ParameterServer):
         self._waiting: set[int] = set()
         """Workers whose request waits for an assignment or for slower workers."""
         self._timeout = settings.patience
-        self._clocks: dict[int, int] = {}
+        self._progress_clocks: dict[int, int] = {}
+        """Committed mini-batches by worker, for bounded staleness."""
         self._buffers: dict[Key, Any] = {}
         self._losses: dict[Key, float] = {}
         self._has_assigned = False
         """Whether any work was assigned in this generation."""
-        self._showing: int | None = None
+        self._result_worker: int | None = None
         """The worker that shows the result; None until it is chosen."""
-        if recipe.data.has_locations and not settings.synchronous and not dealer.finished:
+        if recipe.data.has_locations and not settings.synchronous and not assigner.finished:
             # In a thread, because locations must not delay training.
-            threading.Thread(target=self._locate, args=(dealer.epoch,), daemon=True).start()
+            threading.Thread(target=self._locate, args=(assigner.epoch,), daemon=True).start()
 
     def _locate(self, epoch: int) -> None:
         """Record the locations of all chunks, in the order of an epoch."""
@@ -110,7 +121,7 @@ class Leader(ParameterServer):
         """Release the assignments of a worker, so that another can process them."""
         with self.changed:
             self._live.discard(worker)
-            self._dealer.lost(worker)
+            self._assigner.release_worker(worker)
             self.changed.notify_all()
 
     def respond(self, worker: int, message: Message) -> Message:
@@ -137,12 +148,12 @@ class Leader(ParameterServer):
                 host, rack = json.loads(host_and_rack.numpy().tobytes())
                 self._localities.add_worker(worker, host, rack)
             while not self.ended:
-                if self._dealer.finished:
+                if self._assigner.finished:
                     return Message(
-                        MessageKind.DONE, 0, int(self._shows_result(worker)), self.version
+                        MessageKind.DONE, 0, int(self._is_result_worker(worker)), self.version
                     )
                 self._reassign_silent(time.monotonic())
-                work = self._dealer.deal(worker, max(1, len(self._live)))
+                work = self._assigner.assign(worker, max(1, len(self._live)))
                 if work is not None:
                     if not self._has_assigned:
                         self._has_assigned = True
@@ -151,10 +162,10 @@ class Leader(ParameterServer):
                         distance = self._localities.distance(worker, work.chunk)
                         self.measured.distances[distance] += 1
                     self._last_requests[worker] = time.monotonic()
-                    others = self._dealer.holders() - {worker}
-                    slowest = min((self._clocks.get(other, 0) for other in others), default=0)
-                    # Otherwise a worker that was idle would block the others as the slowest one.
-                    self._clocks[worker] = max(self._clocks.get(worker, 0), slowest)
+                    clock = self._progress_clocks.get(worker, 0)
+                    # A worker that was idle has a low clock; raising it prevents that all others
+                    # wait for it.
+                    self._progress_clocks[worker] = max(clock, self._slowest_clock(worker) or 0)
                     numbers = (work.epoch, work.chunk, work.first, work.last, work.ahead)
                     return Message(
                         MessageKind.WORK,
@@ -166,7 +177,7 @@ class Leader(ParameterServer):
                 self.changed.wait()
             return Message(MessageKind.STOP)
 
-    def _shows_result(self, worker: int) -> bool:
+    def _is_result_worker(self, worker: int) -> bool:
         """Return whether a worker shows the result: the first of the remaining workers.
 
         If that worker is silent for `_LEAVE_TIMEOUT_SECONDS`, another worker shows it. The caller
@@ -174,13 +185,13 @@ class Leader(ParameterServer):
         """
 
         def is_chosen() -> bool:
-            return self._showing is not None or worker == min(self._live, default=worker)
+            return self._result_worker is not None or worker == min(self._live, default=worker)
 
         self.changed.wait_for(is_chosen, _LEAVE_TIMEOUT_SECONDS)
-        if self._showing is None:
-            self._showing = worker
+        if self._result_worker is None:
+            self._result_worker = worker
             self.changed.notify_all()
-        return self._showing == worker
+        return self._result_worker == worker
 
     def _commit(self, worker: int, message: Message) -> Message:
         """Accept a worker's gradient if its token is current; return the response."""
@@ -190,9 +201,9 @@ class Leader(ParameterServer):
                 return Message(MessageKind.STOP)
             now = time.monotonic()
             silence, self._last_requests[worker] = now - self._last_requests.get(worker, now), now
-            keys = self._dealer.commit(worker, *key)
+            keys = self._assigner.commit(worker, *key)
             if keys is None:
-                self._raise_timeout(worker, silence)
+                self._increase_timeout(worker, silence)
                 return Message(MessageKind.REFUSED, version=self.version)
             self._record_measurements(message)
             self._losses[key] = message.numbers[0]
@@ -200,7 +211,7 @@ class Leader(ParameterServer):
                 self._buffers[key] = message.payload.clone()
             if keys:
                 self._apply_everywhere(keys)
-            self._clocks[worker] = self._clocks.get(worker, 0) + 1
+            self._progress_clocks[worker] = self._progress_clocks.get(worker, 0) + 1
             self._wait_if_ahead(worker)
             return Message(
                 MessageKind.STOP if self.ended else MessageKind.TAKEN, version=self.version
@@ -211,14 +222,14 @@ class Leader(ParameterServer):
         flat = torch.tensor(keys, dtype=torch.int64).view(-1)
         for follower in self.followers:
             follower.send(Message(MessageKind.APPLY, payload=flat))
-        began = time.monotonic()
+        start = time.monotonic()
         for key in keys:
             change = self._buffers.pop(key, None)
             if change is not None:
                 self.shard.buffers += change
         number = self.version
         self.apply(keys)
-        self.measured.update_time.add(time.monotonic() - began)
+        self.measured.update_time.add(time.monotonic() - start)
         loss = sum(self._losses.pop(key) for key in keys)
         self.measured.loss.add(loss)
         jobs.record_step(self.version)
@@ -231,14 +242,19 @@ class Leader(ParameterServer):
             return
 
         def may_continue() -> bool:
-            others = self._dealer.holders() - {worker}
-            slowest = min((self._clocks.get(other, 0) for other in others), default=None)
-            return bool(self.ended) or slowest is None or self._clocks[worker] - slowest <= limit
+            slowest = self._slowest_clock(worker)
+            ahead = 0 if slowest is None else self._progress_clocks[worker] - slowest
+            return bool(self.ended) or ahead <= limit
 
         self.changed.notify_all()  # this worker is no longer the slowest
         with self._counted_as_waiting(worker):
             self.changed.wait_for(may_continue)
         self._last_requests[worker] = time.monotonic()
+
+    def _slowest_clock(self, worker: int) -> int | None:
+        """Return the minimum clock of the other workers with an assignment, None without any."""
+        others = self._assigner.holders() - {worker}
+        return min((self._progress_clocks.get(other, 0) for other in others), default=None)
 
     def _record_measurements(self, message: Message) -> None:
         _, computing, exchanging, moved, pulled = message.numbers
@@ -249,9 +265,8 @@ class Leader(ParameterServer):
             measured.worker_bandwidth.add(8.0 * moved / exchanging)
         staleness = self.version - int(pulled)
         measured.staleness.add(staleness)
-        measured.stalest = max(measured.stalest, staleness)
-        if self.traffic.seconds > 0:
-            measured.ps_bandwidth = 8.0 * self.traffic.bytes / self.traffic.seconds
+        measured.max_staleness = max(measured.max_staleness, staleness)
+        measured.ps_bandwidth = self.traffic.bandwidth()
 
     # ------------------------------------------------------------------ main loop
 
@@ -260,45 +275,45 @@ class Leader(ParameterServer):
 
         Raises `PeerLostError` if another server or all workers are gone.
         """
-        saved = reported = occupied = time.monotonic()
-        finished = float("inf")
+        saved_at = reported_at = occupied_at = time.monotonic()
+        finished_at = float("inf")
         while True:
             with self.changed:
                 self.changed.wait(_POLL_SECONDS)
-                done = self._dealer.finished
+                done = self._assigner.finished
             now = time.monotonic()
             if self.failure is not None:
                 raise self.failure
-            if done and finished == float("inf"):
-                finished = now
+            if done and finished_at == float("inf"):
+                finished_at = now
                 self._save_if_possible()
                 self.report()
             elif not done and bool(stop):
-                return self._finish("stop")
+                return self._finish(_End.STOP)
             with self.changed:
                 self._reassign_silent(now)
-            if now - saved >= self._settings.save_every and not done:
-                saved = now
+            if now - saved_at >= self._settings.save_every and not done:
+                saved_at = now
                 self._save_if_possible()
-            if now - reported >= self._settings.report_every:
-                reported = now
+            if now - reported_at >= self._settings.report_every:
+                reported_at = now
                 self.report()
             with self.changed:
                 all_joined = len(self._joined) == self._workers
                 if self._live or not all_joined:
-                    occupied = now
-                timed_out = now - finished > _LEAVE_TIMEOUT_SECONDS
+                    occupied_at = now
+                timed_out = now - finished_at > _LEAVE_TIMEOUT_SECONDS
                 if done and not self._live and (all_joined or stop or timed_out):
-                    return self._finish("done")
-            if now - occupied > _LEAVE_TIMEOUT_SECONDS:  # the executor ended all workers
-                self._finish("stop")
+                    return self._finish(_End.DONE)
+            if now - occupied_at > _LEAVE_TIMEOUT_SECONDS:  # the executor ended all workers
+                self._finish(_End.STOP)
                 raise PeerLostError("all workers are gone")
 
-    def _finish(self, how: str) -> str:
+    def _finish(self, end: _End) -> str:
         with self.changed:
-            self.ended = how
+            self.ended = end
             self.changed.notify_all()
-        if how == "stop":
+        if end is _End.STOP:
             try:
                 self.save()
             except OSError as error:
@@ -306,8 +321,8 @@ class Leader(ParameterServer):
                 raise TrainingError(message) from error
             self.report()
         for follower in self.followers:
-            follower.send(Message(MessageKind.END, index=int(how == "done")))
-        return how
+            follower.send(Message(MessageKind.END, index=int(end is _End.DONE)))
+        return end
 
     @contextlib.contextmanager
     def _counted_as_waiting(self, worker: int) -> Iterator[None]:
@@ -323,23 +338,22 @@ class Leader(ParameterServer):
 
         Do nothing unless a worker waits, because no other worker could do the work.
         """
-        for worker in self._dealer.holders() - self._waiting if self._waiting else ():
+        for worker in self._assigner.holders() - self._waiting if self._waiting else ():
             silence = now - self._last_requests.get(worker, now)
             if silence > self._timeout:
                 say(f"worker {worker} has been silent for {silence:.3g} s; reassigning its work")
-                self._dealer.lost(worker)
+                self._assigner.release_worker(worker)
                 self.changed.notify_all()
 
-    def _raise_timeout(self, worker: int, silence: float) -> None:
-        """Raise the timeout, because a worker has finished work after it was reassigned.
+    def _increase_timeout(self, worker: int, silence: float) -> None:
+        """Increase the timeout, because a worker has finished work after it was reassigned.
 
         If all workers are slower than the timeout, their work would be reassigned forever.
         """
         self._timeout = max(self._timeout, 2.0 * silence)
         say(
             f"worker {worker} took {silence:.3g} s for a mini-batch that was reassigned meanwhile; "
-            f"the timeout is now {self._timeout:.3g} s. Set patience to more than the time of a "
-            "mini-batch"
+            f"the timeout is now {self._timeout:.3g} s. Set patience above the time of a mini-batch"
         )
 
     def report(self) -> None:
@@ -367,11 +381,11 @@ class Leader(ParameterServer):
                     raise PeerLostError("a server lacks gradients that the leader accepted")
                 states.append(checkpoints.unpacked(response.payload.numpy().tobytes()))
             model = {**merge_shards(states), "buffers": self.shard.buffers.clone()}
-            record, version = self._dealer.record(), self.version
+            record, version = self._assigner.record(), self.version
         state = {
             "synchronous": self._settings.synchronous,
             "recipe": self._recipe.to_record(),
-            "dealer": record,
+            "assigner": record,
             "model": model,
         }
         # The directory is explicit, because by default only worker 0 saves.

@@ -11,12 +11,12 @@ from typing import Final
 
 from shadowprice.training.servers.locality import Distance
 
-_WEIGHT: Final = 0.05
-"""Weight of the newest mini-batch in a running mean, once there are enough mini-batches."""
+MIN_WEIGHT: Final = 0.05
+"""Weight of the newest value in a running mean, from the 20th value on."""
 
 
 class RunningMean:
-    """A running mean: of all values at first, then exponentially weighted over a few dozen.
+    """The mean of the first 20 values, then exponentially weighted (weight 0.05).
 
     It starts over after an infinite value or NaN.
     """
@@ -30,11 +30,14 @@ class RunningMean:
         if not math.isfinite(self.value):
             self.value, self.count = 0.0, 0
         self.count += 1
-        self.value += (value - self.value) * max(1.0 / self.count, _WEIGHT)
+        self.value += (value - self.value) * max(1.0 / self.count, MIN_WEIGHT)
 
 
 class TrafficMeter:
-    """Bytes that a server moved, and the time during which it moved any, over all its workers."""
+    """Bytes moved by a server, and the time in which at least one transfer was active.
+
+    Enter it for each transfer. Transfers of several threads may overlap.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,9 +55,26 @@ class TrafficMeter:
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
+            self._add_elapsed()
             self._moving -= 1
-            if not self._moving:
-                self.seconds += time.monotonic() - self._since
+
+    def add_bytes(self, size: int) -> None:
+        """Count bytes that a transfer has moved; call it before the transfer ends."""
+        with self._lock:
+            self._add_elapsed()
+            self.bytes += size
+
+    def bandwidth(self) -> float:
+        """Return the bits per second of active time, 0 before the first transfer."""
+        with self._lock:
+            return 8.0 * self.bytes / self.seconds if self.seconds > 0 else 0.0
+
+    def _add_elapsed(self) -> None:
+        """Count the time up to now, also if other transfers continue; the caller has the lock."""
+        if self._moving:
+            now = time.monotonic()
+            self.seconds += now - self._since
+            self._since = now
 
 
 @dataclass(slots=True)
@@ -74,7 +94,7 @@ class LeaderMetrics:
     worker_bandwidth: RunningMean = field(default_factory=RunningMean)  # b
     ps_bandwidth: float = 0.0  # B, as far as workers used it
     staleness: RunningMean = field(default_factory=RunningMean)
-    stalest: int = 0  # maximum staleness
+    max_staleness: int = 0
     loss: RunningMean = field(default_factory=RunningMean)
     distances: Counter[Distance] = field(default_factory=Counter)
 
@@ -88,7 +108,10 @@ class LeaderMetrics:
         if self.ps_bandwidth:
             metrics["ps_bandwidth"] = self.ps_bandwidth
         if self.staleness.count:
-            metrics |= {"staleness": self.staleness.value, "stalest": float(self.stalest)}
+            metrics |= {
+                "staleness": self.staleness.value,
+                "max_staleness": float(self.max_staleness),
+            }
         if self.loss.count:
             metrics["loss"] = self.loss.value
         if assigned := self.distances.total():

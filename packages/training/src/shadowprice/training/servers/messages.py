@@ -59,7 +59,7 @@ class MessageKind(IntEnum):
 
 @dataclass(slots=True)
 class Message:
-    """One message. Its token and index are the `dealing.Key` of the work that it is about."""
+    """One message. Its token and index are the `assignment.Key` of the work that it is about."""
 
     kind: MessageKind
     token: int = 0

@@ -160,7 +160,7 @@ class PairLink:
                     self._send_tensor(header, 0)
                     if size and route == _INLINE:
                         self._send_tensor(content, 1)
-                self.traffic.bytes += size
+                self.traffic.add_bytes(size)
         except RuntimeError as error:
             raise PeerLostError(first_line(error)[:200]) from error
 
@@ -186,7 +186,7 @@ class PairLink:
             if size:
                 with self.traffic:
                     payload = self._receive_payload(MessageKind(kind), size, route, into)
-                    self.traffic.bytes += size
+                    self.traffic.add_bytes(size)
         except RuntimeError as error:
             raise PeerLostError(first_line(error)[:200]) from error
         if payload is not None and payload is not into:
@@ -237,25 +237,24 @@ class PairLink:
 
 
 def connect_pair(
-    store: Any, name: str, rank: int, patience: timedelta, backend: str = "gloo"
+    store: Any, name: str, rank: int, timeout: timedelta, backend: str = "gloo"
 ) -> PairLink:
     """Return one end of a link, once the other process has connected.
 
-    Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``patience`` is the
-    timeout. ``backend`` is ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises
-    `PeerLostError` if the other process doesn't connect in time, and `TrainingError` if torch
-    lacks the backend here.
+    Both ends meet in ``store`` under the link's ``name``, with rank 0 and 1. ``backend`` is
+    ``gloo``, or ``nccl`` if both processes compute on GPUs. Raises `PeerLostError` if the other
+    process doesn't connect in time, and `TrainingError` if torch lacks the backend here.
     """
     transport_device(backend)  # fail before waiting for the other process
     wire = None
     try:
-        group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, patience)
+        group = dist.ProcessGroupGloo(dist.PrefixStore(name, store), rank, 2, timeout)
         if backend in TRANSPORTS:
             wire = TRANSPORTS[backend](dist.PrefixStore(f"{name}-wire", store), rank)
-            wire.meet(patience)
+            wire.meet(timeout)
     except RuntimeError as error:
         raise PeerLostError(
-            f"{name}: the other process did not come: {first_line(error)[:200]}"
+            f"{name}: the other process did not connect: {first_line(error)[:200]}"
         ) from error
     return PairLink(group, rank, wire)
 

@@ -39,7 +39,7 @@ _THREAD_EXIT_TIMEOUT_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrainingResult:
     """Result of a worker.
 
     ``model`` has the final parameters. ``minibatches`` is the number that it includes; steps in
@@ -54,7 +54,7 @@ class Outcome:
     measured: dict[str, float] = field(default_factory=dict)
 
 
-def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
+def run(recipe: Recipe, settings: Settings | None = None) -> TrainingResult | None:
     """Train in the role that this process has: worker or parameter server.
 
     Outside a scheduler the process has both roles. The arguments are the same in every process.
@@ -67,7 +67,7 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
     try:
         outcome = _run_role(recipe, settings or Settings(), connection_threads)
     except SystemExit as leaving:
-        _end(connection_threads, leaving.code if isinstance(leaving.code, int) else 0)
+        _join_or_exit(connection_threads, leaving.code if isinstance(leaving.code, int) else 0)
         raise
     except BaseException as error:
         if any(thread.is_alive() for thread in connection_threads):
@@ -75,13 +75,13 @@ def run(recipe: Recipe, settings: Settings | None = None) -> Outcome | None:
             sys.excepthook(type(error), error, error.__traceback__)
             _exit(1)
         raise
-    _end(connection_threads, 0)
+    _join_or_exit(connection_threads, 0)
     return outcome
 
 
 def _run_role(
     recipe: Recipe, settings: Settings, connection_threads: list[threading.Thread]
-) -> Outcome | None:
+) -> TrainingResult | None:
     """Run the process's role; append threads with open connections to ``connection_threads``."""
     generation = current()
     job = generation.job
@@ -103,7 +103,7 @@ def _run_role(
             if ended == "stop":
                 jobs.leave()
             return None
-        return _work(recipe, settings, generation, stop)
+        return _run_worker(recipe, settings, generation, stop)
     except PeerLostError as error:
         # The other processes may have received SIGTERM a moment before this one.
         if stop.wait(_SIGTERM_SPREAD_SECONDS):
@@ -111,46 +111,46 @@ def _run_role(
         raise TrainingError(f"another process of the job is gone: {error}") from error
 
 
-# ------------------------------------------------------------------ alone
+# ------------------------------------------------------------------ both roles
 
 
-def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> Outcome:
+def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> TrainingResult:
     leader = Leader(recipe, settings, 1, 1, _load_state(recipe, settings))
-    ours, theirs = LocalLink.pair()
-    ended: list[Any] = []
+    worker_end, leader_end = LocalLink.pair()
+    results: list[str | BaseException] = []
 
     def lead() -> None:
         try:
-            ended.append(leader.lead(stop))
+            results.append(leader.lead(stop))
         except BaseException as error:  # raised below, by the main thread
-            ended.append(error)
+            results.append(error)
         finally:
-            theirs.close()
+            leader_end.close()
 
-    threading.Thread(target=leader.serve, args=(0, theirs), daemon=True).start()
-    leading = threading.Thread(target=lead, daemon=True)
-    leading.start()
-    worker = Worker(recipe, settings, [ours], stop)
+    threading.Thread(target=leader.serve, args=(0, leader_end), daemon=True).start()
+    leader_thread = threading.Thread(target=lead, daemon=True)
+    leader_thread.start()
+    worker = Worker(recipe, settings, [worker_end], stop)
     leader.measured.gradient_bytes = worker.gradient_bytes
     try:
         minibatches = worker.work()
     except PeerLostError:
-        leading.join()
-        if ended and isinstance(ended[0], Exception):
-            raise ended[0] from None
+        leader_thread.join()
+        if results and isinstance(results[0], Exception):
+            raise results[0] from None
         raise
     except SystemExit:
-        leading.join()
+        leader_thread.join()
         raise
     except BaseException as error:
-        leader.fail(error)  # and nothing is saved after that
-        leading.join()
+        leader.fail(error)  # nothing is saved after an error of the script
+        leader_thread.join()
         raise
-    leading.join()
-    return Outcome(worker.model, minibatches, worker.leads, leader.measured.metrics())
+    leader_thread.join()
+    return TrainingResult(worker.model, minibatches, worker.leads, leader.measured.metrics())
 
 
-# ------------------------------------------------------------------ among others
+# ------------------------------------------------------------------ one role
 
 
 def _run_ps(
@@ -169,47 +169,65 @@ def _run_ps(
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
         server.measured.gradient_bytes = _gradient_bytes(recipe)
     else:
-        version = 0 if state is None else int(state["dealer"]["committed"])
+        version = 0 if state is None else int(state["assigner"]["committed"])
         model = None if state is None else state["model"]
         shard = Shard(recipe, job.rank, job.ps, model, device)
         server = ParameterServer(shard, version, keeps=settings.synchronous)
     store = _run_until_sigterm(lambda: _store(generation, settings), stop)
-    patience = timedelta(seconds=settings.join)
+    timeout = timedelta(seconds=settings.join)
 
-    def meet(worker: int) -> None:
-        try:
-            # Each thread has a connection of its own to the store, because waiting for a worker
-            # that never comes blocks the connection.
-            own = store.clone()
-            link = connect_pair(own, _name(worker, job.rank), 1, patience, settings.backend)
-            offer_shared_memory(link, server.shard.values.nbytes if settings.shared_memory else 0)
-            link.traffic = server.traffic
-        except PeerLostError as error:
-            say(f"worker {worker} did not connect: {error}")
-            return
-        server.serve(worker, link)
-        link.close()
+    def connect(worker: int) -> PairLink:
+        # Each thread has a connection of its own to the store, because waiting for a worker that
+        # never comes blocks the connection.
+        own = store.clone()
+        link = connect_pair(own, _link_name(worker, job.rank), 1, timeout, settings.backend)
+        offer_shared_memory(link, server.shard.values.nbytes if settings.shared_memory else 0)
+        link.traffic = server.traffic
+        return link
 
     if job.rank == 0:
         assert isinstance(server, Leader)
         for other in range(1, job.ps):
             name = f"leader-server-{other}"
-            server.followers.append(_run_until_sigterm(_pairing(store, name, 1, settings), stop))
+            server.followers.append(
+                _run_until_sigterm(_leader_connection(store, name, 1, settings), stop)
+            )
     else:
         name = f"leader-server-{job.rank}"
-        leader: PairLink = _run_until_sigterm(_pairing(store, name, 0, settings), stop)
+        leader: PairLink = _run_until_sigterm(_leader_connection(store, name, 0, settings), stop)
         connection_threads.append(
             threading.Thread(target=server.follow, args=(leader,), daemon=True)
         )
     connection_threads.extend(
-        threading.Thread(target=meet, args=(worker,), daemon=True) for worker in range(job.workers)
+        threading.Thread(target=serve_once_connected, args=(server, worker, connect), daemon=True)
+        for worker in range(job.workers)
     )
     for thread in connection_threads:
         thread.start()
     return server.lead(stop) if isinstance(server, Leader) else _wait_for_leader(server)
 
 
-def _end(connection_threads: Sequence[threading.Thread], status: int) -> None:
+def serve_once_connected(
+    server: ParameterServer, worker: int, connect: Callable[[int], Link]
+) -> None:
+    """Connect to a worker and serve it until it leaves; runs in a thread of its own.
+
+    A worker that doesn't connect is logged. Any other error ends the server, because its main
+    thread would wait for this worker.
+    """
+    try:
+        try:
+            link = connect(worker)
+        except PeerLostError as error:
+            say(f"worker {worker} did not connect: {error}")
+            return
+        server.serve(worker, link)
+        link.close()
+    except BaseException as error:  # raised by the main thread
+        server.fail(error)
+
+
+def _join_or_exit(connection_threads: Sequence[threading.Thread], status: int) -> None:
     """Wait for a server's threads; if one still hangs, end the process at once.
 
     A thread can't be ended while gloo waits for a message or closes a connection. An interpreter
@@ -241,34 +259,39 @@ def _wait_for_leader(server: ParameterServer) -> str:
     return server.ended
 
 
-def _work(recipe: Recipe, settings: Settings, generation: Generation, stop: Any) -> Outcome:
+def _run_worker(
+    recipe: Recipe, settings: Settings, generation: Generation, stop: Any
+) -> TrainingResult:
     job = generation.job
     transport_device(settings.backend)  # fail before waiting for other processes
 
-    def meet() -> tuple[Any, list[Link]]:
+    def connect_to_servers() -> tuple[Any, list[Link]]:
         store = _store(generation, settings)
         links: list[Link] = []
-        patience = timedelta(seconds=settings.join)
+        timeout = timedelta(seconds=settings.join)
         for server in range(job.ps):
-            link = connect_pair(store, _name(job.rank, server), 0, patience, settings.backend)
+            link = connect_pair(store, _link_name(job.rank, server), 0, timeout, settings.backend)
             accept_shared_memory(link)
             links.append(link)
         return store, links
 
-    # Keep the store to the end: other processes may still need it to meet.
-    _store_held, links = _run_until_sigterm(meet, stop)
+    # Keep the store to the end, because other processes may still need it to connect.
+    _kept_store, links = _run_until_sigterm(connect_to_servers, stop)
     worker = Worker(recipe, settings, links, stop)
     minibatches = worker.work()
     for link in links:
         link.close()
-    return Outcome(worker.model, minibatches, worker.leads)
+    return TrainingResult(worker.model, minibatches, worker.leads)
 
 
-def _name(worker: int, server: int) -> str:
+def _link_name(worker: int, server: int) -> str:
     return f"worker-{worker}-server-{server}"
 
 
-def _pairing(store: Any, name: str, rank: int, settings: Settings) -> Callable[[], PairLink]:
+def _leader_connection(
+    store: Any, name: str, rank: int, settings: Settings
+) -> Callable[[], PairLink]:
+    """Return a function that connects the leader and another server."""
     return lambda: connect_pair(store, name, rank, timedelta(seconds=settings.join))
 
 
@@ -276,7 +299,7 @@ def _store(generation: Generation, settings: Settings) -> Any:
     """Return the store for the rendezvous of the processes.
 
     On one machine the leading server hosts it, otherwise worker 0, whose address all processes
-    have. It is needed until all have met.
+    have. It is needed until all have connected.
     """
     address, _, port = generation.address.rpartition(":")
     job = generation.job
@@ -315,7 +338,7 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
     return results[0]
 
 
-# ------------------------------------------------------------------ what was saved
+# ------------------------------------------------------------------ checkpoints
 
 
 def _load_state(recipe: Recipe, settings: Settings) -> State | None:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from shadowprice.training import checkpoints
-from shadowprice.training.servers.dealing import Key
+from shadowprice.training.servers.assignment import Key
 from shadowprice.training.servers.measuring import TrafficMeter
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.shard import Shard
@@ -50,8 +50,8 @@ class ParameterServer:
                     link.send(self.respond(worker, message))
         except PeerLostError:
             pass
-        except Exception as error:
-            # The job can't continue after an error of the script or of this package.
+        except BaseException as error:
+            # The job can't continue after an error or exit of the script or of this package.
             self.fail(error)
         finally:
             self.on_worker_left(worker)
@@ -124,7 +124,7 @@ class ParameterServer:
                     break
         except PeerLostError:
             ended = "gone"
-        except Exception as error:
+        except BaseException as error:
             self.fail(error)
             return
         with self.changed:

@@ -31,11 +31,12 @@ def trainable_parameters(model: Any) -> list[tuple[str, Any]]:
         (name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad
     ]
     if not parameters:
-        raise TrainingError("the model has no parameter that is learnt")
+        raise TrainingError("the model has no trainable parameter")
     types = sorted({str(parameter.dtype) for _, parameter in parameters})
     if len(types) > 1 or not parameters[0][1].is_floating_point():
         raise TrainingError(
-            f"the model's parameters are of {', '.join(types)}: servers keep one floating type"
+            "parameter servers need parameters of one floating-point type; the model's have "
+            f"{', '.join(types)}"
         )
     return parameters
 
@@ -47,11 +48,22 @@ def parameter_layout(model: Any) -> Layout:
     )
 
 
-def model_buffers(model: Any) -> list[Any]:
-    """Return a model's persistent buffers (running means, counts) as real numbers."""
+def persistent_buffers(model: Any) -> list[tuple[str, Any]]:
+    """Return names and values of a model's persistent buffers (running means, counts)."""
     persistent = model.state_dict().keys()
-    buffers = [buffer for name, buffer in model.named_buffers() if name in persistent]
+    return [(name, buffer) for name, buffer in model.named_buffers() if name in persistent]
+
+
+def model_buffers(model: Any) -> list[Any]:
+    """Return a model's persistent buffers as real numbers."""
+    buffers = [buffer for _, buffer in persistent_buffers(model)]
     return [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in buffers]
+
+
+def model_shapes(model: Any) -> dict[str, list[int]]:
+    """Return the shapes of trainable parameters and persistent buffers, by name."""
+    tensors = [*trainable_parameters(model), *persistent_buffers(model)]
+    return {name: list(tensor.shape) for name, tensor in tensors}
 
 
 def flattened_buffers(model: Any) -> Any:
@@ -79,22 +91,22 @@ def set_buffers(model: Any, values: Any) -> None:
 class Shard:
     """A server's slice of the parameters.
 
-    ``server`` is its rank among ``servers``. ``state`` is a result of `merge_shards` from any
-    number of servers. ``device`` is where parameters are kept and gradients arrive, by default the
-    CPU.
+    ``ps_rank`` is its rank among ``ps_count`` servers. ``state`` is a result of `merge_shards` from
+    any number of servers. ``device`` is where parameters are kept and gradients arrive, by default
+    the CPU.
     """
 
     def __init__(
         self,
         recipe: Recipe,
-        server: int,
-        servers: int,
+        ps_rank: int,
+        ps_count: int,
         state: Mapping[str, Any] | None = None,
         device: Any = None,
     ) -> None:
         model = build_seeded_model(recipe)
         layout = parameter_layout(model)
-        first, last = layout.span(server, servers)
+        first, last = layout.span(ps_rank, ps_count)
         flat = torch.cat(
             [item.detach().reshape(-1).cpu() for _, item in trainable_parameters(model)]
         )
@@ -102,7 +114,8 @@ class Shard:
         """The parameters, in one dimension."""
         self.buffers = flattened_buffers(model)
         """Buffers of the model, used on the leading server only."""
-        self.pieces = layout.pieces(server, servers)
+        self.pieces = layout.pieces(ps_rank, ps_count)
+        self._shapes = model_shapes(model)
         self._schedule = recipe.schedule
         self._views: list[Any] = []
         start = 0
@@ -167,7 +180,12 @@ class Shard:
             for view in self._views
         ]
         pieces = [[piece.name, piece.start, piece.stop] for piece in self.pieces]
-        return {"pieces": pieces, "values": self.values.cpu(), "optimizer": states}
+        return {
+            "pieces": pieces,
+            "values": self.values.cpu(),
+            "optimizer": states,
+            "shapes": self._shapes,
+        }
 
     def _check(self) -> None:
         """Refuse optimizers whose state isn't element-wise, or that a checkpoint can't hold."""
@@ -175,9 +193,8 @@ class Shard:
             for name, value in self._optimizer.state.get(view, {}).items():
                 if torch.is_tensor(value) and value.dim() and value.shape != view.shape:
                     raise TrainingError(
-                        f"{type(self._optimizer).__name__} keeps {name} in another shape than its "
-                        "parameter's: parameter servers need one that works element by element, "
-                        "as SGD and Adam do"
+                        f"{type(self._optimizer).__name__} stores {name} with another shape than "
+                        "its parameter; use an element-wise optimizer such as SGD or Adam"
                     )
         # The state as in a checkpoint, without the elements of tensors.
         kept = [
@@ -189,13 +206,10 @@ class Shard:
 
     def _restore(self, state: Mapping[str, Any]) -> None:
         parameters, optimizer = state["parameters"], state["optimizer"]
+        self._compare_model(state["shapes"], parameters)
         start = 0
         for piece, view in zip(self.pieces, self._views, strict=True):
-            saved = parameters.get(piece.name)
-            if saved is None or saved.numel() < piece.stop or saved.dtype != self.values.dtype:
-                raise TrainingError(
-                    f"the checkpoint is of another model: its parameter {piece.name} differs"
-                )
+            saved = parameters[piece.name]
             self.values[start : start + piece.size] = saved[piece.start : piece.stop]
             start += piece.size
             kept = optimizer.get(piece.name, {})
@@ -206,9 +220,29 @@ class Shard:
                     else (value.clone() if torch.is_tensor(value) else value)
                     for name, value in kept.items()
                 }
-        if len(state["buffers"]) != len(self.buffers):
-            raise TrainingError("the checkpoint is of another model: its buffers differ")
         self.buffers = state["buffers"].clone()
+
+    def _compare_model(
+        self, shapes: Mapping[str, Sequence[int]], parameters: Mapping[str, Any]
+    ) -> None:
+        """Refuse the checkpoint of a model with other tensors."""
+        for name in [*shapes, *(name for name in self._shapes if name not in shapes)]:
+            saved, own = shapes.get(name), self._shapes.get(name)
+            if own is None:
+                difference = f"this model has no {name}"
+            elif saved is None:
+                difference = f"it has no {name}"
+            elif list(saved) != own:
+                difference = f"{name} has shape {list(saved)} there, and {own} here"
+            elif name in parameters and parameters[name].dtype != self.values.dtype:
+                types = f"{parameters[name].dtype} there, and {self.values.dtype} here"
+                difference = f"{name} has type {types}"
+            else:
+                continue
+            raise TrainingError(
+                f"the checkpoint is of another model: {difference}; restore the model, or start a "
+                "new job"
+            )
 
 
 def _on(value: Any, device: Any) -> Any:
@@ -232,6 +266,7 @@ def merge_shards(states: Sequence[Mapping[str, Any]]) -> State:
     return {
         "parameters": {name: torch.cat(parts) for name, parts in values.items()},
         "optimizer": {name: _joined(parts) for name, parts in optimizer.items()},
+        "shapes": states[0]["shapes"],
     }
 
 

@@ -45,7 +45,7 @@ class TensorTransport:
         self.device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def meet(self, patience: timedelta) -> None:
+    def meet(self, timeout: timedelta) -> None:
         """Move a byte each way, so that NCCL connects while the store for the rendezvous exists.
 
         NCCL connects each direction at its first use, and needs both ends for that. A first send
@@ -56,7 +56,7 @@ class TensorTransport:
         operations = [self._group.send, self._group.recv]
         with self._on_own_stream():
             for operation in operations if self._other else reversed(operations):
-                self._wait_for(operation([byte], self._other, 0), patience)
+                self._wait_for(operation([byte], self._other, 0), timeout)
 
     def send(self, content: Any, announce: Callable[[], None]) -> None:
         """Send bytes, and return when they have arrived.

@@ -14,7 +14,7 @@ from shadowprice import jobs
 from shadowprice.training.differences import tensor_delta
 from shadowprice.training.generation import own_device
 from shadowprice.training.randomness import seed_all
-from shadowprice.training.servers.dealing import Work
+from shadowprice.training.servers.assignment import Work
 from shadowprice.training.servers.fetching import ChunkPrefetcher
 from shadowprice.training.servers.locality import own_host_and_rack
 from shadowprice.training.servers.messages import Link, Message, MessageKind, PeerLostError
@@ -107,7 +107,7 @@ class Worker:
         """Process the rest of a chunk, one mini-batch after the other, while it is assigned."""
         self._chunks.want(work.chunk)
         self._chunks.prefetch_if_room(work.ahead)
-        arrays = self._chunks.take(work.chunk, self._stop)
+        arrays = self._chunks.fetch(work.chunk, self._stop)
         for index in range(work.first, work.last):
             self._set_pace()
             self._pull()
@@ -139,7 +139,7 @@ class Worker:
         """Return the samples at positions of an epoch's order, and prefetch the next chunk."""
         rows: dict[str, list[Any]] = {}
         for chunk, indices in self._order.located(epoch, positions):
-            for name, array in self._chunks.take(chunk, self._stop).items():
+            for name, array in self._chunks.fetch(chunk, self._stop).items():
                 rows.setdefault(name, []).append(array[indices])
         order = self._order.chunks(epoch)
         position = order.index(chunk)

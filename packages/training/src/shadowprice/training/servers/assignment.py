@@ -42,7 +42,7 @@ def equally_near(worker: int, chunk: int) -> int:
     return 0
 
 
-class Ledger:
+class AsyncAssigner:
     """Assigns chunks for asynchronous training.
 
     Once all chunks of the current epoch are assigned, chunks of the next epoch follow. A chunk is
@@ -78,7 +78,7 @@ class Ledger:
             self._opened = int(record["opened"])
             self._remaining = {
                 int(epoch): {int(chunk): int(done) for chunk, done in chunks}
-                for epoch, chunks in record["left"]
+                for epoch, chunks in record["remaining"]
             }
 
     @property
@@ -97,9 +97,9 @@ class Ledger:
             [epoch, [list(entry) for entry in chunks.items()]]
             for epoch, chunks in self._remaining.items()
         ]
-        return {"committed": self.committed, "opened": self._opened, "left": remaining}
+        return {"committed": self.committed, "opened": self._opened, "remaining": remaining}
 
-    def deal(self, worker: int, workers: int) -> Work | None:
+    def assign(self, worker: int, workers: int) -> Work | None:
         """Assign a free chunk to a worker; return None if no chunk is free now.
 
         The worker's earlier assignment expires.
@@ -143,7 +143,7 @@ class Ledger:
                 del self._remaining[epoch]
         return ((token, index),)
 
-    def lost(self, worker: int) -> None:
+    def release_worker(self, worker: int) -> None:
         """Release the assignments of a lost worker."""
         self._expire_leases(worker)
         self._reserved.pop(worker, None)
@@ -220,7 +220,7 @@ class Ledger:
         return True
 
 
-class Rounds:
+class SyncAssigner:
     """Assigns the parts of each step, one step at a time, for synchronous training.
 
     Every worker gets a share of the step's parts; the share of a lost worker goes to another. The
@@ -253,8 +253,11 @@ class Rounds:
         """Return the committed state as plain values, without the incomplete step."""
         return {"committed": self.committed}
 
-    def deal(self, worker: int, workers: int) -> Work | None:
-        """Assign parts of the current step to a worker, if any remain; see `Ledger.deal`."""
+    def assign(self, worker: int, workers: int) -> Work | None:
+        """Assign parts of the current step to a worker, if any remain.
+
+        See `AsyncAssigner.assign`.
+        """
         self._expire_leases(worker)
         if not self._open and not self.finished:
             parts = len(self._order.divided(self.committed))
@@ -285,7 +288,7 @@ class Rounds:
         self.committed += 1
         return keys
 
-    def lost(self, worker: int) -> None:
+    def release_worker(self, worker: int) -> None:
         """Release the assignments of a lost worker."""
         self._expire_leases(worker)
 

@@ -107,7 +107,7 @@ class EmptyCluster:
     """What round-robin placement fits on the empty cluster, computed once for equal jobs."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._room = FreeCapacity(cluster)
+        self._empty_cluster = FreeCapacity(cluster)
         self._known: dict[tuple[bytes, bytes, int, int], bool] = {}
 
     def workers(self, job: Job, wanted: int) -> int:
@@ -129,12 +129,12 @@ class EmptyCluster:
 
     def _carries(self, job: Job, workers: int) -> bool:
         servers = job.ps_needed(workers)
-        demand = self._room.ps_demand(job)
+        demand = self._empty_cluster.ps_demand(job)
         key = (job.worker.tobytes(), demand.tobytes(), workers, servers)
         cached = self._known.get(key)
         if cached is None:
-            self._room.cursors[:] = 0
-            cached = self._room.place(job, workers) is not None
-            self._room.release(job.name)
+            self._empty_cluster.cursors[:] = 0
+            cached = self._empty_cluster.place(job, workers) is not None
+            self._empty_cluster.release(job.name)
             self._known[key] = cached
         return cached

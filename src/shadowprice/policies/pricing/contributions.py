@@ -26,19 +26,19 @@ class PriceContribution(NamedTuple):
     shares: Floats  # that demand in shares
 
 
-Measures = dict[tuple[object, ...], dict[int, PriceContribution | None]]
+Contributions = dict[tuple[object, ...], dict[int, PriceContribution | None]]
 """Contributions of the jobs of a set, by kind of learner and position of the job."""
 
 
 class ContributionCache:
     """Cache for learners that process the same job set repeatedly with one job changed.
 
-    Caches of one job set can share ``measures``.
+    Caches of one job set can share ``contributions``.
     """
 
-    def __init__(self, position: int, measures: Measures | None = None) -> None:
+    def __init__(self, position: int, contributions: Contributions | None = None) -> None:
         self.position = position  # of the job that changes
-        self.measures: Measures = {} if measures is None else measures
+        self.contributions: Contributions = {} if contributions is None else contributions
         # Learners of the jobs before and after the position, by kind.
         self.around: dict[tuple[object, ...], tuple[Any, Any]] = {}
 
