@@ -13,7 +13,7 @@ import pytest
 from shadowprice.executors.contract import Ended, Ending, Executor, StartRefused, UnpacksFiles
 from tests.contract.harness import LocalHarness as Harness
 from tests.contract.harness import Told, spec
-from tests.unit.uploads.test_archive import END, member
+from tests.support.archives import END, member
 
 pytestmark = pytest.mark.processes
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shadowprice.service.dashboard import files
-from tests.integration.test_dashboard import CHROMIUM, VIEWS
-from tests.integration.test_pages_in_browser import Visit, browser
 from tests.support import axe
+from tests.support.browsers import CHROMIUM, Visit, browser
+from tests.support.dashboard import VIEWS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -29,15 +29,9 @@ from shadowprice.executors.registry import create_executor
 from shadowprice.results.report import inline_assets
 from shadowprice.service.state import store_queries
 from tests.contract.harness import LocalHarness
-from tests.integration.test_pages_in_browser import (
-    BLANK,
-    NAMELESS,
-    OVERFLOWING,
-    Visit,
-    browser,
-    numbers_of,
-)
 from tests.support import axe
+from tests.support.browsers import BLANK, NAMELESS, OVERFLOWING, Visit, browser, numbers_of
+from tests.support.dashboard import HOSTILE, VIEWS, enter, go, operator
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -62,14 +56,6 @@ CLUSTER: Mapping[str, Any] = {
     "servers": [{"name": "g", "count": 3, "capacity": {"gpu": 4, "cpu": 16}}],
 }
 
-HOSTILE = [
-    '<script>window.hacked = 1</script><img src="x" onerror="window.hacked = 2">',
-    "quote \" and ' and ` and ${window.hacked = 3}",
-    "override \u202egpj.exe",
-    "__proto__",
-    "long-" + "name-without-any-place-to-break" * 5,
-    "%2e%2e #frag ?query=1",
-]
 
 TRAIN = """
 import json, os, sys, time, urllib.request
@@ -138,51 +124,6 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
 
 def state_of(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
-
-
-def operator(live: RunningService) -> str:
-    return live.service.token_file.read_text().strip()
-
-
-def enter(visit: Visit, address: str, token: str, view: str = "") -> Page:
-    """Open the page, sign in, and wait for the view."""
-    page = visit.page
-    page.goto(f"{address}/{view}")
-    page.get_by_label("Token").fill(token)
-    page.keyboard.press("Enter")
-    page.locator("header.top").wait_for()
-    page.locator("main .tiles, main table, main figure, main fieldset").first.wait_for()
-    page.locator(".chip.live").wait_for()
-    return page
-
-
-def go(page: Page, view: str) -> None:
-    page.evaluate("(hash) => { location.hash = hash }", view)
-    page.wait_for_timeout(50)
-    page.locator(
-        "main .tiles, main table, main figure:not([hidden]), main fieldset"
-    ).first.wait_for()
-    page.wait_for_timeout(700)
-
-
-VIEWS = [
-    "#/",
-    "#/server/g-0",
-    "#/queue",
-    "#/queue/all",
-    "#/prices",
-    "#/tenants",
-    "#/statement/red",
-    "#/quote",
-    "#/submit",
-    "#/compare/trains/others",
-    "#/activity",
-    "#/whatif",
-    "#/job/trains",
-    "#/job/fails",
-    "#/job/too%20big",
-]
-"""Of a service that commands; that of one that observes comes beside."""
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shadowprice.executors.contract import ObservedJob, ServerAllocation
-from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator
-from tests.integration.test_observing import CLUSTER, Witness, short
-from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
 from tests.support import axe
+from tests.support.browsers import BLANK, CHROMIUM, NAMELESS, OVERFLOWING, Visit, browser
+from tests.support.dashboard import HOSTILE, enter, go, operator
+from tests.support.recording_executor import CLUSTER, Witness, short
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 

@@ -15,7 +15,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.service.store import Store
-from tests.integration.test_restoring import Place, submitted
+from tests.support.restore_scenario import Place, submitted
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
 

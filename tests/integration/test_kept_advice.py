@@ -27,8 +27,8 @@ from shadowprice.simulator.advice import add_advice, advise, many
 from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import ScenarioSource
-from tests.integration.test_command_line import CLUSTER, JOBS
 from tests.support.advice_cases import random_entry, random_servers, resolve_jobs
+from tests.support.command_line import CLUSTER, JOBS
 
 CALL = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "oasis", "-q")
 WORTHLESS = (

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.cli.console import SafeConsole
 from shadowprice.cli.main import main
-from tests.integration.test_command_line import Answer, Call
+from tests.support.command_line import Answer, Call
 
 CLUSTER = """\
 slot: 10min

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.contract import ExecutorOptions
-from shadowprice.executors.local.executor import LocalExecutor
+from tests.support.device_executors import executor_with, state_of
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
@@ -20,14 +19,6 @@ CLUSTER = {
     "horizon": 600,
     "servers": [{"name": "box", "capacity": {"cpu": 8, "gpu": 4}}],
 }
-
-
-def executor_with(folder: Path, devices: str) -> LocalExecutor:
-    (folder / "data").mkdir(exist_ok=True)
-    options = ExecutorOptions(
-        str(folder / "data" / "executor"), settings={"cgroup": "off", "devices": devices}
-    )
-    return LocalExecutor(options)
 
 
 def submit(live: RunningService, name: str, gpus: float, command: list[str]) -> dict[str, Any]:
@@ -49,10 +40,6 @@ def submit(live: RunningService, name: str, gpus: float, command: list[str]) -> 
 def gpus_of(live: RunningService) -> float:
     [server] = live.client.get("/v1/servers").json()["servers"]
     return float(server["capacity"].get("gpu", 0))
-
-
-def state_of(live: RunningService, name: str) -> str:
-    return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
 @pytest.mark.parametrize("policy", ["fifo", "rolling"])

@@ -20,65 +20,18 @@ from shadowprice.client import AsyncClient, Client, Endpoint
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import (
     Executor,
-    ExecutorCapabilities,
     ExecutorOptions,
-    GenerationSpec,
     ObservedJob,
-    Receipt,
     ServerAllocation,
 )
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.execution.observer import ObservingExecutor
+from tests.support.recording_executor import CLUSTER, Witness, short
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
-
-CLUSTER = {
-    "slot": "1s",
-    "horizon": 100,
-    "tenants": [{"name": "red"}, {"name": "blue"}],
-    "servers": [{"name": "g", "count": 2, "capacity": {"gpu": 2, "cpu": 8}}],
-}
-
-
-class Witness(FakeExecutor):
-    """Observes the jobs in ``sees``, and records every command."""
-
-    capabilities = ExecutorCapabilities(observes=True)
-
-    def __init__(self) -> None:
-        super().__init__(World(ManualClock()))
-        self.orders: list[str] = []
-        self.looks = 0
-        self.sees: tuple[ObservedJob, ...] = ()
-
-    async def observe(self) -> tuple[ObservedJob, ...]:
-        self.looks += 1
-        return self.sees
-
-    async def start(self, spec: GenerationSpec) -> Receipt:
-        self.orders.append(f"start {spec.job}")
-        return Receipt.ACCEPTED
-
-    async def stop(
-        self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
-        self.orders.append(f"stop {job}")
-        return Receipt.ACCEPTED
-
-    async def acknowledge_end(self, job: str, generation: int) -> None:
-        self.orders.append(f"acknowledge_end {job}")
-
-    async def delete_job_data(self, job: str) -> None:
-        self.orders.append(f"delete_job_data {job}")
-
-
-def short(name: str, **changes: Any) -> dict[str, Any]:
-    utility = {"kind": "sigmoid", "value": 50, "decay": 0.01, "target": "600 slots"}
-    run = {"command": ["train"]}
-    return job(name, minibatches=2, minibatch_time="1s", utility=utility, run=run, **changes)
 
 
 def _live_through(live: RunningService, witness: Witness) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.integration.test_restoring import Place, submitted
+from tests.support.restore_scenario import Place, submitted
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
 

@@ -10,82 +10,18 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from shadowprice.cli.main import main
 from shadowprice.service.execution.executor_identity import IDENTITY_KEY
 from shadowprice.service.store import Store
-from tests.integration.test_serve_command import _refused
-from tests.support.service_process import ServiceProcess
+from tests.support.archives import END, member
+from tests.support.restore_scenario import Place, submitted
+from tests.support.service_process import ServiceProcess, refused_start
 from tests.support.waiting import wait_until
-from tests.unit.uploads.test_archive import END, member
 
 pytestmark = pytest.mark.processes
-
-
-class Place:
-    """A data directory, jobs that leave marks, and a backup from before they were submitted."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = folder / "cluster.yaml"
-        servers = [{"name": "g", "capacity": {"cpu": 2}}]
-        self.cluster.write_text(yaml.safe_dump({"slot": "1s", "horizon": 100, "servers": servers}))
-        self.data, self.backup = folder / "data", folder / "backup.db"
-        self.log = folder / "log"
-
-    def job(self, name: str, mark: str, **run: Any) -> dict[str, Any]:
-        """A job that says who it is, and works until it is allowed to exit 0."""
-        marks, go = self.folder / f"marks-{mark}", self.folder / f"go-{mark}"
-        script = (
-            f"trap 'exit 143' TERM; echo $$ >> {marks}; while [ ! -e {go} ]; do sleep 0.05; done"
-        )
-        return {
-            "name": name,
-            "minibatches": 100,
-            "minibatch_time": "1s",
-            "worker": {"cpu": 1},
-            "utility": {"kind": "constant", "value": 1},
-            "run": {"command": script, "grace": "5s", **run},
-        }
-
-    def slow(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Let a job that is told to stop save until it is told that it may have."""
-        save = f"trap 'until [ -e {self.folder / 'saved'} ]; do sleep 0.05; done; exit 143' TERM"
-        run = record["run"]
-        run["command"] = run["command"].replace("trap 'exit 143' TERM", save)
-        run["grace"] = "60s"
-        return record
-
-    def go(self, mark: str) -> None:
-        (self.folder / f"go-{mark}").touch()
-
-    def began(self, mark: str) -> list[int]:
-        """Processes that ever began with a mark."""
-        try:
-            return [int(one) for one in (self.folder / f"marks-{mark}").read_text().split()]
-        except FileNotFoundError:
-            return []
-
-    def alive(self, mark: str) -> list[int]:
-        """Those of them that are still there."""
-        return [one for one in self.began(mark) if Path(f"/proc/{one}").exists()]
-
-    def back_up(self) -> None:
-        assert main(["backup", str(self.data), str(self.backup), "-o", "json"]) == 0
-
-    def restore(self, into: Path) -> None:
-        into.mkdir(exist_ok=True)
-        for old in into.glob("shadowprice.db*"):
-            old.unlink()
-        shutil.copy(self.backup, into / "shadowprice.db")
-
-    @property
-    def uploads(self) -> Path:
-        return self.folder / "backup.db.uploads"
 
 
 @pytest.fixture
@@ -95,11 +31,6 @@ def place(tmp_path: Path) -> Iterator[Place]:
     for marks in tmp_path.glob("marks-*"):
         for process in made.alive(marks.name.removeprefix("marks-")):
             os.kill(process, signal.SIGKILL)
-
-
-def submitted(service: ServiceProcess, record: dict[str, Any]) -> None:
-    answer = service.client.post("/v1/jobs", json=record)
-    assert answer.status_code == 200, answer.text
 
 
 def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -> None:
@@ -262,7 +193,7 @@ def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
     elsewhere = place.folder / "elsewhere"
     place.restore(elsewhere)
     for _ in range(2):
-        line = _refused(capsys, place.cluster, elsewhere)
+        line = refused_start(capsys, place.cluster, elsewhere)
         assert f"is recorded elsewhere, not in {elsewhere}/executor, and would run twice" in line
         assert "a backup from the directory that it is of" in line
         assert "--nothing-runs" in line
@@ -289,7 +220,7 @@ def test_records_of_other_data_are_refused(
     other.kill(signal.SIGTERM)
     capsys.readouterr()
     place.restore(place.folder / "other")
-    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.folder / "other")
+    assert "is recorded elsewhere" in refused_start(capsys, place.cluster, place.folder / "other")
 
 
 def test_running_jobs_without_a_recorded_executor_are_refused(
@@ -305,7 +236,7 @@ def test_running_jobs_without_a_recorded_executor_are_refused(
     with store.transaction() as connection:
         connection.exec_driver_sql(f"DELETE FROM meta WHERE key = '{IDENTITY_KEY}'")
     store.close()
-    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.data)
+    assert "is recorded elsewhere" in refused_start(capsys, place.cluster, place.data)
 
 
 def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:

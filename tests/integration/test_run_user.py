@@ -20,10 +20,10 @@ from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.settings import parse_users
-from tests.integration.test_observing import Witness
+from tests.support.archives import DIR, END, member
+from tests.support.recording_executor import Witness
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
-from tests.unit.uploads.test_archive import DIR, END, member
 
 pytestmark = [
     pytest.mark.processes,

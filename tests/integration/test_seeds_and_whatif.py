@@ -13,7 +13,7 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.simulator.source import ScenarioSource, with_servers_changed
-from tests.integration.test_command_line import Answer, Call
+from tests.support.command_line import Answer, Call
 
 CLUSTER = """\
 slot: 10min

@@ -18,7 +18,7 @@ from shadowprice.cli.main import main
 from shadowprice.executors.contract import ExecutorError, ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.service.store import Store
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceProcess, refused_start
 from tests.support.services import CLUSTER, job
 
 pytestmark = pytest.mark.processes
@@ -29,17 +29,6 @@ def cluster(tmp_path: Path) -> Path:
     path = tmp_path / "cluster.yaml"
     path.write_text(yaml.safe_dump(dict(CLUSTER)))
     return path
-
-
-def _refused(
-    capsys: pytest.CaptureFixture[str], cluster: Path, data: Path | str, *more: str
-) -> str:
-    arguments = ["serve", "-c", str(cluster), "--data", str(data), "--listen", "127.0.0.1:0"]
-    assert main([*arguments, "-q", "-p", "fifo", *more]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    [line] = captured.err.splitlines()
-    return line
 
 
 @pytest.mark.parametrize(
@@ -68,7 +57,7 @@ def test_a_policy_is_set_as_where_jobs_really_run(
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = _refused(capsys, cluster, tmp_path / "d", "--listen", f"127.0.0.1:{port}")
+        line = refused_start(capsys, cluster, tmp_path / "d", "--listen", f"127.0.0.1:{port}")
     assert f"--listen 127.0.0.1:{port}: the port is in use" in line
 
 
@@ -84,7 +73,7 @@ def test_data_of_an_unknown_format_are_refused(
         else:
             store.put(connection, "format", "0")
     store.close()
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     assert f"the unknown {'version' if unknown == 'tables' else 'format'}" in line
     assert "install the version of shadowprice that wrote" in line
 
@@ -92,7 +81,7 @@ def test_data_of_an_unknown_format_are_refused(
 def test_another_writer(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
     store = Store(str(tmp_path / "d"))
     store.open()
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     store.close()
     assert f"process {os.getpid()} writes there" in line
 
@@ -105,7 +94,7 @@ def test_another_service_after_lock_files_were_removed(
     try:
         for lock in data.rglob("lock"):
             lock.unlink()
-        assert "another process writes there" in _refused(capsys, cluster, data)
+        assert "another process writes there" in refused_start(capsys, cluster, data)
         assert "is in use by another service" in str(_open_executor(data / "executor"))
     finally:
         assert service.kill(signal.SIGTERM) == 143
@@ -134,7 +123,7 @@ def test_a_database_that_cannot_be_reached(
         port = taken.getsockname()[1]
     url = f"postgresql+psycopg://somebody:secret@127.0.0.1:{port}/nothing"
     token = str(tmp_path / "token")
-    line = _refused(capsys, cluster, url, "--token-file", token)
+    line = refused_start(capsys, cluster, url, "--token-file", token)
     assert "cannot be opened" in line
     assert "secret" not in line
 
@@ -143,7 +132,7 @@ def test_a_database_that_cannot_be_reached(
 def test_a_database_of_another_kind(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, url: str
 ) -> None:
-    line = _refused(capsys, cluster, url, "--token-file", str(tmp_path / "token"))
+    line = refused_start(capsys, cluster, url, "--token-file", str(tmp_path / "token"))
     assert "cannot be used" in line
     assert "postgresql+psycopg://" in line
 
@@ -155,7 +144,7 @@ def test_a_token_that_others_read(
     token = tmp_path / "d" / "operator.token"
     token.write_text("sp_abc\n")
     token.chmod(0o644)
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     assert line.endswith(f"run: chmod 600 {token}")
 
 
@@ -165,7 +154,7 @@ def test_a_token_file_that_cannot_be_written_leaves_nothing(
     (tmp_path / "loose").symlink_to("nowhere")
     for place in ("missing/token", "loose/token", "y" * 250):
         token = tmp_path / place
-        line = _refused(capsys, cluster, tmp_path / "d", "--token-file", str(token))
+        line = refused_start(capsys, cluster, tmp_path / "d", "--token-file", str(token))
         assert f"{token}: cannot be written: " in line
         assert [*(tmp_path / "d").glob("*.db")] == []
 
@@ -177,7 +166,7 @@ def test_an_address_that_leads_to_no_cluster_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, options: list[str]
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
-    line = _refused(capsys, cluster, tmp_path / "d", *options, str(tmp_path / "one"))
+    line = refused_start(capsys, cluster, tmp_path / "d", *options, str(tmp_path / "one"))
     assert "doesn't name a cluster: no such file" in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
@@ -199,7 +188,7 @@ def test_an_api_server_that_is_not_there_leaves_nothing(
         }
         config.write_text(yaml.safe_dump(document))
         more = ("--executor", "kubernetes", "--address", str(config))
-        line = _refused(capsys, cluster, tmp_path / "d", *more)
+        line = refused_start(capsys, cluster, tmp_path / "d", *more)
     assert "can't use Kubernetes: " + server in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
@@ -221,7 +210,7 @@ def test_wrong_settings_of_an_executor(
     message: str,
 ) -> None:
     more = [word for one in given for word in ("--executor-set", one)]
-    assert message in _refused(capsys, cluster, tmp_path / "d", *more)
+    assert message in refused_start(capsys, cluster, tmp_path / "d", *more)
 
 
 def test_data_in_a_file_are_refused(
@@ -230,7 +219,7 @@ def test_data_in_a_file_are_refused(
     file = tmp_path / "file"
     file.write_text("x")
     hint = "name a directory; the first start creates it"
-    line = _refused(capsys, cluster, file)
+    line = refused_start(capsys, cluster, file)
     assert line.strip().endswith(f"{file}: is not a directory; {hint}")
     assert file.read_text() == "x"
 
@@ -238,7 +227,7 @@ def test_data_in_a_file_are_refused(
 def test_an_unknown_executor(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
-    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "lokal")
+    line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "lokal")
     assert "unknown executor 'lokal'; did you mean 'local'?" in line
     assert not (tmp_path / "d").exists()
 
@@ -266,7 +255,7 @@ def test_wrong_options(
     value: str,
     told: str,
 ) -> None:
-    assert told in _refused(capsys, cluster, tmp_path / "d", option, value)
+    assert told in refused_start(capsys, cluster, tmp_path / "d", option, value)
     assert not (tmp_path / "d").exists()
 
 
@@ -280,7 +269,7 @@ def test_a_missing_extra(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "fastapi" else find(name)
     )
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     assert "pip install 'shadowprice[service]'" in line
 
 
@@ -294,14 +283,14 @@ def test_the_extra_of_an_executor_that_is_missing(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)
     )
-    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "ray", "--address", "auto")
+    line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "ray", "--address", "auto")
     assert "pip install 'shadowprice[ray]'" in line
 
 
 def test_an_address_for_an_executor_that_runs_jobs_here(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
-    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "local", "--address", "a:1")
+    line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "local", "--address", "a:1")
     assert "--address: the executor local runs jobs here; leave it out" in line
 
 

@@ -15,7 +15,7 @@ from shadowprice.executors.contract import LogChunk
 from shadowprice.service.api.jobs import MAX_WAIT_SECONDS
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import DecideBacklog
-from tests.integration.test_observing import Witness
+from tests.support.recording_executor import Witness
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 

@@ -23,7 +23,7 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import CancelJob, KnownJobs, UpdateServers
 from shadowprice.service.state.submission import Submission
-from tests.integration.test_service_stateful import EXAMPLES, Api
+from tests.support.api_machine import EXAMPLES, Api
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
 

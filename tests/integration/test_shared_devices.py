@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import whole_parts
-from tests.integration.test_missing_devices import executor_with, state_of
+from tests.support.device_executors import executor_with, state_of
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 

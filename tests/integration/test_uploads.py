@@ -32,9 +32,9 @@ from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import report_operations
 from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
 from shadowprice.uploads.packing import pack, select_files, temporary_archive
+from tests.support.archives import END, HOSTILE, described, make_tree, member
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
-from tests.unit.uploads.test_archive import END, HOSTILE, described, make_tree, member
 
 pytestmark = pytest.mark.processes
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.archives import END, member
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
-from tests.unit.uploads.test_archive import END, member
 
 pytestmark = pytest.mark.processes
 

@@ -39,7 +39,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.properties.test_snapshots import outside, told
+from tests.support.engine_events import outside, told
 from tests.support.policy_cases import (
     build_policy,
     build_world,

@@ -11,7 +11,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.properties.test_engine import Auditor, check_end, replayed
+from tests.support.audited_runs import Auditor, check_end, replayed
 from tests.support.bag_cases import random_bag_world
 from tests.support.examples import example_count
 

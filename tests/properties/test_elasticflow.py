@@ -18,10 +18,9 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.elasticflow import Elastic, run
-from tests.properties.test_queues import pool
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import make_job
+from tests.support.workloads import make_job, pool
 
 SEEDS = st.integers(0, 2**32 - 1)
 

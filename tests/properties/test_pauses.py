@@ -18,7 +18,7 @@ from shadowprice.simulator.advice.moments import Rerun
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
 from shadowprice.simulator.scenario import Scenario
-from tests.properties.test_snapshots import told
+from tests.support.engine_events import told
 from tests.support.examples import sample
 from tests.support.policy_cases import EventRecorder, build_policy, build_world, policy_names
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
@@ -31,17 +31,9 @@ from tests.oracles.queues import (
 )
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import DIMENSIONS, make_job
+from tests.support.workloads import make_job, pool
 
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def pool(places: int) -> Cluster:
-    """Return one server with so many GPUs and nothing else."""
-    servers = [("gpu", Role.ANY, {"gpu": places * 1000})]
-    return build_cluster(
-        slot_seconds=Fraction(600), horizon=50, servers=servers, dimensions=DIMENSIONS
-    )
 
 
 def gang(cluster: Cluster, asked: Asked, **changes: Any) -> Job:

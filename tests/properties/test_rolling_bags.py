@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -33,9 +32,16 @@ from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.properties.test_engine import Auditor
-from tests.properties.test_snapshots import told
-from tests.support.bag_cases import SLOT, build_bag, pareto, place_cluster, random_bag_world
+from tests.support.audited_runs import Auditor
+from tests.support.bag_cases import (
+    SLOT,
+    build_bag,
+    pareto,
+    place_cluster,
+    random_bag_world,
+    with_training,
+)
+from tests.support.engine_events import told
 from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver
@@ -46,28 +52,6 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def rolling(cluster: Cluster, **parameters: object) -> Policy:
     return make_policy("rolling", PolicyContext(cluster), parameters)
-
-
-def with_training(cluster: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
-    """Return bags among training jobs of several widths, some of which need whole servers."""
-    rng = np.random.default_rng(seed)
-    room = int(cluster.capacity[:, 0].min()) // 1000
-    made = [job for job in jobs if job.bag is not None]
-    made += [
-        make_job(
-            cluster,
-            f"wide-{index}",
-            arrival=int(rng.integers(0, 8)),
-            epochs=1,
-            chunks=int(rng.integers(1, 4)),
-            minibatches=int(rng.integers(1, 5)),
-            worker_amounts={"gpu": 1000 * int(rng.integers(1, room + 1))},
-            ps_amounts=None,
-            utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(1, 9))),
-        )
-        for index in range(int(rng.integers(1, 7)))
-    ]
-    return sorted(made, key=lambda one: one.arrival)
 
 
 def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:

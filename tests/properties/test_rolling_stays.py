@@ -36,10 +36,10 @@ from shadowprice.policies.rolling.state import JointPlan
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.promises import completions
-from tests.properties.test_engine import Auditor
-from tests.properties.test_rolling_bags import with_training
-from tests.properties.test_snapshots import told
+from tests.support.audited_runs import Auditor
 from tests.support.bag_cases import random_bag_world as world_of_bags
+from tests.support.bag_cases import with_training
+from tests.support.engine_events import told
 from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver, random_world

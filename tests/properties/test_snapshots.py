@@ -13,30 +13,20 @@ from typing import Any
 import pytest
 
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import DriverEvent, SlotBegan, SlotEnded
+from shadowprice.core.events import DriverEvent
 from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import dump_policy_state, load_policy_state
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.kernels.replanning.jobs import JobArrays
-from tests.properties.test_engine import Auditor, Simulation, world
+from shadowprice.simulator.driver import Simulation
+from tests.support.audited_runs import Auditor, world
+from tests.support.engine_events import outside, told
 from tests.support.examples import sample
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.policy_cases import build_policy, policy_names, record_run, run_slot
 
 SEEDS = (1, 4)
-
-
-def told(commands: Any) -> list[str]:
-    """Return commands in words, numbers and generations included."""
-    words = []
-    for command in commands:
-        text = repr(command)
-        decision = getattr(command, "decision", None)
-        if hasattr(decision, "schedule"):
-            text = repr((decision.schedule.rows(), decision.payoff, decision.cost, decision.copies))
-        words.append(text)
-    return words
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -157,11 +147,6 @@ def test_recovery_applies_what_was_decided(policy: str) -> None:
     again.session.load_state(memory)
     for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
         assert told(again.handle(event)) == told(expected)
-
-
-def outside(events: list[DriverEvent]) -> list[DriverEvent]:
-    """Return what came from outside: jobs, cancellations, servers."""
-    return [event for event in events if not isinstance(event, SlotBegan | SlotEnded)]
 
 
 def drive_on(engine: Engine, coming: list[DriverEvent], slots: int) -> None:

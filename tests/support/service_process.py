@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -109,3 +110,17 @@ class ServiceProcess:
 
         wait_until(has_state, lambda: record)
         return record
+
+
+def refused_start(
+    capsys: pytest.CaptureFixture[str], cluster: Path, data: Path | str, *more: str
+) -> str:
+    """Return the one line of the error with which `serve` refuses to start."""
+    arguments = ["serve", "-c", str(cluster), "--data", str(data), "--listen", "127.0.0.1:0"]
+    from shadowprice.cli.main import main
+
+    assert main([*arguments, "-q", "-p", "fifo", *more]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    return line

@@ -34,7 +34,7 @@ from shadowprice.engine.records import (
 )
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.journaling import JournalObserver
-from tests.properties.test_engine import SEEDS, world
+from tests.support.audited_runs import SEEDS, world
 from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.straggling_execution import StragglerExecution

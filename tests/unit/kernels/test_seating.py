@@ -14,7 +14,7 @@ from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from tests.oracles.standing import put_on
 from tests.support.examples import sample
-from tests.unit.kernels.test_standing import dense, drawn_jobs
+from tests.support.placement_cases import dense, drawn_jobs
 
 Array = np.ndarray[Any, Any]
 

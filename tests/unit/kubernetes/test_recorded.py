@@ -4,8 +4,6 @@ is sent to it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,50 +23,14 @@ from shadowprice.executors.kubernetes.pods import (
 )
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.kubernetes.definition import build_crd, supports_cel_rules
-
-RECORDED = json.loads((Path(__file__).parent / "recorded" / "schemas.json").read_text())
-VERSIONS = [str(version) for version in RECORDED["versions"]]
-OLDEST_WITH_GATES, OLDEST_WITH_RULES = "1.26", "1.23"
-
-
-def fields(model: str, version: str) -> dict[str, str]:
-    """The fields of a model in a version, each with the model of its own."""
-    at = VERSIONS.index(version)
-    result = RECORDED["models"].get(model, {})
-    return {name: kind for name, (kind, first, last) in result.items() if first <= at <= last}
-
-
-def described(version: str) -> dict[str, Any]:
-    """What a server of a version publishes of itself, as far as is looked at here."""
-
-    def schema(model: str) -> dict[str, Any]:
-        return {"properties": {name: {} for name in fields(model, version)}}
-
-    props = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
-    schemas = {
-        "io.k8s.api.core.v1.PodSpec": schema("V1PodSpec"),
-        props: schema("V1JSONSchemaProps"),
-    }
-    return {"components": {"schemas": schemas}}
-
-
-def unknown(found: Any, model: str, version: str, path: str) -> Iterator[str]:
-    """Yield the places of an object that a version knows nothing of."""
-    if isinstance(found, list):
-        for index, one in enumerate(found):
-            yield from unknown(one, model, version, f"{path}[{index}]")
-        return
-    known = fields(model, version)
-    if not isinstance(found, Mapping) or not model or not known:
-        return
-    for name, value in found.items():
-        if name not in known:
-            yield f"{path}.{name}"
-        elif known[name] and not (known[name] == "V1JSONSchemaProps" and name == "properties"):
-            yield from unknown(value, known[name], version, f"{path}.{name}")
-        elif name == "properties":
-            for key, one in value.items():
-                yield from unknown(one, known[name], version, f"{path}.{name}.{key}")
+from tests.support.kubernetes_versions import (
+    OLDEST_WITH_GATES,
+    OLDEST_WITH_RULES,
+    VERSIONS,
+    described,
+    fields,
+    unknown,
+)
 
 
 def sent(*, gated: bool) -> list[dict[str, Any]]:

@@ -21,10 +21,10 @@ from shadowprice.engine import Engine
 from shadowprice.policies.dorm.model import DormInstance, JobItem, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
+from tests.oracles.progressive_filling import plain_filling
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import make_cluster, make_job, random_job
-from tests.unit.policies.test_drf import plain_filling
 
 SEEDS = st.integers(0, 2**32 - 1)
 Layout = tuple[tuple[int, ...], tuple[int, ...]]

@@ -44,24 +44,8 @@ from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample
+from tests.support.rolling_cases import gpus, promises, rolling, training
 from tests.support.workloads import DIMENSIONS, faster_together, make_cluster, make_job, random_job
-
-
-def gpus(servers: int, each: int, *, horizon: int = 400, tenants: Sequence[Tenant] = ()) -> Cluster:
-    """Return servers that have GPUs and nothing else, for workers only."""
-    rows = [(f"gpu-{index}", Role.WORKER, {"gpu": each * 1000}) for index in range(servers)]
-    return build_cluster(
-        slot_seconds=Fraction(600),
-        horizon=horizon,
-        servers=rows,
-        dimensions=DIMENSIONS,
-        tenants=tenants,
-    )
-
-
-def training(cluster: Cluster, name: str, **changes: Any) -> Job:
-    """Return an all-reduce job of one GPU a worker."""
-    return make_job(cluster, name, worker_amounts={"gpu": 1000}, ps_amounts=None, **changes)
 
 
 def decide(cluster: Cluster, jobs: Sequence[Job], **settings: object) -> list[Decision]:
@@ -69,11 +53,6 @@ def decide(cluster: Cluster, jobs: Sequence[Job], **settings: object) -> list[De
     policy = make_policy("rolling", PolicyContext(cluster), settings)
     commands = Engine(cluster, policy).handle(JobsArrived(0, tuple(jobs)))
     return [command.decision for command in commands]  # type: ignore[union-attr]
-
-
-def rolling(cluster: Cluster, **settings: object) -> Engine:
-    """Return an engine that `rolling` decides for."""
-    return Engine(cluster, make_policy("rolling", PolicyContext(cluster), settings))
 
 
 # ------------------------------------------------------------------ promises
@@ -580,12 +559,6 @@ def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
     assert [made.completion for made in told] == [2]
     assert told[0].message == "servers were lost"
     assert engine.jobs["a"].promise == 2
-
-
-def promises(commands: Sequence[object]) -> list[tuple[str, int | None]]:
-    """Return what was promised, or promised anew, in order."""
-    results = [getattr(command, "decision", None) for command in commands]
-    return [(made.job, made.completion) for made in results if isinstance(made, Promise)]
 
 
 @pytest.mark.parametrize("steady", [False, True])

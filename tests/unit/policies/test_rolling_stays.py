@@ -33,7 +33,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.policies.rolling.state import PinnedPlan
 from tests.support.bag_cases import build_bag, exponential, place_cluster
-from tests.unit.policies.test_rolling import gpus, promises, rolling, training
+from tests.support.rolling_cases import gpus, promises, rolling, training
 
 
 def restarting(cluster: Cluster, name: str, restart: Fraction, **changes: Any) -> Job:

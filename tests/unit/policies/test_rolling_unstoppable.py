@@ -28,7 +28,7 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.unit.policies.test_rolling import gpus, training
+from tests.support.rolling_cases import gpus, training
 
 
 def command(cluster: Cluster, name: str, *, slots: int, gpu: int = 1, **changes: Any) -> Job:

@@ -17,7 +17,7 @@ from shadowprice.results.report.section_colocation import colocation, shares, sl
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.pdors_cases import build_pool, random_two_rate_job
-from tests.unit.results.test_report import check_page, data_of, run_of
+from tests.support.report_pages import check_page, data_of, run_of
 
 
 def pdors_run() -> RunData:

@@ -28,7 +28,7 @@ from shadowprice.simulator.as_it_was import as_it_was
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run, run_policy
 from shadowprice.simulator.source import ScenarioSource
-from tests.properties.test_engine import SEEDS, world
+from tests.support.audited_runs import SEEDS, world
 from tests.support.bag_cases import build_bag, pareto, place_cluster
 from tests.support.examples import example_count, sample
 from tests.support.flat_rate import FlatPricePolicy

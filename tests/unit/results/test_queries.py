@@ -21,9 +21,9 @@ from shadowprice.results.observer import Observer
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.slot_snapshot import SlotSnapshot, parse_demand, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, record_run
+from tests.oracles.name_lists import unfolded
 from tests.support.examples import sample
 from tests.support.policy_runs import random_world
-from tests.unit.results.test_server_names import unfolded
 
 
 @dataclass

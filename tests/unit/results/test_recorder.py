@@ -25,7 +25,7 @@ from shadowprice.results.recorder import HeatBins, Recorder
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.tables import plain
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.properties.test_engine import SEEDS, world
+from tests.support.audited_runs import SEEDS, world
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy

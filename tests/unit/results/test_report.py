@@ -8,7 +8,6 @@ import re
 import unicodedata
 from dataclasses import asdict, replace
 from html import unescape
-from html.parser import HTMLParser
 from importlib import resources
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.results import slot_tables
 from shadowprice.results.metrics import summarise
@@ -31,77 +29,11 @@ from shadowprice.results.report.tables import TableColumn, data_table
 from shadowprice.results.run_builder import RunInput
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.trials import SeedRuns, collect_seed_runs
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
+from tests.support.report_pages import check_page, data_of, run_of, trials
 from tests.support.workloads import make_cluster, make_job
-
-VOID = {"meta", "input", "br"}
-
-
-class Balanced(HTMLParser):
-    """Checks that every element is closed in order, and keeps what it would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [v or "" for name, v in attrs if name in {"src", "href", "xlink:href"}]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, tag
-
-
-def check_page(text: str) -> None:
-    """Check that a page is one whole, loads nothing, and runs no script but its own."""
-    parser = Balanced()
-    parser.feed(text)
-    assert parser.open == []
-    for target in parser.loads:
-        assert target.startswith("#") or re.fullmatch(
-            r"[^/:]+/report\.html(#job=[\w.%~-]+)?", target
-        )
-    plain, running = re.subn(r"<script>.*?</script>", "", text, flags=re.DOTALL)
-    assert running == 2
-    content = inline_assets.content_security_policy()
-    assert f'<meta http-equiv="Content-Security-Policy" content="{content}">' in text
-    for forbidden in ("http:", "https:", "@import", "url(", "javascript:", "NaN", "Infinity"):
-        assert forbidden not in plain
-    assert len(text.encode()) < 2_000_000
-
-
-def data_of(text: str) -> list[Any]:
-    """Return all blocks of data of a page, in order."""
-    result = re.findall(r"<script type=.*?</script>", text, re.DOTALL)
-    return [inline_assets.unpack(block) for block in result]
-
-
-def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
-    cluster = make_cluster(3, 2)
-    work = [
-        make_job(
-            cluster,
-            f"job-{index}",
-            arrival=index // 2,
-            utility=Sigmoid(5.0 + index, 0.5, 2.0),
-            **changes,
-        )
-        for index in range(jobs)
-    ]
-    return record_run(
-        Scenario(
-            cluster,
-            work,
-            incidents=[ServerLost(2, cluster.names[0]), JobCancelled(9, "job-7")][: jobs // 4],
-        ),
-        "flat-rate",
-        FlatPricePolicy(price),
-    )
 
 
 def test_the_page_is_whole_and_needs_no_network() -> None:
@@ -192,24 +124,6 @@ def test_comparison_shows_every_policy() -> None:
     linked = re.findall(r'href="wanderer/report\.html#job=([\w-]+)"', text)
     assert set(linked) == apart
     assert apart
-
-
-def trials() -> SeedRuns:
-    """Two policies from six seeds, one of which draws."""
-    cluster = make_cluster(3, 2)
-    work = [
-        make_job(cluster, f"job-{index}", arrival=index, utility=Sigmoid(5.0, 0.5, 2.0))
-        for index in range(6)
-    ]
-    measured: list[tuple[str, int, Any]] = []
-    for seed in range(6):
-        for name, policy in (
-            ("flat-rate", FlatPricePolicy()),
-            ("wanderer <b>", RandomPolicy(seed)),
-        ):
-            run = record_run(Scenario(cluster, work, until=30, seed=seed), name, policy)
-            measured.append((name, seed, run.info))
-    return collect_seed_runs(measured)
 
 
 def test_a_comparison_shows_what_seeds_say() -> None:

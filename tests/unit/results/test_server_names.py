@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,23 +11,12 @@ from shadowprice.results.server_names import (
     group_equal_placements,
     server_group,
 )
+from tests.oracles.name_lists import unfolded
 
 NAMES = st.one_of(
     st.builds("{}-{}".format, st.sampled_from(["gpu", "a-b", "rack-1"]), st.integers(0, 40)),
     st.sampled_from(["spare", "gpu", "gpu-007", "net-", "-", "gpu-x3"]),
 )
-
-
-def unfolded(part: str) -> Iterator[str]:
-    """Yield the names that one part of a folded list stands for."""
-    match = re.fullmatch(r"(.*)-\[([\d,-]+)\]", part)
-    if not match:
-        yield part
-        return
-    for span in match[2].split(","):
-        low, _, high = span.partition("-")
-        for number in range(int(low), int(high or low) + 1):
-            yield f"{match[1]}-{number}"
 
 
 @given(st.lists(NAMES, unique=True))

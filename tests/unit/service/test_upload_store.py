@@ -22,7 +22,7 @@ from shadowprice.service.uploads import (
     UploadStore,
 )
 from shadowprice.uploads import archive, owned_directories, unpacking
-from tests.unit.uploads.test_archive import DIR, END, LINK, described, member
+from tests.support.archives import DIR, END, LINK, described, member
 
 CONTENT = (
     member("d", DIR) + member("d/a", content=b"x" * 2000) + member("l", LINK, linkname="d/a") + END

@@ -16,7 +16,7 @@ from shadowprice.core.utility import Reciprocal
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.colocation import colocated_cluster
 from shadowprice.traces.generator import GeneratorOptions, generate
-from tests.unit.traces.test_trace_cli import run
+from tests.support.trace_commands import run
 
 MINUTE = Fraction(60)
 

@@ -5,29 +5,16 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from shadowprice.cli.commands.trace import app as trace_app
-from shadowprice.cli.commands.trace import generate
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.locate import SELECTION_OPTIONS
 from shadowprice.traces.options import SYNTHESIS_OPTIONS
 from shadowprice.traces.registry import formats
 from tests.hostile.trace_files import TRACES
-
-app = typer.Typer()
-app.add_typer(trace_app, name="trace")
-app.command()(generate)
+from tests.support.trace_commands import app, run
 
 RAW = "job_id,submission_time,duration,num_gpu\na,100,1000,1\nb,3700,5000,8\n"
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from shadowprice.uploads.unpacking import (
     remove_unpacked,
     unpack,
 )
-from tests.unit.uploads.test_archive import described, make_tree
+from tests.support.archives import described, make_tree
 
 LIMIT = 1 << 24
 

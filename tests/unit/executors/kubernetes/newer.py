@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.unit.kubernetes.test_recorded import described, unknown
+from tests.support.kubernetes_versions import described, unknown
 
 NOW = "2026-01-01T00:00:00Z"
 Object = dict[str, Any]

@@ -12,11 +12,9 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytest.importorskip("kubernetes_asyncio")
 
-from shadowprice.core.program import Program
 from shadowprice.executors.contract import (
     Ended,
     ExecutorOptions,
-    GenerationSpec,
     Receipt,
     Report,
     ServerAllocation,
@@ -25,25 +23,14 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.kubernetes import controller
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from tests.support.kubernetes_executors import order
+from tests.support.kubernetes_versions import OLDEST_WITH_GATES, VERSIONS
 from tests.unit.executors.kubernetes.newer import Newer, served
-from tests.unit.kubernetes.test_recorded import OLDEST_WITH_GATES, VERSIONS
 
 PODS = ("worker-0", "worker-1", "worker-2", "ps-0")
 OLDER = VERSIONS[: VERSIONS.index(OLDEST_WITH_GATES)]
 NEWER = VERSIONS[VERSIONS.index(OLDEST_WITH_GATES) :]
 Scenario = Callable[[KubernetesExecutor, Callable[[type], Awaitable[Report]]], Awaitable[None]]
-
-
-def order(*placement: ServerAllocation) -> GenerationSpec:
-    return GenerationSpec(
-        command=10,
-        job="job",
-        generation=1,
-        placement=placement or (ServerAllocation("one", 2), ServerAllocation("two", 1, 1)),
-        program=Program(("train",), {}, image="i", grace=1.0),
-        worker={"cpu": 500},
-        ps={"cpu": 500},
-    )
 
 
 def run(server: Newer, folder: Path, scenario: Scenario) -> None:

@@ -26,9 +26,8 @@ from shadowprice.executors.kubernetes import controller, launcher, orphan_pods
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import generation_name, pod_name
+from tests.support.kubernetes_executors import opened, order, run
 from tests.unit.executors.kubernetes.newer import Newer
-from tests.unit.executors.kubernetes.test_gates import order
-from tests.unit.executors.kubernetes.test_unready import opened, run
 
 ONE = ServerAllocation("one", 1)
 

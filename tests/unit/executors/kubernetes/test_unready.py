@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until_async
+from tests.support.waiting import wait_until_async
 
 pytest.importorskip("kubernetes_asyncio")
 
 from shadowprice.executors.contract import (
-    ExecutorOptions,
     Receipt,
     Report,
     ServerAllocation,
@@ -28,15 +25,11 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.kubernetes import cluster_cache
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
-from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
-from tests.unit.executors.kubernetes.newer import Newer, served
-from tests.unit.executors.kubernetes.test_gates import order
-
-VERSION = "1.34"
-BOTH = [ServerInfo(name, {"cpu": 4000}) for name in ("one", "two")]
+from tests.support.kubernetes_executors import opened, order, run
+from tests.unit.executors.kubernetes.newer import Newer
 
 
 class Clock:
@@ -126,38 +119,6 @@ def test_what_was_never_ready_is_no_server_unless_it_is_reckoned_with(
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look at nodes all the time."""
     monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
-
-
-@asynccontextmanager
-async def opened(
-    kubeconfig: Path, folder: Path, **settings: str
-) -> AsyncIterator[tuple[KubernetesExecutor, list[Report]]]:
-    """An executor that reckons with both nodes, and what it tells."""
-    options = ExecutorOptions(str(folder / "executor"), "s", str(kubeconfig), settings)
-    executor = KubernetesExecutor(options)
-    await executor.open()
-    await executor.set_servers(BOTH)
-    reports: list[Report] = []
-
-    async def follow() -> None:
-        async for report in executor.watch():
-            reports.append(report)  # noqa: PERF401  # it is looked at meanwhile
-
-    following = asyncio.create_task(follow())
-    try:
-        yield executor, reports
-    finally:
-        await executor.close()
-        await following
-
-
-def run(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        server = Newer(VERSION)
-        async with served(server, folder) as kubeconfig, asyncio.timeout(WAIT_LIMIT_SECONDS):
-            await scenario(server, kubeconfig)
-
-    asyncio.run(whole())
 
 
 def gone(reports: list[Report]) -> list[str]:

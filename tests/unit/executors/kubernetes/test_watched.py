@@ -18,9 +18,8 @@ from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from tests.support.kubernetes_executors import opened, order, run
 from tests.unit.executors.kubernetes.newer import Newer
-from tests.unit.executors.kubernetes.test_gates import order
-from tests.unit.executors.kubernetes.test_unready import opened, run
 
 
 @pytest.fixture(autouse=True)
