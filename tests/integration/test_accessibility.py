@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 
-def test_axe_objects_to_what_is_wrong(browser: Browser) -> None:
+def test_axe_finds_violations(browser: Browser) -> None:
     with Visit(browser) as visit:
         axe.prepare(visit.context)
         visit.page.goto("about:blank")
@@ -38,7 +38,7 @@ def test_axe_objects_to_what_is_wrong(browser: Browser) -> None:
     assert {"label", "image-alt", "button-name"} <= rules
 
 
-def test_no_view_is_left_out() -> None:
+def test_every_view_is_checked() -> None:
     script = files()["assets/app.mjs"].body.decode()
     [table] = re.findall(r"const VIEWS = \{(.*?)\};", script, re.DOTALL)
     known = {name.strip().strip('"') for name in re.findall(r'("[^"]*"|\w+)\s*:', table)}

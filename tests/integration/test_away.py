@@ -56,7 +56,9 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("way", ["killed", "ended", "suspended"])
-def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, way: str) -> None:
+def test_restarted_service_counts_progress_and_ends_of_its_downtime(
+    tmp_path: Path, way: str
+) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(yaml.safe_dump(CLUSTER))
     port = free_port()
@@ -113,7 +115,7 @@ def _is_start_recorded(data: Path, name: str) -> bool:
         return connection.execute(query, [name]).fetchone() is not None
 
 
-def test_a_job_that_ended_in_time_is_finished_although_its_start_was_not_recorded(
+def test_job_that_ended_in_time_finishes_although_its_start_was_not_recorded(
     tmp_path: Path,
 ) -> None:
     cluster, data = tmp_path / "cluster.yaml", tmp_path / "data"

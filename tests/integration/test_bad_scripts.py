@@ -227,7 +227,7 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
         ("elsewhere", "worker-0 exited 127: cannot start in /no/such/place", "check run.workdir"),
     ],
 )
-def test_it_fails_and_its_story_says_why_with_the_last_lines(
+def test_failing_script_fails_with_reason_and_last_log_lines(
     live: RunningService, name: str, reason: str, last: str
 ) -> None:
     told = over(live, name)
@@ -237,7 +237,7 @@ def test_it_fails_and_its_story_says_why_with_the_last_lines(
     assert last in said
 
 
-def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(
+def test_missing_script_is_reported_with_a_hint(
     live: RunningService,
 ) -> None:
     for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
@@ -251,7 +251,7 @@ def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
 
 
-def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_ended(
+def test_daemonizing_script_finishes_and_reports_killed_processes(
     live: RunningService,
 ) -> None:
     told = over(live, "daemon")
@@ -263,7 +263,7 @@ def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_end
     assert "training in the background" in said
 
 
-def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: RunningService) -> None:
+def test_finished_job_reports_workers_that_died(live: RunningService) -> None:
     told = over(live, "dies")
     assert told["job"]["state"] == "finished", told
     said = last_of(live, "dies")
@@ -272,7 +272,7 @@ def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: Runni
 
 
 @pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")
-def test_a_disk_that_is_really_full_is_a_clear_reason(live: RunningService) -> None:
+def test_full_disk_is_the_failure_reason(live: RunningService) -> None:
     told = over(live, "disk")
     assert told["job"]["state"] == "failed", told
     said = told["job"]["reason"]["message"]
@@ -280,24 +280,24 @@ def test_a_disk_that_is_really_full_is_a_clear_reason(live: RunningService) -> N
     assert "No space left on device" in said
 
 
-def test_good_jobs_finish_among_them(live: RunningService) -> None:
+def test_valid_jobs_finish_beside_failing_ones(live: RunningService) -> None:
     assert over(live, "good")["job"]["state"] == "finished"
 
 
-def test_progress_never_goes_back(live: RunningService) -> None:
+def test_progress_never_decreases(live: RunningService) -> None:
     over(live, "backwards")
     # 9 mini-batches, in whole worker-slots of 2; what it said later, 4 and 2, are 1 or 2 of them.
     assert live.client.get("/v1/jobs/backwards").json()["progress"] == 8.0
 
 
-def test_half_a_checkpoint_falls_back_to_the_one_before(live: RunningService) -> None:
+def test_partial_checkpoint_falls_back_to_the_previous_one(live: RunningService) -> None:
     assert over(live, "half")["job"]["state"] == "finished"
     said = live.client.get("/v1/jobs/half/logs").json()["text"]
     assert "begins at 3" in said
 
 
 @pytest.mark.extended
-def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
+def test_job_without_reports_is_measured_by_time_and_abandoned_when_worthless(
     live: RunningService,
 ) -> None:
     told = over(live, "silent")
@@ -308,7 +308,7 @@ def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
     assert "what is a report?" in said
 
 
-def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: RunningService) -> None:
+def test_invalid_reports_get_an_error_message(live: RunningService) -> None:
     told = over(live, "confused")
     assert told["job"]["state"] == "failed"
     (said,) = [
@@ -319,7 +319,7 @@ def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: Runnin
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
 
 
-def test_one_that_posts_what_is_no_report_is_told_so_in_its_story(live: RunningService) -> None:
+def test_invalid_progress_request_appears_in_the_job_history(live: RunningService) -> None:
     told = over(live, "posts")
     (said,) = [
         line for line in told["lines"] if "an invalid progress report, which is ignored" in line
@@ -338,7 +338,7 @@ def last_of(live: RunningService, name: str) -> str:
     return lines()[-1]
 
 
-def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: RunningService) -> None:
+def test_job_ignoring_sigterm_is_killed_after_the_grace_period(live: RunningService) -> None:
     wait_until(lambda: state(live, "deaf") == "running", lambda: story(live, "deaf"))
     ready = "/v1/jobs/deaf/logs"
     wait_until(lambda: "ready" in live.client.get(ready).json().get("text", ""), lambda: ready)

@@ -47,7 +47,7 @@ def _environment(address: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SHADOWPRICE_TOKEN", address.token or "")
 
 
-def test_the_calls_of_python(address: Endpoint) -> None:
+def test_python_client_reads_and_changes_budgets(address: Endpoint) -> None:
     with Client(address) as client:
         made = client.put_tenant("audio", budget={"points": 20, "period": "1d"})
         assert made.account is not None
@@ -78,7 +78,7 @@ def test_the_calls_of_python(address: Endpoint) -> None:
         client.remove_tenant("audio")
 
 
-def test_the_same_awaited(address: Endpoint) -> None:
+def test_async_client_reads_and_changes_budgets(address: Endpoint) -> None:
     async def ask() -> tuple[int, int]:
         async with AsyncClient(address) as client:
             told = await client.statement("vision", limit=1)
@@ -165,7 +165,7 @@ def test_an_operator_sets_budgets(capsys: pytest.CaptureFixture[str]) -> None:
         (["statement", ".", "--since", "7d"], "applies to the live service only"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_errors_are_one_line(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_moments_are_written_or_counted_back() -> None:
+def test_times_are_absolute_or_relative() -> None:
     now = datetime.now(UTC)
     assert parse_moment(None, "--since") is None
     for text, wanted in (("7d", now - timedelta(days=7)), ("90s", now - timedelta(seconds=90))):

@@ -57,7 +57,7 @@ def _json(capsys: pytest.CaptureFixture[str]):
     return json.loads(capsys.readouterr().out)
 
 
-def test_every_call_of_python(client: Client) -> None:
+def test_python_client_makes_every_call(client: Client) -> None:
     taken = client.submit(job("py-1"))
     assert taken.state == "admitted"
     assert taken.promise is not None
@@ -112,7 +112,7 @@ def test_every_call_of_python(client: Client) -> None:
     assert next(iter(client.decisions())).id
 
 
-def test_jobs_come_page_by_page(client: Client) -> None:
+def test_client_reads_jobs_page_by_page(client: Client) -> None:
     client.submit_many([job(f"paged-{index}") for index in range(7)], wait=10)
     page = client.page_of_jobs(limit=3)
     assert len(page.entries) == 3
@@ -123,7 +123,7 @@ def test_jobs_come_page_by_page(client: Client) -> None:
     assert [entry.name for entry in client.page_of_jobs(search="ged-3").entries] == ["paged-3"]
 
 
-def test_the_same_awaited(address: Endpoint) -> None:
+def test_async_client_makes_every_call(address: Endpoint) -> None:
     async def story() -> list[str]:
         async with AsyncClient(address) as found:
             seen = []
@@ -149,9 +149,7 @@ def test_the_same_awaited(address: Endpoint) -> None:
     assert asyncio.run(story()) == ["submitted", "admitted", "cancelled"]
 
 
-def test_events_resume_where_they_broke_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_resumes_the_event_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service is stopped and started again on its port while a client follows."""
     monkeypatch.setattr("shadowprice.client.synchronous.reconnect_delays", lambda: repeat(0.2))
     with run_service(tmp_path) as first:
@@ -179,7 +177,9 @@ def test_events_resume_where_they_broke_off(
     follower.close()
 
 
-def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_quote_and_status_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = _file(tmp_path, job("cli-1"), job("cli-2"))
     assert main(["quote", file, "--only", "cli-1", "-o", "json"]) == 0
     assert _json(capsys)[0]["admitted"]
@@ -209,7 +209,7 @@ def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
 
 
-def test_servers_prices_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_price_and_tenant_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nodes"]) == 0
     assert "g-[0-3]" in capsys.readouterr().out
     assert main(["drain", "g-3", "-o", "json"]) == 0
@@ -235,7 +235,7 @@ def test_servers_prices_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None
     assert "vision" in capsys.readouterr().out
 
 
-def test_faults_are_told_by_their_place_in_the_file(
+def test_errors_name_their_location_in_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = job("w-2") | {"utilty": 1}
@@ -279,14 +279,14 @@ def test_faults_are_told_by_their_place_in_the_file(
         (["submit", "absent.yaml"], "absent.yaml"),
     ],
 )
-def test_what_is_wrong_is_one_line(words, told, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(words, told, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) in {1, 2}
     err = capsys.readouterr().err
     assert told in err
     assert len(err.splitlines()) == 1
 
 
-def test_login_keeps_only_what_works(
+def test_login_stores_only_a_valid_token(
     address: Endpoint,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -314,12 +314,12 @@ def test_login_keeps_only_what_works(
     assert address.token not in capsys.readouterr().out
 
 
-def test_nobody_there_is_no_bug() -> None:
+def test_unreachable_service_is_an_error_without_traceback() -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(ServiceUnreachableError):
         client.jobs().__next__()
 
 
-def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
+def test_long_job_history_is_abridged_and_readable_by_page(
     live: RunningService, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.submit(job("long-story"))

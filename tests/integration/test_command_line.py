@@ -30,7 +30,7 @@ pytestmark = pytest.mark.processes
 SIMULATE = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "flat-rate", "-s", "price=1")
 
 
-def test_a_run_worked_out_by_hand(call: Call) -> None:
+def test_run_matches_manual_calculation(call: Call) -> None:
     answer = call(*SIMULATE, "--out", "run")
     assert answer.status == 0, answer.err
     assert answer.err == ""
@@ -92,7 +92,7 @@ def test_a_run_worked_out_by_hand(call: Call) -> None:
     assert {entry.name for entry in Path("run").iterdir()} < FILES
 
 
-def test_the_same_inputs_give_the_same_bytes(call: Call) -> None:
+def test_equal_inputs_give_identical_files(call: Call) -> None:
     for name in ("one", "two"):
         assert call(*SIMULATE, "--out", name, "--journal").status == 0
     for name in sorted(FILES - {"run.json", "payments.jsonl", "advice.jsonl", "report.html"}):
@@ -103,7 +103,7 @@ def test_the_same_inputs_give_the_same_bytes(call: Call) -> None:
     assert one == two
 
 
-def test_json_is_all_there_is_on_stdout(call: Call) -> None:
+def test_json_output_contains_only_json(call: Call) -> None:
     answer = call(*SIMULATE, "-o", "json", "--quiet")
     assert answer.err == ""
     assert json.loads(answer.out)["summary"]["total_utility"] == 16.0
@@ -115,7 +115,7 @@ def test_json_is_all_there_is_on_stdout(call: Call) -> None:
     ]
 
 
-def test_an_earlier_run_is_replaced_and_nothing_else(call: Call) -> None:
+def test_output_replaces_an_earlier_run_only(call: Call) -> None:
     assert call(*SIMULATE, "--out", "a/b/run").status == 0
     before = Path("a/b/run/decisions.jsonl").read_text()
     assert call(*SIMULATE, "-s", "price=0", "--out", "a/b/run").status == 0
@@ -132,14 +132,14 @@ def test_an_earlier_run_is_replaced_and_nothing_else(call: Call) -> None:
     assert [entry.name for entry in Path("a/b").iterdir()] == ["run"]
 
 
-def test_until_ends_the_run(call: Call) -> None:
+def test_until_option_ends_the_run(call: Call) -> None:
     answer = call(*SIMULATE, "--until", "15min", "-o", "json")
     assert json.loads(answer.out)["until"] == 1
     summary = json.loads(answer.out)["summary"]
     assert (summary["finished"], summary["refused"], summary["not_arrived"]) == (1, 1, 1)
 
 
-def test_incidents_replan_and_drop(call: Call) -> None:
+def test_incidents_replan_and_cancel_jobs(call: Call) -> None:
     Path("i.yaml").write_text("incidents: [{slot: 1, server_lost: gpu-1}]\n")
     answer = call(*SIMULATE, "--incidents", "i.yaml", "--out", "run", "-q")
     assert answer.status == 0, answer.err
@@ -155,7 +155,7 @@ def test_incidents_replan_and_drop(call: Call) -> None:
     assert "slots 1-2: 2 workers (2 on gpu-0)" in told
 
 
-def test_explain_tells_the_story(call: Call) -> None:
+def test_explain_prints_the_job_history(call: Call) -> None:
     call(*SIMULATE, "--out", "run")
     told = call("explain", "run", "third")
     assert told.status == 0
@@ -188,7 +188,7 @@ def test_explain_tells_the_story(call: Call) -> None:
     assert unknown.err == "error: run: unknown job 'secnd'; did you mean 'second'?\n"
 
 
-def test_report_is_written_again_from_the_files(call: Call) -> None:
+def test_report_is_rendered_from_the_run_files(call: Call) -> None:
     call(*SIMULATE, "--out", "run")
     first = Path("run/report.html").read_bytes()
     Path("run/report.html").unlink()
@@ -199,7 +199,7 @@ def test_report_is_written_again_from_the_files(call: Call) -> None:
     assert call("report", "run", "--to", "no/folder.html").status == 2
 
 
-def test_compare_runs_all_from_one_seed(call: Call) -> None:
+def test_compare_runs_all_policies_with_one_seed(call: Call) -> None:
     words = ("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "flat-rate,fifo", "--seed", "3")
     answer = call(*words, "--out", "both", "-s", "flat-rate.price=1")
     assert answer.status == 0, answer.err
@@ -233,7 +233,7 @@ def test_compare_takes_variants_of_one_policy(call: Call) -> None:
     assert "did you mean 'price'" in wrong.err
 
 
-def test_a_trace_brings_its_own_cluster(call: Call) -> None:
+def test_trace_input_includes_its_cluster(call: Call) -> None:
     rows = [
         f"2017-10-03 0{index}:00:00,{1800 * index + 600},{index % 2 + 1},0,vc{index % 2}"
         for index in range(6)
@@ -249,7 +249,7 @@ def test_a_trace_brings_its_own_cluster(call: Call) -> None:
     assert call("simulate", "--trace", "philly:t.csv", "-j", "j.yaml").status == 2
 
 
-def test_skip_invalid_leaves_faulty_jobs_out(call: Call) -> None:
+def test_skip_invalid_omits_invalid_jobs(call: Call) -> None:
     Path("j.yaml").write_text(JOBS.replace("name: second", "name: first"))
     assert call(*SIMULATE).status == 2
     answer = call(*SIMULATE, "--skip-invalid", "-o", "json")
@@ -294,7 +294,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_files_are_refused_whole(call: Call, kind: str) -> None:
+def test_files_with_errors_are_refused(call: Call, kind: str) -> None:
     spoil, said = BAD[kind]
     spoil()
     answer = call(*SIMULATE, "--out", "run")
@@ -342,7 +342,9 @@ def test_a_truncated_archive_is_refused(call: Call) -> None:
         (("policies", "fi"), "unknown policy 'fi'"),
     ],
 )
-def test_wrong_calls_are_refused_in_one_line(call: Call, words: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(
+    call: Call, words: tuple[str, ...], said: str
+) -> None:
     answer = call(*words)
     assert answer.status == 2
     assert answer.out == ""
@@ -351,7 +353,7 @@ def test_wrong_calls_are_refused_in_one_line(call: Call, words: tuple[str, ...],
     assert sorted(entry.name for entry in Path().iterdir()) == ["c.yaml", "j.yaml"]
 
 
-def test_a_failing_policy_is_the_runs_fault(call: Call) -> None:
+def test_error_of_the_policy_fails_the_run(call: Call) -> None:
     answer = call(*SIMULATE, "-p", "broken", "--out", "run")
     assert (answer.status, answer.out) == (1, "")
     assert "the policy decided nothing" in answer.err
@@ -368,7 +370,7 @@ def test_a_failing_policy_is_the_runs_fault(call: Call) -> None:
 
 
 @pytest.mark.parametrize("damage", ["run.json", "jobs.parquet", "decisions.jsonl", "heat.parquet"])
-def test_a_damaged_run_says_what_to_do(call: Call, damage: str) -> None:
+def test_damaged_run_is_refused_with_a_hint(call: Call, damage: str) -> None:
     call(*SIMULATE, "--out", "run")
     Path("run", damage).write_text("{")
     answer = call("report", "run")
@@ -379,7 +381,7 @@ def test_a_damaged_run_says_what_to_do(call: Call, damage: str) -> None:
         assert f"unknown format {version}; expected 1" in call("explain", "run", "first").err
 
 
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_unwritable_output_is_refused_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         AtomicDirectory(tmp_path / "file" / "run", lambda path: True)
@@ -389,7 +391,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: P
 
 
 @pytest.mark.extended
-def test_json_on_stdout_is_json_alone_though_libraries_print(tmp_path: Path) -> None:
+def test_json_output_excludes_what_libraries_print(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CLUSTER)
     (tmp_path / "j.yaml").write_text(JOBS)
     (tmp_path / "chatty.py").write_text(
@@ -427,7 +429,7 @@ def test_json_on_stdout_is_json_alone_though_libraries_print(tmp_path: Path) -> 
 # ---------------------------------------------------------------- Ctrl-C
 
 
-def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_completed_slots(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CLUSTER)
     with (tmp_path / "j.jsonl").open("w") as file:
         for index in range(20_000):
@@ -477,7 +479,7 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     assert {entry.name for entry in tmp_path.iterdir()} == {"c.yaml", "j.jsonl", "run"}
 
 
-def test_explain_says_what_was_proved_of_a_plan(call: Call) -> None:
+def test_explain_prints_what_was_proved_about_a_plan(call: Call) -> None:
     examples = Path(__file__).parents[2] / "examples"
     ran = ["simulate", "-c", str(examples / "cluster.yaml"), "-j", str(examples / "jobs.yaml")]
     for gap in ("0", "0.5"):

@@ -127,7 +127,7 @@ def state_of(live: RunningService, name: str) -> str:
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_every_view_is_drawn_whole(
+def test_every_view_renders_without_errors(
     browser: Browser, live: RunningService, width: int, scheme: str
 ) -> None:
     with Visit(browser, width, scheme) as visit:
@@ -169,7 +169,7 @@ def _dialogs(page: Page) -> list[str]:
     return found
 
 
-def test_themes_are_chosen_and_kept(browser: Browser, live: RunningService) -> None:
+def test_theme_selection_is_stored(browser: Browser, live: RunningService) -> None:
     with Visit(browser, scheme="light") as visit:
         page = enter(visit, live.address, operator(live))
         colour = "getComputedStyle(document.body).backgroundColor"
@@ -187,9 +187,7 @@ def test_themes_are_chosen_and_kept(browser: Browser, live: RunningService) -> N
         assert visit.faults == []
 
 
-def test_nobody_gets_in_without_a_token_that_is_valid(
-    browser: Browser, live: RunningService
-) -> None:
+def test_sign_in_requires_a_valid_token(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = visit.page
         page.goto(live.address)
@@ -206,7 +204,7 @@ def test_nobody_gets_in_without_a_token_that_is_valid(
         assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_hostile_names_are_shown_as_they_are(browser: Browser, live: RunningService) -> None:
+def test_hostile_names_are_escaped(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue/all")
         shown = page.locator("td .jobname").all_text_contents()
@@ -226,7 +224,7 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, live: RunningServ
         assert visit.faults == []
 
 
-def test_news_arrive_without_asking(browser: Browser, live: RunningService) -> None:
+def test_events_update_the_page(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue")
         loaded = page.evaluate("performance.timeOrigin")
@@ -242,7 +240,7 @@ def test_news_arrive_without_asking(browser: Browser, live: RunningService) -> N
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_a_clock_that_is_set_otherwise_moves_nothing(
+def test_browser_clock_does_not_affect_displayed_times(
     browser: Browser, live: RunningService, hours: int
 ) -> None:
     with Visit(browser) as visit:
@@ -254,7 +252,7 @@ def test_a_clock_that_is_set_otherwise_moves_nothing(
         assert visit.faults == []
 
 
-def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
+def test_job_page_shows_the_job_history(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/job/short")
         body = live.client.get("/v1/jobs/short/progress").json()["points"]
@@ -313,7 +311,9 @@ def test_a_metric_of_one_value_has_no_chart(browser: Browser, live: RunningServi
         assert visit.faults == []
 
 
-def test_the_next_slot_of_an_idle_service_is_ahead(browser: Browser, live: RunningService) -> None:
+def test_next_slot_of_an_idle_service_is_in_the_future(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live))
         page.evaluate(
@@ -335,7 +335,7 @@ def test_the_next_slot_of_an_idle_service_is_ahead(browser: Browser, live: Runni
         assert re.fullmatch(r"\d+ s ago", page.locator("#past .when small").last.inner_text())
 
 
-def test_jobs_are_found_by_a_part_of_their_name(browser: Browser, live: RunningService) -> None:
+def test_search_matches_part_of_the_job_name(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue")
         page.get_by_label("Find jobs by a part of their name").fill("HOR")
@@ -353,7 +353,7 @@ def test_jobs_are_found_by_a_part_of_their_name(browser: Browser, live: RunningS
         assert visit.faults == []
 
 
-def test_a_command_is_submitted(browser: Browser, live: RunningService) -> None:
+def test_submit_form_submits_a_command(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue")
         page.get_by_role("link", name="Submit a job").click()
@@ -400,7 +400,7 @@ def _fault_at(page: Page, label: str) -> str:
     return fault.inner_text().strip()
 
 
-def test_submitting_again_after_a_lost_answer_starts_no_second_job(
+def test_resubmission_after_a_lost_response_starts_no_second_job(
     browser: Browser, live: RunningService
 ) -> None:
     with Visit(browser) as visit:
@@ -431,7 +431,7 @@ def test_submitting_again_after_a_lost_answer_starts_no_second_job(
         assert live.client.get(f"/v1/jobs/{names[0]}").json()["tenant"] is None
 
 
-def test_a_name_that_is_taken_is_shown_at_the_name(browser: Browser, live: RunningService) -> None:
+def test_name_conflict_is_shown_at_the_name_field(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, live.token("red"), "#/submit")
         _fill_command(page, Name="trains")
@@ -442,7 +442,7 @@ def test_a_name_that_is_taken_is_shown_at_the_name(browser: Browser, live: Runni
         assert page.locator(".note.bad").count() == 0
 
 
-def test_a_late_answer_leaves_the_page_that_is_shown(
+def test_late_response_does_not_change_the_current_page(
     browser: Browser, live: RunningService
 ) -> None:
     with Visit(browser) as visit:
@@ -459,7 +459,7 @@ def test_a_late_answer_leaves_the_page_that_is_shown(
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York"])
-def test_a_deadline_is_a_time_of_the_browser_s_zone(
+def test_deadline_is_in_the_browser_time_zone(
     browser: Browser, live: RunningService, zone: str
 ) -> None:
     with Visit(browser, zone=zone) as visit:
@@ -608,7 +608,9 @@ def test_a_job_that_lingers_after_its_last_step_was_not_slow(
             assert 0 <= box["x"] <= 390 - box["width"]
 
 
-def test_a_wrong_name_in_a_comparison_is_corrected(browser: Browser, live: RunningService) -> None:
+def test_unknown_name_in_a_comparison_can_be_corrected(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue")
         page.evaluate("location.hash = '#/compare/trains/no-such-job'")
@@ -643,7 +645,7 @@ def test_pages_of_a_search_count_what_they_show(
         page.get_by_text("None on this page; older jobs follow.").wait_for()
 
 
-def test_an_axis_of_huge_numbers_has_few_ticks(browser: Browser, live: RunningService) -> None:
+def test_axis_of_huge_numbers_has_few_ticks(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/queue")
         script = """async ([low, high]) => {
@@ -714,7 +716,9 @@ def test_an_operator_drains_adds_and_removes_servers(
         assert names == ["g-0", "g-1", "g-2"]
 
 
-def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: RunningService) -> None:
+def test_removing_a_server_with_jobs_requires_typing_its_name(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live))
         busy = live.client.get("/v1/jobs/trains").json()["servers"][0]
@@ -731,7 +735,7 @@ def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: Runnin
         ]
 
 
-def test_a_tenant_sees_its_own(browser: Browser, live: RunningService) -> None:
+def test_tenant_sees_only_its_own_jobs(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, live.token("red"))
         for view in ("#/", "#/queue/all", "#/activity", "#/tenants", "#/prices"):
@@ -763,7 +767,7 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
         page.locator("h1").get_by_text("trains").wait_for()
 
 
-def test_a_quote_is_asked_for(browser: Browser, live: RunningService) -> None:
+def test_quote_form_shows_the_decision(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/quote")
         page.get_by_label("Steps").fill("20")
@@ -822,7 +826,7 @@ def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: RunningS
     live.client.delete(f"/v1/tenants/{quote(name, safe='')}")
 
 
-def test_tenants_and_tokens_are_kept(browser: Browser, live: RunningService) -> None:
+def test_tenants_and_tokens_are_managed(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live), "#/tenants")
         page.get_by_role("button", name="Add a tenant").click()
@@ -852,7 +856,7 @@ def test_tenants_and_tokens_are_kept(browser: Browser, live: RunningService) -> 
         page.get_by_role("button", name="Remove green").wait_for(state="detached")
 
 
-def test_it_is_used_by_keyboard(browser: Browser, live: RunningService) -> None:
+def test_dashboard_is_usable_by_keyboard(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, live.address, operator(live))
         assert page.evaluate("document.activeElement.tagName") == "H1"
@@ -880,7 +884,7 @@ def test_it_is_used_by_keyboard(browser: Browser, live: RunningService) -> None:
         assert page.locator("#live").inner_text()
 
 
-def test_files_are_sent_once_and_no_others(live: RunningService) -> None:
+def test_assets_are_sent_once_and_no_other_files(live: RunningService) -> None:
     with httpx.Client(base_url=live.address) as client:
         first = client.get("/")
         assert "default-src 'none'" in first.headers["content-security-policy"]
@@ -917,9 +921,7 @@ def served(folder: Path, port: int, kill: bool) -> Iterator[str]:
             process.wait(WAIT_LIMIT_SECONDS)
 
 
-def test_a_service_that_is_killed_comes_back_into_the_open_page(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_open_page_reconnects_after_the_service_is_killed(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(dict(CLUSTER)))
     plain = {key: value for key, value in training("before", 100).items() if key != "run"}
     with Visit(browser) as visit:
@@ -942,9 +944,7 @@ def test_a_service_that_is_killed_comes_back_into_the_open_page(
             assert page.locator("body.stale").count() == 0
 
 
-def test_many_servers_are_seen_together_and_found_one_by_one(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_many_servers_are_grouped_and_searchable(browser: Browser, tmp_path: Path) -> None:
     cluster = {
         "slot": "10min",
         "horizon": 30,

@@ -67,7 +67,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_both_sides_are_drawn(
+def test_comparison_draws_both_schedulers(
     browser: Browser, watched: RunningService, width: int, scheme: str
 ) -> None:
     with Visit(browser, width, scheme) as visit:
@@ -101,7 +101,7 @@ def test_both_sides_are_drawn(
         assert axe.objections(page, "what-if") == []
 
 
-def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
+def test_tenants_have_no_whatif_page(
     browser: Browser, watched: RunningService
 ) -> None:
     with Visit(browser) as visit:
@@ -114,7 +114,7 @@ def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
         assert visit.faults == []
 
 
-def test_what_if_is_asked_watched_and_told(browser: Browser, watched: RunningService) -> None:
+def test_whatif_is_started_followed_and_shown(browser: Browser, watched: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, watched.address, operator(watched), "#/whatif")
         page.get_by_role("button", name="Find out").click()

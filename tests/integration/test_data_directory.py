@@ -60,7 +60,7 @@ def _open_to_others(folder: Path) -> list[Path]:
     return [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o077]
 
 
-def test_a_directory_that_others_could_read_becomes_private(place: Place) -> None:
+def test_world_readable_data_directory_becomes_private(place: Place) -> None:
     for folder in (place.data, place.data / "executor"):
         folder.mkdir()
         folder.chmod(0o755)  # as systemd's StateDirectory and volumes are
@@ -78,7 +78,7 @@ def test_a_directory_that_others_could_read_becomes_private(place: Place) -> Non
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
-def test_a_directory_of_other_files_stays_open_to_others(tmp_path: Path, mode: int) -> None:
+def test_directory_with_foreign_files_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
     data = tmp_path / "shared"
     data.mkdir()
     (data / "notes").touch()
@@ -101,7 +101,7 @@ def test_a_new_volume_becomes_private_and_keeps_its_other_bits(tmp_path: Path) -
         data.chmod(0o3775)
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "shadowprice.db"
     file.symlink_to(file)
     with pytest.raises(InputError) as refusal:
@@ -187,7 +187,7 @@ def _used_store(folder: Path) -> Store:
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.4, 0.999])
-def test_a_log_that_is_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
+def test_truncated_log_is_refused(tmp_path: Path, kept: float) -> None:
     """SQLite reads the complete part; the newest acknowledged changes would be lost silently."""
     store = _used_store(tmp_path / "whole")
     for number in range(50):
@@ -210,7 +210,7 @@ def test_a_log_that_is_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
     again.close()
 
 
-def test_a_log_whose_end_is_damaged_is_refused(tmp_path: Path) -> None:
+def test_log_with_damaged_end_is_refused(tmp_path: Path) -> None:
     store = _used_store(tmp_path / "whole")
     with store.transaction() as connection:
         store.put(connection, "key", "value")
@@ -231,7 +231,7 @@ def test_a_log_whose_end_is_damaged_is_refused(tmp_path: Path) -> None:
     whole.close()
 
 
-def test_a_log_that_another_program_has_written_into_the_database(place: Place) -> None:
+def test_log_checkpointed_by_another_program_is_refused(place: Place) -> None:
     with _serving(place):
         pass  # an ordered stop leaves no log
     with _serving(place, signal.SIGKILL) as service:

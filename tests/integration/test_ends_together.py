@@ -47,7 +47,7 @@ class SlowExecutor(LocalExecutor):
 
 
 @pytest.mark.processes
-def test_ends_that_come_together_are_forgotten_together(tmp_path: Path) -> None:
+def test_simultaneous_ends_are_acknowledged_together(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     executor = SlowExecutor(ExecutorOptions(directory=str(tmp_path / "local")))
     names = [f"job-{number}" for number in range(JOBS)]
@@ -87,7 +87,7 @@ class HeldExecutor(LocalExecutor):
 
 
 @pytest.mark.processes
-def test_an_end_is_recorded_while_an_order_waits_for_its_answer(tmp_path: Path) -> None:
+def test_end_is_recorded_while_a_command_is_pending(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     executor = HeldExecutor(ExecutorOptions(directory=str(tmp_path / "local")))
     go = tmp_path / "go"

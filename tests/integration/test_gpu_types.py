@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
 
 @pytest.mark.parametrize("policy", ["oasis", "drf", "las", "backfill"])
-def test_jobs_stand_on_servers_of_their_type_and_pay_for_them(
+def test_typed_jobs_run_on_and_pay_for_servers_of_their_type(
     tmp_path: Path, policy: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     section = PAGE.read_text().partition("### Types of GPU, and money")[2].partition("\n## ")[0]
@@ -78,7 +78,7 @@ def test_a_job_without_a_type_runs_on_any_type(tmp_path: Path, policy: str) -> N
 
 
 @pytest.mark.parametrize("typed", [True, False])
-def test_jobs_of_a_log_run_on_servers_of_any_type(tmp_path: Path, typed: bool) -> None:
+def test_trace_jobs_run_on_servers_of_any_type(tmp_path: Path, typed: bool) -> None:
     rows = [(1, 2, "a100"), (2, 12, "v100"), (3, 4, "")]
     lines = ["job_id,submit_time,start_time,end_time,num_gpus" + ",gpu_type" * typed]
     for job, gpus, kind in rows:

@@ -42,7 +42,7 @@ def weights(folder: Path) -> tuple[int, list[np.ndarray]]:
         return result.step, [stored[name] for name in stored.files]
 
 
-def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
+def test_training_result_is_independent_of_moves(tmp_path: Path) -> None:
     """One worker all the time against one, three and two, stopped and killed in between."""
     words = (sys.executable, str(TRAIN), "--steps", "200", "--seed", "3")
     fixed, moved = tmp_path / "fixed", tmp_path / "moved"

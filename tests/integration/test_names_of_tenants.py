@@ -228,7 +228,7 @@ def test_a_name_without_a_tenant_is_another_one(live: RunningService) -> None:
     assert live.client.get("/v1/jobs/%2Ftrain").json()["id"] == plain["id"]
 
 
-def test_a_name_is_free_again_when_its_job_is_over(live: RunningService) -> None:
+def test_name_is_reusable_after_its_job_ends(live: RunningService) -> None:
     with live.as_(live.token("red")) as red:
         first = red.post("/v1/jobs", json=job("train")).json()
         assert red.post("/v1/jobs", json=job("train", chunks=2)).status_code == 409
@@ -246,7 +246,7 @@ def test_a_name_is_free_again_when_its_job_is_over(live: RunningService) -> None
         assert [one["id"] for one in listed] == [second["id"], first["id"]]
 
 
-def test_a_repeated_request_gets_the_job_that_is_closed_meanwhile(live: RunningService) -> None:
+def test_repeated_request_returns_its_closed_job(live: RunningService) -> None:
     headers = {"Idempotency-Key": "once"}
     first = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
     live.client.delete("/v1/jobs/train")
@@ -256,7 +256,7 @@ def test_a_repeated_request_gets_the_job_that_is_closed_meanwhile(live: RunningS
     assert other.json()["id"] != first["id"]
 
 
-def test_a_repeated_request_gets_its_job_although_a_later_one_has_the_name(
+def test_repeated_request_returns_its_job_although_the_name_was_reused(
     live: RunningService,
 ) -> None:
     headers = {"Idempotency-Key": "once"}
@@ -279,7 +279,7 @@ def test_a_repeated_request_gets_its_job_although_a_later_one_has_the_name(
     assert len(live.client.get("/v1/jobs").json()["jobs"]) == 7
 
 
-def test_keys_of_requests_belong_to_tenants(live: RunningService) -> None:
+def test_request_keys_are_scoped_to_tenants(live: RunningService) -> None:
     headers = {"Idempotency-Key": "once"}
     numbers = set()
     for tenant in ("red", "blue"):
@@ -292,7 +292,7 @@ def test_keys_of_requests_belong_to_tenants(live: RunningService) -> None:
     assert len(numbers) == 4
 
 
-def test_a_resubmission_is_repeated_after_its_job_has_another_successor(
+def test_repeated_resubmission_returns_its_job_after_another_resubmission(
     simple: RunningService,
 ) -> None:
     client, headers = simple.client, {"Idempotency-Key": "once"}
@@ -308,7 +308,7 @@ def test_a_resubmission_is_repeated_after_its_job_has_another_successor(
     assert client.get(f"/v1/jobs/id:{later['id']}").json()["state"] == "admitted"
 
 
-def test_the_key_of_a_request_is_kept_over_a_restart(tmp_path: Path) -> None:
+def test_request_key_survives_a_restart(tmp_path: Path) -> None:
     clock, headers, numbers = ManualClock(), {"Idempotency-Key": "once"}, []
     for _ in range(2):
         with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=clock) as live:
@@ -319,14 +319,14 @@ def test_the_key_of_a_request_is_kept_over_a_restart(tmp_path: Path) -> None:
     assert numbers == [1, 1]
 
 
-def test_a_number_is_a_name_before_it_is_an_id(live: RunningService) -> None:
+def test_numeric_reference_prefers_a_name_over_an_id(live: RunningService) -> None:
     first = live.client.post("/v1/jobs", json=job("train")).json()
     named = live.client.post("/v1/jobs", json=job(str(first["id"]))).json()
     assert live.client.get(f"/v1/jobs/{first['id']}").json()["id"] == named["id"]
     assert live.client.get(f"/v1/jobs/id:{first['id']}").json()["id"] == first["id"]
 
 
-def test_a_progress_token_is_that_of_one_job(live: RunningService) -> None:
+def test_progress_token_is_valid_for_one_job(live: RunningService) -> None:
     with live.as_(live.token("red")) as red, live.as_(live.token("blue")) as blue:
         numbers = [
             client.post("/v1/jobs", json=job("train")).json()["id"] for client in (red, blue)
@@ -341,7 +341,7 @@ def test_a_progress_token_is_that_of_one_job(live: RunningService) -> None:
             assert answer.status_code == 401, answer.text
 
 
-def test_names_are_kept_over_a_restart(tmp_path: Path) -> None:
+def test_names_survive_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     results = []
     for _ in range(2):
@@ -385,7 +385,7 @@ def test_a_job_is_cancelled_only_together_with_its_resubmission(simple: RunningS
     assert client.get(f"/v1/jobs/id:{third['id']}").json()["state"] == "admitted"
 
 
-def test_no_name_looks_like_an_id(simple: RunningService) -> None:
+def test_name_in_the_form_of_an_id_is_refused(simple: RunningService) -> None:
     answer = simple.client.post("/v1/jobs", json=job("id:1"))
     assert answer.status_code == 422
     [fault] = answer.json()["errors"]
@@ -393,7 +393,7 @@ def test_no_name_looks_like_an_id(simple: RunningService) -> None:
     assert fault["message"] == "'id:1' begins with 'id:', like a reference to an id"
 
 
-def test_ids_of_purged_jobs_are_not_used_again(tmp_path: Path) -> None:
+def test_ids_of_purged_jobs_are_not_reused(tmp_path: Path) -> None:
     numbers = []
     for name in ("first", "second", "third"):
         clock = ManualClock()
@@ -419,7 +419,7 @@ def test_a_request_that_adds_no_job_is_within_the_limit(simple: RunningService) 
         assert retry.json()["id"] == first["id"]
 
 
-def test_the_decisions_of_one_of_two_jobs_of_a_name(simple: RunningService) -> None:
+def test_decisions_of_two_jobs_with_one_name_are_separate(simple: RunningService) -> None:
     for tenant in ("red", "blue"):
         with simple.as_(simple.token(tenant)) as client:
             client.post("/v1/jobs", json=job("train"))
@@ -432,7 +432,7 @@ def test_the_decisions_of_one_of_two_jobs_of_a_name(simple: RunningService) -> N
     assert simple.client.get("/v1/decisions?job=none").json()["decisions"] == []
 
 
-def test_a_job_is_started_again_once_whichever_references_mean_it(
+def test_job_is_requeued_once_by_any_of_its_references(
     simple: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_SERVER", simple.address)

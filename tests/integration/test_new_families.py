@@ -88,7 +88,7 @@ def test_every_policy_decides_by_the_values_alone(name: str) -> None:
     assert run.summary["total_utility"] > 0
 
 
-def test_it_survives_a_record_and_prices_a_bag() -> None:
+def test_new_utility_family_is_serializable_and_prices_a_bag() -> None:
     on, (one, *_) = workload("fifo")
     changed = renamed(one)
     again = Job.from_record(changed.record())  # type: ignore[arg-type]  # plain values

@@ -60,7 +60,7 @@ def _state(live: RunningService, name: str) -> str:
 
 
 @pytest.mark.parametrize("observe", [True, False])
-def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: bool) -> None:
+def test_observing_service_sends_no_commands(tmp_path: Path, observe: bool) -> None:
     witness = Witness()
     with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=observe) as live:
         _live_through(live, witness)
@@ -73,7 +73,7 @@ def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: b
         assert witness.orders == []
 
 
-def test_the_witness_records_every_command_of_the_contract() -> None:
+def test_recording_executor_covers_every_command() -> None:
     """A method that is renamed in the contract would not be recorded."""
     queries = {"capabilities", "list", "watch", "logs"}
     members = {name for name in vars(Executor) if not name.startswith("_")}
@@ -82,7 +82,7 @@ def test_the_witness_records_every_command_of_the_contract() -> None:
     assert commands <= set(vars(Witness))
 
 
-def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
+def test_executor_without_observation_is_refused(tmp_path: Path) -> None:
     blind = FakeExecutor(World(ManualClock()))
     with (
         pytest.raises(InputError, match="can't observe jobs of other schedulers"),
@@ -91,7 +91,7 @@ def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_what_was_only_observed_is_not_commanded_later(tmp_path: Path) -> None:
+def test_observed_jobs_are_not_commanded_after_a_restart(tmp_path: Path) -> None:
     witness = Witness()
     cluster = {**CLUSTER, "slot": "1h"}
     with run_service(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
@@ -141,7 +141,7 @@ def _compared(live: RunningService, token: str | None = None) -> dict[str, Any]:
     return {job["name"]: job for job in answer.json()["jobs"]}
 
 
-def test_real_processes_are_followed_over_a_restart(
+def test_observed_processes_are_followed_over_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, gone, stranger = (f"{name} {tmp_path}" for name in ("mine", "gone", "stranger"))
@@ -219,7 +219,7 @@ def _look_at_it(
     assert asyncio.run(ask()) == (2, 2)
 
 
-def test_a_look_that_fails_is_told_and_repeated(tmp_path: Path) -> None:
+def test_failed_observation_is_reported_and_retried(tmp_path: Path) -> None:
     class Stumbling(Witness):
         fails = True
 

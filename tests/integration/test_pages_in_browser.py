@@ -190,7 +190,7 @@ def test_a_picture_of_a_whole_page_has_every_chart(
     "name", ["planned", "flat", "refused", "none", "hostile", "promised", "comparison", "money"]
 )
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_pages_are_drawn_whole(
+def test_pages_render_without_errors(
     browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: Any
 ) -> None:
     with Visit(browser, width, scheme) as visit:
@@ -217,7 +217,7 @@ def test_pages_are_drawn_whole(
                 assert axe.objections(page, f"{name}, a story") == []
 
 
-def test_the_policy_of_the_page_stops_other_scripts_and_requests(
+def test_content_security_policy_blocks_foreign_scripts_and_requests(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
     with Visit(browser) as visit:
@@ -232,7 +232,7 @@ def test_the_policy_of_the_page_stops_other_scripts_and_requests(
         assert any("Content Security Policy" in fault for fault in visit.faults)
 
 
-def test_a_job_opens_its_story(browser: Browser, pages: dict[str, Path]) -> None:
+def test_job_row_opens_the_job_history(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         page = visit.open(pages["planned"])
         row = page.locator("#job-list tbody button.job").first
@@ -249,7 +249,7 @@ def test_a_job_opens_its_story(browser: Browser, pages: dict[str, Path]) -> None
         assert visit.faults == []
 
 
-def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str, Path]) -> None:
+def test_job_history_draws_placements(browser: Browser, pages: dict[str, Path]) -> None:
     run = planned_run()
     with Visit(browser, 390) as visit:
         for row in run.jobs.iter_rows(named=True):
@@ -271,9 +271,7 @@ def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str
         assert visit.faults == []
 
 
-def test_a_story_shows_the_first_and_the_last_promise(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_job_history_shows_first_and_last_promise(browser: Browser, pages: dict[str, Path]) -> None:
     given: dict[str, list[int]] = {}
     for record in promised_run().decisions(False):
         if record.get("promise") is not None:
@@ -296,7 +294,7 @@ def test_a_story_shows_the_first_and_the_last_promise(
         assert visit.faults == []
 
 
-def test_a_story_tells_the_prices_paid(browser: Browser, pages: dict[str, Path]) -> None:
+def test_job_history_shows_prices_paid(browser: Browser, pages: dict[str, Path]) -> None:
     run = flat_run(45)
     paid = {r["job"]: r["cost"] for r in run.decisions(False) if r["outcome"] == "admitted"}
     name = next(iter(paid))
@@ -312,7 +310,7 @@ def test_a_story_tells_the_prices_paid(browser: Browser, pages: dict[str, Path])
         assert visit.faults == []
 
 
-def test_hostile_names_are_shown_as_they_are(browser: Browser, pages: dict[str, Path]) -> None:
+def test_hostile_names_are_escaped(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         page = visit.open(pages["hostile"])
         shown = page.locator("#job-list tbody button.job")
@@ -360,7 +358,7 @@ def test_charts_are_read_by_keyboard(browser: Browser, pages: dict[str, Path]) -
         assert visit.faults == []
 
 
-def test_numbers_stand_behind_every_chart(browser: Browser, pages: dict[str, Path]) -> None:
+def test_every_chart_has_a_data_table(browser: Browser, pages: dict[str, Path]) -> None:
     run = flat_run(45)
     with Visit(browser) as visit:
         page = visit.open(pages["flat"])
@@ -423,7 +421,7 @@ def test_a_server_has_a_timeline(browser: Browser, pages: dict[str, Path]) -> No
         assert visit.faults == []
 
 
-def test_charts_are_drawn_when_they_come_near(browser: Browser, pages: dict[str, Path]) -> None:
+def test_charts_are_drawn_lazily(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         visit.page.add_init_script("window.requestIdleCallback = () => 0")  # never idle
         page = visit.open(pages["flat"], whole=False)
@@ -437,7 +435,7 @@ def test_charts_are_drawn_when_they_come_near(browser: Browser, pages: dict[str,
         assert visit.faults == []
 
 
-def test_a_story_that_is_not_there_is_said(browser: Browser, pages: dict[str, Path]) -> None:
+def test_unknown_job_history_is_reported(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         page = visit.open(pages["flat"], "#job=%E0%A4%A<b>")
         assert "is not in this page" in page.get_by_role("alert").inner_text()
@@ -468,7 +466,7 @@ def test_axes_show_times_or_slots_and_zoom_together(
         assert visit.faults == []
 
 
-def test_numbers_read_alike_in_both_languages(browser: Browser) -> None:
+def test_number_formats_agree_in_python_and_javascript(browser: Browser) -> None:
     values = [0.0, 1e-13, 5e-9, 1.25e-5, 0.0123456, 0.5, 3.14159, 12.0, 99.994, 100.4, 1234567.8]
     values += [1e15, 2.5e17, -3.5, -0.04]
     with Visit(browser) as visit:
@@ -532,7 +530,7 @@ LEVELS = """() => {
 }"""
 
 
-def test_small_steps_are_steps(browser: Browser) -> None:
+def test_small_steps_are_drawn_as_steps(browser: Browser) -> None:
     """Of less than two pixels they were drawn as a slope."""
     steps = {
         "kind": "slotLines",

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.processes
 
 
-def test_a_job_whose_first_worker_is_done_while_another_hangs_says_so(tmp_path: Path) -> None:
+def test_job_with_a_hanging_worker_reports_its_finished_one(tmp_path: Path) -> None:
     place = Place(tmp_path)
     _write_servers(place, {"g": 3})
     go = tmp_path / "go"
@@ -56,7 +56,7 @@ def test_a_job_whose_first_worker_is_done_while_another_hangs_says_so(tmp_path: 
         service.kill(signal.SIGTERM)
 
 
-def test_a_server_that_leaves_the_file_stops_its_jobs_and_no_others(tmp_path: Path) -> None:
+def test_removing_a_server_from_the_file_stops_only_its_jobs(tmp_path: Path) -> None:
     place = Place(tmp_path)
     _write_servers(place, {"a": 1, "b": 1, "c": 1})
     service = ServiceProcess(place.data, place.cluster)

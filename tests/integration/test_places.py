@@ -120,7 +120,7 @@ FOREIGN = "holds files that no earlier run of this kind wrote"
         ),
     ],
 )
-def test_what_is_not_ours_is_refused_before_anything_runs(
+def test_foreign_output_is_refused_before_the_run(
     folder: Path,
     words: tuple[str, ...],
     said: str,
@@ -162,7 +162,7 @@ def test_a_report_goes_only_where_a_page_may_be_replaced(
     capsys.readouterr()
 
 
-def test_our_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for policy in ("fifo", "drf"):
         assert main([*SIMULATE, "-p", policy, "--out", "run"]) == 0
         assert main(["trace", "convert", "philly:t.csv", "j.jsonl", "--cluster", "k.yaml"]) == 0
@@ -172,7 +172,7 @@ def test_our_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
 
 
-def test_what_appears_meanwhile_is_kept_and_so_are_the_results(folder: Path) -> None:
+def test_output_created_during_the_run_is_kept(folder: Path) -> None:
     with AtomicDirectory(Path("out"), is_run) as pending:
         (pending.path / "result").write_text("ours")
         Path("out").mkdir()
@@ -183,7 +183,7 @@ def test_what_appears_meanwhile_is_kept_and_so_are_the_results(folder: Path) -> 
     assert Path("out-2/result").read_text() == "ours"
 
 
-def test_folders_made_for_a_run_that_failed_go_with_it(
+def test_failed_run_removes_the_folders_it_created(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshot()
@@ -207,7 +207,7 @@ def called(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_file_that_may_not_grow_is_told(folder: Path) -> None:
+def test_file_size_limit_is_reported(folder: Path) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
 
@@ -221,7 +221,7 @@ def test_a_file_that_may_not_grow_is_told(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_full_disk_is_told(folder: Path) -> None:
+def test_full_disk_is_reported(folder: Path) -> None:
     disk = folder / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -245,7 +245,7 @@ def test_a_full_disk_is_told(folder: Path) -> None:
         disk.rmdir()
 
 
-def test_a_read_only_folder_is_told_before_anything_runs(
+def test_read_only_folder_is_refused_before_the_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # /proc refuses everybody, root included.
@@ -261,7 +261,7 @@ def test_a_read_only_folder_is_told_before_anything_runs(
         assert err.count("\n") == 1
 
 
-def test_a_folder_removed_meanwhile_is_told(
+def test_folder_removed_during_the_run_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shadowprice.simulator import scenario
@@ -280,7 +280,7 @@ def test_a_folder_removed_meanwhile_is_told(
     assert err.count("\n") == 1
 
 
-def test_a_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_missing_working_directory_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     (tmp_path / "c.yaml").write_text(CLUSTER)
@@ -313,7 +313,7 @@ def test_a_closed_pipe_ends_a_command_quietly(folder: Path) -> None:
         assert (answer.returncode, answer.stderr) == (141, "")
 
 
-def test_the_first_lines_of_an_output_are_no_error(folder: Path) -> None:
+def test_reading_only_the_first_lines_is_no_error(folder: Path) -> None:
     """A reader that leaves in the middle of an output of any length."""
     command = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     for words in (("policies",), ("trace", "formats"), (*SIMULATE, "-o", "json")):
@@ -331,7 +331,7 @@ def test_the_first_lines_of_an_output_are_no_error(folder: Path) -> None:
         assert answer.stderr == "", words
 
 
-def test_a_full_output_is_told(folder: Path) -> None:
+def test_full_stdout_is_reported(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
         answer = subprocess.run(
             [*CALL, "policies"],
@@ -346,7 +346,7 @@ def test_a_full_output_is_told(folder: Path) -> None:
 
 
 @pytest.mark.extended
-def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
+def test_closed_stdout_is_reported_if_results_were_requested(
     folder: Path,
 ) -> None:
     asked = ("policies", "fifo")
@@ -366,7 +366,7 @@ def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
     assert Path("run/run.json").exists(), "what goes to files goes there"
 
 
-def test_terminals_that_know_ascii_alone(folder: Path) -> None:
+def test_ascii_terminals_get_ascii_output(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert main([*SIMULATE, "--out", "run"]) == 0
     for words in (("explain", "run", "a\x1b[31m"), ("jobs", "run"), ("simulate", "--help")):
@@ -387,7 +387,7 @@ def test_terminals_that_know_ascii_alone(folder: Path) -> None:
 
 
 @pytest.mark.extended
-def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
+def test_tables_use_ascii_signs(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     words = [*CALL, "compare", *SIMULATE[1:5], "-p", "fifo,drf", "-q"]
     for more, told in (
@@ -411,7 +411,7 @@ def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
 
 
 @pytest.mark.extended
-def test_sigterm_keeps_what_was_done(folder: Path) -> None:
+def test_sigterm_keeps_completed_slots(folder: Path) -> None:
     with Path("many.jsonl").open("w") as file:
         for index in range(20_000):
             record = {

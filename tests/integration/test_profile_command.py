@@ -32,7 +32,7 @@ def _words(*options: str, job: tuple[str, ...] = ()) -> list[str]:
     return [*own, "--", sys.executable, str(PACED), *job]
 
 
-def test_a_known_speed_is_measured_and_written(
+def test_known_speed_is_measured_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "jobs.yaml"
@@ -86,7 +86,7 @@ def test_a_known_speed_is_measured_and_written(
         (("--steps", "4"), "it was done after 4 mini-batches"),
     ],
 )
-def test_what_cannot_be_measured_says_why(
+def test_unmeasurable_commands_report_the_reason(
     way: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "jobs.yaml"
@@ -99,7 +99,7 @@ def test_what_cannot_be_measured_says_why(
     assert not out.exists()
 
 
-def test_who_shares_the_gpus_of_a_machine_is_told(
+def test_sharing_of_gpus_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
@@ -111,7 +111,7 @@ def test_who_shares_the_gpus_of_a_machine_is_told(
     assert said not in capsys.readouterr().err
 
 
-def test_what_was_measured_is_kept_where_more_workers_fail(
+def test_measurements_are_kept_if_more_workers_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "jobs.yaml"
@@ -152,7 +152,7 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
     assert "something" in capsys.readouterr().err
 
 
-def test_wrong_calls_are_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
         (["profile", "--", "no-such-program"], "unknown program 'no-such-program'"),
         (_words("--workers", "1,1"), "names one twice"),

@@ -54,7 +54,7 @@ def quiet(info: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in info.items() if name not in own}
 
 
-def test_simulate_is_the_command(files: Path) -> None:
+def test_simulate_returns_the_results_of_the_command(files: Path) -> None:
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q")
     assert main(("simulate", *words, "-p", "srtf", "--out", str(files / "run"))) == 0
     kept = shadowprice.open_run(files / "run")
@@ -79,7 +79,7 @@ def test_simulate_is_the_command(files: Path) -> None:
         run.save(files)  # other files are there
 
 
-def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
+def test_runs_in_memory_support_slots_and_differences() -> None:
     first = shadowprice.simulate(CLUSTER, JOBS, "drf")
     second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "fewest"})
     running = first.at(2).jobs.filter(pl.col("state") == "running")
@@ -93,7 +93,7 @@ def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
     assert result.jobs["gain"].sum() == pytest.approx(gained)
 
 
-def test_compare_and_whatif_are_the_commands(
+def test_compare_and_whatif_return_the_results_of_the_commands(
     files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     both = shadowprice.compare(
@@ -139,7 +139,7 @@ def test_compare_and_whatif_are_the_commands(
     assert set(shadowprice.whatif(CLUSTER, JOBS, "drf").gains["change"]) == {"+1 gpu", "+1 old"}
 
 
-def test_the_same_run_over_and_over_is_no_sample() -> None:
+def test_repeated_identical_runs_are_no_sample() -> None:
     same = [("srtf", {"workers": "fewest"}), "drf"]
     fixed = shadowprice.compare(CLUSTER, JOBS, same, seeds=3)
     assert fixed.tests.is_empty()
@@ -157,7 +157,7 @@ def test_the_same_run_over_and_over_is_no_sample() -> None:
     assert "depends on the seed" not in repr(shadowprice.compare(CLUSTER, JOBS, same))
 
 
-def test_incidents_may_be_given_as_a_file_holds_them(files: Path) -> None:
+def test_incidents_are_accepted_as_in_a_file(files: Path) -> None:
     happens = [
         {"slot": 3, "server_lost": "old"},
         {"slot": 4, "cancel": "job-3"},
@@ -178,7 +178,7 @@ def test_incidents_may_be_given_as_a_file_holds_them(files: Path) -> None:
         shadowprice.simulate(CLUSTER, JOBS, incidents={"incidents": happens})
 
 
-def test_wrong_inputs_are_told() -> None:
+def test_invalid_inputs_are_refused() -> None:
     with pytest.raises(InputError, match="did you mean 'srtf'"):
         shadowprice.simulate(CLUSTER, JOBS, "srft")
     with pytest.raises(InputError, match="minibatch_time"):
@@ -211,20 +211,20 @@ def test_importing_the_package_imports_nothing_but_pkgutil() -> None:
 
 
 @pytest.mark.parametrize("seeds", [0, -1, True, 2.0, 10**9])
-def test_numbers_of_seeds_are_bounded(seeds: Any) -> None:
+def test_seed_count_is_limited(seeds: Any) -> None:
     with pytest.raises(InputError, match="seeds"):
         shadowprice.compare(CLUSTER, JOBS, "srtf", seeds=seeds)
     with pytest.raises(InputError, match="seeds"):
         shadowprice.whatif(CLUSTER, JOBS, "srtf", seeds=seeds)
 
 
-def test_a_time_for_advice_is_a_time() -> None:
+def test_advice_time_limit_must_be_a_duration() -> None:
     for seconds in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="advice_seconds"):
             shadowprice.simulate(CLUSTER, JOBS, "srtf", advice_seconds=seconds)
 
 
-def test_numbers_may_be_those_of_numpy() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     numpy_jobs = (
         {
             **job,
@@ -255,12 +255,12 @@ def test_numbers_may_be_those_of_numpy() -> None:
 
 
 @pytest.mark.parametrize("seed", [-1, 1.0, True, "1", 2**63])
-def test_a_seed_is_a_whole_number(seed: Any) -> None:
+def test_seed_must_be_an_integer(seed: Any) -> None:
     with pytest.raises(InputError, match="seed"):
         shadowprice.simulate(CLUSTER, JOBS, "srtf", seed=seed)
 
 
-def test_what_is_no_list_of_jobs_and_no_name_is_told() -> None:
+def test_invalid_job_inputs_are_refused() -> None:
     with pytest.raises(InputError, match="give the list of jobs in it"):
         shadowprice.simulate(CLUSTER, {"jobs": JOBS})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="parameters="):
@@ -300,7 +300,7 @@ def test_compare_json_has_the_rows_of_the_table(
     assert ends[0] != ends[1]
 
 
-def test_no_seed_is_above_the_bound() -> None:
+def test_seeds_stay_within_the_limit() -> None:
     last = 2**63 - 1
     with pytest.raises(InputError, match="the last seed"):
         shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last, seeds=2)
@@ -309,7 +309,9 @@ def test_no_seed_is_above_the_bound() -> None:
     assert shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last).trials.seeds == [last]
 
 
-def test_policies_may_be_named_one_by_one(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_accepted_as_single_names(
+    files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
     for command in ("compare", "whatif"):
         told = []

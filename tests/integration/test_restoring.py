@@ -33,7 +33,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
             os.kill(process, signal.SIGKILL)
 
 
-def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -> None:
+def test_generation_unknown_to_the_restored_store_is_stopped(place: Place) -> None:
     service = ServiceProcess(place.data, place.cluster)
     place.back_up()
     submitted(service, place.job("orphan", "orphan"))
@@ -51,7 +51,7 @@ def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -
     assert "stopping generation 1 of 'orphan' on g: the store" in place.log.read_text()
 
 
-def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
+def test_job_with_the_name_of_an_orphan_runs_its_own_command(place: Place) -> None:
     """Its first number is used up, the old process says nothing about it, and it is ended."""
     service = ServiceProcess(place.data, place.cluster)
     place.back_up()
@@ -75,7 +75,7 @@ def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
         service.kill(signal.SIGTERM)
 
 
-def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: Place) -> None:
+def test_service_killed_during_cleanup_does_not_adopt_the_orphan(place: Place) -> None:
     """By then it has ordered that number, too."""
     service = ServiceProcess(place.data, place.cluster)
     place.back_up()
@@ -106,7 +106,7 @@ def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: 
         service.kill(signal.SIGTERM)
 
 
-def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) -> None:
+def test_no_job_starts_on_a_server_with_a_running_orphan(place: Place) -> None:
     """It saves for a while; the engine believes its server empty."""
     service = ServiceProcess(place.data, place.cluster)
     place.back_up()
@@ -132,7 +132,7 @@ def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) ->
         service.kill(signal.SIGTERM)
 
 
-def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
+def test_job_started_before_the_backup_keeps_running(place: Place) -> None:
     service = ServiceProcess(place.data, place.cluster)
     submitted(service, place.job("kept", "kept"))
     service.wait_for_state("kept", {"running"})
@@ -151,7 +151,7 @@ def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
         service.kill(signal.SIGTERM)
 
 
-def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) -> None:
+def test_generation_numbers_used_since_the_backup_are_skipped(place: Place) -> None:
     service = ServiceProcess(place.data, place.cluster)
     record = place.job("moved", "moved", retries=9)
     fail = place.folder / "fail"
@@ -179,7 +179,7 @@ def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) 
         service.kill(signal.SIGTERM)
 
 
-def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
+def test_copy_in_another_directory_is_refused_and_runs_nothing_twice(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """And then it is restored where it came from."""
@@ -239,7 +239,7 @@ def test_running_jobs_without_a_recorded_executor_are_refused(
     assert "is recorded elsewhere" in refused_start(capsys, place.cluster, place.data)
 
 
-def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:
+def test_copy_continues_with_new_numbers_once_nothing_runs(place: Place) -> None:
     service = ServiceProcess(place.data, place.cluster)
     submitted(service, place.job("again", "again"))
     service.wait_for_state("again", {"running"})
@@ -267,7 +267,7 @@ def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None
         service.kill(signal.SIGTERM)
 
 
-def test_a_viewer_that_resumes_after_a_restore_misses_no_event(place: Place) -> None:
+def test_subscriber_resuming_after_a_restore_misses_no_event(place: Place) -> None:
     """Events that the backup lacks had numbers, which mustn't name others afterwards."""
 
     def told(after: int, kind: str, job: str) -> tuple[int, list[int]]:
@@ -382,7 +382,7 @@ def test_a_waiting_job_starts_elsewhere_with_its_files(
         service.kill(signal.SIGTERM)
 
 
-def test_a_backup_replaces_no_folder_of_others(
+def test_backup_replaces_no_foreign_folder(
     place: Place, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = Store(str(place.data))

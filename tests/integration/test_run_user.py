@@ -88,7 +88,7 @@ def state(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
-def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
+def test_job_runs_as_the_requested_user_without_further_rights(folder: Path) -> None:
     known = pwd.getpwnam(USER)
     with serving(folder, {"red": (USER,)}) as live:
         tree = folder / "users"
@@ -130,7 +130,7 @@ def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
         wait_until(swept)
 
 
-def test_what_runs_as_another_can_be_stopped_and_dies_with_its_supervisor(folder: Path) -> None:
+def test_job_of_another_user_can_be_stopped_and_dies_with_its_supervisor(folder: Path) -> None:
     with serving(folder, {"*": (USER,)}) as live:
         for name in ("stopped", "orphan"):
             live.client.post("/v1/jobs", json=job(name, ["sleep", "600"])).raise_for_status()
@@ -165,7 +165,7 @@ def _processes(folder: Path) -> dict[int, str]:
     return found
 
 
-def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
+def test_inaccessible_working_directory_is_reported(folder: Path) -> None:
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
     with serving(folder, {"red": (USER,)}) as live:
@@ -234,7 +234,7 @@ def test_unknown_and_root_users_are_refused_at_startup(
         pass
 
 
-def test_an_executor_that_is_one_user_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_users_are_refused_if_the_executor_runs_as_one_user(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="this service runs all jobs as its own user"),
         run_service(
@@ -257,7 +257,7 @@ def test_jobs_do_not_start_if_others_can_write_the_directory_of_users(folder: Pa
 
 
 @pytest.mark.parametrize("text", ["red", ":nobody", "red:"])
-def test_what_allows_nobody_is_refused(
+def test_rule_without_a_user_name_is_refused(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "-c", str(tmp_path / "c.yaml"), "--allow-user", text]) == 2

@@ -51,7 +51,7 @@ def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -
 
 @pytest.mark.extended
 @pytest.mark.long
-def test_the_sample_does_what_is_asked_of_every_policy() -> None:
+def test_sample_policy_passes_the_checks_of_every_policy() -> None:
     asked = ("tests/properties", "tests/unit/policies", "tests/integration/test_new_families.py")
     words = ("-p", "tests.support.sample_policy", "-k", NAME, "-vv", "-n", "0", *asked)
     done = subprocess.run(

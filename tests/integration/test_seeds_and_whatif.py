@@ -164,7 +164,7 @@ def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
         (("-p", "nobody"), "unknown policy 'nobody'"),
     ],
 )
-def test_wrong_calls_are_diagnosed(call: Call, words: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused(call: Call, words: tuple[str, ...], said: str) -> None:
     answer = call("whatif", "-c", "c.yaml", "-j", "j.yaml", *words)
     assert answer.status == 2
     assert said in answer.err

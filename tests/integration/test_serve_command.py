@@ -39,7 +39,7 @@ def cluster(tmp_path: Path) -> Path:
         (("-p", "fifo"), {}),
     ],
 )
-def test_a_policy_is_set_as_where_jobs_really_run(
+def test_served_policy_has_the_settings_for_real_jobs(
     monkeypatch: pytest.MonkeyPatch,
     cluster: Path,
     tmp_path: Path,
@@ -54,7 +54,9 @@ def test_a_policy_is_set_as_where_jobs_really_run(
     assert [settings.policy.settings for settings in begun] == [expected]
 
 
-def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
+def test_port_in_use_is_refused(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         line = refused_start(capsys, cluster, tmp_path / "d", "--listen", f"127.0.0.1:{port}")
@@ -62,7 +64,7 @@ def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_pa
 
 
 @pytest.mark.parametrize("unknown", ["tables", "content"])
-def test_data_of_an_unknown_format_are_refused(
+def test_data_of_an_unknown_format_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, unknown: str
 ) -> None:
     store = Store(str(tmp_path / "d"))
@@ -78,7 +80,9 @@ def test_data_of_an_unknown_format_are_refused(
     assert "install the version of shadowprice that wrote" in line
 
 
-def test_another_writer(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
+def test_second_writer_is_refused(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
     store = Store(str(tmp_path / "d"))
     store.open()
     line = refused_start(capsys, cluster, tmp_path / "d")
@@ -86,7 +90,7 @@ def test_another_writer(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_p
     assert f"process {os.getpid()} writes there" in line
 
 
-def test_another_service_after_lock_files_were_removed(
+def test_second_service_is_refused_after_lock_files_were_removed(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "d"
@@ -116,7 +120,7 @@ def _open_executor(directory: Path) -> ExecutorError | None:
     return asyncio.run(scenario())
 
 
-def test_a_database_that_cannot_be_reached(
+def test_unreachable_database_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -129,7 +133,7 @@ def test_a_database_that_cannot_be_reached(
 
 
 @pytest.mark.parametrize("url", ["mysql://x@y/z", "postgresql+asyncpg://x/y"])
-def test_a_database_of_another_kind(
+def test_unsupported_database_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, url: str
 ) -> None:
     line = refused_start(capsys, cluster, url, "--token-file", str(tmp_path / "token"))
@@ -137,7 +141,7 @@ def test_a_database_of_another_kind(
     assert "postgresql+psycopg://" in line
 
 
-def test_a_token_that_others_read(
+def test_readable_token_file_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "d").mkdir()
@@ -148,7 +152,7 @@ def test_a_token_that_others_read(
     assert line.endswith(f"run: chmod 600 {token}")
 
 
-def test_a_token_file_that_cannot_be_written_leaves_nothing(
+def test_unwritable_token_file_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "loose").symlink_to("nowhere")
@@ -162,7 +166,7 @@ def test_a_token_file_that_cannot_be_written_leaves_nothing(
 @pytest.mark.parametrize(
     "options", [["--trainingjobs"], ["--executor", "kubernetes", "--address"]], ids=" ".join
 )
-def test_an_address_that_leads_to_no_cluster_leaves_nothing(
+def test_unreachable_cluster_address_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, options: list[str]
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
@@ -171,7 +175,7 @@ def test_an_address_that_leads_to_no_cluster_leaves_nothing(
     assert [*(tmp_path / "d").glob("*.db")] == []
 
 
-def test_an_api_server_that_is_not_there_leaves_nothing(
+def test_unreachable_api_server_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
@@ -202,7 +206,7 @@ def test_an_api_server_that_is_not_there_leaves_nothing(
         (("memory=off", "memory=auto"), "--executor-set: 'memory' is set twice"),
     ],
 )
-def test_wrong_settings_of_an_executor(
+def test_invalid_executor_settings_are_refused(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
@@ -213,7 +217,7 @@ def test_wrong_settings_of_an_executor(
     assert message in refused_start(capsys, cluster, tmp_path / "d", *more)
 
 
-def test_data_in_a_file_are_refused(
+def test_data_path_that_is_a_file_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
@@ -224,7 +228,7 @@ def test_data_in_a_file_are_refused(
     assert file.read_text() == "x"
 
 
-def test_an_unknown_executor(
+def test_unknown_executor_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "lokal")
@@ -247,7 +251,7 @@ def test_an_unknown_executor(
         ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
     ],
 )
-def test_wrong_options(
+def test_invalid_options_are_refused(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
@@ -259,7 +263,7 @@ def test_wrong_options(
     assert not (tmp_path / "d").exists()
 
 
-def test_a_missing_extra(
+def test_missing_extra_is_named(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
@@ -273,7 +277,7 @@ def test_a_missing_extra(
     assert "pip install 'shadowprice[service]'" in line
 
 
-def test_the_extra_of_an_executor_that_is_missing(
+def test_missing_extra_of_an_executor_is_named(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
@@ -287,7 +291,7 @@ def test_the_extra_of_an_executor_that_is_missing(
     assert "pip install 'shadowprice[ray]'" in line
 
 
-def test_an_address_for_an_executor_that_runs_jobs_here(
+def test_address_is_refused_for_the_local_executor(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "local", "--address", "a:1")
@@ -297,7 +301,7 @@ def test_an_address_for_an_executor_that_runs_jobs_here(
 # ------------------------------------------------------------------ a process of its own
 
 
-def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
+def test_running_jobs_survive_a_kill_and_are_adopted(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(
         yaml.safe_dump(
@@ -347,7 +351,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     restored.close()
 
 
-def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: Path) -> None:
+def test_paths_that_are_not_utf_8_are_used(cluster: Path, tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path / "half\udcff", cluster)
     try:
         tokens = service.client.get("/v1/tokens").json()["tokens"]
@@ -357,7 +361,9 @@ def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: 
     assert note.endswith(r"half\udcff/operator.token")
 
 
-def test_a_backup_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_backup_of_a_directory_without_database_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
     assert "not a data directory of a service" in capsys.readouterr().err
     (tmp_path / "shadowprice.db").touch()
@@ -366,9 +372,7 @@ def test_a_backup_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_
     assert [one.name for one in tmp_path.iterdir()] == ["shadowprice.db"]
 
 
-def test_a_backup_replaces_backups_alone(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_backup_replaces_only_backups(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     data, mine, link = tmp_path / "data", tmp_path / "mine", tmp_path / "link"
     store = Store(str(data))
     store.open()
@@ -426,7 +430,7 @@ def test_a_backup_never_replaces_a_database_that_a_service_works_with(
             store.close()
 
 
-def test_a_backup_takes_no_place_beside_a_log_that_is_left(
+def test_backup_is_refused_beside_a_leftover_log(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store = Store(str(tmp_path / "data"))
@@ -473,7 +477,7 @@ def _filled(folder: Path, cluster: Path) -> Path:
     return file
 
 
-def test_a_damaged_database_is_named_with_what_restores_it(
+def test_damaged_database_is_refused_with_a_restore_hint(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     file = _filled(tmp_path / "data", cluster)

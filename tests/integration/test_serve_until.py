@@ -52,7 +52,7 @@ def is_alive(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling", "fifo"])
-def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, policy: str) -> None:
+def test_until_ends_all_jobs_also_after_a_kill(tmp_path: Path, policy: str) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(yaml.safe_dump(CLUSTER))
     here = tmp_path / "work"

@@ -30,7 +30,7 @@ def live(tmp_path_factory: pytest.TempPathFactory):
         yield found
 
 
-def test_a_job_is_decided_at_once_and_again_is_the_same(live: RunningService) -> None:
+def test_duplicate_submission_returns_the_same_job(live: RunningService) -> None:
     first = live.client.post("/v1/jobs", json=job("once"))
     again = live.client.post("/v1/jobs", json=job("once"))
     other = live.client.post("/v1/jobs", json=job("once", chunks=5))
@@ -44,7 +44,7 @@ def test_a_job_is_decided_at_once_and_again_is_the_same(live: RunningService) ->
     assert other.json()["code"] == "name-conflict"
 
 
-def test_several_are_accepted_and_decided(live: RunningService) -> None:
+def test_batch_submission_returns_decisions_in_order(live: RunningService) -> None:
     names = [f"many-{index}" for index in range(7)]
     answer = live.client.post(
         "/v1/jobs", json={"jobs": [job(name) for name in names]}, params={"wait": 20}
@@ -55,7 +55,7 @@ def test_several_are_accepted_and_decided(live: RunningService) -> None:
     assert {one["state"] for one in body} <= {"admitted", "refused"}
 
 
-def test_a_batch_is_taken_as_a_whole_or_not(live: RunningService) -> None:
+def test_batch_with_an_invalid_job_submits_none(live: RunningService) -> None:
     wrong = job("whole-2") | {"utilty": 3}
     answer = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
     assert answer.status_code == 422
@@ -65,7 +65,7 @@ def test_a_batch_is_taken_as_a_whole_or_not(live: RunningService) -> None:
     assert live.client.get("/v1/jobs/whole-1").status_code == 404
 
 
-def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Path) -> None:
+def test_family_curve_of_the_service_is_kept_after_the_library_changes(tmp_path: Path) -> None:
     library = tmp_path / "families.yaml"
     library.write_text("families: {net: {throughput: {1: 0.005, 2: 0.009, 8: 0.03}, restart: 9s}}")
     single_job = job("new", family="net")
@@ -110,7 +110,7 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
         assert "--families" in nothing.text
 
 
-def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: RunningService) -> None:
+def test_bag_of_tasks_is_refused_by_submit_quote_and_batch(live: RunningService) -> None:
     bag = {
         "name": "trials",
         "tasks": [{"count": 4, "duration": {"kind": "exponential", "mean": "5min"}}],
@@ -132,7 +132,7 @@ def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: RunningServ
     assert live.client.get("/v1/jobs/fine").status_code == 404  # all or nothing
 
 
-def test_jobs_are_listed_by_page(live: RunningService) -> None:
+def test_job_list_is_paginated(live: RunningService) -> None:
     live.client.post("/v1/jobs", json={"jobs": [job(f"page-{index}") for index in range(5)]})
     seen, cursor = [], None
     for _ in range(1000):  # a list that begins again would be read for ever
@@ -155,7 +155,7 @@ def ascii_lower(text: str) -> str:
 @pytest.mark.parametrize(
     "search", ["lr", "LR", "%", "_", "/", "lr_0", "\\", "nothing-like-it", "Ä", "ä", "ÄRG", "'"]
 )
-def test_jobs_are_found_by_a_part_of_their_name(
+def test_search_matches_part_of_the_job_name(
     live: RunningService, monkeypatch: pytest.MonkeyPatch, search: str, window: int
 ) -> None:
     monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", window)
@@ -186,7 +186,7 @@ def test_jobs_are_found_by_a_part_of_their_name(
         assert found == expected
 
 
-def test_a_search_tells_a_tenant_nothing_of_other_tenants(
+def test_search_pages_reveal_no_jobs_of_other_tenants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", 3)
@@ -221,7 +221,7 @@ def test_a_search_tells_a_tenant_nothing_of_other_tenants(
         assert again["next"] == far["next"] - 3
 
 
-def test_a_job_is_revised_and_cancelled(live: RunningService) -> None:
+def test_job_is_revised_and_cancelled(live: RunningService) -> None:
     live.client.post("/v1/jobs", json=job("changing"))
     revised = live.client.patch("/v1/jobs/changing", json={"minibatches": 20})
     assert revised.status_code == 200
@@ -239,7 +239,7 @@ def test_a_job_is_revised_and_cancelled(live: RunningService) -> None:
     assert len(story["lines"]) == len(kinds)
 
 
-def test_a_quote_comes_true_and_reserves_nothing(live: RunningService) -> None:
+def test_quote_matches_the_decision_and_reserves_nothing(live: RunningService) -> None:
     before = live.client.get("/v1/service").json()["sequence"]
     asked = job("quoted")
     quote = live.client.post("/v1/quote", json=asked).json()
@@ -250,7 +250,7 @@ def test_a_quote_comes_true_and_reserves_nothing(live: RunningService) -> None:
     assert quote["price"] == pytest.approx(body["cost"])
 
 
-def test_prices_are_told_by_kind_and_slot(live: RunningService) -> None:
+def test_prices_are_listed_by_server_class_and_slot(live: RunningService) -> None:
     body = live.client.get("/v1/prices", params={"slots": 3}).json()
     assert body["priced"]
     assert body["kinds"][0]["name"] == "g"
@@ -259,7 +259,7 @@ def test_prices_are_told_by_kind_and_slot(live: RunningService) -> None:
     assert "price" in body["slots"][0]["kinds"]["g"]["gpu"]
 
 
-def test_prices_that_many_clients_read_are_computed_once(
+def test_concurrent_price_requests_share_one_computation(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, computed = StandingQuery.compute, []
@@ -281,7 +281,7 @@ def test_prices_that_many_clients_read_are_computed_once(
     assert all(other == first[:5] for other in others)
 
 
-def test_servers_come_drain_and_go(live: RunningService) -> None:
+def test_servers_are_added_drained_resized_and_removed(live: RunningService) -> None:
     added = live.client.post(
         "/v1/servers", json={"name": "h", "count": 2, "capacity": {"gpu": 4, "cpu": 8}}
     )
@@ -316,7 +316,7 @@ def test_learnt_prices_follow_servers_of_other_sizes(tmp_path: Path, policy: str
         assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
 
 
-def test_tenants_see_their_own(live: RunningService) -> None:
+def test_tenants_access_only_their_own_jobs(live: RunningService) -> None:
     vision, speech = live.as_(live.token("vision")), live.as_(live.token("speech"))
     with vision, speech:
         assert vision.post("/v1/jobs", json=job("v-1")).json()["tenant"] == "vision"
@@ -331,7 +331,7 @@ def test_tenants_see_their_own(live: RunningService) -> None:
         assert vision.get("/metrics").status_code == 403
 
 
-def test_tokens_expire_and_are_taken_back(live: RunningService) -> None:
+def test_expired_and_revoked_tokens_are_rejected(live: RunningService) -> None:
     made = live.client.post("/v1/tokens", json={"tenant": "brief"}).json()
     with live.as_(made["token"]) as client:
         assert client.get("/v1/jobs").status_code == 200
@@ -347,7 +347,7 @@ def test_tokens_expire_and_are_taken_back(live: RunningService) -> None:
         assert client.get("/readyz").json() == {"status": "ready"}
 
 
-def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> None:
+def test_event_stream_resumes_after_the_last_event_id(live: RunningService) -> None:
     last = live.client.get("/v1/service").json()["last_event"]
     live.client.post("/v1/jobs", json=job("streamed-1"))
 
@@ -395,7 +395,7 @@ def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> No
         ("POST", "/v1/jobs/x/progress", b"{}", 401, "unauthenticated"),
     ],
 )
-def test_wrong_requests_are_problems(
+def test_invalid_requests_return_problem_details(
     live: RunningService, method: str, path: str, body: bytes | None, status: int, code: str
 ) -> None:
     answer = live.client.request(method, path, content=body)
@@ -493,7 +493,7 @@ def test_wrong_requests_are_problems(
         ),
     ],
 )
-def test_what_is_no_text_and_no_number_is_named_by_its_place(
+def test_invalid_values_are_reported_with_their_location(
     live: RunningService,
     method: str,
     path: str,
@@ -509,13 +509,13 @@ def test_what_is_no_text_and_no_number_is_named_by_its_place(
     assert answer.json()["detail"] == f"{location}: {message}; {hint}"
 
 
-def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
+def test_repeated_key_is_named_in_the_error(live: RunningService) -> None:
     answer = live.client.post("/v1/jobs", content=b'{"a":1,"b":{"c":1,"d":2,"c":3}}')
     assert answer.status_code == 400
     assert "the key 'c' is repeated" in answer.json()["detail"]
 
 
-def test_a_body_that_is_nested_too_deeply_names_where(live: RunningService) -> None:
+def test_deeply_nested_body_is_refused_with_its_location(live: RunningService) -> None:
     content = b'{"jobs":' + b"[" * 60 + b"]" * 60 + b"}"
     [fault] = live.client.post("/v1/jobs", content=content).json()["errors"]
     assert fault["location"].startswith("body.jobs[0][0]")
@@ -523,12 +523,12 @@ def test_a_body_that_is_nested_too_deeply_names_where(live: RunningService) -> N
     assert fault["hint"] == "nest at most 50 levels"
 
 
-def test_another_media_type_is_refused(live: RunningService) -> None:
+def test_unsupported_media_type_is_refused(live: RunningService) -> None:
     answer = live.client.post("/v1/jobs", data={"a": "b"})
     assert answer.json()["code"] == "unsupported-media-type"
 
 
-def test_the_openapi_document_names_every_route(live: RunningService) -> None:
+def test_openapi_document_summarizes_every_route(live: RunningService) -> None:
     document = live.client.get("/v1/openapi.json").json()
     assert {"/v1/jobs", "/v1/quote", "/v1/events", "/metrics"} <= document["paths"].keys()
     for path, methods in document["paths"].items():
@@ -536,7 +536,7 @@ def test_the_openapi_document_names_every_route(live: RunningService) -> None:
             assert told["summary"], (method, path)
 
 
-def test_metrics_are_told(live: RunningService) -> None:
+def test_metrics_are_exported(live: RunningService) -> None:
     text = live.client.get("/metrics").text
     for name in (
         "jobs",
@@ -566,7 +566,7 @@ def test_metrics_count_open_jobs_by_state_and_tenant(tmp_path: Path) -> None:
         assert counted() == before
 
 
-def test_no_price_is_told_of_servers_that_are_gone(live: RunningService) -> None:
+def test_price_metrics_of_removed_servers_disappear(live: RunningService) -> None:
     def priced() -> bool:
         return 'server_class="other' in live.client.get("/metrics").text
 
@@ -578,14 +578,14 @@ def test_no_price_is_told_of_servers_that_are_gone(live: RunningService) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/jobs", "/assets/app.mjs"])
-def test_the_head_of_what_can_be_had_is_that_of_all_of_it(live: RunningService, path: str) -> None:
+def test_head_returns_the_headers_of_get(live: RunningService, path: str) -> None:
     whole, head = live.client.get(path), live.client.head(path)
     assert (head.status_code, head.content) == (200, b"")
     for name in ("content-type", "content-length"):
         assert head.headers[name] == whole.headers[name]
 
 
-def test_what_can_be_done_at_a_path_is_told(live: RunningService) -> None:
+def test_method_not_allowed_lists_allowed_methods(live: RunningService) -> None:
     for method, path, allowed in (
         ("POST", "/", "GET"),
         ("DELETE", "/assets/app.mjs", "GET"),
@@ -596,7 +596,7 @@ def test_what_can_be_done_at_a_path_is_told(live: RunningService) -> None:
         assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
 
-def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
+def test_second_server_is_drained_after_a_restart(tmp_path: Path) -> None:
     servers = [{"name": "g", "count": 2, "capacity": {"gpu": 4, "cpu": 16}}]
     cluster = {"slot": "1h", "horizon": 30, "servers": servers}
     utility = {"kind": "deadline", "value": 50, "by": "9 slots"}
@@ -616,7 +616,7 @@ def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
         drain(live, "g-1")  # what the policy knows of it belongs to the books of before
 
 
-def test_jobs_without_a_kind_of_gpu_are_taken_beside_jobs_of_a_kind(tmp_path: Path) -> None:
+def test_jobs_without_gpu_type_are_admitted_beside_typed_jobs(tmp_path: Path) -> None:
     kinds = {"a": "gpu/a100", "v": "gpu/v100"}
     servers = [{"name": name, "capacity": {kind: 4, "cpu": 64}} for name, kind in kinds.items()]
     cluster = CLUSTER | {"servers": servers}
@@ -632,7 +632,7 @@ def test_jobs_without_a_kind_of_gpu_are_taken_beside_jobs_of_a_kind(tmp_path: Pa
         assert changed["capacity"] == {"gpu/v100": "6", "gpu": "6"}
 
 
-def test_a_restart_knows_everything(tmp_path: Path) -> None:
+def test_restart_restores_jobs_and_servers(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis") as live:
         body = [
             live.client.post("/v1/jobs", json=job(f"kept-{index}")).json() for index in range(5)
@@ -651,7 +651,7 @@ def test_a_restart_knows_everything(tmp_path: Path) -> None:
         assert live.client.post("/v1/jobs", json=job("kept-1")).json()["id"] == body[1]["id"]
 
 
-def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
+def test_restart_applies_the_edited_cluster_file(tmp_path: Path) -> None:
     with run_service(tmp_path) as live:
         live.client.post("/v1/servers", json={"name": "mine", "capacity": {"gpu": 1}})
     servers = [
@@ -663,7 +663,7 @@ def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
         assert names == {"g-0", "g-1", "g-2", "mine", "late"}
 
 
-def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
+def test_edited_restart_time_applies_to_new_jobs_only(tmp_path: Path) -> None:
     """A first start costs as much here unless the file denies it; jobs that are there keep."""
 
     def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
@@ -688,7 +688,7 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
     assert jobs == {"job-0": 0.0, "job-1": 0.1, "job-2": 0.1, "job-3": 0.3}
 
 
-def test_another_policy_takes_over(tmp_path: Path) -> None:
+def test_restart_with_another_policy_keeps_open_jobs(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="fifo") as live:
         live.client.post("/v1/jobs", json=job("taken-over"))
     with run_service(tmp_path, policy="rolling") as live:
@@ -699,7 +699,7 @@ def test_another_policy_takes_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["a/b", "a%2Fb", "%", "explain", "a/explain", "?x=1#y", "ü/\u00e9"]
 )
-def test_any_name_can_be_asked_for(live: RunningService, name: str) -> None:
+def test_reserved_characters_in_job_names_are_addressable(live: RunningService, name: str) -> None:
     at = f"/v1/jobs/{quote(name, safe='')}"
     assert live.client.post("/v1/jobs", json=job(name)).json()["name"] == name
     assert live.client.get(at).json()["name"] == name
@@ -708,7 +708,7 @@ def test_any_name_can_be_asked_for(live: RunningService, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a\nb"])
-def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: str) -> None:
+def test_names_that_are_no_url_path_segment_are_refused(live: RunningService, name: str) -> None:
     why = "segment of a URL path" if name in {".", ".."} else "contains control characters"
     server = {"name": name, "capacity": {"gpu": 1}}
     requests: list[tuple[str, dict[str, Any], str]] = [
@@ -735,7 +735,7 @@ def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: 
     assert why in told
 
 
-def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:
+def test_tenants_with_shares_are_changed_and_removed_under_rolling(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
         for name, share in (("red", {"gpu": 4}), ("blue", {"gpu": 8}), ("red", {"gpu": 2})):
             answer = live.client.put(f"/v1/tenants/{name}", json={"share": share})
@@ -745,14 +745,14 @@ def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:
         assert live.client.get("/v1/jobs/mine").json()["tenant"] == "blue"
 
 
-def test_what_a_program_has_set_aside_stays_so_around_a_service(tmp_path: Path) -> None:
+def test_frozen_objects_stay_frozen_after_a_service(tmp_path: Path) -> None:
     gc.freeze()
     with run_service(tmp_path) as live:
         assert live.client.get("/v1/jobs").status_code == 200
     assert gc.get_freeze_count() > 100_000  # all that was imported
 
 
-def test_metrics_are_scraped_while_the_policy_decides(tmp_path: Path) -> None:
+def test_metrics_respond_while_the_policy_decides(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
         driver, decided = live.service.driver, threading.Event()
         assert driver is not None
@@ -766,7 +766,7 @@ def test_metrics_are_scraped_while_the_policy_decides(tmp_path: Path) -> None:
     assert 'shadowprice_shadow_price{resource="gpu",server_class="g"}' in answer.text
 
 
-def test_a_job_names_why_its_generation_cannot_be_ended(tmp_path: Path) -> None:
+def test_job_view_shows_why_its_generation_cannot_end(tmp_path: Path) -> None:
     options = ExecutorOptions(str(tmp_path / "data" / "executor"), settings={"cgroup": "off"})
     with run_service(tmp_path, executor=create_executor("local", options)) as live:
         own = live.client.post("/v1/jobs", json=job("own", run={"command": ["true"]})).json()

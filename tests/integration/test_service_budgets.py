@@ -43,7 +43,7 @@ def _tenant(live: RunningService, name: str) -> Any:
     return next(one for one in listed if one["name"] == name)
 
 
-def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: RunningService) -> None:
+def test_unused_part_of_a_payment_is_refunded(live: RunningService) -> None:
     budget = {"points": 30.0, "period": "7d", "since": "1970-01-05T00:00:00Z", "carry": 5.0}
     assert _tenant(live, "vision")["budget"] == budget
     assert _tenant(live, "speech")["account"] is None
@@ -70,7 +70,7 @@ def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: RunningServi
     assert told["sums"]["debit"] == told["sums"]["refund"] == view["points"]["price"]
 
 
-def test_who_cannot_pay_is_refused_with_the_reason(live: RunningService) -> None:
+def test_job_above_the_budget_is_refused_with_the_reason(live: RunningService) -> None:
     price = live.client.post("/v1/quote", json=job("y", tenant="vision")).json()["price"]
     poor = {"points": round(price / 2, 6), "period": "7d"}
     assert live.client.put("/v1/tenants/vision", json={"budget": poor}).status_code == 200
@@ -123,7 +123,7 @@ def test_a_statement_pages_and_filters(live: RunningService) -> None:
     assert (speech["budget"], speech["account"], speech["entries"]) == (None, None, [])
 
 
-def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
+def test_omitted_fields_of_a_tenant_are_kept(live: RunningService) -> None:
     put = live.client.put
     assert put("/v1/tenants/audio", json={"share": {"gpu": 4}}).json()["share"] == {"gpu": "4"}
     budget = {"points": 1, "period": "90s", "since": "2026-11-23T00:00:00+01:00", "carry": "all"}
@@ -156,7 +156,7 @@ def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
         ({"budgt": None}, "did you mean 'budget'?"),
     ],
 )
-def test_a_wrong_budget_is_refused_by_its_place(
+def test_invalid_budget_is_refused_with_its_location(
     live: RunningService, body: Any, place: str
 ) -> None:
     answer = live.client.put("/v1/tenants/vision", json=body)
@@ -168,7 +168,7 @@ def test_a_wrong_budget_is_refused_by_its_place(
     "body", [{}, {"points": 0}, {"points": True}, {"points": "5"}, {"points": 1e9}, {"points": -1},
              {"points": 1, "note": "x" * 201}, {"points": 1, "more": 1}],
 )  # fmt: skip
-def test_a_wrong_grant_is_refused(live: RunningService, body: Any) -> None:
+def test_invalid_grant_is_refused(live: RunningService, body: Any) -> None:
     held = _tenant(live, "vision")["account"]["held"]
     assert live.client.post("/v1/tenants/vision/grants", json=body).status_code == 422
     assert _tenant(live, "vision")["account"]["held"] == held
@@ -177,12 +177,12 @@ def test_a_wrong_grant_is_refused(live: RunningService, body: Any) -> None:
 @pytest.mark.parametrize(
     "query", ["since=x", "until=2026", "back=-1", "kind=money", "back=0&since=2026-11-23", "bak=1"]
 )
-def test_a_wrong_question_is_refused(live: RunningService, query: str) -> None:
+def test_invalid_statement_query_is_refused(live: RunningService, query: str) -> None:
     assert live.client.get(f"/v1/tenants/vision/statement?{query}").status_code == 422
     assert live.client.get("/v1/tenants/speech/statement?back=0").status_code == 409
 
 
-def test_budgets_of_the_cluster_file_and_accounts_outlive_a_restart(tmp_path: Path) -> None:
+def test_file_budgets_and_accounts_survive_a_restart(tmp_path: Path) -> None:
     cluster = {**CLUSTER, "tenants": TENANTS}
     with run_service(tmp_path, policy="oasis", cluster=cluster) as first:
         first.client.post("/v1/tenants/vision/grants", json={"points": 2})
@@ -197,7 +197,7 @@ def test_budgets_of_the_cluster_file_and_accounts_outlive_a_restart(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_points_held_in_jobs_and_spent_are_those_granted(tmp_path: Path, seed: int) -> None:
+def test_reserved_and_spent_points_add_up_to_the_grants(tmp_path: Path, seed: int) -> None:
     """Whatever operators, owners and the time do: no point is lost, and none is made."""
     cluster = {**CLUSTER, "slot": "1s"}
     rng = np.random.default_rng(seed)

@@ -33,7 +33,7 @@ def live(tmp_path_factory: pytest.TempPathFactory):
         "Bearer " + "A" * 20_000,
     ],
 )
-def test_headers_that_are_no_token(live: RunningService, header: str) -> None:
+def test_malformed_authorization_headers_are_rejected(live: RunningService, header: str) -> None:
     with live.as_(None) as client:
         answer = client.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
     assert answer.status_code in {400, 401, 431}
@@ -52,7 +52,7 @@ def test_headers_that_are_no_token(live: RunningService, header: str) -> None:
         "/v1/%2e%2e/%2e%2e/etc/passwd",
     ],
 )
-def test_paths_lead_nowhere(live: RunningService, path: str) -> None:
+def test_path_traversal_reaches_no_file(live: RunningService, path: str) -> None:
     token = live.service.token_file.read_text().strip()
     told = _raw(live, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n")
     status = int(told.split(b" ", 2)[1])
@@ -77,7 +77,7 @@ def test_paths_lead_nowhere(live: RunningService, path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "BREW"])
-def test_without_a_token_no_path_says_more_than_401(
+def test_every_path_answers_401_without_a_token(
     live: RunningService, path: str, method: str
 ) -> None:
     told = _raw(live, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -136,7 +136,7 @@ def _raw(live: RunningService, request: str | bytes, seconds: float = 5.0) -> by
         "Content-Length: 99999999999999999999",
     ],
 )
-def test_a_request_hides_no_other(live: RunningService, head: str) -> None:
+def test_request_smuggling_is_rejected(live: RunningService, head: str) -> None:
     """Two lengths, or none that can be believed: what follows is never taken for a request."""
     token = live.service.token_file.read_text().strip()
     hidden = f"DELETE /v1/jobs/theirs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
@@ -148,7 +148,7 @@ def test_a_request_hides_no_other(live: RunningService, head: str) -> None:
     assert live.client.get("/v1/jobs/theirs").json()["state"] != "cancelled"
 
 
-def test_a_body_without_end_is_cut_off(live: RunningService) -> None:
+def test_endless_body_is_cut_off(live: RunningService) -> None:
     token = live.service.token_file.read_text().strip()
     head = (
         f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
@@ -172,7 +172,7 @@ def test_a_body_without_end_is_cut_off(live: RunningService) -> None:
     assert live.client.get("/healthz").status_code == 200
 
 
-def test_a_name_is_text_wherever_it_is_shown(live: RunningService) -> None:
+def test_names_are_escaped_everywhere(live: RunningService) -> None:
     for name in (
         "<script>alert(1)</script>",
         "a/b?c#d",

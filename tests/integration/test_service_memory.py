@@ -80,7 +80,7 @@ def refusal(answer: httpx.Response) -> str:
     return f"{problem['detail']}; {error['hint']}"
 
 
-def test_a_tenant_has_so_many_open_jobs_and_so_many_bytes(tmp_path: Path) -> None:
+def test_open_jobs_and_bytes_of_a_tenant_are_limited(tmp_path: Path) -> None:
     with (
         serving(tmp_path, *LIMITS) as service,
         as_tenant(service, "vision") as vision,
@@ -138,7 +138,7 @@ def test_a_revision_reserves_what_it_adds() -> None:
             pass
 
 
-def test_requests_at_once_do_not_exceed_a_limit_together(tmp_path: Path) -> None:
+def test_concurrent_requests_do_not_exceed_a_limit_together(tmp_path: Path) -> None:
     with (
         serving(tmp_path, "--max-open-jobs", "5") as service,
         as_tenant(service, "vision") as vision,
@@ -151,7 +151,7 @@ def test_requests_at_once_do_not_exceed_a_limit_together(tmp_path: Path) -> None
         assert len(vision.get("/v1/jobs").json()["jobs"]) == 5
 
 
-def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
+def test_concurrent_large_bodies_are_limited(tmp_path: Path) -> None:
     with (
         serving(tmp_path) as service,
         as_tenant(service, "vision") as vision,
@@ -175,7 +175,7 @@ def test_large_bodies_at_once_are_limited(tmp_path: Path) -> None:
         wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 422)
 
 
-def test_bodies_count_what_they_hold() -> None:
+def test_bodies_count_their_memory() -> None:
     usage = Usage()
     with ExitStack() as bodies:
         for _ in range(2 * MAX_TENANT_REQUESTS):  # small requests that wait for their responses
@@ -199,7 +199,7 @@ def begin_requests(usage: Usage, stack: ExitStack, tenant: str, connections: int
     raise AssertionError("no limit")
 
 
-def test_no_tenant_takes_the_connections_of_the_others() -> None:
+def test_connection_limit_is_per_tenant() -> None:
     usage = Usage()
     with ExitStack() as stack:
         assert begin_requests(usage, stack, "greedy", 10_000) == MAX_TENANT_REQUESTS
@@ -214,7 +214,7 @@ def test_no_tenant_takes_the_connections_of_the_others() -> None:
         assert begin_requests(usage, stack, "vision", 800) == 350
 
 
-def test_slow_requests_of_a_tenant_are_refused_and_not_those_of_others(tmp_path: Path) -> None:
+def test_slow_requests_are_limited_per_tenant(tmp_path: Path) -> None:
     with (
         serving(tmp_path) as service,
         as_tenant(service, "vision") as vision,
@@ -244,7 +244,7 @@ def test_slow_requests_of_a_tenant_are_refused_and_not_those_of_others(tmp_path:
         wait_until(lambda: vision.get("/v1/jobs").is_success)
 
 
-def test_slow_reports_of_a_job_that_is_unknown_are_limited(tmp_path: Path) -> None:
+def test_slow_reports_of_unknown_jobs_are_limited(tmp_path: Path) -> None:
     """A token outlives its job, and may not take the connections of all tenants."""
     with (
         serving(tmp_path) as service,
@@ -266,7 +266,7 @@ def test_slow_reports_of_a_job_that_is_unknown_are_limited(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("how", ["disconnects", "pauses", "drips"])
-def test_a_body_that_does_not_come_is_a_problem_and_no_unexpected_error(how: str) -> None:
+def test_body_timeout_returns_problem_details(how: str) -> None:
     async def body() -> AsyncIterator[bytes]:
         yield b"{"
         if how == "disconnects":
@@ -290,7 +290,7 @@ def test_a_body_that_does_not_come_is_a_problem_and_no_unexpected_error(how: str
     assert caught.value.status == 400
 
 
-def test_large_bodies_are_parsed_and_validated_beside_the_event_loop(
+def test_large_bodies_are_parsed_outside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: list[tuple[int, int]] = []
@@ -316,7 +316,7 @@ def test_large_bodies_are_parsed_and_validated_beside_the_event_loop(
     assert loop not in {thread for _, thread in large}
 
 
-def test_a_request_without_memory_answers_503_and_one_line(
+def test_out_of_memory_returns_503_and_logs_one_line(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def parse(_text: bytes, **_options: Any) -> Any:

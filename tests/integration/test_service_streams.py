@@ -126,7 +126,7 @@ def test_a_stream_ends_when_its_token_expires(live: RunningService, after: int |
     assert time.monotonic() - start >= life
 
 
-def test_a_client_that_follows_is_told_why_it_ends(live: RunningService) -> None:
+def test_following_client_learns_why_the_stream_ended(live: RunningService) -> None:
     made = _made(live, expires="1s")
     with Client(Endpoint(live.address, made["token"])) as client:
         with pytest.raises(ServiceError) as caught:
@@ -135,7 +135,7 @@ def test_a_client_that_follows_is_told_why_it_ends(live: RunningService) -> None
         assert caught.value.code == "unauthenticated"
 
 
-def test_a_log_is_followed_no_longer_than_the_token_lasts(live: RunningService) -> None:
+def test_log_stream_ends_when_its_token_expires(live: RunningService) -> None:
     _submit(live, "logged")
     made = _made(live)
     with Client(Endpoint(live.address, made["token"])) as client:
@@ -147,7 +147,7 @@ def test_a_log_is_followed_no_longer_than_the_token_lasts(live: RunningService) 
         assert caught.value.code == "unauthenticated"
 
 
-def test_nobody_waits_longer_than_the_token_lasts(
+def test_waiting_request_ends_when_its_token_expires(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(self: DecideBacklog, batch: Batch) -> int:

@@ -215,7 +215,7 @@ def follow(steps: tuple[Step, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_rules_and_invariants_see_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariants_detect_each_injected_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, steps = FAULTS[name]
     follow(steps)
     broken(monkeypatch)

@@ -83,7 +83,7 @@ KINDS = ["none", "wrong", "cut", "longer", "expired", "revoked", "empty", "basic
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_but_health_answers_without_a_valid_token(
+def test_only_health_routes_respond_without_a_valid_token(
     live: RunningService, routes: list[tuple[str, str]], kind: str
 ) -> None:
     good = live.service.token_file.read_text().strip()
@@ -107,7 +107,7 @@ def test_nothing_but_health_answers_without_a_valid_token(
                 assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-def test_every_route_with_a_token_documents_that_a_tenant_has_too_many_requests(
+def test_every_authenticated_route_documents_429(
     live: RunningService, routes: list[tuple[str, str]]
 ) -> None:
     paths = live.client.get("/v1/openapi.json").json()["paths"]
@@ -125,7 +125,7 @@ def test_every_route_with_a_token_documents_that_a_tenant_has_too_many_requests(
             assert {"401", "429", "500", "503"} <= set(paths[path][method]["responses"]), path
 
 
-def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) -> None:
+def test_every_route_has_an_access_rule(routes: list[tuple[str, str]]) -> None:
     """A new route is an operator's, a job's, or one of these: decide, and write it here."""
     left = {(m, p) for m, p in routes if (m, p) not in OPERATORS | OPEN and not p.startswith(OWN)}
     assert left <= {
@@ -138,7 +138,9 @@ def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) ->
     }
 
 
-def test_a_tenant_operates_nothing(live: RunningService, routes: list[tuple[str, str]]) -> None:
+def test_tenants_are_refused_on_operator_routes(
+    live: RunningService, routes: list[tuple[str, str]]
+) -> None:
     assert set(routes) >= OPERATORS
     with live.as_(live.token("speech")) as client:
         for method, path in sorted(OPERATORS):
@@ -146,7 +148,7 @@ def test_a_tenant_operates_nothing(live: RunningService, routes: list[tuple[str,
             assert answer.status_code == 403, (method, path, answer.text)
 
 
-def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: RunningService) -> None:
+def test_token_is_revoked_although_the_store_is_unreadable(live: RunningService) -> None:
     body = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
     service = live.service
     with live.as_(body["token"]) as vision:
@@ -161,7 +163,7 @@ def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: RunningServ
     assert live.client.delete(f"/v1/tokens/{body['id']}").status_code == 404
 
 
-def test_another_tenants_account_is_not_there(live: RunningService) -> None:
+def test_account_of_another_tenant_is_not_found(live: RunningService) -> None:
     """Its name is in no answer, whether it has a budget or does not exist."""
     budget = {"budget": {"points": 40, "period": "1d"}}
     for name in ("vision", "speech"):
@@ -184,7 +186,7 @@ def test_another_tenants_account_is_not_there(live: RunningService) -> None:
     assert live.client.get("/v1/tenants/nobody/statement").status_code == 404
 
 
-def test_another_tenants_job_is_not_there(
+def test_job_of_another_tenant_is_not_found(
     live: RunningService, routes: list[tuple[str, str]]
 ) -> None:
     before = live.client.get("/v1/jobs/theirs").json()
@@ -216,7 +218,7 @@ def test_another_tenants_job_is_not_there(
 
 
 @pytest.mark.parametrize("expires", ["-1d", "3", 3, "0s", "3 slots", "11000d", [], True])
-def test_how_long_a_token_is_valid_is_refused_with_its_place(
+def test_invalid_token_lifetime_is_refused_with_its_location(
     live: RunningService, expires: Any
 ) -> None:
     answer = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})

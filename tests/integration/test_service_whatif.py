@@ -89,18 +89,20 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
         ({"server": {}}, "did you mean 'servers'?"),
     ],
 )
-def test_wrong_questions_are_problems(live: RunningService, body: dict, told: str) -> None:
+def test_invalid_queries_return_problem_details(
+    live: RunningService, body: dict, told: str
+) -> None:
     answer = live.client.post("/v1/whatif", json=body)
     assert answer.status_code == 422, answer.text
     assert told in answer.text.replace('\\"', '"')
 
 
-def test_what_is_not_there(live: RunningService) -> None:
+def test_unknown_whatif_is_not_found(live: RunningService) -> None:
     assert live.client.get("/v1/whatif/99").status_code == 404
     assert live.client.get("/v1/whatif/x").status_code == 422
 
 
-def test_a_cluster_is_described_as_its_file_had_it(tmp_path: Path) -> None:
+def test_exported_cluster_matches_its_file(tmp_path: Path) -> None:
     del tmp_path
     cluster = resolve_cluster(
         {
@@ -139,7 +141,7 @@ def address(live: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.extended
-def test_the_command_asks_the_service(
+def test_whatif_command_queries_the_service(
     address: str, live: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["whatif", "--server", address, "--days", "1", "--add", "g:2"]
@@ -157,7 +159,7 @@ def test_the_command_asks_the_service(
 
 
 @pytest.mark.extended
-def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
+def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capacities = ({"gpu/v100": 8}, {"gpu/a100": 4}, {"cpu": 8})
@@ -213,7 +215,7 @@ def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
         (["-p", "nobody"], "nobody"),
     ],
 )
-def test_what_the_command_cannot_ask_is_said_in_a_line(
+def test_unsupported_whatif_options_are_refused_in_one_line(
     address: str, capsys: pytest.CaptureFixture[str], more: list[str], told: str
 ) -> None:
     assert main(["whatif", "--server", address, *more]) == 2
@@ -222,7 +224,7 @@ def test_what_the_command_cannot_ask_is_said_in_a_line(
     assert len(error.splitlines()) == 1
 
 
-def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
+def test_python_client_starts_lists_and_cancels_whatifs(address: str) -> None:
     with Client(address) as client:
         run = client.start_whatif(1, {"g": 1}, "drf")
         ended = client.cancel_whatif(run.id)
@@ -261,7 +263,7 @@ def test_a_simulation_whose_files_were_deleted_is_repeated(
 
 
 @pytest.mark.extended
-def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path) -> None:
+def test_service_with_a_policy_file_simulates_the_loaded_version(tmp_path: Path) -> None:
     file = tmp_path / "policy.py"
     shutil.copy(Path(__file__).parents[2] / "examples" / "policy.py", file)
     choice = PolicyChoice.named(f"{file}:FirstFit", {"workers": "most"})
@@ -280,7 +282,7 @@ def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path)
 
 
 @pytest.mark.extended
-def test_a_question_changes_no_state_of_the_service(tmp_path: Path) -> None:
+def test_whatif_changes_no_state_of_the_service(tmp_path: Path) -> None:
     cluster = CLUSTER | {"slot": "1h"}  # nothing else happens meanwhile
     with run_service(tmp_path, cluster=cluster, policy="rolling") as live:
         jobs = [job(f"j-{index}", run={"command": ["sleep", "600"]}) for index in range(3)]

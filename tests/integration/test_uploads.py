@@ -256,7 +256,7 @@ def test_a_job_refers_to_uploads_of_its_own_tenant_only(live: RunningService) ->
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_archive_is_never_stored(live: RunningService, name: str) -> None:
+def test_hostile_archive_is_never_stored(live: RunningService, name: str) -> None:
     content, message = HOSTILE[name]
     before = stored_files(live)
     answer = put(live.client, content)
@@ -265,7 +265,7 @@ def test_a_hostile_archive_is_never_stored(live: RunningService, name: str) -> N
     assert stored_files(live) == before
 
 
-def test_wrong_requests_are_refused(live: RunningService) -> None:
+def test_invalid_requests_are_refused(live: RunningService) -> None:
     content = member("a") + END
     digest = hashlib.sha256(content).hexdigest()
     other = put(live.client, content, "0" * 64)
@@ -284,7 +284,7 @@ def test_wrong_requests_are_refused(live: RunningService) -> None:
     assert "'../../x' is not a SHA-256 digest" in live.client.post("/v1/jobs", json=job).text
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
+def test_aborted_upload_leaves_nothing(live: RunningService) -> None:
     content = member("a", content=bytes(3 << 20)) + END
     digest = hashlib.sha256(content).hexdigest()
     uploads, before = live.service.driver.uploads, stored_files(live)
@@ -308,7 +308,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
     assert put(live.client, content).status_code == 201
 
 
-def test_a_client_that_vanishes_is_no_error_of_the_service(
+def test_client_disconnect_is_no_server_error(
     live: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = stored_files(live)
@@ -319,7 +319,7 @@ def test_a_client_that_vanishes_is_no_error_of_the_service(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_a_revoked_token_ends_its_uploads(
+def test_revoking_a_token_aborts_its_uploads(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.TOKEN_CHECK_SECONDS", 0.0)
@@ -342,9 +342,7 @@ def test_a_revoked_token_ends_its_uploads(
     wait_until(lambda: stored_files(live) == before)
 
 
-def test_an_upload_that_takes_too_long_ends(
-    live: RunningService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_upload_times_out(live: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.MAX_SECONDS", 0.5)
     before = stored_files(live)
     with begun_upload(live) as raw:
@@ -359,7 +357,7 @@ def test_an_upload_that_takes_too_long_ends(
     wait_until(lambda: stored_files(live) == before)
 
 
-def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
+def test_uploads_of_a_tenant_are_limited(live: RunningService) -> None:
     """The oldest ones without an open job make room, but no others."""
     uploads, service = live.service.driver.uploads, live.service
     contents = [member("a", content=bytes([n]) * 100_000) + END for n in range(4)]
@@ -416,7 +414,7 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_job_whose_files_vanished_fails_after_some_attempts(
+def test_job_with_deleted_files_fails_after_retries(
     live: RunningService, monkeypatch: pytest.MonkeyPatch, *, missing: bool
 ) -> None:
     monkeypatch.setattr(reconciler, "INITIAL_BACKOFF_NS", 1_000_000)
@@ -445,7 +443,7 @@ def test_a_job_whose_files_vanished_fails_after_some_attempts(
     path.write_bytes(content)  # the service counts it, and other tests use the service
 
 
-def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: RunningService) -> None:
+def test_job_continues_in_its_copy_after_the_upload_is_deleted(live: RunningService) -> None:
     script = b"import os\nos.rename('a', 'b') if os.path.exists('a') else os._exit(0)\n"
     script += b"open('wait').read()\nos._exit(3)\n"
     content = member("a") + member("train.py", content=script) + END
@@ -467,9 +465,7 @@ def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: Running
     assert live.client.get("/v1/jobs/goes-on").json()["state"] == "finished"
 
 
-def test_files_that_are_slow_to_unpack_delay_their_own_job_only(
-    live: RunningService, tmp_path: Path
-) -> None:
+def test_slow_unpacking_delays_only_its_own_job(live: RunningService, tmp_path: Path) -> None:
     def submit_job(name: str, command: str, upload: str | None = None, **more: Any) -> None:
         job = {"name": name, "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
         run = {"command": ["sh", "-c", command], "upload": upload, **more}
@@ -519,7 +515,7 @@ def test_files_that_are_slow_to_unpack_delay_their_own_job_only(
     assert "cancelled" not in names  # it was never ordered
 
 
-def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
+def test_job_cancelled_while_starting_keeps_its_output(
     live: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files are deleted before its next generation would have been started."""
@@ -623,7 +619,7 @@ def test_both_clients_send_archives(live: RunningService, root: Path) -> None:
     assert upload["bytes"] == found.size
 
 
-def test_many_uploads_at_once(live: RunningService) -> None:
+def test_concurrent_uploads_succeed(live: RunningService) -> None:
     content = member("d", content=os.urandom(2 << 20)) + END
     statuses: list[int] = []
 
@@ -644,9 +640,7 @@ def test_many_uploads_at_once(live: RunningService) -> None:
     assert uploads._sizes.total() == sizes
 
 
-def test_a_body_that_stops_arriving_leaves_nothing(
-    live: RunningService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_body_leaves_nothing(live: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.IDLE_TIMEOUT_SECONDS", 0.2)
     before = stored_files(live)
     with begun_upload(live) as raw:

@@ -152,7 +152,7 @@ def free(folder: Path) -> None:
 
 @pytest.mark.parametrize("where", FAULTS)
 @pytest.mark.parametrize("mended", [True, False], ids=["mended", "for-good"])
-def test_a_part_that_fails_goes_on_and_is_told_of(
+def test_failed_background_task_is_restarted_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, *, mended: bool
 ) -> None:
     """For good: it still fails when the service is told to stop."""
@@ -192,7 +192,7 @@ def test_a_part_that_fails_goes_on_and_is_told_of(
     free(tmp_path)
 
 
-def test_a_service_that_only_looks_on_says_when_it_cannot(
+def test_observing_service_reports_failed_observation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Switch()
@@ -209,7 +209,7 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
 
 
 @pytest.mark.parametrize("owner", [LocalExecutor, ExecutionController])
-def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
+def test_failed_shutdown_of_a_task_does_not_block_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type
 ) -> None:
     fault = Switch()
@@ -236,7 +236,7 @@ def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
         free(tmp_path)
 
 
-def test_one_generation_that_cannot_be_looked_at_hides_no_other(
+def test_failed_check_of_one_generation_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     care = LocalExecutor._check_supervisor
