@@ -46,7 +46,7 @@ def _operations(live: RunningService) -> dict:
     schema.config.update(base_url=live.address)
     found = (result.ok() for result in schema.get_all_operations())
     # The stream never ends; it has tests of its own.
-    return {one.label: one for one in found if one.label != "GET /v1/events"}
+    return {entry.label: entry for entry in found if entry.label != "GET /v1/events"}
 
 
 def _holds(case, token: str) -> None:

@@ -92,8 +92,8 @@ def test_restarted_service_counts_progress_and_ends_of_its_downtime(
         ended = service.wait_for_state("ends", {"finished", "failed"})
         assert ended["state"] == "finished", ended
         assert ended["utility"] == 50.0
-        story = service.client.get("/v1/jobs/ends/explain").json()["events"]
-        [finished] = [one for one in story if one["kind"] == "finished"]
+        events = service.client.get("/v1/jobs/ends/explain").json()["events"]
+        [finished] = [event for event in events if event["kind"] == "finished"]
         assert finished["data"]["kept"] is True
         for name in ("files", "posts"):
             told = service.wait_for_state(name, {"finished", "failed"})

@@ -193,8 +193,8 @@ def live(
             job("disk", DISK, before=small_disk()),
             job("good", GOOD),
         ):
-            answer = found.client.post("/v1/jobs", json=one)
-            assert answer.status_code == 200, answer.text
+            response = found.client.post("/v1/jobs", json=one)
+            assert response.status_code == 200, response.text
         yield found
 
 
@@ -232,9 +232,9 @@ def test_failing_script_fails_with_reason_and_last_log_lines(
 ) -> None:
     told = over(live, name)
     assert told["job"]["state"] == "failed", told
-    said = told["job"]["reason"]["message"]
-    assert reason in said
-    assert last in said
+    message = told["job"]["reason"]["message"]
+    assert reason in message
+    assert last in message
 
 
 def test_missing_script_is_reported_with_a_hint(
@@ -243,9 +243,11 @@ def test_missing_script_is_reported_with_a_hint(
     for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
         told = over(live, name)
         assert told["job"]["state"] == "failed", told
-        said = told["job"]["reason"]["message"].splitlines()[0]
-        assert f"; '{script}' is not in " in said
-        assert said.endswith(", where the job runs; state run.workdir, or write an absolute path")
+        message = told["job"]["reason"]["message"].splitlines()[0]
+        assert f"; '{script}' is not in " in message
+        assert message.endswith(
+            ", where the job runs; state run.workdir, or write an absolute path"
+        )
         (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
         assert "state run.workdir" in line
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
@@ -275,9 +277,9 @@ def test_finished_job_reports_workers_that_died(live: RunningService) -> None:
 def test_full_disk_is_the_failure_reason(live: RunningService) -> None:
     told = over(live, "disk")
     assert told["job"]["state"] == "failed", told
-    said = told["job"]["reason"]["message"]
-    assert "worker-0 exited 1" in said
-    assert "No space left on device" in said
+    message = told["job"]["reason"]["message"]
+    assert "worker-0 exited 1" in message
+    assert "No space left on device" in message
 
 
 def test_valid_jobs_finish_beside_failing_ones(live: RunningService) -> None:
@@ -292,8 +294,8 @@ def test_progress_never_decreases(live: RunningService) -> None:
 
 def test_partial_checkpoint_falls_back_to_the_previous_one(live: RunningService) -> None:
     assert over(live, "half")["job"]["state"] == "finished"
-    said = live.client.get("/v1/jobs/half/logs").json()["text"]
-    assert "begins at 3" in said
+    message = live.client.get("/v1/jobs/half/logs").json()["text"]
+    assert "begins at 3" in message
 
 
 @pytest.mark.extended

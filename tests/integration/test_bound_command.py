@@ -25,9 +25,7 @@ def files(tmp_path: Path) -> list[str]:
     return ["-c", str(cluster), "-j", str(jobs), "--until", "10 slots"]
 
 
-def test_bound_prints_json(
-    files: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bound_prints_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bound", *files, "-q", "-o", "json"]) == 0
     record = json.loads(capsys.readouterr().out)
     keys = {"bound", "best", "gap", "seconds", "processor_seconds", "rounds", "exact_pricing"}

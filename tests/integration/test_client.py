@@ -81,7 +81,7 @@ def test_python_client_makes_every_call(client: Client) -> None:
     assert client.progress("py-2") == ()
     assert len(client.prices(5)) == 5
     added = client.add_servers({"name": "x", "count": 2, "capacity": {"gpu": 1}})
-    names = [one.name for one in added]
+    names = [entry.name for entry in added]
     assert names == ["x-0", "x-1"]
     assert client.drain("x-0").state == "drained"
     assert client.uncordon("x-0").state == "up"
@@ -184,11 +184,11 @@ def test_submit_quote_and_status_commands(
     assert main(["quote", file, "--only", "cli-1", "-o", "json"]) == 0
     assert _json(capsys)[0]["admitted"]
     assert main(["submit", file, "-o", "json"]) == 0
-    assert [one["state"] for one in _json(capsys)] == ["admitted", "admitted"]
+    assert [entry["state"] for entry in _json(capsys)] == ["admitted", "admitted"]
     assert main(["submit", file]) == 0  # again is the same
     assert "cli-2" in capsys.readouterr().out
     assert main(["queue", "-o", "json"]) == 0
-    assert {"cli-1", "cli-2"} <= {one["name"] for one in _json(capsys)}
+    assert {"cli-1", "cli-2"} <= {entry["name"] for entry in _json(capsys)}
     assert main(["queue", "--limit", "1"]) == 0
     assert "and more" in capsys.readouterr().err
     assert main(["queue", "-o", "csv"]) == 0
@@ -202,7 +202,7 @@ def test_submit_quote_and_status_commands(
     assert main(["status", "cli-1", "-o", "json"]) == 0
     assert _json(capsys)["spec"]["utility"]["value"] == 99
     assert main(["cancel", "cli-1", "cli-2", "-o", "json"]) == 0
-    assert {one["state"] for one in _json(capsys)} == {"cancelled"}
+    assert {entry["state"] for entry in _json(capsys)} == {"cancelled"}
     assert main(["submit", file, "--only", "cli-2", "-o", "json"]) == 0  # it runs again
     assert _json(capsys)[0]["state"] == "admitted"
     assert main(["cancel", "cli-2"]) == 0

@@ -150,9 +150,9 @@ def test_incidents_replan_and_cancel_jobs(call: Call) -> None:
     assert second[1]["plan"] == [[1, "gpu-0", 2, 0], [2, "gpu-0", 2, 0]]
     total = pl.read_parquet("run/slots.parquet")["total_gpu"].to_list()
     assert total[:3] == [4.0, 2.0, 2.0]
-    told = call("explain", "run", "second").out
-    assert "admitted again  in slot 1" in told
-    assert "slots 1-2: 2 workers (2 on gpu-0)" in told
+    output = call("explain", "run", "second").out
+    assert "admitted again  in slot 1" in output
+    assert "slots 1-2: 2 workers (2 on gpu-0)" in output
 
 
 def test_explain_prints_the_job_history(call: Call) -> None:
@@ -484,10 +484,10 @@ def test_explain_prints_what_was_proved_about_a_plan(call: Call) -> None:
     ran = ["simulate", "-c", str(examples / "cluster.yaml"), "-j", str(examples / "jobs.yaml")]
     for gap in ("0", "0.5"):
         assert call(*ran, "-p", "oasis", "--set", f"gap={gap}", "--out", f"gap-{gap}").status == 0
-    told = call("explain", "gap-0", "resnet50").out
-    assert "no plan pays more than this one at these prices" in told
-    told = call("explain", "gap-0.5", "resnet50").out
-    assert re.search(r"no plan pays more than \d+\.\d+, [\d.]+ % above, at these prices", told)
+    output = call("explain", "gap-0", "resnet50").out
+    assert "no plan pays more than this one at these prices" in output
+    output = call("explain", "gap-0.5", "resnet50").out
+    assert re.search(r"no plan pays more than \d+\.\d+, [\d.]+ % above, at these prices", output)
     record = json.loads(call("explain", "gap-0.5", "resnet50", "-o", "json").out)
     (admitted,) = (line for line in record["decisions"] if line["outcome"] == "admitted")
     assert admitted["payoff"] < admitted["payoff_bound"] <= 2 * admitted["payoff"]

@@ -757,9 +757,9 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
         page.locator(".note").get_by_text("the token has expired").wait_for(timeout=60_000)
         assert page.evaluate("sessionStorage.length") == 0
     with Visit(browser) as visit:
-        made = live.client.post("/v1/tokens", json={"tenant": "red"}).json()
-        page = enter(visit, live.address, made["token"], "#/job/trains")
-        live.client.delete(f"/v1/tokens/{made['id']}")
+        body = live.client.post("/v1/tokens", json={"tenant": "red"}).json()
+        page = enter(visit, live.address, body["token"], "#/job/trains")
+        live.client.delete(f"/v1/tokens/{body['id']}")
         page.locator(".note").get_by_text("You were signed out").wait_for(timeout=60_000)
         assert "#/job/trains" in page.url
         page.get_by_label("Token").fill(live.token("red"))

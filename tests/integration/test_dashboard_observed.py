@@ -92,8 +92,8 @@ def test_comparison_draws_both_schedulers(
         assert page.get_by_text("ran without being submitted here: their").count() == 1
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
-        asked = watched.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 1}})
-        run = asked.json()["id"]
+        response = watched.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 1}})
+        run = response.json()["id"]
         page.evaluate("(hash) => { location.hash = hash }", f"#/whatif/{run}")
         page.get_by_role("heading", name=f"What if {run}").wait_for()
         assert axe.objections(page, "what-if, running") == []
@@ -101,9 +101,7 @@ def test_comparison_draws_both_schedulers(
         assert axe.objections(page, "what-if") == []
 
 
-def test_tenants_have_no_whatif_page(
-    browser: Browser, watched: RunningService
-) -> None:
+def test_tenants_have_no_whatif_page(browser: Browser, watched: RunningService) -> None:
     with Visit(browser) as visit:
         page = enter(visit, watched.address, watched.token("red"), "#/observed")
         assert page.get_by_role("link", name="What if").count() == 0

@@ -271,8 +271,8 @@ def test_a_database_that_is_removed_while_the_service_runs(place: Place) -> None
     database, moved = place.data / "shadowprice.db", place.folder / "moved.db"
     with _serving(place) as service:
         database.rename(moved)
-        answer = service.client.post("/v1/jobs", json=place.job("a", "a"))
-        assert (answer.status_code, answer.json()["code"]) == (503, "storage")
+        response = service.client.post("/v1/jobs", json=place.job("a", "a"))
+        assert (response.status_code, response.json()["code"]) == (503, "storage")
         assert service.client.get("/readyz").status_code == 503
         assert not database.exists()
         moved.rename(database)

@@ -43,7 +43,9 @@ class SlowExecutor(LocalExecutor):
         self.forgotten += 1
 
     async def _is_together(self) -> bool:
-        return self.peak > 1 or all(one.phase is GenerationPhase.ENDED for one in await self.list())
+        return self.peak > 1 or all(
+            entry.phase is GenerationPhase.ENDED for entry in await self.list()
+        )
 
 
 @pytest.mark.processes

@@ -224,8 +224,8 @@ def test_compare_shows_several_length_sources(
     capsys.readouterr()
     run = json.loads((tmp_path / "out" / "srtf-lengths=unknown" / "run.json").read_text())
     assert (run["policy"], run["options"]["lengths"]) == ("srtf lengths=unknown", "unknown")
-    known = json.loads((tmp_path / "out" / "srtf" / "run.json").read_text())
-    assert "lengths" not in known["options"]
+    document = json.loads((tmp_path / "out" / "srtf" / "run.json").read_text())
+    assert "lengths" not in document["options"]
     assert main(["simulate", *files, "-p", "fifo", "--lengths", "unknown"]) == 0
     assert "fifo lengths=unknown" in capsys.readouterr().out
 
@@ -284,18 +284,18 @@ def test_trace_time_limits_are_work_at_the_requested_workers(tmp_path: Path) -> 
 def test_a_new_length_changes_nothing_else() -> None:
     on = pool()
     engine = Engine(on, make_policy("fifo", PolicyContext(on), {}))
-    one = gang(on, 4)
-    engine.handle(JobsArrived(0, (one,)))
+    job = gang(on, 4)
+    engine.handle(JobsArrived(0, (job,)))
     engine.handle(SlotBegan(0))
     wrong = [
-        (replace(one, required=9, tenant="b"), "other fields differ too: tenant"),
-        (replace(one, required=9, name="other"), "has a new length in slot 0 without running"),
+        (replace(job, required=9, tenant="b"), "other fields differ too: tenant"),
+        (replace(job, required=9, name="other"), "has a new length in slot 0 without running"),
     ]
     for changed, message in wrong:
         with pytest.raises(EventError, match=message):
-            engine.handle(SlotEnded(0, {one.name: 1}, lengths={one.name: changed}))
-    engine.handle(SlotEnded(0, {one.name: 1}, lengths={one.name: replace(one, required=9)}))
-    assert engine.open_jobs[one.name].remaining == 8
+            engine.handle(SlotEnded(0, {job.name: 1}, lengths={job.name: changed}))
+    engine.handle(SlotEnded(0, {job.name: 1}, lengths={job.name: replace(job, required=9)}))
+    assert engine.open_jobs[job.name].remaining == 8
 
 
 def test_huge_time_limit_is_accepted(tmp_path: Path) -> None:

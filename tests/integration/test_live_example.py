@@ -75,7 +75,7 @@ def test_training_result_is_independent_of_moves(tmp_path: Path) -> None:
         # It measures what moving it cost, and tells.
         parts = {"change_checkpoint", "change_away", "change_start", "change_first_step"}
         await eventually(
-            lambda: any(parts <= one.metrics.keys() for one in told.of(Progressed, "job", 2)),
+            lambda: any(parts <= entry.metrics.keys() for entry in told.of(Progressed, "job", 2)),
             lambda: told.reports,
         )
         await step(100)

@@ -31,9 +31,9 @@ def submit(live: RunningService, name: str, gpus: float, command: list[str]) -> 
         "utility": {"kind": "constant", "value": 20},
         "run": {"command": command, "grace": "1s"},
     }
-    answer = live.client.post("/v1/jobs", json=job)
-    assert answer.is_success, answer.text
-    view: dict[str, Any] = answer.json()
+    response = live.client.post("/v1/jobs", json=job)
+    assert response.is_success, response.text
+    view: dict[str, Any] = response.json()
     return view
 
 

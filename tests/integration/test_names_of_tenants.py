@@ -78,11 +78,11 @@ def _answers(red: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def ask(method: str, path: str, body: Any = None) -> httpx.Response:
-        answer = red.request(method, path, json=body)
-        headers = {key: text for key, text in answer.headers.items() if key != "date"}
+        response = red.request(method, path, json=body)
+        headers = {key: text for key, text in response.headers.items() if key != "date"}
         key = f"{len(found)} {method} {path} {json.dumps(body)}"
-        found[key] = (answer.status_code, headers, answer.text)
-        return answer
+        found[key] = (response.status_code, headers, response.text)
+        return response
 
     for name in (SHARED, ENDED):
         assert ask("POST", "/v1/jobs", job(name)).status_code == 200
@@ -154,7 +154,7 @@ def _without_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         counted = {"id", "job_id", "next"}
         return {key: _without_numbers(one) for key, one in value.items() if key not in counted}
-    return [_without_numbers(one) for one in value] if isinstance(value, list) else value
+    return [_without_numbers(entry) for entry in value] if isinstance(value, list) else value
 
 
 def test_a_tenant_of_equal_names_is_as_none(worlds: dict[str, dict[str, Any]]) -> None:
@@ -186,34 +186,34 @@ def live(tmp_path: Path) -> Iterator[RunningService]:
 
 def test_two_tenants_have_a_job_of_one_name(live: RunningService) -> None:
     with live.as_(live.token("red")) as red, live.as_(live.token("blue")) as blue:
-        one = red.post("/v1/jobs", json=job("train")).json()
+        body = red.post("/v1/jobs", json=job("train")).json()
         other = blue.post("/v1/jobs", json=job("train", chunks=2)).json()
-        assert (one["name"], other["name"]) == ("train", "train")
-        assert one["id"] != other["id"]
-        assert red.get("/v1/jobs/train").json()["id"] == one["id"]
+        assert (body["name"], other["name"]) == ("train", "train")
+        assert body["id"] != other["id"]
+        assert red.get("/v1/jobs/train").json()["id"] == body["id"]
         assert blue.get("/v1/jobs/train").json()["id"] == other["id"]
         assert blue.get("/v1/jobs/blue%2Ftrain").json()["id"] == other["id"]
-        for foreign in ("red%2Ftrain", f"id:{one['id']}", str(one["id"])):
+        for foreign in ("red%2Ftrain", f"id:{body['id']}", str(body["id"])):
             assert blue.get(f"/v1/jobs/{foreign}").status_code == 404
         events = blue.get("/v1/jobs/train/events").json()["events"]
         assert {(event["job"], event["job_id"]) for event in events} == {("train", other["id"])}
 
-        asked = live.client.get("/v1/jobs/train")
-        assert asked.status_code == 422
-        [fault] = asked.json()["errors"]
-        assert fault["message"] == "'train' is the name of 2 jobs"
-        assert f"blue/train (id {other['id']})" in fault["hint"]
-        assert f"red/train (id {one['id']})" in fault["hint"]
+        response = live.client.get("/v1/jobs/train")
+        assert response.status_code == 422
+        [error] = response.json()["errors"]
+        assert error["message"] == "'train' is the name of 2 jobs"
+        assert f"blue/train (id {other['id']})" in error["hint"]
+        assert f"red/train (id {body['id']})" in error["hint"]
         for named, number in (
             ("blue%2Ftrain", other["id"]),
-            (f"id:{one['id']}", one["id"]),
-            (str(one["id"]), one["id"]),
+            (f"id:{body['id']}", body["id"]),
+            (str(body["id"]), body["id"]),
         ):
             assert live.client.get(f"/v1/jobs/{named}").json()["id"] == number
 
         assert live.client.delete("/v1/jobs/blue%2Ftrain").json()["tenant"] == "blue"
         assert red.get("/v1/jobs/train").json()["state"] == "admitted"
-        assert live.client.get("/v1/jobs/train").json()["id"] == one["id"]  # the only open one
+        assert live.client.get("/v1/jobs/train").json()["id"] == body["id"]  # the only open one
         assert red.delete("/v1/jobs/train").status_code == 200
         assert live.client.get("/v1/jobs/train").status_code == 422  # both are closed
 
@@ -238,20 +238,20 @@ def test_name_is_reusable_after_its_job_ends(live: RunningService) -> None:
         assert second["state"] == "admitted"
         assert red.get("/v1/jobs/train").json()["id"] == second["id"]
         assert red.get(f"/v1/jobs/id:{first['id']}").json()["state"] == "cancelled"
-        story = red.get(f"/v1/jobs/id:{first['id']}/explain").json()["events"]
-        assert {event["job_id"] for event in story} == {first["id"]}
+        events = red.get(f"/v1/jobs/id:{first['id']}/explain").json()["events"]
+        assert {event["job_id"] for event in events} == {first["id"]}
         red.delete("/v1/jobs/train")
         assert red.get("/v1/jobs/train").json()["id"] == second["id"]  # the newest
         listed = red.get("/v1/jobs?search=train").json()["jobs"]
-        assert [one["id"] for one in listed] == [second["id"], first["id"]]
+        assert [entry["id"] for entry in listed] == [second["id"], first["id"]]
 
 
 def test_repeated_request_returns_its_closed_job(live: RunningService) -> None:
     headers = {"Idempotency-Key": "once"}
     first = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
     live.client.delete("/v1/jobs/train")
-    again = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
-    assert (again["id"], again["state"]) == (first["id"], "cancelled")
+    repeated = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
+    assert (repeated["id"], repeated["state"]) == (first["id"], "cancelled")
     other = live.client.post("/v1/jobs", json=job("train"), headers={"Idempotency-Key": "twice"})
     assert other.json()["id"] != first["id"]
 
@@ -275,7 +275,7 @@ def test_repeated_request_returns_its_job_although_the_name_was_reused(
     live.client.delete("/v1/jobs/second")
     live.client.post("/v1/jobs", json=job("second"))
     again = live.client.post("/v1/jobs", json={"jobs": several}, headers=keys).json()["jobs"]
-    assert [one["id"] for one in again] == [job["id"] for job in jobs]
+    assert [entry["id"] for entry in again] == [job["id"] for job in jobs]
     assert len(live.client.get("/v1/jobs").json()["jobs"]) == 7
 
 
@@ -303,8 +303,8 @@ def test_repeated_resubmission_returns_its_job_after_another_resubmission(
     later = client.post("/v1/jobs", json=job("train", chunks=2)).json()
     client.post("/v1/jobs", json=job("again", chunks=2))
     for query in ("?cancel=true", ""):
-        again = client.post(f"{path}{query}", json={"name": "again"}, headers=headers)
-        assert (again.status_code, again.json()["id"]) == (200, first["id"])
+        repeated = client.post(f"{path}{query}", json={"name": "again"}, headers=headers)
+        assert (repeated.status_code, repeated.json()["id"]) == (200, first["id"])
     assert client.get(f"/v1/jobs/id:{later['id']}").json()["state"] == "admitted"
 
 
@@ -312,8 +312,8 @@ def test_request_key_survives_a_restart(tmp_path: Path) -> None:
     clock, headers, numbers = ManualClock(), {"Idempotency-Key": "once"}, []
     for _ in range(2):
         with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=clock) as live:
-            answer = live.client.post("/v1/jobs", json=job("train"), headers=headers)
-            numbers.append(answer.json()["id"])
+            response = live.client.post("/v1/jobs", json=job("train"), headers=headers)
+            numbers.append(response.json()["id"])
             live.client.delete("/v1/jobs/train")
             live.client.post("/v1/jobs", json=job("train"))
     assert numbers == [1, 1]
@@ -386,11 +386,11 @@ def test_a_job_is_cancelled_only_together_with_its_resubmission(simple: RunningS
 
 
 def test_name_in_the_form_of_an_id_is_refused(simple: RunningService) -> None:
-    answer = simple.client.post("/v1/jobs", json=job("id:1"))
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
-    assert "job.name" in fault.values()
-    assert fault["message"] == "'id:1' begins with 'id:', like a reference to an id"
+    response = simple.client.post("/v1/jobs", json=job("id:1"))
+    assert response.status_code == 422
+    [error] = response.json()["errors"]
+    assert "job.name" in error.values()
+    assert error["message"] == "'id:1' begins with 'id:', like a reference to an id"
 
 
 def test_ids_of_purged_jobs_are_not_reused(tmp_path: Path) -> None:
@@ -454,8 +454,8 @@ def test_separators_in_names_need_no_escapes(simple: RunningService) -> None:
         for client in (red, simple.client):
             for reference in ("red%2Fa~1", "red%2Fa%257E1", "a~1"):
                 assert client.get(f"/v1/jobs/{reference}").json()["id"] == first
-    [fault] = simple.client.get("/v1/jobs/red%2Ft6").json()["errors"]
-    hint = fault["hint"]
+    [error] = simple.client.get("/v1/jobs/red%2Ft6").json()["errors"]
+    hint = error["hint"]
     assert f"/red%2Ft6 (id {plain})" in hint
     assert f"id:{second}" in hint
     assert "red/t6 (" not in hint  # it means both

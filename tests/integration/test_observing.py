@@ -52,7 +52,7 @@ def _live_through(live: RunningService, witness: Witness) -> None:
 
 def _kinds(live: RunningService) -> set[str]:
     story = [live.client.get(f"/v1/jobs/{name}/explain").json() for name in ("a", "b", "c")]
-    return {event["kind"] for one in story for event in one["events"]}
+    return {event["kind"] for entry in story for event in entry["events"]}
 
 
 def _state(live: RunningService, name: str) -> str:
@@ -189,7 +189,7 @@ def _look_at_it(
     body = live.client.get("/v1/comparison?days=1").json()
     assert body["jobs"] == body["simulated"]["finished"] == body["observed"]["finished"] == 2
     assert body["observed"]["assumed_completed"] == 2
-    assert stranger in {one["name"] for one in body["unmanaged_jobs"]["newest"]}
+    assert stranger in {entry["name"] for entry in body["unmanaged_jobs"]["newest"]}
     assert body["simulated"]["utility"] > 50
     assert body["observed"]["utility"] > 50
     bars = live.client.get("/v1/timeline?observed=true&past_slots=1000").json()
@@ -206,7 +206,7 @@ def _look_at_it(
     assert "utility earned" in shown.out
     assert "without being submitted here" in shown.err
     assert main(["observed", "-o", "json"]) == 0
-    assert {one["name"] for one in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
+    assert {entry["name"] for entry in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
     address = Endpoint(live.address, token)
     with Client(address) as client:
         assert [job.name for job in client.compared_jobs()][-1] == mine

@@ -67,15 +67,15 @@ def changed(record: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def outlook_of(live: RunningService, name: str) -> dict[str, Any]:
-    answer = live.client.get(f"/v1/jobs/{name}/explain", params={"outlook": True})
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json()["outlook"])
+    response = live.client.get(f"/v1/jobs/{name}/explain", params={"outlook": True})
+    assert response.status_code == 200, response.text
+    return dict(response.json()["outlook"])
 
 
 def quoted(live: RunningService, record: dict[str, Any]) -> dict[str, Any]:
-    answer = live.client.post("/v1/quote", json=record)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    response = live.client.post("/v1/quote", json=record)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
 def test_a_refused_job_names_the_resource_and_changes_that_are_admitted(
@@ -177,16 +177,16 @@ def test_promised_job_gets_start_and_completion(live: RunningService) -> None:
     assert live.client.get("/v1/jobs/a/explain").json()["outlook"] is None
     closed = live.client.delete("/v1/jobs/a").json()
     assert closed["state"] == "cancelled"
-    answer = live.client.get("/v1/jobs/a/explain", params={"outlook": True}).json()
-    assert answer["outlook"] is None
+    body = live.client.get("/v1/jobs/a/explain", params={"outlook": True}).json()
+    assert body["outlook"] is None
     quote = live.client.post("/v1/quote", json=job("b", 8), params={"outlook": True}).json()
     assert [change["key"] for change in quote["outlook"]["changes"]] == ["worker.gpu"]
 
 
 def quoted_outlook(live: RunningService, record: dict[str, Any]) -> dict[str, Any]:
-    answer = live.client.post("/v1/quote", json=record, params={"outlook": True})
-    assert answer.status_code == 200, answer.text
-    outlook = dict(answer.json()["outlook"])
+    response = live.client.post("/v1/quote", json=record, params={"outlook": True})
+    assert response.status_code == 200, response.text
+    outlook = dict(response.json()["outlook"])
     del outlook["seconds"]
     return outlook
 

@@ -34,16 +34,16 @@ def test_job_with_a_hanging_worker_reports_its_finished_one(tmp_path: Path) -> N
             return service.client.get("/v1/jobs/uneven").json()["reason"]
 
         wait_until(lambda: (reason() or {}).get("code") == "partly-ended")
-        said = reason()["message"]
+        message = reason()["message"]
         assert re.fullmatch(
             r"worker-0 exited 0 at [-0-9]+T[:.0-9]+Z; worker-1, worker-2 have not ended, and "
             r"the job ends with the last worker\. Cancel the job if it hangs: it has no walltime "
             r"that ends it",
-            said,
+            message,
         )
         assert service.client.get("/v1/jobs/uneven").json()["state"] == "running"
         lines = service.client.get("/v1/jobs/uneven/explain").json()["lines"]
-        assert sum(f"generation 1 has partly ended: {said}" in line for line in lines) == 1
+        assert sum(f"generation 1 has partly ended: {message}" in line for line in lines) == 1
         service.kill(signal.SIGKILL)  # a restarted service says it once
         service = ServiceProcess(place.data, place.cluster)
         wait_until(lambda: service.client.get("/v1/jobs/uneven").json()["state"] == "running")

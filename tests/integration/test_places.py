@@ -287,21 +287,21 @@ def test_missing_working_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "j.yaml").write_text(JOBS)
     words = ("simulate", "-c", str(tmp_path / "c.yaml"), "-j", str(tmp_path / "j.yaml"))
     script = f"import os, shutil; shutil.rmtree({str(gone)!r}); {CALL[2]}"
-    answer = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script, *words, "-p", "fifo", "--out", "run"],
         cwd=gone, capture_output=True, text=True, check=False,
         timeout=WAIT_LIMIT_SECONDS,
     )  # fmt: skip
-    assert answer.returncode in {1, 2}
-    assert answer.stderr.count("\n") == 1
-    assert "No such file or directory" in answer.stderr
+    assert result.returncode in {1, 2}
+    assert result.stderr.count("\n") == 1
+    assert "No such file or directory" in result.stderr
 
 
 def test_a_closed_pipe_ends_a_command_quietly(folder: Path) -> None:
     for words in (("policies",), (*SIMULATE, "-o", "json")):
         reader, writer = os.pipe()
         os.close(reader)
-        answer = subprocess.run(
+        result = subprocess.run(
             [*CALL, *words],
             stdout=writer,
             stderr=subprocess.PIPE,
@@ -310,30 +310,30 @@ def test_a_closed_pipe_ends_a_command_quietly(folder: Path) -> None:
             timeout=WAIT_LIMIT_SECONDS,
         )
         os.close(writer)
-        assert (answer.returncode, answer.stderr) == (141, "")
+        assert (result.returncode, result.stderr) == (141, "")
 
 
 def test_reading_only_the_first_lines_is_no_error(folder: Path) -> None:
     """A reader that leaves in the middle of an output of any length."""
     command = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     for words in (("policies",), ("trace", "formats"), (*SIMULATE, "-o", "json")):
-        answer = subprocess.run(
+        result = subprocess.run(
             ["bash", "-c", command, "bash", *CALL, *words],
             capture_output=True,
             text=True,
             check=False,
             timeout=WAIT_LIMIT_SECONDS,
         )
-        *first, status = answer.stdout.splitlines()
+        *first, status = result.stdout.splitlines()
         assert len(first) == 1, words
         # A short output fits into the pipe before its reader leaves.
         assert status in {"0", "141"}, words
-        assert answer.stderr == "", words
+        assert result.stderr == "", words
 
 
 def test_full_stdout_is_reported(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        answer = subprocess.run(
+        result = subprocess.run(
             [*CALL, "policies"],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -341,8 +341,8 @@ def test_full_stdout_is_reported(folder: Path) -> None:
             check=False,
             timeout=WAIT_LIMIT_SECONDS,
         )
-    assert answer.returncode == 1
-    assert answer.stderr == "error: No space left on device; make room, or write elsewhere\n"
+    assert result.returncode == 1
+    assert result.stderr == "error: No space left on device; make room, or write elsewhere\n"
 
 
 @pytest.mark.extended
@@ -357,12 +357,12 @@ def test_closed_stdout_is_reported_if_results_were_requested(
         ((*SIMULATE, "--out", "run"), ">&-", 1, told),
         (("whatif", *SIMULATE[1:5], "-q", "-p", "fifo", "-o", "json"), ">&-", 1, told),
     ):
-        answer = subprocess.run(
+        result = subprocess.run(
             ["sh", "-c", f'"$@" {closing}', "sh", *CALL, *words],
             capture_output=True, text=True, check=False,
             timeout=WAIT_LIMIT_SECONDS,
         )  # fmt: skip
-        assert (answer.returncode, answer.stderr) == (status, said), (words, closing)
+        assert (result.returncode, result.stderr) == (status, said), (words, closing)
     assert Path("run/run.json").exists(), "what goes to files goes there"
 
 
@@ -370,20 +370,20 @@ def test_ascii_terminals_get_ascii_output(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert main([*SIMULATE, "--out", "run"]) == 0
     for words in (("explain", "run", "a\x1b[31m"), ("jobs", "run"), ("simulate", "--help")):
-        answer = subprocess.run(
+        result = subprocess.run(
             [*CALL, *words],
             capture_output=True,
             check=False,
             env=environment,
             timeout=WAIT_LIMIT_SECONDS,
         )
-        assert answer.stderr == b""
-        assert answer.returncode == 0
-        assert answer.stdout.isascii()
-        assert b"\x1b" not in answer.stdout
+        assert result.stderr == b""
+        assert result.returncode == 0
+        assert result.stdout.isascii()
+        assert b"\x1b" not in result.stdout
         if words[0] == "jobs":
-            assert rb"a\x1b[31m" in answer.stdout
-            assert rb"b\u202e\x9b\xe9" in answer.stdout
+            assert rb"a\x1b[31m" in result.stdout
+            assert rb"b\u202e\x9b\xe9" in result.stdout
 
 
 @pytest.mark.extended
@@ -394,7 +394,7 @@ def test_tables_use_ascii_signs(folder: Path) -> None:
         (("--seeds", "2"), r"mean of 2 seeds \+- 95 %"),
         ((), r"decision, median +[\d.]+ [um]?s"),
     ):
-        answer = subprocess.run(
+        result = subprocess.run(
             [*words, *more],
             capture_output=True,
             check=False,
@@ -402,9 +402,9 @@ def test_tables_use_ascii_signs(folder: Path) -> None:
             text=True,
             timeout=WAIT_LIMIT_SECONDS,
         )
-        assert answer.returncode == 0, answer.stderr
-        assert re.search(told, answer.stdout)
-        assert "\\x" not in answer.stdout
+        assert result.returncode == 0, result.stderr
+        assert re.search(told, result.stdout)
+        assert "\\x" not in result.stdout
 
 
 # ---------------------------------------------------------------- SIGTERM
@@ -441,11 +441,11 @@ def test_sigterm_before_a_run_leaves_nothing(folder: Path) -> None:
         "import os, signal, shadowprice.cli.workload as w\n"
         "w.read = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM) or input()\n"
     )
-    answer = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script + CALL[2], *SIMULATE, "--out", "run"],
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         timeout=WAIT_LIMIT_SECONDS,
     )  # fmt: skip
-    assert answer.returncode == 143
-    assert answer.stderr == "terminated\n"
+    assert result.returncode == 143
+    assert result.stderr == "terminated\n"
     assert not Path("run").exists()

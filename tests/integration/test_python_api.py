@@ -241,15 +241,15 @@ def test_numpy_numbers_are_accepted() -> None:
     plain = shadowprice.simulate(CLUSTER, JOBS, "fifo", seed=3, parameters={"backfill": 2})
     assert given.jobs.equals(plain.jobs)
     assert given.info["seed"] == 3
-    assert [one["sha256"] for one in given.info["inputs"][:1]] == [
-        one["sha256"] for one in plain.info["inputs"][:1]
+    assert [entry["sha256"] for entry in given.info["inputs"][:1]] == [
+        entry["sha256"] for entry in plain.info["inputs"][:1]
     ]
     curve = {
         **{key: value for key, value in JOBS[0].items() if key != "minibatch_time"},
         "chunks": 4,
         "throughput": dict(zip(np.array([1, 2, 4]), np.array([0.1, 0.2, 0.3]), strict=True)),
     }
-    both = shadowprice.compare(CLUSTER, (one for one in [curve]), "srtf", seeds=np.int64(2))
+    both = shadowprice.compare(CLUSTER, (entry for entry in [curve]), "srtf", seeds=np.int64(2))
     assert both["srtf"].summary["finished"] == 1
     assert both.trials.seeds == [0, 1]
 

@@ -69,8 +69,10 @@ def test_job_with_the_name_of_an_orphan_runs_its_own_command(place: Place) -> No
         record = service.wait_for_state("same", {"finished"})
         assert record["generation"] == 2
         assert len(place.began("new")) == len(place.began("old")) == 1
-        story = service.client.get("/v1/jobs/same/explain").json()["events"]
-        assert [one["data"]["servers"] for one in story if one["kind"] == "foreign"] == [["g"]]
+        events = service.client.get("/v1/jobs/same/explain").json()["events"]
+        assert [event["data"]["servers"] for event in events if event["kind"] == "foreign"] == [
+            ["g"]
+        ]
     finally:
         service.kill(signal.SIGTERM)
 
@@ -99,8 +101,8 @@ def test_service_killed_during_cleanup_does_not_adopt_the_orphan(place: Place) -
         assert not place.alive("old")
         place.go("new")
         assert service.wait_for_state("same", {"finished"})["generation"] == 2
-        story = service.client.get("/v1/jobs/same/explain").json()["events"]
-        first = {one["kind"] for one in story if one["data"].get("generation") == 1}
+        events = service.client.get("/v1/jobs/same/explain").json()["events"]
+        first = {event["kind"] for event in events if event["data"].get("generation") == 1}
         assert first == {"started", "foreign", "start-failed"}  # neither running nor lost
     finally:
         service.kill(signal.SIGTERM)
@@ -172,8 +174,8 @@ def test_generation_numbers_used_since_the_backup_are_skipped(place: Place) -> N
         assert len(place.alive("moved")) == 1
         place.go("moved")
         assert service.wait_for_state("moved", {"finished"})["generation"] == 4
-        story = service.client.get("/v1/jobs/moved/explain").json()["events"]
-        stale = [one["data"]["generation"] for one in story if one["kind"] == "start-failed"]
+        events = service.client.get("/v1/jobs/moved/explain").json()["events"]
+        stale = [event["data"]["generation"] for event in events if event["kind"] == "start-failed"]
         assert stale == [1, 2, 3]
     finally:
         service.kill(signal.SIGTERM)
@@ -254,8 +256,8 @@ def test_copy_continues_with_new_numbers_once_nothing_runs(place: Place) -> None
     service = ServiceProcess(elsewhere, place.cluster, "--nothing-runs")
     try:
         wait_until(lambda: place.alive("again"))
-        story = service.client.get("/v1/jobs/again/explain").json()["events"]
-        assert [one["data"]["generation"] for one in story if one["kind"] == "lost"] == [1]
+        events = service.client.get("/v1/jobs/again/explain").json()["events"]
+        assert [event["data"]["generation"] for event in events if event["kind"] == "lost"] == [1]
     finally:
         service.kill(signal.SIGKILL)
     service = ServiceProcess(elsewhere, place.cluster)  # its records are here now
@@ -316,12 +318,12 @@ def uploaded(service: ServiceProcess, script: str) -> str:
     """Upload a directory with a script; return its digest."""
     content = member("run.sh", content=script.encode()) + END
     digest = hashlib.sha256(content).hexdigest()
-    answer = service.client.put(
+    response = service.client.put(
         f"/v1/uploads/{digest}",
         content=content,
         headers={"Content-Type": "application/x-tar"},
     )
-    assert answer.status_code in {200, 201}, answer.text
+    assert response.status_code in {200, 201}, response.text
     return digest
 
 

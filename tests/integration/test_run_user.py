@@ -169,8 +169,8 @@ def test_inaccessible_working_directory_is_reported(folder: Path) -> None:
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
     with serving(folder, {"red": (USER,)}) as live:
-        asked = job("a", ["true"], workdir=str(closed))
-        live.client.post("/v1/jobs", json=asked).raise_for_status()
+        request = job("a", ["true"], workdir=str(closed))
+        live.client.post("/v1/jobs", json=request).raise_for_status()
         wait_until(lambda: state(live, "a") == "failed")
         body = live.client.get("/v1/jobs/a").json()["reason"]["message"]
         assert f"cannot enter its directory {closed}: Permission denied" in body
@@ -192,14 +192,14 @@ def test_a_submission_with_a_forbidden_user_is_refused(
     folder: Path, users: Mapping[str, tuple[str, ...]], tenant: str, user: str | None, told: str
 ) -> None:
     with serving(folder, users) as live:
-        asked = job("a", ["true"], user) | {"tenant": tenant}
+        request = job("a", ["true"], user) | {"tenant": tenant}
         with live.as_(live.token(tenant)) as client:
-            for body in (asked, {"jobs": [asked]}):
-                answer = client.post("/v1/jobs", json=body)
-                assert answer.status_code == 422, answer.text
-                [fault] = answer.json()["errors"]
-                assert fault["location"].endswith("run.user")
-                assert told in f"{fault['message']}; {fault['hint']}"
+            for body in (request, {"jobs": [request]}):
+                response = client.post("/v1/jobs", json=body)
+                assert response.status_code == 422, response.text
+                [error] = response.json()["errors"]
+                assert error["location"].endswith("run.user")
+                assert told in f"{error['message']}; {error['hint']}"
         assert live.client.get("/v1/jobs").json()["jobs"] == []
 
 
@@ -269,12 +269,12 @@ def test_files_of_a_job_belong_to_its_user(folder: Path) -> None:
     content = member("d", DIR, mode=0o755) + member("d/train.sh", content=b"id -un; pwd\n") + END
     digest = hashlib.sha256(content).hexdigest()
     with serving(folder, {"red": (USER,)}) as live:
-        answer = live.client.put(
+        response = live.client.put(
             f"/v1/uploads/{digest}?tenant=red",
             content=content,
             headers={"Content-Type": "application/x-tar"},
         )
-        assert answer.status_code == 201, answer.text
+        assert response.status_code == 201, response.text
         record = job("files", ["sh", "-c", "sh d/train.sh; stat -c %U d d/train.sh .; touch mine"])
         record["run"]["upload"] = digest
         assert live.client.post("/v1/jobs", json=record).status_code == 200

@@ -44,8 +44,8 @@ def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -
         status = main(("simulate", *files, "-p", NAME, "-q", "-o", "json"))
     out, err = capsys.readouterr()
     assert status == 0, err
-    told = json.loads(out)
-    summary = told.get("summary", told)
+    record = json.loads(out)
+    summary = record.get("summary", record)
     assert summary["jobs"] == summary["admitted"] == summary["finished"] == 5
 
 

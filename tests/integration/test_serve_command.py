@@ -213,7 +213,7 @@ def test_invalid_executor_settings_are_refused(
     given: tuple[str, ...],
     message: str,
 ) -> None:
-    more = [word for one in given for word in ("--executor-set", one)]
+    more = [word for entry in given for word in ("--executor-set", entry)]
     assert message in refused_start(capsys, cluster, tmp_path / "d", *more)
 
 
@@ -369,7 +369,7 @@ def test_backup_of_a_directory_without_database_is_refused(
     (tmp_path / "shadowprice.db").touch()
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
     assert "not a database of a service, or damaged" in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["shadowprice.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["shadowprice.db"]
 
 
 def test_backup_replaces_only_backups(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_backup_replaces_only_backups(capsys: pytest.CaptureFixture[str], tmp_pa
     for _ in range(2):
         assert main(["backup", str(data), str(tmp_path / "kept.db")]) == 0
     assert (tmp_path / "kept.db").stat().st_mode & 0o777 == 0o600
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["data", "kept.db", "link", "mine"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "kept.db", "link", "mine"]
 
 
 @pytest.mark.parametrize("open_now", [True, False])

@@ -32,36 +32,36 @@ def live(tmp_path_factory: pytest.TempPathFactory):
 
 def test_duplicate_submission_returns_the_same_job(live: RunningService) -> None:
     first = live.client.post("/v1/jobs", json=job("once"))
-    again = live.client.post("/v1/jobs", json=job("once"))
+    repeated = live.client.post("/v1/jobs", json=job("once"))
     other = live.client.post("/v1/jobs", json=job("once", chunks=5))
-    assert first.status_code == again.status_code == 200
+    assert first.status_code == repeated.status_code == 200
     body = first.json()
     assert body["state"] == "admitted"
     assert body["promise"].endswith("Z")
     assert body["promise_slot"] == body["first_promise_slot"]
-    assert again.json()["id"] == body["id"]
+    assert repeated.json()["id"] == body["id"]
     assert other.status_code == 409
     assert other.json()["code"] == "name-conflict"
 
 
 def test_batch_submission_returns_decisions_in_order(live: RunningService) -> None:
     names = [f"many-{index}" for index in range(7)]
-    answer = live.client.post(
+    response = live.client.post(
         "/v1/jobs", json={"jobs": [job(name) for name in names]}, params={"wait": 20}
     )
-    assert answer.status_code == 202
-    body = answer.json()["jobs"]
-    assert [one["name"] for one in body] == names
-    assert {one["state"] for one in body} <= {"admitted", "refused"}
+    assert response.status_code == 202
+    body = response.json()["jobs"]
+    assert [entry["name"] for entry in body] == names
+    assert {entry["state"] for entry in body} <= {"admitted", "refused"}
 
 
 def test_batch_with_an_invalid_job_submits_none(live: RunningService) -> None:
     wrong = job("whole-2") | {"utilty": 3}
-    answer = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
-    assert fault["location"] == "jobs[1].utilty"
-    assert fault["hint"] == "did you mean 'utility'?"
+    response = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
+    assert response.status_code == 422
+    [error] = response.json()["errors"]
+    assert error["location"] == "jobs[1].utilty"
+    assert error["hint"] == "did you mean 'utility'?"
     assert live.client.get("/v1/jobs/whole-1").status_code == 404
 
 
@@ -86,8 +86,8 @@ def test_family_curve_of_the_service_is_kept_after_the_library_changes(tmp_path:
         assert several.status_code == 202, several.text
         wrong = live.client.post("/v1/jobs", json=single_job | {"name": "wrong", "family": "nett"})
         assert wrong.status_code == 422
-        [fault] = wrong.json()["errors"]
-        assert fault == {
+        [error] = wrong.json()["errors"]
+        assert error == {
             "location": "job.family",
             "message": "unknown family 'nett'",
             "hint": "did you mean 'net'?",
@@ -100,9 +100,9 @@ def test_family_curve_of_the_service_is_kept_after_the_library_changes(tmp_path:
     # The library may change: a job keeps the curve that it was promised with.
     library.write_text("families: {net: {throughput: {1: 50}}}")
     with run_service(tmp_path, policy="oasis", families=library) as live:
-        again = live.client.post("/v1/jobs", json=single_job)
-        assert again.status_code == 200, again.text
-        assert again.json()["id"] == first["id"]
+        repeated = live.client.post("/v1/jobs", json=single_job)
+        assert repeated.status_code == 200, repeated.text
+        assert repeated.json()["id"] == first["id"]
         assert live.client.get("/v1/jobs/new").json()["spec"] == spec
     with run_service(tmp_path, policy="oasis") as live:
         nothing = live.client.post("/v1/jobs", json=single_job | {"name": "late"})
@@ -124,10 +124,10 @@ def test_bag_of_tasks_is_refused_by_submit_quote_and_batch(live: RunningService)
         ("/v1/quote", bag),
         ("/v1/jobs", {"jobs": [job("fine"), bag]}),
     ):
-        answer = live.client.post(path, json=sent)
-        assert answer.status_code == 422, answer.text
-        assert "bags of tasks are simulated only" in answer.json()["detail"]
-        assert "shadowprice.training.bag" in answer.json()["detail"]
+        response = live.client.post(path, json=sent)
+        assert response.status_code == 422, response.text
+        assert "bags of tasks are simulated only" in response.json()["detail"]
+        assert "shadowprice.training.bag" in response.json()["detail"]
     assert live.client.get("/v1/jobs/trials").status_code == 404
     assert live.client.get("/v1/jobs/fine").status_code == 404  # all or nothing
 
@@ -166,10 +166,10 @@ def test_search_matches_part_of_the_job_name(
     everything = live.client.get("/v1/jobs", params={"limit": 1_000}).json()["jobs"]
     for states in ("", "pending,admitted,refused"):
         expected = [
-            one["name"]
-            for one in everything
-            if ascii_lower(search) in ascii_lower(one["name"])
-            and (not states or one["state"] in states.split(","))
+            entry["name"]
+            for entry in everything
+            if ascii_lower(search) in ascii_lower(entry["name"])
+            and (not states or entry["state"] in states.split(","))
         ]
         found: list[str] = []
         cursor = None
@@ -217,8 +217,10 @@ def test_search_pages_reveal_no_jobs_of_other_tenants(
             assert pages() == [(["red-2", "red-1"], True), (["red-0"], False)]
         far = live.client.get("/v1/jobs", params={"search": "zz", "cursor": 10**9}).json()
         assert far["next"] is not None
-        again = live.client.get("/v1/jobs", params={"search": "zz", "cursor": far["next"]}).json()
-        assert again["next"] == far["next"] - 3
+        repeated = live.client.get(
+            "/v1/jobs", params={"search": "zz", "cursor": far["next"]}
+        ).json()
+        assert repeated["next"] == far["next"] - 3
 
 
 def test_job_is_revised_and_cancelled(live: RunningService) -> None:
@@ -231,20 +233,20 @@ def test_job_is_revised_and_cancelled(live: RunningService) -> None:
     assert live.client.delete("/v1/jobs/changing").json()["state"] == "cancelled"
     assert live.client.delete("/v1/jobs/changing").status_code == 200
     assert live.client.patch("/v1/jobs/changing", json={"minibatches": 2}).status_code == 409
-    story = live.client.get("/v1/jobs/changing/explain").json()
-    kinds = [entry["kind"] for entry in story["events"]]
+    history = live.client.get("/v1/jobs/changing/explain").json()
+    kinds = [entry["kind"] for entry in history["events"]]
     assert kinds[:2] == ["submitted", "admitted"]
     assert "revised" in kinds
     assert "cancelled" in kinds
-    assert len(story["lines"]) == len(kinds)
+    assert len(history["lines"]) == len(kinds)
 
 
 def test_quote_matches_the_decision_and_reserves_nothing(live: RunningService) -> None:
     before = live.client.get("/v1/service").json()["sequence"]
-    asked = job("quoted")
-    quote = live.client.post("/v1/quote", json=asked).json()
+    request = job("quoted")
+    quote = live.client.post("/v1/quote", json=request).json()
     assert live.client.get("/v1/service").json()["sequence"] == before
-    body = live.client.post("/v1/jobs", json=asked).json()
+    body = live.client.post("/v1/jobs", json=request).json()
     assert quote["admitted"] == (body["state"] == "admitted")
     assert quote["completion"] == body["promise_slot"]
     assert quote["price"] == pytest.approx(body["cost"])
@@ -332,13 +334,13 @@ def test_tenants_access_only_their_own_jobs(live: RunningService) -> None:
 
 
 def test_expired_and_revoked_tokens_are_rejected(live: RunningService) -> None:
-    made = live.client.post("/v1/tokens", json={"tenant": "brief"}).json()
-    with live.as_(made["token"]) as client:
+    body = live.client.post("/v1/tokens", json={"tenant": "brief"}).json()
+    with live.as_(body["token"]) as client:
         assert client.get("/v1/jobs").status_code == 200
-        assert live.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
+        assert live.client.delete(f"/v1/tokens/{body['id']}").status_code == 204
         assert client.get("/v1/jobs").status_code == 401
     listed = live.client.get("/v1/tokens").text
-    assert made["token"] not in listed
+    assert body["token"] not in listed
     with live.as_(live.token("brief", expires="1ms")) as client:
         assert client.get("/v1/jobs").json()["detail"].startswith("the token has expired")
     with live.as_(None) as client:
@@ -398,10 +400,10 @@ def test_event_stream_resumes_after_the_last_event_id(live: RunningService) -> N
 def test_invalid_requests_return_problem_details(
     live: RunningService, method: str, path: str, body: bytes | None, status: int, code: str
 ) -> None:
-    answer = live.client.request(method, path, content=body)
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    response_body = answer.json()
+    response = live.client.request(method, path, content=body)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    response_body = response.json()
     assert response_body["code"] == code
     assert response_body["status"] == status
     assert response_body["detail"]
@@ -503,29 +505,29 @@ def test_invalid_values_are_reported_with_their_location(
     message: str,
     hint: str,
 ) -> None:
-    answer = live.client.request(method, path, content=body)
-    assert answer.status_code == status, answer.text
-    assert answer.json()["errors"] == [{"location": location, "message": message, "hint": hint}]
-    assert answer.json()["detail"] == f"{location}: {message}; {hint}"
+    response = live.client.request(method, path, content=body)
+    assert response.status_code == status, response.text
+    assert response.json()["errors"] == [{"location": location, "message": message, "hint": hint}]
+    assert response.json()["detail"] == f"{location}: {message}; {hint}"
 
 
 def test_repeated_key_is_named_in_the_error(live: RunningService) -> None:
-    answer = live.client.post("/v1/jobs", content=b'{"a":1,"b":{"c":1,"d":2,"c":3}}')
-    assert answer.status_code == 400
-    assert "the key 'c' is repeated" in answer.json()["detail"]
+    response = live.client.post("/v1/jobs", content=b'{"a":1,"b":{"c":1,"d":2,"c":3}}')
+    assert response.status_code == 400
+    assert "the key 'c' is repeated" in response.json()["detail"]
 
 
 def test_deeply_nested_body_is_refused_with_its_location(live: RunningService) -> None:
     content = b'{"jobs":' + b"[" * 60 + b"]" * 60 + b"}"
-    [fault] = live.client.post("/v1/jobs", content=content).json()["errors"]
-    assert fault["location"].startswith("body.jobs[0][0]")
-    assert fault["message"] == "nested too deeply"
-    assert fault["hint"] == "nest at most 50 levels"
+    [error] = live.client.post("/v1/jobs", content=content).json()["errors"]
+    assert error["location"].startswith("body.jobs[0][0]")
+    assert error["message"] == "nested too deeply"
+    assert error["hint"] == "nest at most 50 levels"
 
 
 def test_unsupported_media_type_is_refused(live: RunningService) -> None:
-    answer = live.client.post("/v1/jobs", data={"a": "b"})
-    assert answer.json()["code"] == "unsupported-media-type"
+    response = live.client.post("/v1/jobs", data={"a": "b"})
+    assert response.json()["code"] == "unsupported-media-type"
 
 
 def test_openapi_document_summarizes_every_route(live: RunningService) -> None:
@@ -556,8 +558,8 @@ def test_metrics_count_open_jobs_by_state_and_tenant(tmp_path: Path) -> None:
 
     with run_service(tmp_path, policy="rolling") as live:
         for name, tenant in (("a", "red"), ("b", "red"), ("c", "blue")):
-            answer = live.client.post("/v1/jobs", json=job(name, tenant=tenant))
-            assert answer.status_code == 200, answer.text
+            response = live.client.post("/v1/jobs", json=job(name, tenant=tenant))
+            assert response.status_code == 200, response.text
         assert live.client.delete("/v1/jobs/c").status_code == 200
         before = counted()
     assert len(before) == 2
@@ -603,14 +605,14 @@ def test_second_server_is_drained_after_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
 
     def drain(live: RunningService, server: str) -> None:
-        answer = live.client.patch(f"/v1/servers/{server}", json={"drain": True})
-        assert answer.status_code == 200, answer.text
+        response = live.client.patch(f"/v1/servers/{server}", json={"drain": True})
+        assert response.status_code == 200, response.text
 
     with run_service(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
         for name, work in (("a", 20), ("b", 400), ("c", 6)):
             worker = {"gpu": 2, "cpu": 1}
-            asked = job(name, minibatches=work, worker=worker, utility=utility)
-            assert live.client.post("/v1/jobs", json=asked).status_code == 200
+            request = job(name, minibatches=work, worker=worker, utility=utility)
+            assert live.client.post("/v1/jobs", json=request).status_code == 200
         drain(live, "g-0")
     with run_service(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
         drain(live, "g-1")  # what the policy knows of it belongs to the books of before
@@ -623,8 +625,8 @@ def test_jobs_without_gpu_type_are_admitted_beside_typed_jobs(tmp_path: Path) ->
     with run_service(tmp_path, cluster=cluster, policy="rolling") as live:
         for name, gpus in (("a100", {"gpu/a100": 3}), ("any", {"gpu": 4})):
             submitted = job(name, worker=gpus, workers={"max": 1})
-            answer = live.client.post("/v1/jobs", json=submitted)
-            assert answer.json()["state"] == "admitted", answer.text
+            response = live.client.post("/v1/jobs", json=submitted)
+            assert response.json()["state"] == "admitted", response.text
         wrong = live.client.patch("/v1/servers/a", json={"capacity": {"gpu": 8, "gpu/a100": 4}})
         assert wrong.status_code == 422
         assert "body.capacity.gpu: 8 isn't the total of the kinds, 4" in wrong.json()["detail"]
@@ -709,7 +711,7 @@ def test_reserved_characters_in_job_names_are_addressable(live: RunningService, 
 
 @pytest.mark.parametrize("name", [".", "..", "a\nb"])
 def test_names_that_are_no_url_path_segment_are_refused(live: RunningService, name: str) -> None:
-    why = "segment of a URL path" if name in {".", ".."} else "contains control characters"
+    reason = "segment of a URL path" if name in {".", ".."} else "contains control characters"
     server = {"name": name, "capacity": {"gpu": 1}}
     requests: list[tuple[str, dict[str, Any], str]] = [
         ("/v1/jobs", job(name), "job.name"),
@@ -718,11 +720,11 @@ def test_names_that_are_no_url_path_segment_are_refused(live: RunningService, na
         ("/v1/tokens", {"tenant": name}, "body.tenant"),
     ]
     for path, body, place in requests:
-        answer = live.client.post(path, json=body)
-        assert answer.status_code == 422, path
-        [fault] = answer.json()["errors"]
-        assert fault["location"] == place
-        assert why in fault["message"]
+        response = live.client.post(path, json=body)
+        assert response.status_code == 422, path
+        [error] = response.json()["errors"]
+        assert error["location"] == place
+        assert reason in error["message"]
     # As no client asks, which resolves the steps.
     connection = http.client.HTTPConnection(live.address.removeprefix("http://"))
     body = json.dumps({"share": {"gpu": 1}})
@@ -732,14 +734,14 @@ def test_names_that_are_no_url_path_segment_are_refused(live: RunningService, na
     told = answered.read().decode()
     connection.close()
     assert answered.status == 422
-    assert why in told
+    assert reason in told
 
 
 def test_tenants_with_shares_are_changed_and_removed_under_rolling(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
         for name, share in (("red", {"gpu": 4}), ("blue", {"gpu": 8}), ("red", {"gpu": 2})):
-            answer = live.client.put(f"/v1/tenants/{name}", json={"share": share})
-            assert answer.status_code == 200, answer.text
+            response = live.client.put(f"/v1/tenants/{name}", json={"share": share})
+            assert response.status_code == 200, response.text
         assert live.client.post("/v1/jobs", json=job("mine", tenant="blue")).status_code == 200
         assert live.client.delete("/v1/tenants/red").status_code == 204
         assert live.client.get("/v1/jobs/mine").json()["tenant"] == "blue"
@@ -758,12 +760,12 @@ def test_metrics_respond_while_the_policy_decides(tmp_path: Path) -> None:
         assert driver is not None
         deciding = driver._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
         try:
-            answer = live.client.get("/metrics")
+            response = live.client.get("/metrics")
             assert live.client.get("/healthz").status_code == 200
             assert not deciding.done()
         finally:
             decided.set()
-    assert 'shadowprice_shadow_price{resource="gpu",server_class="g"}' in answer.text
+    assert 'shadowprice_shadow_price{resource="gpu",server_class="g"}' in response.text
 
 
 def test_job_view_shows_why_its_generation_cannot_end(tmp_path: Path) -> None:

@@ -33,14 +33,14 @@ def _wide(name: str) -> dict[str, Any]:
 
 
 def _statement(live: RunningService, name: str = "vision", **query: Any) -> Any:
-    answer = live.client.get(f"/v1/tenants/{name}/statement", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = live.client.get(f"/v1/tenants/{name}/statement", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def _tenant(live: RunningService, name: str) -> Any:
     listed = live.client.get("/v1/tenants").json()["tenants"]
-    return next(one for one in listed if one["name"] == name)
+    return next(entry for entry in listed if entry["name"] == name)
 
 
 def test_unused_part_of_a_payment_is_refunded(live: RunningService) -> None:
@@ -87,13 +87,15 @@ def test_job_above_the_budget_is_refused_with_the_reason(live: RunningService) -
     assert free["points"] is None
     many = {"jobs": [job(f"many-{index}", tenant="vision") for index in range(3)]}
     answer = live.client.post("/v1/jobs", params={"wait": 20}, json=many).json()["jobs"]
-    assert {one["reason"]["code"] for one in answer} == {"budget"}
+    assert {entry["reason"]["code"] for entry in answer} == {"budget"}
     held = _tenant(live, "vision")["account"]["held"]
-    given = live.client.post("/v1/tenants/vision/grants", json={"points": 25, "note": "deadline"})
-    assert given.status_code == 201
-    assert given.json()["account"]["held"] == pytest.approx(held + 25)
-    again = live.client.post("/v1/jobs", json=job("y", tenant="vision")).json()
-    assert again["state"] != "refused"  # its name was free
+    response = live.client.post(
+        "/v1/tenants/vision/grants", json={"points": 25, "note": "deadline"}
+    )
+    assert response.status_code == 201
+    assert response.json()["account"]["held"] == pytest.approx(held + 25)
+    repeated = live.client.post("/v1/jobs", json=job("y", tenant="vision")).json()
+    assert repeated["state"] != "refused"  # its name was free
     metrics = live.client.get("/metrics").text
     assert 'shadowprice_points_held{tenant="vision"}' in metrics
     assert 'shadowprice_points_spent{tenant="vision"}' in metrics
@@ -111,7 +113,7 @@ def test_a_statement_pages_and_filters(live: RunningService) -> None:
             break
     assert found == whole
     grants = _statement(live, kind="grant,expiry")["entries"]
-    assert grants == [one for one in whole if one["kind"] in {"grant", "expiry"}]
+    assert grants == [entry for entry in whole if entry["kind"] in {"grant", "expiry"}]
     later = _statement(live, since="2999-01-01T00:00:00Z")
     assert later["entries"] == []
     assert later["opening"] == later["closing"] == whole[0]["balance"]
@@ -159,9 +161,9 @@ def test_omitted_fields_of_a_tenant_are_kept(live: RunningService) -> None:
 def test_invalid_budget_is_refused_with_its_location(
     live: RunningService, body: Any, place: str
 ) -> None:
-    answer = live.client.put("/v1/tenants/vision", json=body)
-    assert answer.status_code == 422
-    assert place in answer.text
+    response = live.client.put("/v1/tenants/vision", json=body)
+    assert response.status_code == 422
+    assert place in response.text
 
 
 @pytest.mark.parametrize(
@@ -219,8 +221,8 @@ def test_reserved_and_spent_points_add_up_to_the_grants(tmp_path: Path, seed: in
                     assert client.put("/v1/tenants/vision", json=body).is_success
                 case 1:
                     points = float(rng.integers(1, 9_000_000)) / 1e6
-                    answer = client.post("/v1/tenants/vision/grants", json={"points": points})
-                    assert answer.is_success
+                    response = client.post("/v1/tenants/vision/grants", json={"points": points})
+                    assert response.is_success
                 case 2:
                     client.delete(f"/v1/jobs/{name}")
                 case 3:

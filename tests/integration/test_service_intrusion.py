@@ -35,8 +35,8 @@ def live(tmp_path_factory: pytest.TempPathFactory):
 )
 def test_malformed_authorization_headers_are_rejected(live: RunningService, header: str) -> None:
     with live.as_(None) as client:
-        answer = client.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
-    assert answer.status_code in {400, 401, 431}
+        response = client.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
+    assert response.status_code in {400, 401, 431}
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_names_are_escaped_everywhere(live: RunningService) -> None:
             continue
         assert taken.json()["name"] == name
         body = live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"]
-        assert [one["name"] for one in body] == [name]
+        assert [entry["name"] for entry in body] == [name]
     response = live.client.get("/v1/jobs").headers
     assert response["content-type"] == "application/json"
     assert response["x-content-type-options"] == "nosniff"

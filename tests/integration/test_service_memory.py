@@ -306,11 +306,13 @@ def test_large_bodies_are_parsed_outside_the_event_loop(
         assert vision.post("/v1/jobs", json=job("small")).is_success
         many = {"jobs": [job(f"many-{number}") for number in range(100)]}
         assert vision.post("/v1/jobs", json=many).status_code == 202
-        answer = vision.patch("/v1/jobs/small", json={f"key-{number}": 1 for number in range(999)})
-        assert (answer.status_code, len(answer.json()["errors"])) == (422, 999)
+        response = vision.patch(
+            "/v1/jobs/small", json={f"key-{number}": 1 for number in range(999)}
+        )
+        assert (response.status_code, len(response.json()["errors"])) == (422, 999)
         keys = {f"key-{number}": 1 for number in range(bounds.ENTRIES.maximum + 1)}
-        answer = vision.post("/v1/quote", json=job("wide", labels=keys))
-        assert "body.labels: 10,001 exceeds the limit" in answer.json()["detail"]
+        response = vision.post("/v1/quote", json=job("wide", labels=keys))
+        assert "body.labels: 10,001 exceeds the limit" in response.json()["detail"]
     (small, loop), *large = threads
     assert small <= requests.MAX_INLINE_BODY_BYTES < min(size for size, _ in large)
     assert loop not in {thread for _, thread in large}
@@ -326,9 +328,9 @@ def test_out_of_memory_returns_503_and_logs_one_line(
         assert vision.post("/v1/jobs", json=job("before")).is_success
         with monkeypatch.context() as patch:
             patch.setattr(requests, "parse_json", parse)
-            answer = vision.post("/v1/quote", json=job("large"))
-            assert (answer.status_code, answer.json()["code"]) == (503, "memory")
-            assert "retry-after" in answer.headers
+            response = vision.post("/v1/quote", json=job("large"))
+            assert (response.status_code, response.json()["code"]) == (503, "memory")
+            assert "retry-after" in response.headers
             assert vision.get("/v1/jobs/before").is_success
         assert vision.post("/v1/jobs", json=job("after")).is_success
     errors = [record for record in caplog.records if record.levelname == "ERROR"]

@@ -210,7 +210,7 @@ def test_a_null_character_is_refused_before_the_server_sees_it(
 ) -> None:
     with run_service(tmp_path, policy="oasis", data=database) as live:
         for path in ("/v1/jobs?tenant=a%00", "/v1/jobs/a%00", "/v1/decisions?job=%00"):
-            answer = live.client.get(path)
-            assert answer.status_code == 422, answer.text
-            assert "null character" in answer.json()["detail"]
+            response = live.client.get(path)
+            assert response.status_code == 422, response.text
+            assert "null character" in response.json()["detail"]
         assert live.client.get("/readyz").status_code == 200

@@ -250,4 +250,4 @@ def test_purge_deletes_files_and_frees_the_name(tmp_path: Path) -> None:
         live.client.post("/v1/jobs", json=job).raise_for_status()
         finish()
         ran = live.client.get("/v1/jobs/a/generations").json()["generations"]
-        assert max(one["generation"] for one in ran) > 1  # the fence stands
+        assert max(entry["generation"] for entry in ran) > 1  # the fence stands

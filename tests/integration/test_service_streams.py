@@ -159,6 +159,6 @@ def test_waiting_request_ends_when_its_token_expires(
     jobs = {"jobs": [job("waits", tenant="red", run={"command": ["train"]})]}
     with live.as_(made["token"]) as client:
         start = time.monotonic()
-        answer = client.post("/v1/jobs", params={"wait": int(MAX_WAIT_SECONDS)}, json=jobs)
-        assert answer.status_code == 401
+        response = client.post("/v1/jobs", params={"wait": int(MAX_WAIT_SECONDS)}, json=jobs)
+        assert response.status_code == 401
         assert time.monotonic() - start < MAX_WAIT_SECONDS

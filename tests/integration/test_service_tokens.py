@@ -93,9 +93,9 @@ def test_only_health_routes_respond_without_a_valid_token(
         token = live.token("vision", expires="1ms")
         time.sleep(0.01)
     if kind == "revoked":
-        made = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
-        assert live.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
-        token = made["token"]
+        body = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+        assert live.client.delete(f"/v1/tokens/{body['id']}").status_code == 204
+        token = body["token"]
     with live.as_(token) as client:
         if kind == "basic":
             client.headers["Authorization"] = "Basic dmlzaW9uOnNlY3JldA=="
@@ -179,8 +179,8 @@ def test_account_of_another_tenant_is_not_found(live: RunningService) -> None:
         assert missing.json()["detail"] == same
         for query in ("?back=0", "?since=x", "?kind=debit"):  # nor does a wrong question tell
             assert client.get(f"/v1/tenants/vision/statement{query}").status_code == 404
-        given = client.post("/v1/tenants/speech/grants", json={"points": 5})
-        assert given.status_code == 403
+        response = client.post("/v1/tenants/speech/grants", json={"points": 5})
+        assert response.status_code == 403
         assert client.put("/v1/tenants/speech", json=budget).status_code == 403
     assert live.client.get("/v1/tenants/speech/statement").json()["account"]["held"] == 40.0
     assert live.client.get("/v1/tenants/nobody/statement").status_code == 404
@@ -221,7 +221,7 @@ def test_job_of_another_tenant_is_not_found(
 def test_invalid_token_lifetime_is_refused_with_its_location(
     live: RunningService, expires: Any
 ) -> None:
-    answer = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
-    assert "expires" in fault["location"] + fault["message"]
+    response = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})
+    assert response.status_code == 422
+    [error] = response.json()["errors"]
+    assert "expires" in error["location"] + error["message"]

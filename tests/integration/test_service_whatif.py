@@ -92,9 +92,9 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
 def test_invalid_queries_return_problem_details(
     live: RunningService, body: dict, told: str
 ) -> None:
-    answer = live.client.post("/v1/whatif", json=body)
-    assert answer.status_code == 422, answer.text
-    assert told in answer.text.replace('\\"', '"')
+    response = live.client.post("/v1/whatif", json=body)
+    assert response.status_code == 422, response.text
+    assert told in response.text.replace('\\"', '"')
 
 
 def test_unknown_whatif_is_not_found(live: RunningService) -> None:
@@ -252,8 +252,8 @@ def test_a_simulation_whose_files_were_deleted_is_repeated(
         assert not folder.exists()
         assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
         for count in (2, 3, 5):
-            asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
-            told = _finished(live, asked.json()["id"])
+            response = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
+            told = _finished(live, response.json()["id"])
             assert told["state"] == "done", told
             assert len(simulated) == count
             assert simulated[-1].parent.parent == folder
@@ -271,11 +271,11 @@ def test_service_with_a_policy_file_simulates_the_loaded_version(tmp_path: Path)
         file.unlink()  # a later version would simulate another policy
         assert live.client.get("/v1/service").json()["policy"] == "policy.FirstFit"
         assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
-        asked = live.client.post("/v1/whatif", json={"policy": f"{file}:FirstFit"})
-        assert asked.status_code == 422
-        assert "unknown policy" in asked.text
-        asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
-        told = _finished(live, asked.json()["id"])
+        response = live.client.post("/v1/whatif", json={"policy": f"{file}:FirstFit"})
+        assert response.status_code == 422
+        assert "unknown policy" in response.text
+        response = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
+        told = _finished(live, response.json()["id"])
         assert told["state"] == "done", told
         assert told["question"]["set"] == {}  # its own parameters are no change
         assert told["as_is"]["policy"] == told["changed"]["policy"] == "policy.FirstFit"

@@ -36,7 +36,7 @@ def submit(live: RunningService, name: str, share: int, workers: int, log: Path)
         f"echo begin {line} >> {log}; trap 'echo end {line} >> {log}' EXIT; trap 'exit 1' TERM; "
         "sleep 0.7 & wait"
     )
-    answer = live.client.post(
+    response = live.client.post(
         "/v1/jobs",
         json={
             "name": name,
@@ -48,8 +48,8 @@ def submit(live: RunningService, name: str, share: int, workers: int, log: Path)
             "run": {"command": ["sh", "-c", command], "grace": "5s"},
         },
     )
-    assert answer.is_success, answer.text
-    job: dict[str, Any] = answer.json()
+    assert response.is_success, response.text
+    job: dict[str, Any] = response.json()
     return job
 
 

@@ -235,9 +235,9 @@ def test_a_job_refers_to_uploads_of_its_own_tenant_only(live: RunningService) ->
             "run": {"command": ["cat", "secret"], "upload": digest},
         }
         for client in (speech, live.client):
-            answer = client.post("/v1/jobs", json=job)
-            assert answer.status_code == 422, answer.text
-            [error] = answer.json()["errors"]
+            response = client.post("/v1/jobs", json=job)
+            assert response.status_code == 422, response.text
+            [error] = response.json()["errors"]
             assert error["location"] == "job.run.upload"
             assert error["message"].startswith(f"unknown upload '{digest[:60]}")
             assert client.get(f"/v1/uploads/{digest}").status_code == 404
@@ -403,8 +403,8 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
     assert uploads.find(None, digests[0]).used == now
     assert uploads.find(None, digests[1]) is None
     assert live.client.delete("/v1/jobs/uses").status_code == 200
-    again = live.client.post("/v1/jobs/uses/resubmit", json={"name": "uses-again"})
-    assert again.status_code == 200, again.text
+    repeated = live.client.post("/v1/jobs/uses/resubmit", json={"name": "uses-again"})
+    assert repeated.status_code == 200, repeated.text
     assert live.client.delete("/v1/jobs/uses-again").status_code == 200
     uploads.use(None, digests[0], now - (KEEP_SECONDS + 1) * SECOND)
     uploads.sweep(now)
@@ -469,8 +469,8 @@ def test_slow_unpacking_delays_only_its_own_job(live: RunningService, tmp_path: 
     def submit_job(name: str, command: str, upload: str | None = None, **more: Any) -> None:
         job = {"name": name, "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
         run = {"command": ["sh", "-c", command], "upload": upload, **more}
-        answer = live.client.post("/v1/jobs", json={**job, "run": run})
-        assert answer.status_code == 200, answer.text
+        response = live.client.post("/v1/jobs", json={**job, "run": run})
+        assert response.status_code == 200, response.text
 
     def state(name: str) -> str:
         return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
@@ -508,8 +508,10 @@ def test_slow_unpacking_delays_only_its_own_job(live: RunningService, tmp_path: 
             with pipe.open("w"):
                 pass
     wait_until(lambda: state("slow") == "finished")
-    story = live.client.get("/v1/jobs/slow/explain").json()["events"]
-    assert [one["data"]["generation"] for one in story if one["kind"] == "start-failed"] == [1]
+    events = live.client.get("/v1/jobs/slow/explain").json()["events"]
+    assert [event["data"]["generation"] for event in events if event["kind"] == "start-failed"] == [
+        1
+    ]
     names = [path.read_text() for path in jobs.glob("*/name")]
     assert "slow" in names
     assert "cancelled" not in names  # it was never ordered
@@ -556,8 +558,8 @@ def test_job_cancelled_while_starting_keeps_its_output(
     assert {path.name for path in work.iterdir()} == {"result"}
     numbers = {path.name for path in work.with_name("generations").iterdir()}
     assert numbers == {"1"}
-    story = live.client.get("/v1/jobs/between/explain").json()["events"]
-    assert "start-failed" not in {one["kind"] for one in story}
+    events = live.client.get("/v1/jobs/between/explain").json()["events"]
+    assert "start-failed" not in {event["kind"] for event in events}
 
 
 def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
@@ -644,7 +646,7 @@ def test_stalled_body_leaves_nothing(live: RunningService, monkeypatch: pytest.M
     monkeypatch.setattr("shadowprice.service.api.uploads.IDLE_TIMEOUT_SECONDS", 0.2)
     before = stored_files(live)
     with begun_upload(live) as raw:
-        answer = raw.recv(65_536).decode()
-    assert answer.startswith("HTTP/1.1 400 ")
+        data = raw.recv(65_536).decode()
+    assert data.startswith("HTTP/1.1 400 ")
     wait_until(lambda: stored_files(live) == before)
     assert live.service.driver.uploads._arriving.total() == 0
