@@ -194,7 +194,7 @@ def test_a_dearer_start_never_gets_more_copies() -> None:
     assert fewer > 2
 
 
-def test_a_later_deadline_and_a_looser_promise_never_pay_less() -> None:
+def test_later_deadline_or_higher_miss_probability_never_lowers_the_payoff() -> None:
     def payoff(deadline: float, miss_probability: float, seed: int) -> float:
         rng = np.random.default_rng(seed)
         on = place_cluster()
@@ -284,7 +284,7 @@ def _predicted(copies: tuple[TaskCopies, ...], slots: float) -> float:
     return 1.0 - in_time
 
 
-def test_a_bag_draws_the_same_whatever_else_runs() -> None:
+def test_bag_durations_are_independent_of_other_jobs() -> None:
     on = place_cluster()
     alone = simulated(on, [build_bag(on)], seed=3).jobs["bag"]
     other = build_bag(on, pareto(3, 1.5, 0.4), name="other", arrival=9)
@@ -322,7 +322,7 @@ def test_a_bag_beside_training_jobs() -> None:
 
 
 @pytest.mark.parametrize("name", ["optimum", "srtf", "fifo", "drf"])
-def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
+def test_policies_without_bags_refuse_them_and_schedule_the_rest(name: str) -> None:
     from tests.support.workloads import make_job
 
     on = place_cluster()
@@ -382,7 +382,7 @@ def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
     assert finished > 60
 
 
-def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
+def test_infeasible_deadline_names_a_feasible_one() -> None:
     on = place_cluster(1, 4)
     tight = build_bag(on, pareto(4, 2.0, 0.9), deadline=1.5, miss_probability=0.01)
     refusal = simulated(on, [tight]).jobs["bag"].refusal
@@ -396,7 +396,7 @@ def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
     assert simulated(on, [sooner]).jobs["bag"].plans == 0
 
 
-def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
+def test_bag_below_the_price_is_refused_with_the_price() -> None:
     on = place_cluster()
     refusal = simulated(on, [build_bag(on, utility=Constant(1e-6))]).jobs["bag"].refusal
     assert refusal is not None
@@ -406,7 +406,7 @@ def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
     assert refusal.cost > refusal.value
 
 
-def test_a_full_cluster_says_how_many_places_are_missing() -> None:
+def test_full_cluster_states_the_missing_capacity() -> None:
     on = place_cluster(2, 4)
     first = build_bag(on, pareto(8, 2.0, 0.9), name="first", deadline=7.0, miss_probability=0.5)
     second = build_bag(on, pareto(8, 2.0, 0.6), name="second", deadline=2.0, miss_probability=0.9)
@@ -418,7 +418,7 @@ def test_a_full_cluster_says_how_many_places_are_missing() -> None:
     assert refusal.numbers["places_needed"] == 8
 
 
-def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
+def test_lost_server_replans_the_remaining_tasks_before_the_deadline() -> None:
     on = place_cluster()
     jobs = [build_bag(on, exponential(8, 1.5, 0.9), deadline=12.0)]
     lost: list[Incident] = [ServerLost(1, on.names[server]) for server in range(2)]
@@ -429,7 +429,7 @@ def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
     assert record.completion < 12
 
 
-def test_a_bag_that_misses_its_deadline_is_given_up() -> None:
+def test_bag_that_misses_its_deadline_is_abandoned() -> None:
     on = place_cluster()
     dropped = None
     for seed in sample(range(60)):

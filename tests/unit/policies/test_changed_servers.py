@@ -41,7 +41,7 @@ def asking(cluster: Cluster, at: int) -> Job:
 @pytest.mark.parametrize("lower", ["theory", "clearing", "guaranteed"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["oasis", "pdors"])
-def test_prices_are_those_of_who_learnt_on_the_servers_of_now(
+def test_prices_equal_those_learnt_on_the_current_servers(
     name: str, change: str, lower: str
 ) -> None:
     cluster = make_cluster(0, 0, both=2)

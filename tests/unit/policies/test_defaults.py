@@ -30,7 +30,7 @@ from tests.support.workloads import make_cluster, make_job
 
 
 @pytest.mark.parametrize("name", [n for n, info in policies().items() if not info.knows_all_jobs])
-def test_every_policy_runs_live_as_it_stands(name: str) -> None:
+def test_every_policy_runs_live_with_defaults(name: str) -> None:
     if name in PLACE_COUNTING_POLICIES:
         on = shared_cluster()
         jobs = [shared_job(on, f"job-{index}", tenant="u1") for index in range(2)]
@@ -46,7 +46,7 @@ def test_every_policy_runs_live_as_it_stands(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", policies())
-def test_every_policy_takes_what_is_set_where_jobs_really_run(name: str) -> None:
+def test_every_policy_accepts_the_settings_of_the_live_service(name: str) -> None:
     wanted = policies()[name].live_settings
     told = policy_parameters(name, wanted).model_dump()
     assert {key: told[key] for key in wanted} == wanted
@@ -61,7 +61,7 @@ class Wrapped:
 
 
 @pytest.mark.parametrize("name", policy_names())
-def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
+def test_declared_features_of_policies_exist(name: str) -> None:
     cluster, jobs, _ = build_world(name, 1)
     made = build_policy(name, cluster, jobs, 1)
     for told, offered, method in (
@@ -74,7 +74,7 @@ def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
         assert not told or callable(getattr(made, method))
 
 
-def test_what_depends_on_settings_is_told_of_them() -> None:
+def test_features_depend_on_settings() -> None:
     cluster = make_cluster(2, 1, both=1)
 
     def can(name: str, **settings: Any) -> Capabilities:
@@ -102,7 +102,7 @@ def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
 
 
 @pytest.mark.parametrize("name", sorted(policies()))
-def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
+def test_every_policy_accepts_the_preset_of_its_paper(name: str) -> None:
     on = shared_cluster() if name in PLACE_COUNTING_POLICIES else make_cluster(2, 1)
     context = PolicyContext(on, [])
     told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
@@ -110,7 +110,7 @@ def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["oasis", "pdors"])
-def test_the_paper_s_preset_is_its_literal_prices_and_gives_way_to_what_is_set(name: str) -> None:
+def test_paper_preset_sets_literal_prices_and_is_overridable(name: str) -> None:
     context = PolicyContext(make_cluster(2, 1), [])
 
     def told(**settings: Any) -> tuple[object, object]:

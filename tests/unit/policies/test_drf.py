@@ -26,7 +26,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
-def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> None:
+def test_matches_progressive_filling_if_placement_is_irrelevant(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = make_cluster(1, 1, gpus=int(rng.integers(2, 17)))
     jobs = [random_job(cluster, rng, f"job-{index}") for index in range(int(rng.integers(1, 12)))]
@@ -114,7 +114,7 @@ def test_the_example_of_the_paper() -> None:
     assert workers_in_first_slot(small, jobs) == [3, 2]
 
 
-def test_numbers_that_gain_nothing_are_not_granted() -> None:
+def test_workers_without_speedup_are_not_granted() -> None:
     cluster = make_cluster(4, 1, gpus=8)
     speed = {1: Fraction(1, 10), 2: Fraction(2, 10), 4: Fraction(2, 10), 8: Fraction(1, 10)}
     worker = {"gpu": 1000, "cpu": 1000, "memory": GIB, "bandwidth": GBPS}
@@ -148,6 +148,6 @@ def test_a_settled_job_stays_where_it_is() -> None:
     assert all(len(placements) == 1 for placements in seen.values())
 
 
-def test_it_has_no_parameters() -> None:
+def test_drf_has_no_parameters() -> None:
     with pytest.raises(InputError, match="theta"):
         make_policy("drf", PolicyContext(make_cluster()), {"theta": 1})

@@ -85,7 +85,7 @@ def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
 @pytest.mark.parametrize("lower", ["guaranteed", "clearing", "theory"])
 @settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(seed=SEEDS)
-def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
+def test_premise_is_evaluated_correctly(lower: str, seed: int) -> None:
     """Against the exact optimum; with the guaranteed L the premise holds."""
     cluster, jobs = random_world(seed, 4)
     until = 3 + seed % 5
@@ -242,7 +242,7 @@ def test_a_wrong_ratio_moves_the_constant_that_absorbs_it() -> None:
         ("pdors", {"lower": "guaranteed", "placement": "exact"}, True),
     ],
 )
-def test_a_ratio_that_a_run_misses_is_not_claimed(
+def test_missed_ratio_is_not_claimed(
     policy: str, options: dict[str, Any], *, covered: bool
 ) -> None:
     """Jobs worth 1 fill a server before jobs that are worth 1,000 in their arrival slot only."""

@@ -89,7 +89,7 @@ def test_whole_chunks_can_lose_what_the_exact_search_finds() -> None:
     assert better > 5
 
 
-def test_looking_near_first_misses_nothing_of_a_long_window() -> None:
+def test_searching_near_slots_first_misses_no_offer() -> None:
     ended_near = 0
     for seed in range(4000, 4019):
         market, job, remaining = random_case(seed, horizon=44)
@@ -103,7 +103,7 @@ def test_looking_near_first_misses_nothing_of_a_long_window() -> None:
     assert 4 < ended_near < 15
 
 
-def test_an_offer_within_a_gap_says_what_no_schedule_exceeds() -> None:
+def test_offer_within_a_gap_states_an_upper_bound() -> None:
     short = 0
     for seed in (*range(4000, 4019), *range(6000, 6060)):
         market, job, remaining = random_case(seed, **({"horizon": 44} if seed < 5000 else {}))
@@ -120,7 +120,7 @@ def test_an_offer_within_a_gap_says_what_no_schedule_exceeds() -> None:
     assert short  # the gap was used: the bound is not the payoff by another name
 
 
-def test_the_same_question_has_the_same_answer() -> None:
+def test_equal_queries_have_equal_results() -> None:
     for seed in sample(range(5000, 5030)):
         answers = []
         for _ in range(2):

@@ -103,7 +103,7 @@ def test_a_job_that_overruns_keeps_its_place_and_the_next_ones_are_shifted(polic
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
-def test_a_job_that_saves_gives_way_to_a_deadline_that_its_extension_would_break(
+def test_checkpointing_job_yields_to_a_deadline_that_its_overrun_would_break(
     policy: str,
 ) -> None:
     slow = stated("slow", slots=4, by=40, resumable=True)
@@ -124,7 +124,7 @@ def test_a_job_that_saves_gives_way_to_a_deadline_that_its_extension_would_break
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
-def test_a_job_that_never_saved_is_not_stopped_for_anybody(policy: str) -> None:
+def test_job_without_a_checkpoint_is_not_preempted(policy: str) -> None:
     slow = stated("slow", slots=4)
     made = engine(policy, [replace(slow, name=name) for name in ("slow", "slow too")])
     for slot in range(2):
@@ -168,7 +168,7 @@ def test_a_generation_that_made_no_progress_yet_is_pinned() -> None:
     assert not made.view.is_pinned("a")
 
 
-def test_what_is_known_of_checkpoints_changes_no_plan() -> None:
+def test_checkpoint_state_changes_no_plan() -> None:
     made = engine("oasis", [stated("a"), stated("b")])
     made.handle(SlotBegan(0))
     assert made.view.is_pinned("a")
@@ -178,7 +178,7 @@ def test_what_is_known_of_checkpoints_changes_no_plan() -> None:
     assert not made.view.is_pinned("a")
 
 
-def test_in_a_simulation_nothing_is_pinned() -> None:
+def test_simulation_pins_no_job() -> None:
     made = Engine(ON, make_policy("oasis", PolicyContext(ON, None, None, 0), {}))
     made.handle(JobsArrived(0, (stated("a"),)))
     assert any(isinstance(one, Start) for one in made.handle(SlotBegan(0)))
@@ -277,7 +277,7 @@ def test_a_worthless_job_is_abandoned_only_if_it_seems_to_never_end(policy: str)
 
 
 @pytest.mark.parametrize("policy", LIVE)
-def test_a_start_that_takes_long_is_no_overrun(policy: str) -> None:
+def test_slow_start_is_no_overrun(policy: str) -> None:
     made = endless(policy, Deadline(10.0, 3))
     first = 0
     for slot in range(12):
@@ -295,7 +295,7 @@ def test_a_start_that_takes_long_is_no_overrun(policy: str) -> None:
 
 
 @pytest.mark.parametrize("policy", ["fifo", "oasis", "rolling", "astraea"])
-def test_a_job_that_is_worth_something_may_run_for_as_long_as_it_takes(policy: str) -> None:
+def test_job_with_utility_may_overrun_without_limit(policy: str) -> None:
     made = endless(policy, Constant(10.0))
     assert len(ran(made, 20)) >= 19
 
@@ -312,7 +312,7 @@ def test_a_job_that_is_worth_something_may_run_for_as_long_as_it_takes(policy: s
         ),
     ],
 )
-def test_a_job_that_is_worth_something_ends_at_its_limit(
+def test_job_with_utility_ends_at_its_limit(
     policy: str, limits: dict[str, Any], slots: int, message: str
 ) -> None:
     made = endless(policy, Constant(10.0), **limits)

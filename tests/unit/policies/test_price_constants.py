@@ -213,7 +213,7 @@ def test_given_constants_are_taken_as_they_are() -> None:
     ("floor", "known"), [("theory", True), ("theory", False), ("clearing", True)]
 )
 @pytest.mark.parametrize("seed", sample(range(6)))
-def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
+def test_predicted_change_of_constants_equals_the_actual_one(
     seed: int, known: bool, floor: str
 ) -> None:
     cluster = make_cluster(1, 1)
@@ -245,7 +245,7 @@ def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
     later=st.integers(0, 30),
 )
 @settings(max_examples=example_count(40), deadline=None, derandomize=True)
-def test_a_job_that_was_taken_back_leaves_no_trace(
+def test_removed_job_leaves_no_trace(
     floor: Lower, arrivals: list[tuple[int, bool, int]], later: int
 ) -> None:
     """Whatever it was worth, and whatever else was learnt and forgotten in between."""
@@ -289,9 +289,7 @@ def test_after_an_idle_horizon_prices_are_those_of_a_new_service() -> None:
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
 @pytest.mark.parametrize("carries", ["workers", "ps"])
-def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
-    floor: Lower, carries: Carries
-) -> None:
+def test_summary_of_other_jobs_gives_the_constants_of_all(floor: Lower, carries: Carries) -> None:
     on, jobs = linear_jobs(5)
     assert isinstance(on, Cluster)
     assert len(jobs) > 3
@@ -321,9 +319,7 @@ def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
 
 @pytest.mark.parametrize("floor", ["theory", "clearing"])
 @pytest.mark.parametrize("carries", ["workers", "ps", "both"])
-def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_there(
-    carries: Carries, floor: Lower
-) -> None:
+def test_constants_for_new_servers_equal_learning_there(carries: Carries, floor: Lower) -> None:
     """Larger or smaller in each resource by itself, without some, or with some for the first time.
 
     And once more, on the servers of before.

@@ -65,7 +65,7 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
     assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
 
 
-def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back() -> None:
+def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
     """Kept, it would be met to the day, and earn nothing."""
     on = gpus(1, 4)
     one = training(on, "a", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
@@ -100,7 +100,7 @@ def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back()
         ([(Role.WORKER, 7000), (Role.ANY, 7000)], {"s-0": (2, 0), "s-1": (0, 1)}),
     ],
 )
-def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
+def test_lone_feasible_job_is_promised_and_runs_as_planned(
     kinds: list[tuple[Role, int]], stands: dict[str, tuple[int, int]]
 ) -> None:
     rows = [(f"s-{index}", role, {"cpu": amount}) for index, (role, amount) in enumerate(kinds)]
@@ -128,7 +128,7 @@ def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
 
 
 @pytest.mark.extended
-def test_servers_may_all_differ_however_many_there_are() -> None:
+def test_all_servers_may_differ() -> None:
     # More kinds than groups that a timeline keeps of a few kinds: what was beyond was written into
     # other intervals, and with some thousands beyond the arrays.
     many = 600
@@ -150,7 +150,7 @@ def test_servers_may_all_differ_however_many_there_are() -> None:
     assert engine.running["a"].total_workers == workers
 
 
-def test_a_promise_gives_up_no_more_of_a_utility_than_it_may(
+def test_promise_loses_at_most_the_allowed_utility(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on = gpus(1, 1)
@@ -165,7 +165,7 @@ def test_a_promise_gives_up_no_more_of_a_utility_than_it_may(
         assert later < planned * (1.0 - slack) <= promised
 
 
-def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
+def test_promise_is_limited_by_observed_durations_of_other_jobs() -> None:
     on = gpus(2, 2, horizon=40)
     # A quarter of a horizon counts as watched before the first arrival: ten slots, and this one.
     # The job takes ten slots of the whole cluster.
@@ -268,7 +268,7 @@ def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
         assert (engine.jobs["b"].promise is not None) == promised
 
 
-def test_a_job_that_is_promised_nothing_yet_runs_and_is_promised_when_less_is_left() -> None:
+def test_waiting_job_runs_and_is_promised_when_less_work_remains() -> None:
     on = gpus(1, 4, horizon=40)
     one = training(on, "a", epochs=16, chunks=4, utility=Reciprocal(5.0))
     policy = make_policy("rolling", PolicyContext(on), {})
@@ -282,7 +282,7 @@ def test_a_job_that_is_promised_nothing_yet_runs_and_is_promised_when_less_is_le
 
 
 @pytest.mark.parametrize("restart_first", [False, True])
-def test_a_job_that_loses_a_whole_slot_by_a_start_runs_where_nothing_else_would(
+def test_job_that_loses_a_slot_to_its_start_runs_on_otherwise_idle_capacity(
     *, restart_first: bool
 ) -> None:
     """No plan counts on a slot of it, so nothing is promised; idle servers take it all the same."""
@@ -340,7 +340,7 @@ def test_a_first_start_counts_as_a_restart_only_where_it_costs_one(
 
 
 @pytest.mark.parametrize("share", [Fraction(1, 10), Fraction(1, 2)])
-def test_who_waits_is_planned_by_density_also_where_only_restarts_are_in_its_way(
+def test_waiting_jobs_are_planned_by_density_also_if_limited_by_restarts(
     share: Fraction,
 ) -> None:
     on = gpus(1, 4, horizon=60)
@@ -373,7 +373,7 @@ def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_l
 
 
 @pytest.mark.parametrize("seed", sample(range(20)))
-def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -> None:
+def test_minimum_demand_is_that_of_the_most_efficient_level(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = make_cluster(3, 2, 2)
     jobs = faster_together([random_job(cluster, rng, f"job-{index}") for index in range(4)], rng)
@@ -401,7 +401,7 @@ def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -
         assert slot == pytest.approx(expected)
 
 
-def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way(
+def test_without_scarcity_flexible_jobs_displace_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on = gpus(1, 1)
@@ -419,7 +419,7 @@ def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way(
         assert engine.jobs["soon"].status.value == outcome
 
 
-def test_who_was_promised_moves_over_for_who_comes_later() -> None:
+def test_promised_job_is_replanned_for_a_later_arrival() -> None:
     on = gpus(1, 2)
     engine = rolling(on)
     # 8 worker-slots within 8 slots: alone it runs on both GPUs for 4 slots.
@@ -437,7 +437,7 @@ def test_who_was_promised_moves_over_for_who_comes_later() -> None:
     assert engine.jobs["urgent"].promise == 2
 
 
-def test_plans_stay_as_the_room_for_them_grows() -> None:
+def test_plans_are_kept_when_capacity_grows() -> None:
     on = gpus(3, 4)
     jobs = [
         training(
@@ -466,7 +466,7 @@ def test_plans_stay_as_the_room_for_them_grows() -> None:
     assert any("Promise" in text for text in growing)
 
 
-def test_without_revision_a_plan_stays() -> None:
+def test_plan_is_kept_without_revision() -> None:
     on = gpus(1, 2)
     jobs = [
         training(on, "first", utility=Sigmoid(10.0, 3.0, 4.0)),
@@ -480,7 +480,7 @@ def test_without_revision_a_plan_stays() -> None:
     assert recorder.completions == {"first": 3}
 
 
-def test_a_job_worth_less_than_its_price_waits_and_is_told_what_it_lacks() -> None:
+def test_job_below_its_price_waits_with_the_missing_resource() -> None:
     on = gpus(1, 4)
     poor = training(on, "poor", utility=Constant(1.0))
     (made,) = decide(on, [poor], prices="given", price=10.0)
@@ -490,7 +490,7 @@ def test_a_job_worth_less_than_its_price_waits_and_is_told_what_it_lacks() -> No
     assert "is 1, below the price of its plan, 20: it lacks 19" in made.message
 
 
-def test_without_standby_the_same_is_a_refusal_by_its_price() -> None:
+def test_without_standby_a_job_below_its_price_is_refused() -> None:
     on = gpus(1, 4)
     poor = training(on, "poor", utility=Constant(1.0))
     (made,) = decide(on, [poor], prices="given", price=10.0, standby=False)
@@ -499,7 +499,7 @@ def test_without_standby_the_same_is_a_refusal_by_its_price() -> None:
     assert (made.refusal.value, made.refusal.cost) == (1.0, pytest.approx(20.0))
 
 
-def test_who_would_break_a_promise_is_told_whose_and_what_would_do() -> None:
+def test_job_that_would_break_a_promise_names_it_and_a_feasible_change() -> None:
     on = gpus(1, 2)
     jobs = [
         training(on, "first", utility=Deadline(50.0, 3.0)),
@@ -533,7 +533,7 @@ def test_jobs_that_arrive_together_choose_by_what_they_earn_by_their_share() -> 
     assert isinstance(second, Queue)
 
 
-def test_a_waiting_job_is_promised_when_room_appears_and_given_up_when_worthless() -> None:
+def test_waiting_job_is_promised_when_capacity_frees_and_abandoned_when_worthless() -> None:
     on = gpus(2, 1)
     jobs = [
         training(on, "first", epochs=1, utility=Deadline(50.0, 1.0)),
@@ -546,7 +546,7 @@ def test_a_waiting_job_is_promised_when_room_appears_and_given_up_when_worthless
     assert outcomes == {"first": "finished", "second": "finished", "third": "refused"}
 
 
-def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
+def test_promise_broken_by_a_lost_server_is_reported_immediately() -> None:
     on = gpus(2, 2)
     engine = rolling(on)
     engine.handle(JobsArrived(0, (training(on, "a", utility=Sigmoid(10.0, 0.2, 4.0)),)))
@@ -562,7 +562,7 @@ def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
 
 
 @pytest.mark.parametrize("steady", [False, True])
-def test_a_job_that_comes_while_a_slot_is_under_way_breaks_no_promise(steady: bool) -> None:
+def test_arrival_within_a_slot_breaks_no_promise(steady: bool) -> None:
     # "a" needs all of both slots. What the slot under way is yet to yield is counted by nobody.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
@@ -582,9 +582,7 @@ def test_a_job_that_comes_while_a_slot_is_under_way_breaks_no_promise(steady: bo
 
 
 @pytest.mark.parametrize(("yields", "new"), [(0, 3), (3, 2)])
-def test_a_promise_that_was_counted_on_too_much_is_told_when_the_slot_is_over(
-    yields: int, new: int
-) -> None:
+def test_underestimated_promise_is_reported_at_the_slot_end(yields: int, new: int) -> None:
     on = gpus(1, 4)
     engine = rolling(on)
     engine.handle(JobsArrived(0, (training(on, "a", utility=Sigmoid(10.0, 3.0, 1.0)),)))
@@ -595,7 +593,7 @@ def test_a_promise_that_was_counted_on_too_much_is_told_when_the_slot_is_over(
     assert promises(engine.handle(SlotBegan(1))) == [("a", new)]
 
 
-def test_a_job_that_ended_in_the_slot_under_way_is_not_expected_to_go_on() -> None:
+def test_job_that_ended_in_the_current_slot_is_not_planned_further() -> None:
     on = gpus(1, 4)
     engine = rolling(on)
     engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(10.0, 1.0)),)))
@@ -605,7 +603,7 @@ def test_a_job_that_ended_in_the_slot_under_way_is_not_expected_to_go_on() -> No
     assert ("a", None) in told
 
 
-def test_nothing_is_promised_in_a_slot_that_is_over_or_never_comes() -> None:
+def test_no_promise_is_in_the_past_or_beyond_the_end() -> None:
     on = gpus(1, 2)
     engine = rolling(on)
     one = training(on, "a")
@@ -616,7 +614,7 @@ def test_nothing_is_promised_in_a_slot_that_is_over_or_never_comes() -> None:
             apply_decision(engine.state, Promise("a", completion))
 
 
-def test_bad_parameters_are_refused_with_their_place() -> None:
+def test_invalid_parameters_are_refused_with_their_location() -> None:
     on = gpus(1, 1)
     for name, value in (("price", -1.0), ("evidence", 0.0), ("evidence", 1e7)):
         with pytest.raises(InputError, match=f"policy rolling.*{name}"):
@@ -752,7 +750,7 @@ def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
     assert outcomes == {Commit, Reject}
 
 
-def test_it_never_looks_at_the_jobs_that_are_known() -> None:
+def test_known_jobs_are_ignored() -> None:
     cluster = make_cluster(2, 1)
     jobs = [
         make_job(cluster, f"job-{index}", arrival=index, epochs=1 + index % 3) for index in range(8)
@@ -769,7 +767,7 @@ def test_it_never_looks_at_the_jobs_that_are_known() -> None:
 @pytest.mark.parametrize(
     ("until", "reason"), [(None, RefusalReason.NO_VALUE), (7, RefusalReason.TOO_LATE)]
 )
-def test_an_abandoned_job_is_told_the_slot_in_which_its_remaining_work_would_end(
+def test_abandoned_job_states_when_its_remaining_work_would_end(
     until: int | None, reason: RefusalReason
 ) -> None:
     cluster = make_cluster(1, 0, gpus=1)

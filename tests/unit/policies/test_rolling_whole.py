@@ -80,7 +80,7 @@ def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take(
     assert len(result) >= 3
 
 
-def test_a_job_that_is_faster_on_one_server_stands_on_one() -> None:
+def test_job_faster_on_one_server_is_co_located() -> None:
     on = machines(3, 4)
     one = training(on, "a", 5, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
     slots = placed(on, [one], 2)
@@ -88,7 +88,7 @@ def test_a_job_that_is_faster_on_one_server_stands_on_one() -> None:
     assert slots[0]["a"].workers == (4,)
 
 
-def test_a_job_that_is_hardly_faster_on_one_server_takes_several() -> None:
+def test_job_hardly_faster_on_one_server_is_spread() -> None:
     on = machines(3, 4)
     one = training(on, "a", 1, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
     one = replace(one, internal_gains=one.gains + one.gains // 2)  # 4 workers count as 6, 12 as 12
@@ -199,7 +199,7 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
     assert missed <= 0.08 * refused
 
 
-def test_a_whole_job_grows_where_it_stands_and_is_moved_no_more_than_it_gains() -> None:
+def test_co_located_job_scales_up_in_place_and_moves_only_for_a_gain() -> None:
     """Two jobs with time to spare share one server; when one is done the other takes it all."""
     on = machines(1, 4)
     jobs = [
@@ -217,7 +217,7 @@ def test_a_whole_job_grows_where_it_stands_and_is_moved_no_more_than_it_gains() 
     assert set(alone) == {(4,)}
 
 
-def test_without_dealing_out_what_is_left_a_whole_job_has_the_fewest_workers() -> None:
+def test_without_spare_allocation_a_co_located_job_has_the_minimum_workers() -> None:
     on = machines(2, 4)
     one = training(
         on, "a", 3, epochs=12, chunks=4, minibatches=10, worker_range=(1, 4),
@@ -230,7 +230,7 @@ def test_without_dealing_out_what_is_left_a_whole_job_has_the_fewest_workers() -
     assert most["a"].workers == (4,)
 
 
-def test_parameter_servers_stand_with_their_workers_where_servers_carry_both() -> None:
+def test_parameter_servers_are_co_located_with_their_workers() -> None:
     cluster = make_cluster(2, 2, 2, gpus=4)
     rng = np.random.default_rng(0)
     whole = 0

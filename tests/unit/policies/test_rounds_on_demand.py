@@ -153,7 +153,7 @@ def test_the_first_job_starts_although_each_round_begins_with_overrunning_gangs(
     assert made.start("wide") < 30
 
 
-def test_a_known_workload_has_the_paper_s_calendar_unless_told_otherwise() -> None:
+def test_known_workload_uses_the_calendar_of_the_paper_by_default() -> None:
     on = shared_cluster(2, TENANTS, worker=1)
     known = [replace(shared_job(on, "a", "a", ps=None), utility=Constant(1.0))]
     for jobs, parameters, calendar in (

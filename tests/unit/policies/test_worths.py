@@ -46,7 +46,7 @@ class Wrapped(_Family):
     st.lists(st.integers(0, 40_000), min_size=1, max_size=6, unique=True),
     st.lists(st.floats(0.01, 1000.0), min_size=6, max_size=6),
 )
-def test_steps_are_told_to_the_slot(ends: list[int], values: list[float]) -> None:
+def test_steps_are_exact_to_the_slot(ends: list[int], values: list[float]) -> None:
     ends.sort()
     stairs = Stairs(tuple(ends), tuple(sorted(values, reverse=True)[: len(ends)]))
     table = UtilityTable()
@@ -71,7 +71,7 @@ def test_steps_are_told_to_the_slot(ends: list[int], values: list[float]) -> Non
         (Sigmoid(10.0, 3.0, 12.0), 1e-9),
     ],
 )
-def test_lines_are_told_exactly_and_curves_nearly(utility: Utility, miss: float) -> None:
+def test_lines_are_exact_and_curves_approximate(utility: Utility, miss: float) -> None:
     durations = np.unique(np.geomspace(1, 5e6, 4000).astype(np.int64))
     at, values = knots(Wrapped(utility))
     assert at[0] == 0

@@ -45,7 +45,7 @@ def said(command: str | list[str], folder: Path) -> list[str]:
     ],
     ids=str,
 )
-def test_what_is_not_there_is_named_with_the_folder_and_the_mend(
+def test_missing_program_is_named_with_directory_and_hint(
     tmp_path: Path, command: str | list[str], what: str, folder: str | None
 ) -> None:
     if isinstance(command, list) and shutil.which(command[0]) is None:
@@ -74,7 +74,7 @@ def test_a_script_of_torchrun_is_named(tmp_path: Path, workers: int) -> None:
     assert told == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
 
 
-def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
+def test_missing_module_is_named(tmp_path: Path) -> None:
     for module in ("train_it_here", "project_here.train"):
         command = [sys.executable, "-m", module]
         told = explain_command_failure(

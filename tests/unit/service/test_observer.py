@@ -90,7 +90,7 @@ def on(*servers: str) -> tuple[ServerAllocation, ...]:
     return tuple(ServerAllocation(server, 1) for server in servers)
 
 
-def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None:
+def test_ended_job_earns_its_utility(bench: Watched) -> None:
     bench.submit("a")
     bench.slot()
     began = bench.now
@@ -120,7 +120,7 @@ def told_time(moment: float) -> str:
     return to_datetime(int(moment * SECOND)).isoformat().replace("+00:00", "Z")
 
 
-def test_what_nobody_submitted_has_no_known_worth(bench: Watched) -> None:
+def test_unmanaged_job_has_no_utility(bench: Watched) -> None:
     bench.submit("a")
     began = bench.now
     for _ in range(2):
@@ -139,7 +139,7 @@ def test_what_nobody_submitted_has_no_known_worth(bench: Watched) -> None:
     assert bench.compared("red")["unmanaged_jobs"]["count"] == 1
 
 
-def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> None:
+def test_failed_job_earns_nothing(bench: Watched) -> None:
     bench.submit("a")
     bench.submit("b")
     began = bench.now
@@ -169,7 +169,7 @@ def _events(bench: Watched) -> list[StoredEvent]:
         return list_events(connection, after=0, limit=1_000)
 
 
-def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) -> None:
+def test_job_between_two_polls_is_recorded_from_its_end(bench: Watched) -> None:
     bench.submit("a")
     bench.look()
     bench.slot()
@@ -181,7 +181,7 @@ def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) 
     assert bench.outcome("a").runs == 1
 
 
-def test_what_moves_and_begins_again_is_told_apart(bench: Watched) -> None:
+def test_move_and_restart_are_distinguished(bench: Watched) -> None:
     bench.submit("a")
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began))
@@ -202,7 +202,7 @@ def test_what_moves_and_begins_again_is_told_apart(bench: Watched) -> None:
     assert bench.outcome("a").runs == 3
 
 
-def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
+def test_job_that_ended_during_a_downtime_ended_when_last_seen(
     bench: Watched,
 ) -> None:
     bench.submit("a")
@@ -217,7 +217,7 @@ def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
     assert bench.outcome("a").ended / SECOND == last
 
 
-def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
+def test_withdrawn_job_is_not_compared(bench: Watched) -> None:
     bench.submit("a")
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.do(CancelJob("a"))
@@ -226,7 +226,7 @@ def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
     assert (told["jobs"], told["withdrawn"], told["observed"]["utility"]) == (0, 1, 0)
 
 
-def test_what_was_over_before_the_job_was_submitted_is_another_one(bench: Watched) -> None:
+def test_run_that_ended_before_the_submission_is_another_job(bench: Watched) -> None:
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.slot()
     bench.look()
@@ -288,7 +288,9 @@ def histories(draw: st.DrawFn) -> list[Moment]:
 @pytest.mark.extended
 @settings(max_examples=example_count(40), deadline=None)
 @given(history=histories(), crashes=st.sets(st.integers(0, 60), max_size=6))
-def test_any_history_is_kept_as_it_was_seen(history: list[Moment], crashes: Iterable[int]) -> None:
+def test_random_histories_are_recorded_as_observed(
+    history: list[Moment], crashes: Iterable[int]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Watched(Path(folder))
         try:
@@ -345,7 +347,7 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
             assert (outcome.utility is not None) == (job == "a" and not running)
 
 
-def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
+def test_observed_bars_end_at_the_last_poll(bench: Watched) -> None:
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.slot()
     bench.look(ObservedJob("a", on("gpu-1"), bench.now - SLOT))

@@ -75,7 +75,7 @@ def test_old_samples_become_one_a_minute_and_then_one_an_hour(store: Store) -> N
     assert [at for at in left if at < now - 2 * DAY] == [at for at in lately if at % HOUR == 0]
 
 
-def test_history_is_told_evenly_and_in_order(store: Store) -> None:
+def test_history_is_evenly_sampled_and_ordered(store: Store) -> None:
     fill(store, list(range(0, 10 * HOUR, 20 * SECOND)))
     calendar = SlotCalendar(0, Fraction(SECOND))
     with store.reading() as connection:

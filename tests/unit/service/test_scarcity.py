@@ -73,14 +73,14 @@ def engine() -> Engine:
         ),
     ],
 )
-def test_what_the_empty_cluster_lacks(
+def test_missing_resource_of_an_empty_cluster_is_named(
     engine: Engine, worker: dict[str, Any], minimum: int, resource: str, servers: str, text: str
 ) -> None:
     result = scarcest(engine, "a", worker, workers={"min": minimum, "max": minimum})
     assert (result.resource, result.servers, result.never_text) == (resource, servers, text)
 
 
-def test_a_resource_that_no_server_has_any_more() -> None:
+def test_resource_removed_from_all_servers_is_named() -> None:
     capacity = CLUSTER.capacity.copy()
     capacity[:, CLUSTER.column["gpu"]] = 0  # the executor lost its GPUs
     without = replace(CLUSTER, capacity=capacity)
@@ -89,7 +89,7 @@ def test_a_resource_that_no_server_has_any_more() -> None:
     assert found.never_text == "a worker needs 2 gpu, and no server has any"
 
 
-def test_what_running_jobs_leave(engine: Engine) -> None:
+def test_free_capacity_beside_running_jobs_is_named(engine: Engine) -> None:
     first = [job(f"a{i}", {"gpu": 4, "cpu": 4}) for i in range(2)]
     engine.handle(JobsArrived(0, tuple(first)))
     before = scarcest(engine, "b", {"gpu": 1, "cpu": 16})
@@ -124,7 +124,7 @@ def test_a_job_that_needs_nothing_lacks_nothing(engine: Engine) -> None:
     assert find_scarcest(engine, bandwidth_only) is None
 
 
-def test_what_never_fits_is_told_by_what_the_empty_cluster_lacks(engine: Engine) -> None:
+def test_job_that_never_fits_names_the_resource_of_the_empty_cluster(engine: Engine) -> None:
     busy = [job(f"a{i}", {"gpu": 4, "cpu": 4}) for i in range(2)]
     engine.handle(JobsArrived(0, tuple(busy)))
     engine.handle(SlotBegan(0))

@@ -75,7 +75,7 @@ def receive(uploads: UploadStore) -> None:
         incoming.complete(7)
 
 
-def test_a_killed_upload_is_complete_or_gone(tmp_path: Path) -> None:
+def test_killed_upload_is_complete_or_removed(tmp_path: Path) -> None:
     import shadowprice.service.uploads as module
 
     outcomes: list[bool] = []
@@ -198,7 +198,7 @@ def contents(count: int, size: int = 100) -> list[bytes]:
     return [member("a", content=bytes([n]) * size) + END for n in range(count)]
 
 
-def test_a_file_that_fails_stops_no_sweep_of_others(tmp_path: Path) -> None:
+def test_failing_file_does_not_stop_the_purge(tmp_path: Path) -> None:
     in_use: list[tuple[str, str]] = []
     uploads = UploadStore(tmp_path, 1 << 20, 1 << 20, lambda: in_use)
     uploads.open()
@@ -234,7 +234,7 @@ def test_the_limit_of_a_tenant_limits_the_number_of_uploads(tmp_path: Path) -> N
     receive_content(uploads, CONTENT, "speech")
 
 
-def test_uploads_are_only_deleted_if_that_makes_room(tmp_path: Path) -> None:
+def test_uploads_are_deleted_only_if_that_frees_enough_space(tmp_path: Path) -> None:
     in_use: list[tuple[str, str]] = []
     size = 2 * MIN_ACCOUNTED_BYTES
     uploads = UploadStore(tmp_path, 1 << 20, 3 * size, lambda: in_use)
@@ -262,7 +262,7 @@ def test_uploads_are_only_deleted_if_that_makes_room(tmp_path: Path) -> None:
     assert kept() == [False, False, True]
 
 
-def test_other_entries_of_the_directory_are_left_alone(tmp_path: Path) -> None:
+def test_foreign_entries_of_the_directory_are_kept(tmp_path: Path) -> None:
     uploads = store(tmp_path)
     uploads.open()
     receive(uploads)
