@@ -63,15 +63,15 @@ class Wrapped:
 @pytest.mark.parametrize("name", policy_names())
 def test_declared_features_of_policies_exist(name: str) -> None:
     cluster, jobs, _ = build_world(name, 1)
-    made = build_policy(name, cluster, jobs, 1)
+    policy = build_policy(name, cluster, jobs, 1)
     for told, offered, method in (
-        (made.capabilities.prices, as_priced_policy, "slot_prices"),
-        (made.capabilities.quotes, as_quoting_policy, "quote"),
-        (made.capabilities.guarantees, as_guaranteed_policy, "guarantee"),
+        (policy.capabilities.prices, as_priced_policy, "slot_prices"),
+        (policy.capabilities.quotes, as_quoting_policy, "quote"),
+        (policy.capabilities.guarantees, as_guaranteed_policy, "guarantee"),
     ):
-        for asked in (made, Wrapped(made)):
-            assert offered(asked) is (made if told else None)  # type: ignore[arg-type]  # a part
-        assert not told or callable(getattr(made, method))
+        for asked in (policy, Wrapped(policy)):
+            assert offered(asked) is (policy if told else None)  # type: ignore[arg-type]  # a part
+        assert not told or callable(getattr(policy, method))
 
 
 def test_features_depend_on_settings() -> None:

@@ -490,7 +490,7 @@ def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
         found, expected = (each.parameters_in_force()[pool] for each in (policy, halves))
         assert found["ln_L"] == pytest.approx(expected["ln_L"], rel=1e-12)
         assert found["ln_U"] == pytest.approx(expected["ln_U"], rel=1e-12)
-    assert any(one.ps is not None for one in admitted)
+    assert any(entry.ps is not None for entry in admitted)
 
 
 def test_whole_chunks_are_planned_with_their_restarts() -> None:

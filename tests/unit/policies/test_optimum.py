@@ -266,7 +266,9 @@ def test_the_best_pattern_is_best(seed: int) -> None:
     worth, bound = best_pattern(weight, demand, capacity, limit, 10**6, pattern)
     every = itertools.product(*(range(int(most) + 1) for most in limit))
     best = max(
-        int(weight @ np.array(one)) for one in every if (np.array(one) @ demand <= capacity).all()
+        int(weight @ np.array(entry))
+        for entry in every
+        if (np.array(entry) @ demand <= capacity).all()
     )
     assert worth == bound == best == int(weight @ pattern)
     assert (pattern @ demand <= capacity).all()

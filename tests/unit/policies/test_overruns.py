@@ -92,7 +92,7 @@ def stops(commands: Sequence[Command]) -> list[str]:
 def test_a_job_that_overruns_keeps_its_place_and_the_next_ones_are_shifted(policy: str) -> None:
     made = engine(policy, [stated(name) for name in ("a", "b", "c", "d")])
     assert [made.jobs[name].plan.completion for name in "abcd"] == [1, 1, 3, 3]
-    commands = [one for slot in range(4) for one in run(made, slot)]
+    commands = [entry for slot in range(4) for entry in run(made, slot)]
     assert stops(commands) == []
     assert set(made.running) == {"a", "b"}
     assert made.jobs["a"].generation == made.jobs["b"].generation == 1
@@ -181,7 +181,7 @@ def test_checkpoint_state_changes_no_plan() -> None:
 def test_simulation_pins_no_job() -> None:
     made = Engine(ON, make_policy("oasis", PolicyContext(ON, None, None, 0), {}))
     made.handle(JobsArrived(0, (stated("a"),)))
-    assert any(isinstance(one, Start) for one in made.handle(SlotBegan(0)))
+    assert any(isinstance(entry, Start) for entry in made.handle(SlotBegan(0)))
     assert not made.view.is_pinned("a")
 
 
@@ -216,7 +216,7 @@ def test_a_gang_that_overruns_keeps_its_places_into_the_next_round(
         made.handle(SlotEnded(slot, {}))
         slot += 1
     first, begun = set(made.running), made.slot
-    commands = [one for index in range(begun, begun + 4) for one in run(made, index)]
+    commands = [entry for index in range(begun, begun + 4) for entry in run(made, index)]
     assert stops(commands) == []
     assert set(made.running) == first
     assert all(made.jobs[name].generation == 1 for name in first)

@@ -544,9 +544,9 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
         context = PolicyContext(on, None, None, seed)
         asked, plain = (
             PdorsEngine(
-                on, Engine(on, make_policy("pdors", one, PRICES | {"bandwidth": bandwidth}))
+                on, Engine(on, make_policy("pdors", entry, PRICES | {"bandwidth": bandwidth}))
             )
-            for one in (replace(context, explained=False), context)
+            for entry in (replace(context, explained=False), context)
         )
         jobs = [random_two_rate_job(on, rng, f"job-{index}") for index in range(6)]
         for job in jobs:

@@ -93,7 +93,7 @@ def test_refusal_names_the_priced_resource(tmp_path: Path) -> None:
         def on_event(self, event, commands) -> None:  # type: ignore[no-untyped-def]
             del event
             decided = (command.decision for command in commands if isinstance(command, Decided))
-            refusals.extend(one.refusal for one in decided if isinstance(one, Reject))
+            refusals.extend(entry.refusal for entry in decided if isinstance(entry, Reject))
 
     prices = post(on, tmp_path / "prices.json", 2.75)
     policy = make_policy("oasis", PolicyContext(on, None, 10), {"prices": prices})

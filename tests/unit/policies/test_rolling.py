@@ -68,17 +68,19 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
 def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
     """Kept, it would be met to the day, and earn nothing."""
     on = gpus(1, 4)
-    one = training(on, "a", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
+    job = training(on, "a", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
     other = training(on, "b", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
     for soonest, steady in ((8.0, False), (8.0, True), (1.0, True)):
         engine = rolling(on, steady=steady)
-        engine.handle(JobsArrived(0, (one, other)))
+        engine.handle(JobsArrived(0, (job, other)))
         engine.handle(SlotBegan(0))
         assert engine.jobs["a"].promise == 30
-        tight = replace(one, utility=Deadline(10.0, soonest))
+        tight = replace(job, utility=Deadline(10.0, soonest))
         engine.handle(JobRevised(1, tight))
         engine.handle(SlotEnded(0, dict.fromkeys(engine.running, 0)))
-        told = [one.decision for one in engine.handle(SlotBegan(1)) if isinstance(one, Decided)]
+        told = [
+            entry.decision for entry in engine.handle(SlotBegan(1)) if isinstance(entry, Decided)
+        ]
         (made,) = [decision for decision in told if isinstance(decision, Promise)][:1]
         assert made.job == "a"
         assert "revised" in made.message
@@ -198,7 +200,9 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
     for evidence, known in ((10.1 / 6 / watched, True), (9.9 / 6 / watched, False)):
         (made,) = decide(on, [first], evidence=evidence)
         assert isinstance(made, Promise if known else Queue)
-        assert all(isinstance(one, Queue) for one in decide(on, [first, second], evidence=evidence))
+        assert all(
+            isinstance(entry, Queue) for entry in decide(on, [first, second], evidence=evidence)
+        )
     # With shares, the job has to be its tenant's only one.
     shared = gpus(2, 2, horizon=40, tenants=[Tenant(name, {"gpu": 2000}) for name in "ab"])
     for owners, answer in (("ab", Promise), ("aa", Queue)):  # twenty slots of the tenant's share
@@ -206,7 +210,7 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
             replace(one, tenant=name) for one, name in zip((first, second), owners, strict=True)
         ]
         made = decide(shared, mine, evidence=20.1 / 6 / watched)
-        assert [type(one) for one in made] == [answer, answer]
+        assert [type(entry) for entry in made] == [answer, answer]
 
 
 def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
@@ -231,7 +235,7 @@ def test_a_promise_earns_at_least_a_part_of_the_maximum_utility(
     )
     for second, known in ((steep, False), (flat, True)):
         made = decide(on, [first, second], evidence=1e6)
-        assert [type(one) for one in made] == [Promise, Promise if known else Queue]
+        assert [type(entry) for entry in made] == [Promise, Promise if known else Queue]
         assert known or made[1].message.endswith(
             "its utility by slot 11 is 1, less than 30% of its maximum, 9"
         )
@@ -270,15 +274,15 @@ def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
 
 def test_waiting_job_runs_and_is_promised_when_less_work_remains() -> None:
     on = gpus(1, 4, horizon=40)
-    one = training(on, "a", epochs=16, chunks=4, utility=Reciprocal(5.0))
+    job = training(on, "a", epochs=16, chunks=4, utility=Reciprocal(5.0))
     policy = make_policy("rolling", PolicyContext(on), {})
-    recorder = Recorder(on, [one], policy)
-    Simulation(on, [one], policy).run([recorder])
-    assert recorder.completions["a"] == one.shortest_slots - 1  # not a slot later for it
+    recorder = Recorder(on, [job], policy)
+    Simulation(on, [job], policy).run([recorder])
+    assert recorder.completions["a"] == job.shortest_slots - 1  # not a slot later for it
     told = [(slot, made) for slot, made in recorder.decisions if made.job == "a"]
     assert isinstance(told[0][1], Queue)
     assert isinstance(told[-1][1], Promise)
-    assert 0 < told[-1][0] < one.shortest_slots
+    assert 0 < told[-1][0] < job.shortest_slots
 
 
 @pytest.mark.parametrize("restart_first", [False, True])
@@ -314,7 +318,7 @@ def test_a_job_that_no_plan_with_restarts_completes_is_promised_one_that_never_m
         for name in ("a", "b", "c")
     ]  # fmt: skip
     made = decide(on, jobs, evidence=1e6)
-    assert [type(one) for one in made] == [Promise, Promise, Queue]
+    assert [type(entry) for entry in made] == [Promise, Promise, Queue]
     policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
     recorder = Recorder(on, jobs, policy)
     Simulation(on, jobs, policy).run([recorder])
@@ -606,8 +610,8 @@ def test_job_that_ended_in_the_current_slot_is_not_planned_further() -> None:
 def test_no_promise_is_in_the_past_or_beyond_the_end() -> None:
     on = gpus(1, 2)
     engine = rolling(on)
-    one = training(on, "a")
-    engine.handle(JobsArrived(0, (one,)))
+    job = training(on, "a")
+    engine.handle(JobsArrived(0, (job,)))
     engine.state.until = 3
     for completion in (-1, 3):
         with pytest.raises(PolicyError, match="promised for slot"):
@@ -698,8 +702,10 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
     for _ in range(60):
         size = int(rng.integers(2, 6))
         on = gpus(1, size)
-        jobs = {one.name: one for one in random_set(on, rng)}
-        jobs |= {f"{one.name}b": replace(one, name=f"{one.name}b") for one in random_set(on, rng)}
+        jobs = {entry.name: entry for entry in random_set(on, rng)}
+        jobs |= {
+            f"{entry.name}b": replace(entry, name=f"{entry.name}b") for entry in random_set(on, rng)
+        }
         kept: list[Job] = []
         for made in decide(on, list(jobs.values()), prices="given"):
             one = jobs[made.job]  # type: ignore[union-attr]
@@ -722,7 +728,7 @@ def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
     for _ in range(150):
         servers, each = int(rng.integers(1, 4)), int(rng.integers(1, 5))
         on = gpus(servers, each)
-        one = training(
+        job = training(
             on,
             "a",
             epochs=int(rng.integers(1, 8)),
@@ -735,9 +741,9 @@ def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
             PolicyContext(on),
             {"prices": "given", "worker": {"L": price, "U": {"gpu": price}}},
         )
-        (theirs,) = Engine(on, oasis).handle(JobsArrived(0, (one,)))
+        (theirs,) = Engine(on, oasis).handle(JobsArrived(0, (job,)))
         (ours,) = decide(
-            on, [one], prices="given", price=price * servers, revision=False, standby=False
+            on, [job], prices="given", price=price * servers, revision=False, standby=False
         )
         made = theirs.decision  # type: ignore[union-attr]
         outcomes.add(type(made))

@@ -201,8 +201,8 @@ def test_a_promised_start_that_cannot_be_stopped_keeps_to_its_plan(steady: bool)
 
     def wide(name: str, epochs: int, due: float) -> Job:
         utility = Deadline(10.0, due)
-        one = training(cluster, name, epochs=epochs, chunks=3, worker_range=(3, 3), utility=utility)
-        return replace(one, resumable=True)
+        job = training(cluster, name, epochs=epochs, chunks=3, worker_range=(3, 3), utility=utility)
+        return replace(job, resumable=True)
 
     narrow = training(
         cluster, "a", epochs=6, chunks=2, worker_range=(1, 2), utility=Deadline(10.0, 11.0)

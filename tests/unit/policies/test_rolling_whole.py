@@ -82,8 +82,8 @@ def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take(
 
 def test_job_faster_on_one_server_is_co_located() -> None:
     on = machines(3, 4)
-    one = training(on, "a", 5, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
-    slots = placed(on, [one], 2)
+    job = training(on, "a", 5, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
+    slots = placed(on, [job], 2)
     assert slots[0]["a"].servers == (0,)
     assert slots[0]["a"].workers == (4,)
 
@@ -102,7 +102,7 @@ def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
     rng = np.random.default_rng(seed)
     number, gpus = int(rng.integers(1, 5)), int(rng.integers(1, 6))
     on = machines(number, gpus)
-    one = training(
+    job = training(
         on,
         "a",
         int(rng.integers(1, 6)),
@@ -111,15 +111,15 @@ def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
         worker_range=(1, int(rng.integers(1, 13))),
         utility=Reciprocal(10.0),
     )
-    if one.worker_counts[0] > number * gpus:
+    if job.worker_counts[0] > number * gpus:
         return
-    spread = one.gains[one.worker_counts <= number * gpus]
-    whole = one.internal_gains[one.worker_counts <= gpus]
+    spread = job.gains[job.worker_counts <= number * gpus]
+    whole = job.internal_gains[job.worker_counts <= gpus]
     best = max(spread.max(), whole.max(initial=0))
     # Promised at once, however little is known of others.
     policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
-    engine = Simulation(on, [one], policy).run([])
-    assert engine.jobs["a"].completion == -(-one.required // int(best)) - 1
+    engine = Simulation(on, [job], policy).run([])
+    assert engine.jobs["a"].completion == -(-job.required // int(best)) - 1
 
 
 def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
@@ -219,13 +219,13 @@ def test_co_located_job_scales_up_in_place_and_moves_only_for_a_gain() -> None:
 
 def test_without_spare_allocation_a_co_located_job_has_the_minimum_workers() -> None:
     on = machines(2, 4)
-    one = training(
+    job = training(
         on, "a", 3, epochs=12, chunks=4, minibatches=10, worker_range=(1, 4),
         utility=Deadline(5.0, 30.0),
     )  # fmt: skip
     # In the first slot it runs as it was offered to; then it is laid out by its promise.
-    fewest = placed(on, [one], 2, spare=False, evidence=1e6)[1]
-    most = placed(on, [one], 2, evidence=1e6)[1]
+    fewest = placed(on, [job], 2, spare=False, evidence=1e6)[1]
+    most = placed(on, [job], 2, evidence=1e6)[1]
     assert fewest["a"].workers == (1,)
     assert most["a"].workers == (4,)
 

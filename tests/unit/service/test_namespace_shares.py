@@ -126,7 +126,7 @@ def test_shares_are_limited_to_the_capacity() -> None:
 
 def shares(service: RunningService) -> dict[str, dict[str, str]]:
     body = service.client.get("/v1/tenants").json()["tenants"]
-    return {one["name"]: one["share"] for one in body}
+    return {entry["name"]: entry["share"] for entry in body}
 
 
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:

@@ -248,7 +248,7 @@ def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
     with bench.store.reading() as connection:
         result = compare_jobs(connection, bench.published())
     told = totals(result)
-    jobs = [one.to_resource() for one in result]
+    jobs = [entry.to_resource() for entry in result]
     assert told.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
     assert told.observed.utility == sum(job.observed.utility or 0 for job in jobs)
     assert (told.observed.running, told.observed.waiting) == (1, 1)

@@ -176,7 +176,7 @@ def test_a_job_that_runs_on_while_others_are_refused_ends_when_its_tenant_cannot
     # It doesn't run in the slot that it can't pay for, and ends as if it were cancelled.
     key = oasis.key("job")
     assert key not in oasis.truth.engine.running
-    stops = [one for one in oasis.truth.engine.unacknowledged.values() if one.job == key]
+    stops = [entry for entry in oasis.truth.engine.unacknowledged.values() if entry.job == key]
     assert isinstance(stops[-1], Stop)
     assert stops[-1].slot == oasis.truth.engine.slot_running
 

@@ -138,13 +138,13 @@ def test_job_that_never_fits_names_the_resource_of_the_empty_cluster(engine: Eng
 @pytest.mark.parametrize("tenant", ["vision", "speech", None])
 def test_reasons_name_no_jobs_of_other_tenants(engine: Engine, tenant: str | None) -> None:
     engine.handle(JobsArrived(0, (job("secret", {"gpu": 4}, tenant="vision"),)))
-    asked = job("mine", {"gpu": 4}, tenant=tenant)
+    request = job("mine", {"gpu": 4}, tenant=tenant)
     calendar = SlotCalendar.starting(0, Fraction(600))
     text = "without other jobs, its utility by slot 1 is 3, but the promise to secret would break"
     refusal = Refusal(RefusalReason.NO_ROOM, text, bottleneck="secret")
     reasons = (
-        queue_reason(engine, calendar, asked, f"waits without a promise: {text}"),
-        refusal_reason(engine, calendar, asked, refusal),
+        queue_reason(engine, calendar, request, f"waits without a promise: {text}"),
+        refusal_reason(engine, calendar, request, refusal),
     )
     assert all(("secret" in str(reason)) == (tenant == "vision") for reason in reasons)
 

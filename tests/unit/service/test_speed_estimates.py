@@ -26,12 +26,12 @@ CURVE = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}
 
 def _job(speed: Any = None, **changes: Any) -> Job:
     known = {n: Fraction(str(rate)) for n, rate in CURVE.items()} if speed is None else speed
-    made = build_job(
+    job = build_job(
         name="job", arrival=0, epochs=1, chunks=8, minibatches=1_000, speed=known,
         worker=np.array([1], dtype=np.int64), ps=None, utility=Constant(1.0),
         slot_seconds=Fraction(10),
     )  # fmt: skip
-    return replace(made, **changes)
+    return replace(job, **changes)
 
 
 class Running:
@@ -101,8 +101,8 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
     result = with_corrected_curve(job, ratios)
     known = sorted(ratios)
     for n in (1, 2, 4, 8):
-        below = max((one for one in known if one <= n), default=known[0])
-        above = min((one for one in known if one >= n), default=known[-1])
+        below = max((entry for entry in known if entry <= n), default=known[0])
+        above = min((entry for entry in known if entry >= n), default=known[-1])
         if below == above or n <= known[0] or n >= known[-1]:
             ratio = ratios[min(max(n, known[0]), known[-1])]
         else:

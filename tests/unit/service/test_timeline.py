@@ -47,7 +47,7 @@ def test_future_levels_match_the_reservation_ledger(live: RunningService) -> Non
         if not body["next_slot"] <= slot < body["last"]:
             continue
         share = np.where(limited, used / np.where(limited, capacity, 1), 0).max(axis=1)
-        wanted = [math.ceil(255 * one - 1e-6) for one in share]
+        wanted = [math.ceil(255 * entry - 1e-6) for entry in share]
         assert levels[:, slot - body["first"]].tolist() == wanted
         seen += any(wanted)
     assert seen > 3
@@ -84,11 +84,11 @@ def test_future_bars_match_the_plans(live: RunningService) -> None:
 
 
 def test_timeline_of_one_server_or_job_is_a_subset(live: RunningService) -> None:
-    whole = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
-    one = live.client.get("/v1/timeline", params={"future_slots": 30, "server": "g-1"}).json()
-    assert one["servers"] == ["g-1"]
-    assert levels_of(one).tolist() == [levels_of(whole)[1].tolist()]
-    assert set(one["bars"]["server"]) <= {"g-1"}
+    response_body = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
+    body = live.client.get("/v1/timeline", params={"future_slots": 30, "server": "g-1"}).json()
+    assert body["servers"] == ["g-1"]
+    assert levels_of(body).tolist() == [levels_of(response_body)[1].tolist()]
+    assert set(body["bars"]["server"]) <= {"g-1"}
     mine = live.client.get("/v1/timeline", params={"future_slots": 30, "job": "job-0"}).json()
     assert [entry["job"] for entry in mine["jobs"]] == ["job-0"]
     assert mine["levels"] is None
@@ -100,8 +100,8 @@ def test_timeline_of_one_server_or_job_is_a_subset(live: RunningService) -> None
 def test_other_tenants_are_anonymous(live: RunningService) -> None:
     with live.as_(live.token("red")) as red:
         body = red.get("/v1/timeline", params={"future_slots": 30}).json()
-        whole = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
-        assert body["bars"]["share"] == whole["bars"]["share"]
+        response_body = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
+        assert body["bars"]["share"] == response_body["bars"]["share"]
         hidden = [entry for entry in body["jobs"] if entry["tenant"] != "red"]
         assert hidden
         assert all(set(entry.values()) == {None} for entry in hidden)

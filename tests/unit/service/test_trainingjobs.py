@@ -56,7 +56,7 @@ def resource(status: Mapping[str, Any] | None = None, generation: int = 1) -> Tr
 
 
 MOMENT = st.integers(NOW, NOW + 10**15)
-CODES = [*(one.value for one in Refusal), "standby", "budget", "input", "else"]
+CODES = [*(entry.value for entry in Refusal), "standby", "budget", "input", "else"]
 REASON = st.none() | st.fixed_dictionaries(
     {"code": st.sampled_from(CODES), "message": st.text(max_size=30)}
 )
@@ -96,11 +96,11 @@ def status(before: TrainingJobResource, found: Any, now: int = NOW, **more: Any)
 @settings(deadline=None)
 @given(found=FOUND, edited=EDITED)
 def test_every_status_matches_the_definition(found: Any, edited: Any) -> None:
-    told = json.loads(json.dumps(status(resource(), found, edited=edited)))
-    assert told.keys() <= SCHEMA["properties"].keys()  # what is not there is pruned
+    record = json.loads(json.dumps(status(resource(), found, edited=edited)))
+    assert record.keys() <= SCHEMA["properties"].keys()  # what is not there is pruned
     items = SCHEMA["properties"]["conditions"]["items"]["properties"]
-    assert all(condition.keys() <= items.keys() for condition in told["conditions"])
-    VALID.validate(told)
+    assert all(condition.keys() <= items.keys() for condition in record["conditions"])
+    VALID.validate(record)
 
 
 @settings(deadline=None)
@@ -110,7 +110,7 @@ def test_job_has_at_most_one_terminal_condition(view: JobView) -> None:
         condition["type"]: condition["status"]
         for condition in status(resource(), view)["conditions"]
     }
-    ends = [told[one] for one in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)]
+    ends = [told[entry] for entry in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)]
     assert ends.count("True") == (not view.state.open)
     assert (told[Condition.RUNNING] == "True") == (view.state is State.RUNNING)
     assert (told[Condition.RESIZING] == "True") == (view.state is State.RESIZING)
