@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import signal
 import socket
 import sqlite3
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import httpx
 import pytest
@@ -153,23 +154,26 @@ def test_concurrent_requests_do_not_exceed_a_limit_together(tmp_path: Path) -> N
 
 def test_concurrent_large_bodies_are_limited(tmp_path: Path) -> None:
     with (
-        serving(tmp_path) as service,
-        as_tenant(service, "vision") as vision,
+        run_service(tmp_path) as live,
+        live.as_(live.token("vision")) as vision,
         ExitStack() as stack,
     ):
         # Four requests whose bodies came but for their last byte: a fifth one is too much.
-        url = urlsplit(str(service.client.base_url))
+        url = urlsplit(live.address)
         head = (
             f"POST /v1/quote HTTP/1.1\r\nHost: x\r\nContent-Length: {MAX_BODY_BYTES}\r\n"
             f"Authorization: {vision.headers['Authorization']}\r\n\r\n"
         )
-        for _ in range(MAX_BODIES // MAX_BODY_BYTES):
+        request_count = MAX_BODIES // MAX_BODY_BYTES
+        for _ in range(request_count):
             connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
             connection.sendall(head.encode() + b" " * (MAX_BODY_BYTES - 1))
+        received = live.service.writing.usage._bodies
+        # An earlier request would be the one within the limit, and the last of the four refused.
+        wait_until(lambda: received["vision"] == request_count * (MAX_BODY_BYTES - 1))
         body = b"{}" + b" " * 10_000
-        wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 429)
         assert "at once" in refusal(vision.post("/v1/quote", content=body))
-        with as_tenant(service, "speech") as speech:
+        with live.as_(live.token("speech")) as speech:
             assert speech.post("/v1/quote", content=body).status_code == 422
         stack.close()
         wait_until(lambda: vision.post("/v1/quote", content=body).status_code == 422)
@@ -214,6 +218,12 @@ def test_connection_limit_is_per_tenant() -> None:
         assert begin_requests(usage, stack, "vision", 800) == 350
 
 
+def send_slowly(url: SplitResult, head: str, stack: ExitStack) -> None:
+    """Send the beginning of a request on a connection of its own, which the stack closes."""
+    connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
+    connection.sendall(head.encode())
+
+
 def test_slow_requests_are_limited_per_tenant(tmp_path: Path) -> None:
     with (
         serving(tmp_path) as service,
@@ -229,11 +239,16 @@ def test_slow_requests_are_limited_per_tenant(tmp_path: Path) -> None:
             "POST /v1/quote HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n",
             f"PUT /v1/uploads/{digest} HTTP/1.1\r\nHost: x\r\nContent-Length: 9999\r\n",
         ]
-        for number in range(MAX_TENANT_REQUESTS):
-            connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
-            head = f"{heads[number % 2]}Authorization: {token}\r\n\r\n"
-            connection.sendall(head.encode() + b"x")
-        wait_until(lambda: vision.get("/v1/jobs").status_code == 429)
+        slow_heads = itertools.cycle(f"{head}Authorization: {token}\r\n\r\nx" for head in heads)
+        for head in itertools.islice(slow_heads, MAX_TENANT_REQUESTS):
+            send_slowly(url, head, stack)
+
+        def is_limited() -> bool:
+            # The request of the poll before may have been within the limit instead of a slow one.
+            send_slowly(url, next(slow_heads), stack)
+            return vision.get("/v1/jobs").status_code == 429
+
+        wait_until(is_limited)
         assert "wait for some responses" in refusal(vision.get("/v1/jobs"))
         assert speech.post("/v1/jobs", json=runs("theirs")).is_success
         assert service.client.get("/v1/jobs").is_success
@@ -258,10 +273,14 @@ def test_slow_reports_of_unknown_jobs_are_limited(tmp_path: Path) -> None:
             f"Authorization: {gone.headers['Authorization']}\r\n\r\nx"
         )
         for _ in range(MAX_TENANT_REQUESTS):
-            connection = stack.enter_context(socket.create_connection((url.hostname, url.port)))
-            connection.sendall(head.encode())
+            send_slowly(url, head, stack)
         report = {"generation": 1, "minibatches": 1.0}
-        wait_until(lambda: gone.post("/v1/jobs/gone/progress", json=report).status_code == 429)
+
+        def is_limited() -> bool:
+            send_slowly(url, head, stack)
+            return gone.post("/v1/jobs/gone/progress", json=report).status_code == 429
+
+        wait_until(is_limited)
         assert vision.post("/v1/jobs", json=runs("plain")).is_success
 
 
