@@ -204,7 +204,6 @@ def test_suspended_service_polls_once_for_all_missed_slots(
         begin(driver)
 
     monkeypatch.setattr(Driver, "_start_collecting", noting)
-    monkeypatch.setattr(Driver, "listen_seconds", 0.0)
 
     def suspend(hour: SimulatedHour, tick: int) -> None:
         if tick == 60:

@@ -74,6 +74,7 @@ class SteppedDriver(Driver):
     """A driver that performs each operation at once, and writes a snapshot over several turns."""
 
     snapshot_seconds = 0.0
+    listen_seconds = 0.0  # reports of a simulated executor don't arrive meanwhile
 
     async def do(self, operation: Operation) -> Any:
         if self.health_error is not None:
