@@ -16,20 +16,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
+from tests.support.services import build_client
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "shadowprice.service.server",
-        "shadowprice.executors.local.executor",
-        "tests.support.service_process",
-        "pytest",
-    ]
-)
+_CONTEXT.set_forkserver_preload(["tests.support.service_imports", __name__, "pytest"])
 
 
 def _run(
@@ -79,9 +72,7 @@ class ServiceProcess:
         assert first["pid"] == self.process.pid
         token = (folder / "operator.token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
-        self.client = httpx.Client(
-            base_url=first["address"], headers=headers, timeout=WAIT_LIMIT_SECONDS
-        )
+        self.client = build_client(first["address"], headers)
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
