@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import whole_parts
-from tests.support.device_executors import executor_with, state_of
+from tests.support.device_executors import executor_with
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
@@ -66,7 +66,12 @@ def test_every_policy_shares_two_devices_without_starvation(tmp_path: Path, poli
         for name, share in SHARES.items():
             submit(live, name, share, 1, log)
         names = ("four", *SHARES)
-        wait_until(lambda: {state_of(live, name) for name in names} == {"finished"})
+
+        def states() -> set[str]:
+            jobs = live.client.get("/v1/jobs", params={"limit": 100}).json()["jobs"]
+            return {job["state"] for job in jobs if job["name"] in names}
+
+        wait_until(lambda: states() == {"finished"}, states)
     held: dict[str, dict[str, int]] = {"0": {}, "1": {}}  # parts by device and process
     together = 0
     for line in log.read_text().splitlines():
