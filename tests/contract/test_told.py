@@ -138,35 +138,42 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
     harness.run(scenario)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ('{"generation": 1, "minibatches": -$i}', "progress.minibatches: it is not a count"),
-        ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is not a count"),
-        ('{"generation": 1, "minibatches": "$i"}', "it is not a count"),
-        ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
-        ("[$i, 2", "is not JSON"),
-    ],
-)
-def test_what_is_no_report_is_told_once(harness: Harness, content: str, reason: str) -> None:
-    content = content.replace('"', '\\"')
-    command = (
-        "i=1; while true; do i=$((i + 1)); "
-        f'echo "{content}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
-        'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; done'
-    )
+INVALID_REPORTS = {
+    "negative": (
+        '{"generation": 1, "minibatches": -$i}',
+        "progress.minibatches: it is not a count",
+    ),
+    "nan": ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is not a count"),
+    "text": ('{"generation": 1, "minibatches": "$i"}', "it is not a count"),
+    "key": ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
+    "syntax": ("[$i, 2", "is not JSON"),
+}
+"""Contents of a progress file by job, each with a part of the reason why it is invalid."""
+
+
+def test_invalid_reports_are_reported_once_per_job(harness: Harness) -> None:
+    def command(content: str) -> str:
+        content = content.replace('"', '\\"')
+        return (
+            "i=1; while true; do i=$((i + 1)); "
+            f'echo "{content}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
+            'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; done'
+        )
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
-        await executor.start(spec("job", 1, command))
-        result = await told.one(InvalidProgress, "job")
-        assert reason in result.reason
+        for job, (content, _) in INVALID_REPORTS.items():
+            await executor.start(spec(job, 1, command(content)))
+        for job, (_, reason) in INVALID_REPORTS.items():
+            report = await told.one(InvalidProgress, job)
+            assert reason in report.reason
         await asyncio.sleep(2.0)
-        await executor.stop(5, "job", 1)
-        await told.one(Ended, "job")
-        assert len(told.of(InvalidProgress, "job")) == 1
-        assert told.of(Progressed, "job") == []
+        for job in INVALID_REPORTS:
+            await executor.stop(5, job, 1)
+            await told.one(Ended, job)
+            assert len(told.of(InvalidProgress, job)) == 1
+            assert told.of(Progressed, job) == []
 
     harness.run(scenario)
 
