@@ -65,7 +65,7 @@ WRONG_SUM[0] ^= 1
 HUGE = bytearray(member("a"))
 HUGE[124:136] = b"\x80" + bytes(10) + b"\x01"  # base 256, as GNU tar writes large sizes
 HUGE[148:156] = b"%06o\0 " % (sum(HUGE[:148]) + sum(HUGE[156:]) + 256)
-DEEP = b"".join(member("a/" * 400 + f"{number:06}") for number in range(MAX_ENTRIES - 399))
+DEEP = b"".join(member("a/" * 9 + f"{number:06}") for number in range(MAX_ENTRIES - 8))
 HOSTILE = {
     "empty": (b"", "ends without the two empty blocks"),
     "no end": (member("a"), "ends without the two empty blocks"),
