@@ -55,7 +55,9 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-@pytest.mark.parametrize("way", ["killed", "ended", "suspended"])
+@pytest.mark.parametrize(
+    "way", ["killed", "suspended", pytest.param("ended", marks=pytest.mark.extended)]
+)
 def test_restarted_service_counts_progress_and_ends_of_its_downtime(
     tmp_path: Path, way: str
 ) -> None:

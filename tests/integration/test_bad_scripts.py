@@ -310,6 +310,7 @@ def test_job_without_reports_is_measured_by_time_and_abandoned_when_worthless(
     assert "what is a report?" in said
 
 
+@pytest.mark.extended
 def test_invalid_reports_get_an_error_message(live: RunningService) -> None:
     told = over(live, "confused")
     assert told["job"]["state"] == "failed"
