@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from fractions import Fraction
 
 import polars  # noqa: F401
-import uvloop  # noqa: F401
 
 import shadowprice.cli.commands.serve
 import shadowprice.cli.main
@@ -17,6 +17,9 @@ from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Role, build_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.service import warm_up_policy
+
+with suppress(ImportError):  # uvicorn uses it where it is installed
+    import uvloop  # noqa: F401
 
 # Numba takes half of a second to load the first kernel, in each process.
 _CLUSTER = build_cluster(
