@@ -28,7 +28,7 @@ pytestmark = pytest.mark.processes
 # ------------------------------------------------------------------ what jobs are told
 
 
-def test_the_environment_is_the_contracts_and_no_more(harness: Harness) -> None:
+def test_environment_contains_only_the_contract_variables(harness: Harness) -> None:
     show = "import os,json,sys\njson.dump(dict(os.environ), sys.stdout)"
 
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
@@ -84,7 +84,7 @@ def test_checkpoints_outlive_generations(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_devices_are_dealt_once(harness: Harness) -> None:
+def test_devices_are_assigned_once(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         command = f"echo [$CUDA_VISIBLE_DEVICES]; {POLITE}"
         for job in ("a", "b"):
@@ -106,7 +106,7 @@ def test_devices_are_dealt_once(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
+def test_progress_file_is_reported(harness: Harness, tmp_path: Path) -> None:
     tell = (
         'tell() { echo "{\\"generation\\": 1, \\"minibatches\\": $1, '
         '\\"metrics\\": {\\"loss\\": 0.5}}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
@@ -178,7 +178,7 @@ def test_invalid_reports_are_reported_once_per_job(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_a_look_tells_what_is_reported_by_then(
+def test_progress_poll_returns_current_reports(
     harness: Harness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = (
@@ -200,7 +200,7 @@ def test_a_look_tells_what_is_reported_by_then(
             await told.one(Started, job)
             (tmp_path / job / "first").touch()
             await ready(executor, job, word="told 7")
-        seen = [(one.job, one.progress) for one in await executor.progress()]
+        seen = [(entry.job, entry.progress) for entry in await executor.progress()]
         assert sorted(seen) == [("one", 7_000_000), ("two", 7_000_000)]
         (tmp_path / "two" / "second").touch()
         await ready(executor, "two", word="told 9")
@@ -212,7 +212,7 @@ def test_a_look_tells_what_is_reported_by_then(
     harness.run(scenario)
 
 
-def test_what_others_run_is_observed(harness: Harness) -> None:
+def test_unmanaged_jobs_are_observed(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, _: Told) -> None:
         if not executor.capabilities.observes or own.containers:
             pytest.skip("this executor sees no processes of others")
@@ -227,7 +227,7 @@ def test_what_others_run_is_observed(harness: Harness) -> None:
             start_new_session=True,
         )
         try:
-            found = {one.job: one for one in await executor.observe()}
+            found = {entry.job: entry for entry in await executor.observe()}
             assert found["ours"].placement == (ServerAllocation("one", 1),)
             theirs = found[f"theirs {own.path}"]
             assert theirs.tenant == "vision"

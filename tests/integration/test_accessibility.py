@@ -1,4 +1,4 @@
-"""What axe-core is asked: it finds what is wrong, and no view of the dashboard is left out.
+"""axe-core finds violations, and checks every view of the dashboard.
 
 That it finds nothing is asserted where every page is drawn.
 """

@@ -1,4 +1,4 @@
-"""What happens while the service is away, or stands still, counts as of when it happened."""
+"""Progress and ends during a downtime or suspension of the service count at their time."""
 
 from __future__ import annotations
 
@@ -98,10 +98,10 @@ def test_restarted_service_counts_progress_and_ends_of_its_downtime(
         [finished] = [event for event in events if event["kind"] == "finished"]
         assert finished["data"]["kept"] is True
         for name in ("files", "posts"):
-            told = service.wait_for_state(name, {"finished", "failed"})
-            assert told["state"] == "finished", told
-            assert told["generation"] == 1, "it was stopped though it was on time"
-            assert told["utility"] == 50.0
+            result = service.wait_for_state(name, {"finished", "failed"})
+            assert result["state"] == "finished", result
+            assert result["generation"] == 1, "it was stopped though it was on time"
+            assert result["utility"] == 50.0
     finally:
         service.kill(signal.SIGTERM)
 

@@ -103,7 +103,7 @@ FULL = START + (
 )
 DISK = START + "jobs.save(1, b'small')\njobs.save(2, os.urandom(500_000))"
 MOUNTED = 'mount -t tmpfs -o size=128k none "$SHADOWPRICE_CHECKPOINT_DIR" && exec "$@"'
-"""Gives a job a disk of its own for its checkpoints, which nobody else sees, and that is small."""
+"""Mounts a small private file system for the checkpoints of a job."""
 
 GOOD = START + "for step in range(1, 5):\n jobs.report(step)\n time.sleep(0.2)\nprint('good')"
 
@@ -174,7 +174,7 @@ def live(
         # It has to have begun before then; an actor, and then a process, takes longer than one.
         by = {"local": "24s", "ray": "90s"}[request.param]
         soon = {"kind": "deadline", "value": 50, "by": by}
-        for one in (
+        for record in (
             job("import", "import torch_but_misspelt"),
             job("backwards", BACKWARDS),
             job("deaf", DEAF, run={"grace": "1s"}),
@@ -193,7 +193,7 @@ def live(
             job("disk", DISK, before=small_disk()),
             job("good", GOOD),
         ):
-            response = found.client.post("/v1/jobs", json=one)
+            response = found.client.post("/v1/jobs", json=record)
             assert response.status_code == 200, response.text
         yield found
 
@@ -230,9 +230,9 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
 def test_failing_script_fails_with_reason_and_last_log_lines(
     live: RunningService, name: str, reason: str, last: str
 ) -> None:
-    told = over(live, name)
-    assert told["job"]["state"] == "failed", told
-    message = told["job"]["reason"]["message"]
+    history = over(live, name)
+    assert history["job"]["state"] == "failed", history
+    message = history["job"]["reason"]["message"]
     assert reason in message
     assert last in message
 
@@ -241,14 +241,14 @@ def test_missing_script_is_reported_with_a_hint(
     live: RunningService,
 ) -> None:
     for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
-        told = over(live, name)
-        assert told["job"]["state"] == "failed", told
-        message = told["job"]["reason"]["message"].splitlines()[0]
+        history = over(live, name)
+        assert history["job"]["state"] == "failed", history
+        message = history["job"]["reason"]["message"].splitlines()[0]
         assert f"; '{script}' is not in " in message
         assert message.endswith(
             ", where the job runs; state run.workdir, or write an absolute path"
         )
-        (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
+        (line,) = [line for line in history["lines"] if "failed with generation 1" in line]
         assert "state run.workdir" in line
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
 
@@ -256,28 +256,28 @@ def test_missing_script_is_reported_with_a_hint(
 def test_daemonizing_script_finishes_and_reports_killed_processes(
     live: RunningService,
 ) -> None:
-    told = over(live, "daemon")
-    assert told["job"]["state"] == "finished", told
-    said = last_of(live, "daemon")
-    assert "ended with status 0: every worker exited 0; worker-0: background processes" in said
-    assert "(python" in said
-    assert "keep the command running until they finish" in said
-    assert "training in the background" in said
+    history = over(live, "daemon")
+    assert history["job"]["state"] == "finished", history
+    log = last_of(live, "daemon")
+    assert "ended with status 0: every worker exited 0; worker-0: background processes" in log
+    assert "(python" in log
+    assert "keep the command running until they finish" in log
+    assert "training in the background" in log
 
 
 def test_finished_job_reports_workers_that_died(live: RunningService) -> None:
-    told = over(live, "dies")
-    assert told["job"]["state"] == "finished", told
-    said = last_of(live, "dies")
-    assert "ended with status 0: the remaining workers exited 0; earlier worker-1" in said
-    assert "worker-1 ended by SIGKILL, status 137" in said
+    history = over(live, "dies")
+    assert history["job"]["state"] == "finished", history
+    log = last_of(live, "dies")
+    assert "ended with status 0: the remaining workers exited 0; earlier worker-1" in log
+    assert "worker-1 ended by SIGKILL, status 137" in log
 
 
 @pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")
 def test_full_disk_is_the_failure_reason(live: RunningService) -> None:
-    told = over(live, "disk")
-    assert told["job"]["state"] == "failed", told
-    message = told["job"]["reason"]["message"]
+    history = over(live, "disk")
+    assert history["job"]["state"] == "failed", history
+    message = history["job"]["reason"]["message"]
     assert "worker-0 exited 1" in message
     assert "No space left on device" in message
 
@@ -302,37 +302,37 @@ def test_partial_checkpoint_falls_back_to_the_previous_one(live: RunningService)
 def test_job_without_reports_is_measured_by_time_and_abandoned_when_worthless(
     live: RunningService,
 ) -> None:
-    told = over(live, "silent")
-    assert told["job"]["state"] == "failed"
-    assert "without an end" in str(told["job"]["reason"])
-    said = last_of(live, "silent")
-    assert "the scheduler stopped it; it never reported progress" in said
-    assert "what is a report?" in said
+    history = over(live, "silent")
+    assert history["job"]["state"] == "failed"
+    assert "without an end" in str(history["job"]["reason"])
+    log = last_of(live, "silent")
+    assert "the scheduler stopped it; it never reported progress" in log
+    assert "what is a report?" in log
 
 
 @pytest.mark.extended
 def test_invalid_reports_get_an_error_message(live: RunningService) -> None:
-    told = over(live, "confused")
-    assert told["job"]["state"] == "failed"
-    (said,) = [
-        line for line in told["lines"] if "an invalid progress report, which is ignored" in line
+    history = over(live, "confused")
+    assert history["job"]["state"] == "failed"
+    (log_line,) = [
+        line for line in history["lines"] if "an invalid progress report, which is ignored" in line
     ]
-    assert "it is not a count; write the number of mini-batches since" in said
+    assert "it is not a count; write the number of mini-batches since" in log_line
     assert "nan is not a number of mini-batches" in last_of(live, "confused")
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
 
 
 def test_invalid_progress_request_appears_in_the_job_history(live: RunningService) -> None:
-    told = over(live, "posts")
+    history = over(live, "posts")
     (said,) = [
-        line for line in told["lines"] if "an invalid progress report, which is ignored" in line
+        line for line in history["lines"] if "an invalid progress report, which is ignored" in line
     ]
     assert "progress.minibatches: it is not a count; write the number of mini-batches" in said
     assert "answered {422}" in live.client.get("/v1/jobs/posts/logs").json()["text"]
 
 
 def last_of(live: RunningService, name: str) -> str:
-    """Return what a job's story says of its end, once that was seen."""
+    """Return the end of a job in its history, as soon as that is recorded."""
 
     def lines() -> list[str]:
         return [line for line in story(live, name)["lines"] if "ended" in line]
@@ -354,6 +354,6 @@ def test_job_ignoring_sigterm_is_killed_after_the_grace_period(live: RunningServ
 
     wait_until(lambda: "was killed" in ended(), ended)
     assert "worker-0 did not exit within its grace period" in ended()
-    said = last_of(live, "deaf")
-    assert "was killed" in said
-    assert "ready" in said
+    log = last_of(live, "deaf")
+    assert "was killed" in log
+    assert "ready" in log

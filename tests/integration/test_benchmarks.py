@@ -1,4 +1,4 @@
-"""Every benchmark can still be run: what it imports is there."""
+"""Every benchmark can be imported and run."""
 
 import importlib
 from pathlib import Path

@@ -90,16 +90,16 @@ def test_python_client_makes_every_call(client: Client) -> None:
         client.remove_server(name)
     assert not {server.name for server in client.servers()} & set(names)
     assert client.put_tenant("art", {"gpu": 2}).share == {"gpu": "2"}
-    made = client.create_token("art", expires="1h", note="test")
-    assert made.token
-    with Client(Endpoint(client.address.url, made.token)) as theirs:
+    created = client.create_token("art", expires="1h", note="test")
+    assert created.token
+    with Client(Endpoint(client.address.url, created.token)) as theirs:
         assert theirs.service().caller.record == {"role": "tenant", "tenant": "art"}
         with pytest.raises(ServiceError):
             theirs.drain("g-0")
-    client.revoke_token(made.id)
-    assert next(token for token in client.tokens() if token.id == made.id).revoked is not None
+    client.revoke_token(created.id)
+    assert next(token for token in client.tokens() if token.id == created.id).revoked is not None
     with (
-        Client(Endpoint(client.address.url, made.token)) as theirs,
+        Client(Endpoint(client.address.url, created.token)) as theirs,
         pytest.raises(ServiceError) as caught,
     ):
         theirs.jobs().__next__()

@@ -57,8 +57,8 @@ def test_run_matches_manual_calculation(call: Call) -> None:
     assert lines[2]["payoff"] == -4.0
     assert lines[2]["refusal"]["bottleneck"] == "gpu of worker servers in slots 2-2"
     jobs = pl.read_parquet("run/jobs.parquet")
-    told = jobs.select("job", "arrival", "start", "completion", "utility", "outcome", "late")
-    assert told.rows() == [
+    columns = jobs.select("job", "arrival", "start", "completion", "utility", "outcome", "late")
+    assert columns.rows() == [
         ("first", 0, 0, 0, 10.0, "finished", None),
         ("second", 0, 1, 1, 6.0, "finished", -1.0),
         ("third", 1, None, None, 0.0, "refused", None),
@@ -97,10 +97,10 @@ def test_equal_inputs_give_identical_files(call: Call) -> None:
         assert call(*SIMULATE, "--out", name, "--journal").status == 0
     for name in sorted(FILES - {"run.json", "payments.jsonl", "advice.jsonl", "report.html"}):
         assert Path("one", name).read_bytes() == Path("two", name).read_bytes(), name
-    one, two = (json.loads(Path(run, "run.json").read_text()) for run in ("one", "two"))
-    assert one.pop("timing").keys() == two.pop("timing").keys()
-    assert one.pop("digest") != two.pop("digest")  # of the timing as well
-    assert one == two
+    first, second = (json.loads(Path(run, "run.json").read_text()) for run in ("one", "two"))
+    assert first.pop("timing").keys() == second.pop("timing").keys()
+    assert first.pop("digest") != second.pop("digest")  # of the timing as well
+    assert first == second
 
 
 def test_json_output_contains_only_json(call: Call) -> None:
@@ -157,19 +157,19 @@ def test_incidents_replan_and_cancel_jobs(call: Call) -> None:
 
 def test_explain_prints_the_job_history(call: Call) -> None:
     call(*SIMULATE, "--out", "run")
-    told = call("explain", "run", "third")
-    assert told.status == 0
+    explained = call("explain", "run", "third")
+    assert explained.status == 0
     for words in (
         "refused",
         "value 0 is below price 4: payoff -4",
         "gpu of worker servers",
         "never",
     ):
-        assert words in told.out
-    told = call("explain", "run", "second")
-    assert "finished in time" in told.out
-    assert "value 6 exceeds price 4: payoff 2, done in slot 1" in told.out
-    story = re.sub(r"[│\s]+", " ", told.out)
+        assert words in explained.out
+    explained = call("explain", "run", "second")
+    assert "finished in time" in explained.out
+    assert "value 6 exceeds price 4: payoff 2, done in slot 1" in explained.out
+    story = re.sub(r"[│\s]+", " ", explained.out)
     assert "completed in slot 1, 2 slots (20min) after its submission" in story
     assert "1 slot (10min) before its target" in story
     assert "in slot 2 at the latest: 30min after its submission" in story
@@ -467,14 +467,14 @@ def test_ctrl_c_keeps_completed_slots(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=WAIT_LIMIT_SECONDS)
     assert process.returncode == 130, err
     assert "flat-rate (partial)" in out
-    told = re.search(r"interrupted in slot (\d+) of flat-rate; what was done is in run", err)
-    assert told is not None, err
+    match = re.search(r"interrupted in slot (\d+) of flat-rate; what was done is in run", err)
+    assert match is not None, err
     run = read_run(tmp_path / "run")
     assert run.info["partial"] is True
-    assert run.info["interrupted_in_slot"] == int(told[1])
+    assert run.info["interrupted_in_slot"] == int(match[1])
     assert 0 < run.summary["finished"] < 20_000
     assert run.summary["not_arrived"] > 0
-    assert run.allocations["slot"].max() < int(told[1])  # type: ignore[operator]  # an integer
+    assert run.allocations["slot"].max() < int(match[1])  # type: ignore[operator]  # an integer
     assert "Partial result" in (tmp_path / "run" / "report.html").read_text()
     assert {entry.name for entry in tmp_path.iterdir()} == {"c.yaml", "j.jsonl", "run"}
 
@@ -507,20 +507,20 @@ def test_advice_holds_when_the_file_is_changed(call: Call) -> None:
         place[last] = yaml.safe_load(advice["after"])
         Path("j.yaml").write_text(yaml.safe_dump({"jobs": entries}))
         call(*SIMULATE, "--out", "again", "-q")
-        told = json.loads(call("explain", "again", "third", "-o", "json").out)
-        assert told["job"]["outcome"] != "refused", advice
+        explained = json.loads(call("explain", "again", "third", "-o", "json").out)
+        assert explained["job"]["outcome"] != "refused", advice
         Path("j.yaml").write_text(text)
-    told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert f"sufficient {counsel['advice'][0]['key']}: " in told
-    assert "assuming" in told
+    explained = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
+    assert f"sufficient {counsel['advice'][0]['key']}: " in explained
+    assert "assuming" in explained
     assert "sufficient" not in call("explain", "run", "third", "--no-advice").out
 
 
 def test_advice_needs_the_files_as_they_were(call: Call) -> None:
     call(*SIMULATE, "--out", "run", "-q")
     Path("j.yaml").write_text(Path("j.yaml").read_text() + "\n")
-    told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert "advice not available: j.yaml: has changed since the run" in told
+    output = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
+    assert "advice not available: j.yaml: has changed since the run" in output
     refused = call("explain", "run", "third", "--advice")
     assert refused.status == 2
     assert "j.yaml: has changed since the run; run it again" in refused.err

@@ -1,4 +1,4 @@
-"""What documents show is what their commands print, in a clone and nothing else."""
+"""Documents show what their commands print in a clone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def commands(fence: Fence) -> list[tuple[str, list[str]]]:
 
 def without_times(lines: list[str]) -> list[str]:
     """Return lines as they compare: rows of times keep their name and how many there are."""
-    told = []
+    errors = []
     for line in lines:
         row = " ".join(line.split())
         if row.startswith(TIMED):
@@ -70,13 +70,13 @@ def without_times(lines: list[str]) -> list[str]:
             cells = re.findall(r"[\d.,]+ (?:ns|µs|ms|s|min|h)\b", line)
             row = f"{name} {len(cells)} times"
         if row:
-            told.append(row)
-    return told
+            errors.append(row)
+    return errors
 
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand where a newcomer stands: a folder with the examples of a clone."""
+    """Change to a folder that has only the examples of a clone."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -208,8 +208,8 @@ def test_named_files_and_definitions_exist() -> None:
     for page in (*PAGES, ROOT / "README.md"):
         for path, name, shortened in NAMED_FILE.findall(prose(page)):
             folder, _, rest = path.partition("/")
-            whole = f"{FOLDERS[folder]}/{rest}" if folder in FOLDERS else path
-            results = [file for file in files if f"/{file}".endswith(f"/{whole}")]
+            full_path = f"{FOLDERS[folder]}/{rest}" if folder in FOLDERS else path
+            results = [file for file in files if f"/{file}".endswith(f"/{full_path}")]
             assert results or "NAME" in path, f"{page}: no file {path}"
             if "_" in name or "." in name:
                 texts = [(ROOT / file).read_text(encoding="utf-8") for file in results]

@@ -72,7 +72,7 @@ def test_simultaneous_ends_are_acknowledged_together(tmp_path: Path) -> None:
 
 
 class HeldExecutor(LocalExecutor):
-    """Answers the command to stop one job only after it has forgotten another, ended job."""
+    """Executor that answers the stop of one job only after it deleted another, ended job."""
 
     forgotten: tuple[str, ...] = ()
 

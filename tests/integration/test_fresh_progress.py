@@ -1,4 +1,4 @@
-"""What a job did until the end of a slot is counted in it, however seldom files are looked at."""
+"""Progress until the end of a slot counts in that slot, however rarely files are polled."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_progress_is_polled_at_the_slot_end(
 
 
 class Stuck(LocalExecutor):
-    """Never says what was reported by now."""
+    """Executor whose progress poll never returns."""
 
     async def progress(self) -> Sequence[Progressed]:
         await asyncio.sleep(3600.0)

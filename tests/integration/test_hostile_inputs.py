@@ -1,4 +1,4 @@
-"""A thousand hostile inputs, each with what it gets; see `tests.hostile.make_table`."""
+"""A thousand hostile inputs with their recorded results; see `tests.hostile.make_table`."""
 
 from __future__ import annotations
 

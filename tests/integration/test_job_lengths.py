@@ -32,7 +32,7 @@ CLUSTER: dict[str, Any] = {
 
 
 def record(name: str, arrival: int, slots: int, **more: Any) -> dict[str, Any]:
-    """Return a job that runs so many slots on the whole cluster."""
+    """Return a job that runs for a number of slots on the whole cluster."""
     return {
         "name": name,
         "tenant": "vision",
@@ -75,18 +75,18 @@ def gang(
 def test_a_prediction_is_the_upper_quartile_of_the_closest_similar_jobs() -> None:
     on = pool()
     history = LengthHistory(on)
-    asked = gang(on, 50)
-    assert history.predict(asked) == 6.0  # an hour
+    job = gang(on, 50)
+    assert history.predict(job) == 6.0  # an hour
     for slots in (10, 2):
         history.add(gang(on, slots))
-    assert history.predict(asked) == 6.0  # two jobs are too few
+    assert history.predict(job) == 6.0  # two jobs are too few
     history.add(gang(on, 30, width=2))
-    assert history.predict(asked) == 30.0  # of the tenant: 2, 10, 30
+    assert history.predict(job) == 30.0  # of the tenant: 2, 10, 30
     history.add(gang(on, 4, "eval-7"))
-    assert history.predict(asked) == 10.0  # of the same GPUs: 2, 4, 10
+    assert history.predict(job) == 10.0  # of the same GPUs: 2, 4, 10
     for slots in (3, 20):
         history.add(gang(on, slots))
-    assert history.predict(asked) == 10.0  # of the same name: 2, 3, 10, 20
+    assert history.predict(job) == 10.0  # of the same name: 2, 3, 10, 20
     assert history.predict(gang(on, 1, "eval-8")) == 10.0  # of the same GPUs: 2, 3, 4, 10, 20
     assert history.predict(gang(on, 1, tenant="b")) == 6.0
 
@@ -96,9 +96,9 @@ def test_a_prediction_grows_with_what_was_attained() -> None:
     history = LengthHistory(on)
     for slots in (2, 3, 10, 20):
         history.add(gang(on, slots))
-    asked = gang(on, 50)
-    assert history.predict(asked, 3.0) == 20.0  # of the longer ones: 10, 20
-    assert history.predict(asked, 20.0) == 40.0  # none is longer: twice as long
+    job = gang(on, 50)
+    assert history.predict(job, 3.0) == 20.0  # of the longer ones: 10, 20
+    assert history.predict(job, 20.0) == 40.0  # none is longer: twice as long
     assert history.predict(gang(on, 1, tenant="b"), 1.0) == 6.0
     assert history.predict(gang(on, 1, tenant="b"), 6.0) == 12.0
 

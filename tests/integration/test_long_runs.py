@@ -91,15 +91,15 @@ def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) 
     # One at a time, each for a slot, and all of them over when the slot is: more such slots than
     # the horizon has are no standstill, neither at the end of a run nor before one comes late.
     cluster = {"slot": "10min", "horizon": 8, "servers": [{"name": "s", "capacity": {"gpu": 1}}]}
-    asked: dict[str, object] = {"worker": {"gpu": 1}}
+    options: dict[str, object] = {"worker": {"gpu": 1}}
     if policy in PLACE_COUNTING_POLICIES:
         cluster["servers"] = [{"name": "s", "capacity": {"worker": 1, "ps": 0}}]
         cluster["tenants"] = [{"name": "a", "share": {"worker": 1}}]
-        asked = {"worker": {"worker": 1}, "tenant": "a"}
+        options = {"worker": {"worker": 1}, "tenant": "a"}
     jobs = [
         {"name": f"j{index}", "arrival": f"{slot} slots", "chunks": 1, "minibatches": 1}
         | {"minibatch_time": "10min", "utility": {"kind": "constant", "value": 1}}
-        | asked
+        | options
         for index, slot in enumerate([0] * 20 + ([] if later is None else [later]))
     ]
     ran = simulated(cluster, jobs, policy=policy).jobs

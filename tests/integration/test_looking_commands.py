@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.cli.console import SafeConsole
 from shadowprice.cli.main import main
-from tests.support.command_line import Answer, Call
+from tests.support.command_line import Call, CommandResult
 
 CLUSTER = """\
 slot: 10min
@@ -44,10 +44,10 @@ def call(
     for name, text in (("c.yaml", CLUSTER), ("j.yaml", JOBS), ("i.yaml", INCIDENTS)):
         (tmp_path / name).write_text(text)
 
-    def run(*words: str) -> Answer:
+    def run(*words: str) -> CommandResult:
         capfd.readouterr()
         status = main(words)
-        return Answer(status, *capfd.readouterr())
+        return CommandResult(status, *capfd.readouterr())
 
     simulate = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "--incidents", "i.yaml", "-q")
     assert run(*simulate, "-p", "fifo", "-s", "workers=most", "--out", "run").status == 0
@@ -102,8 +102,8 @@ def test_narrow_terminal_omits_columns(call: Call, monkeypatch: pytest.MonkeyPat
     assert "worker_slots" in left_out
     assert not set(left_out) & set(heading.split())
     # What is asked for is there, and there is room on a page.
-    asked = call("jobs", "run", "--columns", "job,class,worker_slots,value,start,outcome,reason")
-    assert asked.err == ""
+    result = call("jobs", "run", "--columns", "job,class,worker_slots,value,start,outcome,reason")
+    assert result.err == ""
     assert "no room" not in call("jobs", "run", "-o", "csv").err
 
 

@@ -1,4 +1,4 @@
-"""What a job posts that is no progress: refused, and told in its story once of each fault."""
+"""Invalid progress requests are refused, and each kind appears once in the job history."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.device_executors import executor_with, state_of
+from tests.support.device_executors import local_executor, state_of
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
@@ -45,7 +45,7 @@ def gpus_of(live: RunningService) -> float:
 @pytest.mark.parametrize("policy", ["fifo", "rolling"])
 def test_capacity_is_what_the_executor_has(tmp_path: Path, policy: str) -> None:
     def started(devices: str) -> AbstractContextManager[RunningService]:
-        executor = executor_with(tmp_path, devices)
+        executor = local_executor(tmp_path, devices)
         return run_service(tmp_path, cluster=CLUSTER, policy=policy, executor=executor)
 
     with started("0,1") as live:
@@ -70,13 +70,13 @@ def test_capacity_is_what_the_executor_has(tmp_path: Path, policy: str) -> None:
 
 
 def test_capacity_that_an_operator_set_is_no_more_than_that(tmp_path: Path) -> None:
-    with run_service(tmp_path, cluster=CLUSTER, executor=executor_with(tmp_path, "0,1")) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=local_executor(tmp_path, "0,1")) as live:
         change = {"capacity": {"cpu": 8, "gpu": 1}}
         assert live.client.patch("/v1/servers/box", json=change).is_success
         assert gpus_of(live) == 1
         assert live.client.patch("/v1/servers/box", json={"drain": True}).is_success
         assert live.client.patch("/v1/servers/box", json={"drain": False}).is_success
-    with run_service(tmp_path, cluster=CLUSTER, executor=executor_with(tmp_path, "0,1,2")) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=local_executor(tmp_path, "0,1,2")) as live:
         assert gpus_of(live) == 1
         change = {"capacity": {"cpu": 8, "gpu": 8}}
         assert live.client.patch("/v1/servers/box", json=change).is_success
@@ -84,6 +84,6 @@ def test_capacity_that_an_operator_set_is_no_more_than_that(tmp_path: Path) -> N
         assert live.client.patch("/v1/servers/box", json={"drain": True}).is_success
         assert live.client.patch("/v1/servers/box", json={"drain": False}).is_success
     with run_service(
-        tmp_path, cluster=CLUSTER, executor=executor_with(tmp_path, "0,1,2,3")
+        tmp_path, cluster=CLUSTER, executor=local_executor(tmp_path, "0,1,2,3")
     ) as live:
         assert gpus_of(live) == 4

@@ -118,7 +118,7 @@ def _answers(red: httpx.Client) -> dict[str, Any]:
 def worlds(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[str, dict[str, Any]]:
-    """Red's answers if blue has jobs of the same names, if it has others, and if it has none."""
+    """Return red's responses if blue has jobs of the same names, of other names, or none."""
     worlds: dict[str, dict[str, Any]] = {}
     for world, names in (
         ("same", (SHARED, ENDED, THEIRS)),
@@ -265,8 +265,8 @@ def test_repeated_request_returns_its_job_although_the_name_was_reused(
     live.client.delete("/v1/jobs/train")
     for key in ("twice", "thrice"):
         later = live.client.post("/v1/jobs", json=job("train"), headers={"Idempotency-Key": key})
-        again = live.client.post("/v1/jobs", json=job("train"), headers=headers)
-        assert (again.status_code, again.json()["id"]) == (200, first["id"])
+        repeated = live.client.post("/v1/jobs", json=job("train"), headers=headers)
+        assert (repeated.status_code, repeated.json()["id"]) == (200, first["id"])
         assert later.json()["id"] > first["id"]
         live.client.delete(f"/v1/jobs/id:{later.json()['id']}")
     several = [job("train"), job("second"), job("third")]
@@ -274,8 +274,8 @@ def test_repeated_request_returns_its_job_although_the_name_was_reused(
     jobs = live.client.post("/v1/jobs?wait=60", json={"jobs": several}, headers=keys).json()["jobs"]
     live.client.delete("/v1/jobs/second")
     live.client.post("/v1/jobs", json=job("second"))
-    again = live.client.post("/v1/jobs", json={"jobs": several}, headers=keys).json()["jobs"]
-    assert [entry["id"] for entry in again] == [job["id"] for job in jobs]
+    repeated = live.client.post("/v1/jobs", json={"jobs": several}, headers=keys).json()["jobs"]
+    assert [entry["id"] for entry in repeated] == [job["id"] for job in jobs]
     assert len(live.client.get("/v1/jobs").json()["jobs"]) == 7
 
 

@@ -1,4 +1,4 @@
-"""A service that only observes: it commands nothing, and follows what others really run."""
+"""A service that only observes sends no commands and follows the running jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.execution.observer import ObservingExecutor
-from tests.support.recording_executor import CLUSTER, Witness, short
+from tests.support.recording_executor import CLUSTER, RecordingExecutor, short
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
@@ -34,7 +34,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 pytestmark = pytest.mark.processes
 
 
-def _live_through(live: RunningService, witness: Witness) -> None:
+def _live_through(live: RunningService, witness: RecordingExecutor) -> None:
     """Do everything that would make a service give orders."""
     for name in ("a", "b", "c"):
         assert live.client.post("/v1/jobs", json=short(name)).status_code == 200
@@ -61,7 +61,7 @@ def _state(live: RunningService, name: str) -> str:
 
 @pytest.mark.parametrize("observe", [True, False])
 def test_observing_service_sends_no_commands(tmp_path: Path, observe: bool) -> None:
-    witness = Witness()
+    witness = RecordingExecutor()
     with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=observe) as live:
         _live_through(live, witness)
     # The same life of a service that commands does give orders.
@@ -79,7 +79,7 @@ def test_recording_executor_covers_every_command() -> None:
     members = {name for name in vars(Executor) if not name.startswith("_")}
     commands = members - queries - set(vars(ObservingExecutor))
     assert commands == {"start", "stop", "acknowledge_end", "delete_job_data"}
-    assert commands <= set(vars(Witness))
+    assert commands <= set(vars(RecordingExecutor))
 
 
 def test_executor_without_observation_is_refused(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_executor_without_observation_is_refused(tmp_path: Path) -> None:
 
 
 def test_observed_jobs_are_not_commanded_after_a_restart(tmp_path: Path) -> None:
-    witness = Witness()
+    witness = RecordingExecutor()
     cluster = {**CLUSTER, "slot": "1h"}
     with run_service(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
         live.client.post("/v1/jobs", json=job("open", run={"command": ["train"]}))
@@ -168,10 +168,10 @@ def test_observed_processes_are_followed_over_a_restart(
             process.kill()
             process.wait(WAIT_LIMIT_SECONDS)
             wait_until(lambda: real(live, mine)["state"] == "ended")
-            told = real(live, mine)
-            assert 0 < told["utility"] < 50
+            observed = real(live, mine)
+            assert 0 < observed["utility"] < 50
             assert _compared(live)[mine]["gain"] == pytest.approx(
-                _compared(live)[mine]["simulated"]["utility"] - told["utility"]
+                _compared(live)[mine]["simulated"]["utility"] - observed["utility"]
             )
             assert set(_compared(live, live.token("red"))) == {mine}
             wait_until(lambda: _compared(live)[gone]["simulated"]["state"] == "finished")
@@ -220,7 +220,7 @@ def _look_at_it(
 
 
 def test_failed_observation_is_reported_and_retried(tmp_path: Path) -> None:
-    class Stumbling(Witness):
+    class Stumbling(RecordingExecutor):
         fails = True
 
         async def observe(self) -> tuple[ObservedJob, ...]:

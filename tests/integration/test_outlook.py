@@ -1,4 +1,4 @@
-"""What the live service answers about jobs that don't run yet or were refused."""
+"""Outlook of jobs that wait or were refused by the live service."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def live(tmp_path: Path) -> Iterator[RunningService]:
 
 
 def changed(record: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Return a submission with a change of the outlook, as its owner would write it."""
+    """Return a submission with a change of the outlook applied."""
     result = yaml.safe_load(yaml.safe_dump(record))
     *path, last = change["key"].split(".")
     inner = result

@@ -29,7 +29,7 @@ from tests.support.browsers import (
 )
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
-from tests.support.report_pages import flat_run, planned_run, promised_run, trials
+from tests.support.report_pages import flat_run, planned_run, promised_run, seed_runs
 from tests.support.workloads import make_cluster, make_job
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def comparison() -> str:
         for name, policy in zip(names, (FlatPricePolicy(), RandomPolicy(1)), strict=True)
     ]
     table = [("total utility", ["60", "<5"], frozenset({0}))]
-    return render_comparison(runs, table, trials().record())
+    return render_comparison(runs, table, seed_runs().record())
 
 
 @pytest.fixture(scope="module")
@@ -263,9 +263,9 @@ def test_job_history_draws_placements(browser: Browser, pages: dict[str, Path]) 
             if not len(mine):
                 continue
             assert figures[:2] == ["Where it stood", "Workers"]
-            told = numbers_of(dialog.locator(".numbers").first)
+            rows = numbers_of(dialog.locator(".numbers").first)
             servers = {run.server_names[at] for at in mine["server"]}
-            assert servers <= {row[0] for row in told} or len(told) == 10
+            assert servers <= {row[0] for row in rows} or len(rows) == 10
             assert page.evaluate(OVERFLOWING) == []
             page.goto("about:blank")
         assert visit.faults == []
@@ -282,15 +282,15 @@ def test_job_history_shows_first_and_last_promise(browser: Browser, pages: dict[
     with Visit(browser, 390) as visit:
         page = visit.open(pages["promised"], f"#job={moved}")
         chart = page.locator("dialog[open] figure .canvas").first
-        told = chart.get_attribute("aria-label")
-        assert told is not None
-        assert f"first promise at slot {ends[0]};" in told
-        assert f"last promise at slot {ends[1]}" in told
+        label = chart.get_attribute("aria-label")
+        assert label is not None
+        assert f"first promise at slot {ends[0]};" in label
+        assert f"last promise at slot {ends[1]}" in label
         page.goto("about:blank")
         page = visit.open(pages["promised"], f"#job={kept}")
-        told = page.locator("dialog[open] figure .canvas").first.get_attribute("aria-label")
-        assert told is not None
-        assert told.count("promise") == 1
+        label = page.locator("dialog[open] figure .canvas").first.get_attribute("aria-label")
+        assert label is not None
+        assert label.count("promise") == 1
         assert visit.faults == []
 
 
@@ -318,11 +318,11 @@ def test_hostile_names_are_escaped(browser: Browser, pages: dict[str, Path]) -> 
             inline_assets.escape_invisible(name) for name in HOSTILE
         )
         for index in range(len(HOSTILE)):
-            told = shown.nth(index).text_content()
+            text = shown.nth(index).text_content()
             shown.nth(index).click()
             title = page.locator("dialog[open] h2").text_content()
             assert title is not None
-            assert title.startswith(str(told))
+            assert title.startswith(str(text))
             page.keyboard.press("Escape")
             until_closed(page)
         page.locator("#job-list .canvas").focus()
@@ -341,9 +341,9 @@ def test_charts_are_read_by_keyboard(browser: Browser, pages: dict[str, Path]) -
         for step in range(3):
             page.keyboard.press("ArrowRight")
             row = run.slots.row(step, named=True)
-            said = page.locator("[aria-live=polite]").inner_text()
-            assert f"slot {row['slot']} · " in said
-            assert f"running {row['running']}, waiting {row['queue']}" in said
+            announcement = page.locator("[aria-live=polite]").inner_text()
+            assert f"slot {row['slot']} · " in announcement
+            assert f"running {row['running']}, waiting {row['queue']}" in announcement
         running = queue.locator(".legend button", has_text="running")
         running.focus()
         page.keyboard.press("Space")
@@ -409,11 +409,11 @@ def test_a_server_has_a_timeline(browser: Browser, pages: dict[str, Path]) -> No
             mine = run.allocations.filter(run.allocations["server"] == server)
             if not len(mine):
                 continue
-            told = numbers_of(timeline.locator(".numbers").first)
+            rows = numbers_of(timeline.locator(".numbers").first)
             jobs = set(mine["job"])
-            shown = {row[0] for row in told}
+            shown = {row[0] for row in rows}
             assert shown <= jobs
-            assert shown == jobs or len(told) == 10
+            assert shown == jobs or len(rows) == 10
         page.locator("#servers .canvas").first.focus()
         for key in ("ArrowRight", "ArrowDown", "Enter"):
             page.keyboard.press(key)
@@ -471,8 +471,8 @@ def test_number_formats_agree_in_python_and_javascript(browser: Browser) -> None
     values += [1e15, 2.5e17, -3.5, -0.04]
     with Visit(browser) as visit:
         visit.page.add_script_tag(content=inline_assets.asset("format.mjs").replace("export ", ""))
-        told = visit.page.evaluate("(values) => values.map(number)", values)
-        assert told == [format_number(value) for value in values]
+        formatted = visit.page.evaluate("(values) => values.map(number)", values)
+        assert formatted == [format_number(value) for value in values]
         spans = visit.page.evaluate("[0, 90, 5400, 86400, 190800, 0.25].map((s) => span(s))")
         assert spans == ["0", "1 min 30 s", "1 h 30 min", "1 d", "2 d 5 h", "250 ms"]
         # No part is a whole of the larger unit, and what is shown is the span, rounded.

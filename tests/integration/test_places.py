@@ -1,4 +1,4 @@
-"""Where results may go, and what becomes of them when the system says no: faults are real ones."""
+"""Output locations, and real errors of the file system."""
 
 from __future__ import annotations
 
@@ -349,13 +349,13 @@ def test_full_stdout_is_reported(folder: Path) -> None:
 def test_closed_stdout_is_reported_if_results_were_requested(
     folder: Path,
 ) -> None:
-    asked = ("policies", "fifo")
-    told = "error: stdout was closed before the command started; its output is lost\n"
+    argv = ("policies", "fifo")
+    message = "error: stdout was closed before the command started; its output is lost\n"
     for words, closing, status, said in (
-        (asked, "2>&-", 0, ""),
-        (asked, ">&- 2>&-", 1, ""),
-        ((*SIMULATE, "--out", "run"), ">&-", 1, told),
-        (("whatif", *SIMULATE[1:5], "-q", "-p", "fifo", "-o", "json"), ">&-", 1, told),
+        (argv, "2>&-", 0, ""),
+        (argv, ">&- 2>&-", 1, ""),
+        ((*SIMULATE, "--out", "run"), ">&-", 1, message),
+        (("whatif", *SIMULATE[1:5], "-q", "-p", "fifo", "-o", "json"), ">&-", 1, message),
     ):
         result = subprocess.run(
             ["sh", "-c", f'"$@" {closing}', "sh", *CALL, *words],

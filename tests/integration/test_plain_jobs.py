@@ -277,9 +277,9 @@ def test_file_of_a_failed_job_resubmits_it(
     first = {job["name"]: job for job in _submit(capsys, "--wait", "jobs.yaml", status=1)}
     assert main(["submit", "-o", "json", "jobs.yaml"]) == 0
     output = capsys.readouterr()
-    again = {job["name"]: job for job in json.loads(output.out)}
-    assert again["failing"]["id"] != first["failing"]["id"]
-    assert again["kept"]["id"] == first["kept"]["id"]  # finished work isn't repeated
+    resubmitted = {job["name"]: job for job in json.loads(output.out)}
+    assert resubmitted["failing"]["id"] != first["failing"]["id"]
+    assert resubmitted["kept"]["id"] == first["kept"]["id"]  # finished work isn't repeated
     assert "job 'kept' finished before" in output.err
     assert "`shadowprice resubmit kept`" in output.err
 

@@ -1,4 +1,4 @@
-"""The functions of the package: what the commands say, as frames."""
+"""The functions of the package return the results of the commands as frames."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def test_simulate_returns_the_results_of_the_command(files: Path) -> None:
     assert set(kept.allocations["server"]) == {"gpu-0", "gpu-1", "old"}
     assert kept.decisions["outcome"].unique().to_list() == ["queued"]
     assert kept.payments is None
-    again = shadowprice.open_run(run.save(files / "saved"))
-    assert again.jobs.equals(run.jobs)
+    reopened = shadowprice.open_run(run.save(files / "saved"))
+    assert reopened.jobs.equals(run.jobs)
     assert (files / "saved" / "report.html").exists()
     printed = repr(run).splitlines()
     assert printed[0] == "Result of srtf"
@@ -272,11 +272,11 @@ def test_invalid_job_inputs_are_refused() -> None:
 def test_runs_can_be_pickled(tmp_path: Path) -> None:
     run = shadowprice.simulate(CLUSTER, JOBS, "rolling")
     run.save(tmp_path / "run")
-    for one in (run, shadowprice.open_run(tmp_path / "run")):
-        again = pickle.loads(pickle.dumps(one))
-        assert again.jobs.equals(run.jobs)
-        assert again.decisions.equals(run.decisions)
-        assert again.at(2).jobs.equals(run.at(2).jobs)
+    for original in (run, shadowprice.open_run(tmp_path / "run")):
+        restored = pickle.loads(pickle.dumps(original))
+        assert restored.jobs.equals(run.jobs)
+        assert restored.decisions.equals(run.decisions)
+        assert restored.at(2).jobs.equals(run.at(2).jobs)
 
 
 def test_compare_json_has_the_rows_of_the_table(
@@ -314,8 +314,8 @@ def test_policies_are_accepted_as_single_names(
 ) -> None:
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
     for command in ("compare", "whatif"):
-        told = []
+        messages = []
         for policies in (("-p", "srtf,fifo?backfill=2"), ("-p", "srtf", "-p", "fifo?backfill=2")):
             assert main((command, *words, *policies)) == 0
-            told.append(list(json.loads(capfd.readouterr().out)["policies"]))
-        assert told[0] == told[1] == ["srtf", "fifo backfill=2"]
+            messages.append(list(json.loads(capfd.readouterr().out)["policies"]))
+        assert messages[0] == messages[1] == ["srtf", "fifo backfill=2"]

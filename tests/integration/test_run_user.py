@@ -21,7 +21,7 @@ from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.settings import parse_users
 from tests.support.archives import DIR, END, member
-from tests.support.recording_executor import Witness
+from tests.support.recording_executor import RecordingExecutor
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
@@ -52,10 +52,10 @@ grep -E 'NoNewPrivs|CapEff' /proc/self/status
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that others can pass through, which those of pytest are not."""
-    made = Path(tempfile.mkdtemp(prefix="shadowprice-users-"))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made)
+    directory = Path(tempfile.mkdtemp(prefix="shadowprice-users-"))
+    directory.chmod(0o711)
+    yield directory
+    shutil.rmtree(directory)
 
 
 def executor_in(folder: Path) -> Executor:
@@ -149,20 +149,20 @@ def test_job_of_another_user_can_be_stopped_and_dies_with_its_supervisor(folder:
 
 def _processes(folder: Path) -> dict[int, str]:
     """The jobs' processes below a folder, by number; sleeping ones that are not theirs are none."""
-    found = {}
+    environments = {}
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():
             continue
         try:
             if not (path / "cwd").readlink().is_relative_to(folder):
                 continue
-            told = (path / "environ").read_bytes().split(b"\0")
+            variables = (path / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        for one in told:
-            if one.startswith(b"SHADOWPRICE_JOB="):
-                found[int(path.name)] = one.partition(b"=")[2].decode()
-    return found
+        for variable in variables:
+            if variable.startswith(b"SHADOWPRICE_JOB="):
+                environments[int(path.name)] = variable.partition(b"=")[2].decode()
+    return environments
 
 
 def test_inaccessible_working_directory_is_reported(folder: Path) -> None:
@@ -238,7 +238,11 @@ def test_users_are_refused_if_the_executor_runs_as_one_user(tmp_path: Path) -> N
     with (
         pytest.raises(InputError, match="this service runs all jobs as its own user"),
         run_service(
-            tmp_path, cluster=CLUSTER, executor=Witness(), observe=False, users={"*": (USER,)}
+            tmp_path,
+            cluster=CLUSTER,
+            executor=RecordingExecutor(),
+            observe=False,
+            users={"*": (USER,)},
         ),
     ):
         pass

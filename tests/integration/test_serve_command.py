@@ -1,4 +1,4 @@
-"""``shadowprice serve`` as a command: what it refuses, and what survives its death."""
+"""``shadowprice serve``: refused starts, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -329,11 +329,11 @@ def test_running_jobs_survive_a_kill_and_are_adopted(tmp_path: Path) -> None:
     os.kill(int(pids[0]), 0)  # it runs on
     service = ServiceProcess(tmp_path / "data", cluster)
     try:
-        told = service.wait_for_state("long", {"running"})
-        assert told["generation"] == 1
+        record_seen = service.wait_for_state("long", {"running"})
+        assert record_seen["generation"] == 1
         (tmp_path / "go").touch()
-        told = service.wait_for_state("long", {"finished"})
-        assert told["generation"] == 1
+        record_seen = service.wait_for_state("long", {"finished"})
+        assert record_seen["generation"] == 1
         assert marks.read_text().split() == pids  # started once
         kinds = [
             entry["kind"] for entry in service.client.get("/v1/jobs/long/explain").json()["events"]

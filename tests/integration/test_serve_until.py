@@ -1,4 +1,4 @@
-"""``serve --until`` with real processes: kept over kills, nothing runs past it, removable."""
+"""``serve --until`` with real processes: kept after kills, ends all jobs, removable."""
 
 from __future__ import annotations
 

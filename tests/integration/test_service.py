@@ -195,14 +195,14 @@ def test_search_pages_reveal_no_jobs_of_other_tenants(
         with live.as_(live.token("red")) as red:
 
             def pages() -> list[tuple[list[str], bool]]:
-                found, cursor = [], None
+                pages_read, cursor = [], None
                 while True:
                     query = {"search": "red"} | ({} if cursor is None else {"cursor": cursor})
                     page = red.get("/v1/jobs", params=query).json()
                     cursor = page["next"]
-                    found.append(([job["name"] for job in page["jobs"]], cursor is not None))
+                    pages_read.append(([job["name"] for job in page["jobs"]], cursor is not None))
                     if cursor is None:
-                        return found
+                        return pages_read
 
             assert pages() == [([], False)]
             for number in range(3):
@@ -371,8 +371,8 @@ def test_event_stream_resumes_after_the_last_event_id(live: RunningService) -> N
     assert [entry["kind"] for entry in entries][:2] == ["submitted", "admitted"]
     assert [entry["job"] for entry in entries] == ["streamed-1"] * 2 + ["streamed-2"] * 2
     assert [entry["id"] for entry in entries] == sorted({entry["id"] for entry in entries})
-    again = read(entries[1]["id"], 2)
-    assert [entry["id"] for entry in again] == [entry["id"] for entry in entries[2:]]
+    repeated = read(entries[1]["id"], 2)
+    assert [entry["id"] for entry in repeated] == [entry["id"] for entry in entries[2:]]
 
 
 @pytest.mark.parametrize(
@@ -581,10 +581,10 @@ def test_price_metrics_of_removed_servers_disappear(live: RunningService) -> Non
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/jobs", "/assets/app.mjs"])
 def test_head_returns_the_headers_of_get(live: RunningService, path: str) -> None:
-    whole, head = live.client.get(path), live.client.head(path)
+    full, head = live.client.get(path), live.client.head(path)
     assert (head.status_code, head.content) == (200, b"")
     for name in ("content-type", "content-length"):
-        assert head.headers[name] == whole.headers[name]
+        assert head.headers[name] == full.headers[name]
 
 
 def test_method_not_allowed_lists_allowed_methods(live: RunningService) -> None:
@@ -666,7 +666,7 @@ def test_restart_applies_the_edited_cluster_file(tmp_path: Path) -> None:
 
 
 def test_edited_restart_time_applies_to_new_jobs_only(tmp_path: Path) -> None:
-    """A first start costs as much here unless the file denies it; jobs that are there keep."""
+    """A first start costs a restart unless the file denies it; open jobs keep their time."""
 
     def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
         driver = live.service.driver
@@ -730,11 +730,11 @@ def test_names_that_are_no_url_path_segment_are_refused(live: RunningService, na
     body = json.dumps({"share": {"gpu": 1}})
     headers = {"Content-Type": "application/json", **dict(live.client.headers)}
     connection.request("PUT", f"/v1/tenants/{quote(name, safe='')}", body, headers)
-    answered = connection.getresponse()
-    told = answered.read().decode()
+    response = connection.getresponse()
+    text = response.read().decode()
     connection.close()
-    assert answered.status == 422
-    assert reason in told
+    assert response.status == 422
+    assert reason in text
 
 
 def test_tenants_with_shares_are_changed_and_removed_under_rolling(tmp_path: Path) -> None:

@@ -63,11 +63,11 @@ def test_unused_part_of_a_payment_is_refunded(live: RunningService) -> None:
     cancelled = live.client.delete("/v1/jobs/paid").json()
     assert cancelled["points"]["refund"] == view["points"]["price"]
     assert _tenant(live, "vision")["account"]["held"] == 30.0
-    told = _statement(live, back=0)
-    assert [entry["kind"] for entry in told["entries"]] == ["refund", "debit", "grant"]
-    assert [entry["job"] for entry in told["entries"]] == ["paid", "paid", None]
-    assert (told["opening"], told["closing"]) == (0.0, 30.0)
-    assert told["sums"]["debit"] == told["sums"]["refund"] == view["points"]["price"]
+    statement = _statement(live, back=0)
+    assert [entry["kind"] for entry in statement["entries"]] == ["refund", "debit", "grant"]
+    assert [entry["job"] for entry in statement["entries"]] == ["paid", "paid", None]
+    assert (statement["opening"], statement["closing"]) == (0.0, 30.0)
+    assert statement["sums"]["debit"] == statement["sums"]["refund"] == view["points"]["price"]
 
 
 def test_job_above_the_budget_is_refused_with_the_reason(live: RunningService) -> None:
@@ -102,21 +102,21 @@ def test_job_above_the_budget_is_refused_with_the_reason(live: RunningService) -
 
 
 def test_a_statement_pages_and_filters(live: RunningService) -> None:
-    whole = _statement(live, limit=1000)["entries"]
-    assert len(whole) > 4
-    found, cursor = [], None
+    entries = _statement(live, limit=1000)["entries"]
+    assert len(entries) > 4
+    pages, cursor = [], None
     while True:
         query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
         page = _statement(live, **query)
-        found += page["entries"]
+        pages += page["entries"]
         if (cursor := page["next"]) is None:
             break
-    assert found == whole
+    assert pages == entries
     grants = _statement(live, kind="grant,expiry")["entries"]
-    assert grants == [entry for entry in whole if entry["kind"] in {"grant", "expiry"}]
+    assert grants == [entry for entry in entries if entry["kind"] in {"grant", "expiry"}]
     later = _statement(live, since="2999-01-01T00:00:00Z")
     assert later["entries"] == []
-    assert later["opening"] == later["closing"] == whole[0]["balance"]
+    assert later["opening"] == later["closing"] == entries[0]["balance"]
     before = _statement(live, until="2000-01-01")
     assert (before["entries"], before["opening"]) == ([], 0.0)
     for back in (1, 10**6):
@@ -200,7 +200,7 @@ def test_file_budgets_and_accounts_survive_a_restart(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_reserved_and_spent_points_add_up_to_the_grants(tmp_path: Path, seed: int) -> None:
-    """Whatever operators, owners and the time do: no point is lost, and none is made."""
+    """No operation of operators or owners, and no time, loses or creates points."""
     cluster = {**CLUSTER, "slot": "1s"}
     rng = np.random.default_rng(seed)
     budget = {"points": 30.0, "period": "7d"}

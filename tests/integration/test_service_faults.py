@@ -1,4 +1,4 @@
-"""Hours of a service in which it is killed, its disk is full, and its clocks jump.
+"""Simulated hours of a service with kills, full disks and clock steps.
 
 `python -m tests.support.simulated_hours` plays thousands of faults; these are a sample.
 """

@@ -1,4 +1,4 @@
-"""What gets nobody in: requests that are no requests, paths that climb, names that are markup."""
+"""Malformed requests, path traversal and markup in names give no access."""
 
 import socket
 import struct
@@ -54,11 +54,13 @@ def test_malformed_authorization_headers_are_rejected(live: RunningService, head
 )
 def test_path_traversal_reaches_no_file(live: RunningService, path: str) -> None:
     token = live.service.token_file.read_text().strip()
-    told = _raw(live, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n")
-    status = int(told.split(b" ", 2)[1])
-    assert status in {400, 404, 409, 422}, told[:200]
-    assert b"root:" not in told
-    assert token.encode() not in told
+    response = _raw(
+        live, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    )
+    status = int(response.split(b" ", 2)[1])
+    assert status in {400, 404, 409, 422}, response[:200]
+    assert b"root:" not in response
+    assert token.encode() not in response
 
 
 @pytest.mark.parametrize(
@@ -80,9 +82,9 @@ def test_path_traversal_reaches_no_file(live: RunningService, path: str) -> None
 def test_every_path_answers_401_without_a_token(
     live: RunningService, path: str, method: str
 ) -> None:
-    told = _raw(live, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    response = _raw(live, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     # The parser of requests knows no such method.
-    assert int(told.split(b" ", 2)[1]) == (400 if method == "BREW" else 401), told[:200]
+    assert int(response.split(b" ", 2)[1]) == (400 if method == "BREW" else 401), response[:200]
 
 
 def test_pipelined_requests_on_connections_that_are_reset_leave_no_line_in_the_log(
@@ -107,19 +109,19 @@ def test_pipelined_requests_on_connections_that_are_reset_leave_no_line_in_the_l
 
 
 def _raw(live: RunningService, request: str | bytes, seconds: float = 5.0) -> bytes:
-    """Send bytes as they are, and return what comes back until it ends or nothing more comes."""
+    """Send raw bytes; return the response until the connection closes or is idle."""
     parts = urlsplit(live.address)
     data = request.encode("latin-1") if isinstance(request, str) else request
     with socket.create_connection((parts.hostname, parts.port), timeout=seconds) as connection:
         connection.sendall(data)
         connection.settimeout(1.0)
-        found = b""
+        received = b""
         try:
             while piece := connection.recv(65_536):
-                found += piece
+                received += piece
         except (TimeoutError, ConnectionResetError):
             pass
-        return found
+        return received
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def _raw(live: RunningService, request: str | bytes, seconds: float = 5.0) -> by
     ],
 )
 def test_request_smuggling_is_rejected(live: RunningService, head: str) -> None:
-    """Two lengths, or none that can be believed: what follows is never taken for a request."""
+    """With two lengths or an invalid one, the rest is never parsed as a request."""
     token = live.service.token_file.read_text().strip()
     hidden = f"DELETE /v1/jobs/theirs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
     request = (
@@ -156,18 +158,18 @@ def test_endless_body_is_cut_off(live: RunningService) -> None:
     )
     chunk = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
     parts = urlsplit(live.address)
-    told, sent = b"", 0
+    received, sent = b"", 0
     with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
         connection.sendall(head.encode())
         try:
             for _ in range(64):
                 connection.sendall(chunk)
                 sent += 1
-            told = connection.recv(4096)
+            received = connection.recv(4096)
         except (BrokenPipeError, ConnectionResetError):
             pass
         else:
-            assert told.startswith(b"HTTP/1.1 413"), told[:200]
+            assert received.startswith(b"HTTP/1.1 413"), received[:200]
     assert sent >= 8
     assert live.client.get("/healthz").status_code == 200
 

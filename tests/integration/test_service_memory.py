@@ -194,7 +194,7 @@ def test_bodies_count_their_memory() -> None:
 
 
 def begin_requests(usage: Usage, stack: ExitStack, tenant: str, connections: int) -> int:
-    """Begin as many requests of a tenant as it may; return their number."""
+    """Begin requests of a tenant up to its limit; return their number."""
     for number in range(connections + 1):
         try:
             stack.enter_context(usage.handle(tenant, connections))

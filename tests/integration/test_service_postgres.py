@@ -130,7 +130,7 @@ def test_database_crash_loses_no_acknowledged_request(
 
 
 class Between:
-    """What leads connections on to a server, and keeps those whose client is lost."""
+    """Proxy to a server that can lose the connections of its clients."""
 
     def __init__(self, port: int) -> None:
         self._to = ("127.0.0.1", port)
@@ -156,7 +156,7 @@ class Between:
                 target.sendall(piece)
 
     def lose(self) -> None:
-        """Lose the clients; the server hears nothing of it."""
+        """Lose the clients without closing their connections to the server."""
         for client in self._clients:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
@@ -164,10 +164,10 @@ class Between:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for one in (*self._clients, *self._servers):
+        for connection in (*self._clients, *self._servers):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # who reads of it ends
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)  # who reads of it ends
+            connection.close()
 
 
 def test_half_open_connection_blocks_no_other_writer(

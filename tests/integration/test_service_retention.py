@@ -1,4 +1,4 @@
-"""What is older than is kept leaves on both sides, nothing else does, wherever it is cut off."""
+"""Retention deletes old data in the store and the executor only, wherever it is interrupted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Aging(SimulatedHour):
 
 
 def _points() -> tuple[Any, list[int]]:
-    """A fault that is told at which point it is to strike."""
+    """Fault that strikes at a given point."""
     left = [-1]
 
     def fault(_: str) -> None:

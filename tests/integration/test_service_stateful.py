@@ -8,12 +8,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.api_machine import EXAMPLES, Api
+from tests.support.api_machine import EXAMPLES, ApiMachine
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
 
 
-TestApi = Api.TestCase
+TestApi = ApiMachine.TestCase
 TestApi.settings = settings(
     max_examples=EXAMPLES or 1,
     stateful_step_count=12,

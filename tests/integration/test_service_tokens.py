@@ -126,7 +126,7 @@ def test_every_authenticated_route_documents_429(
 
 
 def test_every_route_has_an_access_rule(routes: list[tuple[str, str]]) -> None:
-    """A new route is an operator's, a job's, or one of these: decide, and write it here."""
+    """A new route needs an entry here, unless it is an operator's or a job's."""
     left = {(m, p) for m, p in routes if (m, p) not in OPERATORS | OPEN and not p.startswith(OWN)}
     assert left <= {
         ("get", STATEMENT),
@@ -164,7 +164,7 @@ def test_token_is_revoked_although_the_store_is_unreadable(live: RunningService)
 
 
 def test_account_of_another_tenant_is_not_found(live: RunningService) -> None:
-    """Its name is in no answer, whether it has a budget or does not exist."""
+    """The response is the same whether the account has a budget or doesn't exist."""
     budget = {"budget": {"points": 40, "period": "1d"}}
     for name in ("vision", "speech"):
         assert live.client.put(f"/v1/tenants/{name}", json=budget).status_code == 200

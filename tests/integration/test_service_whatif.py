@@ -1,4 +1,4 @@
-"""What-if on a live service: a run in the background on what was really submitted."""
+"""What-if on a live service: a background simulation of the submitted jobs."""
 
 from __future__ import annotations
 
@@ -116,13 +116,13 @@ def test_exported_cluster_matches_its_file(tmp_path: Path) -> None:
             "tenants": [{"name": "t", "share": {"gpu": 3}}],
         }
     )
-    again = resolve_cluster(modified_cluster_document(cluster, {}))
-    assert again.names == cluster.names
-    assert again.slot_seconds == cluster.slot_seconds
-    assert again.restart_seconds == cluster.restart_seconds
-    assert (again.capacity == cluster.capacity).all()
-    assert again.roles == cluster.roles
-    assert again.tenants == cluster.tenants
+    resolved = resolve_cluster(modified_cluster_document(cluster, {}))
+    assert resolved.names == cluster.names
+    assert resolved.slot_seconds == cluster.slot_seconds
+    assert resolved.restart_seconds == cluster.restart_seconds
+    assert (resolved.capacity == cluster.capacity).all()
+    assert resolved.roles == cluster.roles
+    assert resolved.tenants == cluster.tenants
     changed = resolve_cluster(modified_cluster_document(cluster, {"a": -2, "b": 1}))
     assert changed.servers == 3
 
@@ -253,8 +253,8 @@ def test_a_simulation_whose_files_were_deleted_is_repeated(
         assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
         for count in (2, 3, 5):
             response = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
-            told = _finished(live, response.json()["id"])
-            assert told["state"] == "done", told
+            result = _finished(live, response.json()["id"])
+            assert result["state"] == "done", result
             assert len(simulated) == count
             assert simulated[-1].parent.parent == folder
             if count == 3:
@@ -275,10 +275,10 @@ def test_service_with_a_policy_file_simulates_the_loaded_version(tmp_path: Path)
         assert response.status_code == 422
         assert "unknown policy" in response.text
         response = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
-        told = _finished(live, response.json()["id"])
-        assert told["state"] == "done", told
-        assert told["question"]["set"] == {}  # its own parameters are no change
-        assert told["as_is"]["policy"] == told["changed"]["policy"] == "policy.FirstFit"
+        result = _finished(live, response.json()["id"])
+        assert result["state"] == "done", result
+        assert result["question"]["set"] == {}  # its own parameters are no change
+        assert result["as_is"]["policy"] == result["changed"]["policy"] == "policy.FirstFit"
 
 
 @pytest.mark.extended

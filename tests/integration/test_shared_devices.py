@@ -9,7 +9,7 @@ import pytest
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import whole_parts
-from tests.support.device_executors import executor_with
+from tests.support.device_executors import local_executor
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
@@ -56,7 +56,7 @@ def submit(live: RunningService, name: str, share: int, workers: int, log: Path)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_policy_shares_two_devices_without_starvation(tmp_path: Path, policy: str) -> None:
     log = tmp_path / "log"
-    executor = executor_with(tmp_path, "0,1")
+    executor = local_executor(tmp_path, "0,1")
     with run_service(tmp_path, cluster=CLUSTER, policy=policy, executor=executor) as live:
         # Three workers of 0.6 need three devices: such a job must not hold up the others.
         never = submit(live, "never", 600, 3, log)

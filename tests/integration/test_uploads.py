@@ -32,7 +32,7 @@ from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import report_operations
 from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
 from shadowprice.uploads.packing import pack, select_files, temporary_archive
-from tests.support.archives import END, HOSTILE, described, make_tree, member
+from tests.support.archives import END, HOSTILE, describe_tree, make_tree, member
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -132,7 +132,7 @@ def test_a_job_gets_the_files_of_its_directory(
     result = json.loads(log_of(live, job))
     assert result["cwd"] != str(root)
     expected = {}
-    for name, (what, mtime) in described(root).items():
+    for name, (what, mtime) in describe_tree(root).items():
         if name in {"outside", "data", "data/large"}:
             continue
         sent = "train.py" if name == "inside" else what

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 
-def unfolded(part: str) -> Iterator[str]:
+def expand_name_list(part: str) -> Iterator[str]:
     """Yield the names that one part of a folded list stands for."""
     match = re.fullmatch(r"(.*)-\[([\d,-]+)\]", part)
     if not match:

@@ -19,7 +19,7 @@ def useful(job: Job) -> list[int]:
     return counts
 
 
-def plain_filling(cluster: Cluster, jobs: list[Job]) -> list[int]:
+def progressive_filling(cluster: Cluster, jobs: list[Job]) -> list[int]:
     """Return the workers of each job by Algorithm 1, on one server for each role."""
     pools = [cluster.capacity[index].tolist() for index in range(2)]
     total = [sum(row) if max(row) < UNLIMITED else 0 for row in zip(*pools, strict=True)]

@@ -10,7 +10,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.engine import Engine
 from shadowprice.simulator.driver import Simulation
-from tests.support.audited_runs import SEEDS, Auditor, check_end, replayed, world
+from tests.support.audited_runs import SEEDS, Auditor, check_end, random_world, replay
 from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.straggling_execution import StragglerExecution
@@ -18,19 +18,19 @@ from tests.support.straggling_execution import StragglerExecution
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
-def test_a_planner(seed: int) -> None:
-    cluster, jobs, incidents, _ = world(seed)
+def test_planner_runs_are_consistent_and_replay(seed: int) -> None:
+    cluster, jobs, incidents, _ = random_world(seed)
     auditor = Auditor(cluster, jobs)
     engine = Simulation(cluster, jobs, EarliestPlanner(), incidents=incidents).run([auditor])
     check_end(engine, auditor, jobs)
     assert not engine.open_jobs
-    assert replayed(auditor.events, cluster, EarliestPlanner()) == engine.state_digest()
+    assert replay(auditor.events, cluster, EarliestPlanner()) == engine.state_digest()
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(30))
 @given(SEEDS)
-def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
-    cluster, jobs, incidents, _ = world(seed)
+def test_planner_runs_with_stragglers_are_consistent(seed: int) -> None:
+    cluster, jobs, incidents, _ = random_world(seed)
     auditor = Auditor(cluster, jobs)
     slow = StragglerExecution(0.2, seed)
     simulation = Simulation(cluster, jobs, EarliestPlanner(), incidents=incidents, execution=slow)
@@ -40,8 +40,8 @@ def test_a_planner_whose_jobs_run_slower_than_declared(seed: int) -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
-def test_a_policy_that_wanders(seed: int) -> None:
-    cluster, jobs, incidents, _ = world(seed)
+def test_random_policy_runs_are_consistent_and_replay(seed: int) -> None:
+    cluster, jobs, incidents, _ = random_world(seed)
     auditor = Auditor(cluster, jobs)
     simulation = Simulation(cluster, jobs, RandomPolicy(seed), until=60, incidents=incidents)
     engine = simulation.run([auditor])
@@ -55,7 +55,7 @@ def test_a_policy_that_wanders(seed: int) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_nothing_runs_at_the_end_of_the_timespan(seed: int) -> None:
-    cluster, jobs, _, _ = world(seed)
+    cluster, jobs, _, _ = random_world(seed)
     auditor = Auditor(cluster, jobs)
     engine = Simulation(cluster, jobs, EarliestPlanner(), until=8).run([auditor])
     began = [event.slot for event in auditor.events if isinstance(event, SlotBegan)]

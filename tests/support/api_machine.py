@@ -49,14 +49,14 @@ servers = st.sampled_from(SERVERS)
 
 @dataclass
 class Known:
-    """What must be true of a job."""
+    """Expected state of a job."""
 
     tenant: str
     content: int
     id: int
     submitted: str
     last: dict[str, Any] | None = None
-    """What was told of it last, once it is over: that stays."""
+    """Last record of a closed job, which doesn't change any more."""
 
 
 def body(name: str, tenant: str, content: int) -> dict[str, Any]:
@@ -65,8 +65,8 @@ def body(name: str, tenant: str, content: int) -> dict[str, Any]:
     return job(name, tenant=tenant, minibatches=work, worker={"gpu": 2, "cpu": 1}, utility=utility)
 
 
-class Api(RuleBasedStateMachine):
-    """The service, and a model of it."""
+class ApiMachine(RuleBasedStateMachine):
+    """State machine of the service and a model of it."""
 
     def __init__(self) -> None:
         super().__init__()

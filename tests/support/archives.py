@@ -34,7 +34,7 @@ def make_tree(root: Path) -> None:
         os.utime(path, (10**9 + number, 10**9 + number), follow_symlinks=False)
 
 
-def described(root: Path) -> dict[str, Any]:
+def describe_tree(root: Path) -> dict[str, Any]:
     """Return what a directory contains: kinds, modes, times, contents and targets."""
     found = {}
     for path in root.rglob("*"):

@@ -28,7 +28,7 @@ from tests.support.workloads import make_cluster, random_job
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def world(seed: int) -> tuple[Cluster, list[Job], list[Incident], np.random.Generator]:
+def random_world(seed: int) -> tuple[Cluster, list[Job], list[Incident], np.random.Generator]:
     rng = np.random.default_rng(seed)
     cluster = make_cluster(
         int(rng.integers(1, 4)), int(rng.integers(1, 3)), int(rng.integers(0, 3))
@@ -51,7 +51,7 @@ def world(seed: int) -> tuple[Cluster, list[Job], list[Incident], np.random.Gene
 
 
 class Auditor(Observer):
-    """Keeps its own books from the commands alone, and compares after every event."""
+    """Observer that derives the load from commands, and compares it in every slot."""
 
     def __init__(self, cluster: Cluster, jobs: list[Job]) -> None:
         self.on = cluster
@@ -116,7 +116,7 @@ def check_end(engine: Engine, auditor: Auditor, jobs: list[Job]) -> None:
         assert not engine.ledger.used.any()
 
 
-def replayed(events: list[DriverEvent], cluster: Cluster, policy: Policy) -> str:
+def replay(events: list[DriverEvent], cluster: Cluster, policy: Policy) -> str:
     engine = Engine(cluster, policy)
     for event in events:
         engine.handle(event)

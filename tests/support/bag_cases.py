@@ -162,7 +162,7 @@ def random_bag_world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     return on, jobs, incidents
 
 
-def with_training(cluster: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
+def add_training_jobs(cluster: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
     """Return bags among training jobs of several widths, some of which need whole servers."""
     rng = np.random.default_rng(seed)
     room = int(cluster.capacity[:, 0].min()) // 1000

@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Visit:
-    """A page that is looked at, and all that it said or asked for meanwhile."""
+    """A page with its errors and requests."""
 
     def __init__(
         self, browser: Browser, width: int = 1400, scheme: Any = "light", zone: str | None = None

@@ -35,13 +35,13 @@ JOBS = "jobs:\n" + "".join(
 
 
 @dataclass
-class Answer:
+class CommandResult:
     status: int
     out: str
     err: str
 
 
-Call = Callable[..., Answer]
+Call = Callable[..., CommandResult]
 
 
 @pytest.fixture
@@ -58,18 +58,18 @@ def call(
     (tmp_path / "c.yaml").write_text(CLUSTER)
     (tmp_path / "j.yaml").write_text(JOBS)
 
-    def run(*words: str) -> Answer:
+    def run(*words: str) -> CommandResult:
         capfd.readouterr()
         status = main(words)
         out, err = capfd.readouterr()
-        return Answer(status, out, err)
+        return CommandResult(status, out, err)
 
     yield run
     assert not [entry for entry in tmp_path.rglob(".*") if "unfinished" in entry.name]
 
 
 class Silent(FlatPricePolicy):
-    """A policy with a bug: it answers nothing."""
+    """A policy with a bug: it returns no decision."""
 
     def decide(self, view, event):  # type: ignore[no-untyped-def]
         return []

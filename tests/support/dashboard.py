@@ -20,11 +20,11 @@ HOSTILE = [
 ]
 
 
-def operator(live: RunningService) -> str:
+def operator_token(live: RunningService) -> str:
     return live.service.token_file.read_text().strip()
 
 
-def enter(visit: Visit, address: str, token: str, view: str = "") -> Page:
+def sign_in(visit: Visit, address: str, token: str, view: str = "") -> Page:
     """Open the page, sign in, and wait for the view."""
     page = visit.page
     page.goto(f"{address}/{view}")
@@ -36,7 +36,7 @@ def enter(visit: Visit, address: str, token: str, view: str = "") -> Page:
     return page
 
 
-def go(page: Page, view: str) -> None:
+def open_view(page: Page, view: str) -> None:
     page.evaluate("(hash) => { location.hash = hash }", view)
     page.wait_for_timeout(50)
     page.locator(

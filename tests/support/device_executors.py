@@ -9,7 +9,7 @@ from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.services import RunningService
 
 
-def executor_with(folder: Path, devices: str) -> LocalExecutor:
+def local_executor(folder: Path, devices: str) -> LocalExecutor:
     (folder / "data").mkdir(exist_ok=True)
     options = ExecutorOptions(
         str(folder / "data" / "executor"), settings={"cgroup": "off", "devices": devices}

@@ -7,8 +7,8 @@ from typing import Any
 from shadowprice.core.events import DriverEvent, SlotBegan, SlotEnded
 
 
-def told(commands: Any) -> list[str]:
-    """Return commands in words, numbers and generations included."""
+def describe_commands(commands: Any) -> list[str]:
+    """Return commands as text, with their numbers and generations."""
     words = []
     for command in commands:
         text = repr(command)
@@ -19,6 +19,6 @@ def told(commands: Any) -> list[str]:
     return words
 
 
-def outside(events: list[DriverEvent]) -> list[DriverEvent]:
-    """Return what came from outside: jobs, cancellations, servers."""
+def external_events(events: list[DriverEvent]) -> list[DriverEvent]:
+    """Return the external events: jobs, cancellations, servers."""
     return [event for event in events if not isinstance(event, SlotBegan | SlotEnded)]

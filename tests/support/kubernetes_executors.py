@@ -20,7 +20,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.unit.executors.kubernetes.newer import Newer, served
 
 
-def order(*placement: ServerAllocation) -> GenerationSpec:
+def generation_spec(*placement: ServerAllocation) -> GenerationSpec:
     return GenerationSpec(
         command=10,
         job="job",
@@ -37,10 +37,10 @@ BOTH = [ServerInfo(name, {"cpu": 4000}) for name in ("one", "two")]
 
 
 @asynccontextmanager
-async def opened(
+async def open_executor(
     kubeconfig: Path, folder: Path, **settings: str
 ) -> AsyncIterator[tuple[KubernetesExecutor, list[Report]]]:
-    """An executor that reckons with both nodes, and what it tells."""
+    """Open an executor on both nodes; yield it and the list of its reports."""
     options = ExecutorOptions(str(folder / "executor"), "s", str(kubeconfig), settings)
     executor = KubernetesExecutor(options)
     await executor.open()
@@ -59,7 +59,7 @@ async def opened(
         await following
 
 
-def run(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> None:
+def run_scenario(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> None:
     async def whole() -> None:
         server = Newer(VERSION)
         async with served(server, folder) as kubeconfig, asyncio.timeout(WAIT_LIMIT_SECONDS):

@@ -14,14 +14,14 @@ OLDEST_WITH_GATES, OLDEST_WITH_RULES = "1.26", "1.23"
 
 
 def fields(model: str, version: str) -> dict[str, str]:
-    """The fields of a model in a version, each with the model of its own."""
+    """Return the fields of a model in a version, each with its model."""
     at = VERSIONS.index(version)
     result = RECORDED["models"].get(model, {})
     return {name: kind for name, (kind, first, last) in result.items() if first <= at <= last}
 
 
-def described(version: str) -> dict[str, Any]:
-    """What a server of a version publishes of itself, as far as is looked at here."""
+def openapi_document(version: str) -> dict[str, Any]:
+    """Return the OpenAPI schemas that a server of a version publishes, as far as they are read."""
 
     def schema(model: str) -> dict[str, Any]:
         return {"properties": {name: {} for name in fields(model, version)}}
@@ -34,11 +34,11 @@ def described(version: str) -> dict[str, Any]:
     return {"components": {"schemas": schemas}}
 
 
-def unknown(found: Any, model: str, version: str, path: str) -> Iterator[str]:
-    """Yield the places of an object that a version knows nothing of."""
+def unknown_fields(found: Any, model: str, version: str, path: str) -> Iterator[str]:
+    """Yield the paths of fields that a version doesn't have."""
     if isinstance(found, list):
         for index, one in enumerate(found):
-            yield from unknown(one, model, version, f"{path}[{index}]")
+            yield from unknown_fields(one, model, version, f"{path}[{index}]")
         return
     known = fields(model, version)
     if not isinstance(found, Mapping) or not model or not known:
@@ -47,7 +47,7 @@ def unknown(found: Any, model: str, version: str, path: str) -> Iterator[str]:
         if name not in known:
             yield f"{path}.{name}"
         elif known[name] and not (known[name] == "V1JSONSchemaProps" and name == "properties"):
-            yield from unknown(value, known[name], version, f"{path}.{name}")
+            yield from unknown_fields(value, known[name], version, f"{path}.{name}")
         elif name == "properties":
             for key, one in value.items():
-                yield from unknown(one, known[name], version, f"{path}.{name}.{key}")
+                yield from unknown_fields(one, known[name], version, f"{path}.{name}.{key}")

@@ -11,7 +11,7 @@ from shadowprice.kernels.replanning.placement import (
 )
 
 
-def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArrays:
+def random_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArrays:
     """Return the rows of jobs that may run at three levels, some of them whole.
 
     Some have parameter servers.
@@ -42,7 +42,7 @@ def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArrays
     )
 
 
-def dense(stood: Placements, rows: int, servers: int) -> tuple[np.ndarray, np.ndarray]:
+def dense_counts(stood: Placements, rows: int, servers: int) -> tuple[np.ndarray, np.ndarray]:
     """Return workers and parameter servers by row and server."""
     workers, ps = np.zeros((rows, servers), np.int64), np.zeros((rows, servers), np.int64)
     for row in range(rows):

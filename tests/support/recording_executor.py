@@ -21,8 +21,8 @@ CLUSTER = {
 }
 
 
-class Witness(FakeExecutor):
-    """Observes the jobs in ``sees``, and records every command."""
+class RecordingExecutor(FakeExecutor):
+    """Fake executor that observes the jobs in ``sees`` and records every command."""
 
     capabilities = ExecutorCapabilities(observes=True)
 

@@ -26,7 +26,7 @@ VOID = {"meta", "input", "br"}
 
 
 class Balanced(HTMLParser):
-    """Checks that every element is closed in order, and keeps what it would load."""
+    """Parser that checks the order of closed elements and collects the links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Balanced(HTMLParser):
 
 
 def check_page(text: str) -> None:
-    """Check that a page is one whole, loads nothing, and runs no script but its own."""
+    """Check that a page is complete, loads nothing, and runs only its own scripts."""
     parser = Balanced()
     parser.feed(text)
     assert parser.open == []
@@ -60,13 +60,13 @@ def check_page(text: str) -> None:
     assert len(text.encode()) < 2_000_000
 
 
-def data_of(text: str) -> list[Any]:
-    """Return all blocks of data of a page, in order."""
+def page_data(text: str) -> list[Any]:
+    """Return all data blocks of a page, in order."""
     result = re.findall(r"<script type=.*?</script>", text, re.DOTALL)
     return [inline_assets.unpack(block) for block in result]
 
 
-def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
+def simulated_run(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
     cluster = make_cluster(3, 2)
     work = [
         make_job(
@@ -89,8 +89,8 @@ def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
     )
 
 
-def trials() -> SeedRuns:
-    """Two policies from six seeds, one of which draws."""
+def seed_runs() -> SeedRuns:
+    """Return runs of two policies with six seeds; one policy is random."""
     cluster = make_cluster(3, 2)
     work = [
         make_job(cluster, f"job-{index}", arrival=index, utility=Sigmoid(5.0, 0.5, 2.0))
@@ -108,7 +108,7 @@ def trials() -> SeedRuns:
 
 
 def planned_run(jobs: int = 12) -> RunData:
-    """A planner's run in which servers are lost, so that some plans are not kept."""
+    """Return a planner's run with lost servers, so that some plans are not kept."""
     rng = np.random.default_rng(2)
     on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
     work = [random_two_rate_job(on, rng, f"job-{index}", latest=9) for index in range(jobs)]
@@ -134,7 +134,7 @@ def flat_run(jobs: int) -> RunData:
 
 
 def promised_run() -> RunData:
-    """A run of `rolling` in which servers are lost, so that promises are moved."""
+    """Return a run of `rolling` with lost servers, so that promises are moved."""
     cluster = make_cluster(4, 2, horizon=30)
     work = [
         make_job(

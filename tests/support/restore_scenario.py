@@ -12,7 +12,7 @@ from shadowprice.cli.main import main
 from tests.support.service_process import ServiceProcess
 
 
-class Place:
+class RestoreScenario:
     """A data directory, jobs that leave marks, and a backup from before they were submitted."""
 
     def __init__(self, folder: Path) -> None:
@@ -24,7 +24,7 @@ class Place:
         self.log = folder / "log"
 
     def job(self, name: str, mark: str, **run: Any) -> dict[str, Any]:
-        """A job that says who it is, and works until it is allowed to exit 0."""
+        """Return a job that records its process and runs until `go`, then exits 0."""
         marks, go = self.folder / f"marks-{mark}", self.folder / f"go-{mark}"
         script = (
             f"trap 'exit 143' TERM; echo $$ >> {marks}; while [ ! -e {go} ]; do sleep 0.05; done"
@@ -39,7 +39,7 @@ class Place:
         }
 
     def slow(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Let a job that is told to stop save until it is told that it may have."""
+        """Change a job to save on SIGTERM until the file ``saved`` exists."""
         save = f"trap 'until [ -e {self.folder / 'saved'} ]; do sleep 0.05; done; exit 143' TERM"
         run = record["run"]
         run["command"] = run["command"].replace("trap 'exit 143' TERM", save)
@@ -50,15 +50,15 @@ class Place:
         (self.folder / f"go-{mark}").touch()
 
     def began(self, mark: str) -> list[int]:
-        """Processes that ever began with a mark."""
+        """Return the processes that ever started with a mark."""
         try:
-            return [int(one) for one in (self.folder / f"marks-{mark}").read_text().split()]
+            return [int(pid) for pid in (self.folder / f"marks-{mark}").read_text().split()]
         except FileNotFoundError:
             return []
 
     def alive(self, mark: str) -> list[int]:
-        """Those of them that are still there."""
-        return [one for one in self.began(mark) if Path(f"/proc/{one}").exists()]
+        """Return the processes of a mark that still run."""
+        return [pid for pid in self.began(mark) if Path(f"/proc/{pid}").exists()]
 
     def back_up(self) -> None:
         assert main(["backup", str(self.data), str(self.backup), "-o", "json"]) == 0
@@ -74,6 +74,6 @@ class Place:
         return self.folder / "backup.db.uploads"
 
 
-def submitted(service: ServiceProcess, record: dict[str, Any]) -> None:
+def submit(service: ServiceProcess, record: dict[str, Any]) -> None:
     answer = service.client.post("/v1/jobs", json=record)
     assert answer.status_code == 200, answer.text

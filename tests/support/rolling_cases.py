@@ -40,6 +40,6 @@ def rolling(cluster: Cluster, **settings: object) -> Engine:
 
 
 def promises(commands: Sequence[object]) -> list[tuple[str, int | None]]:
-    """Return what was promised, or promised anew, in order."""
+    """Return promises and renewed promises in order."""
     results = [getattr(command, "decision", None) for command in commands]
     return [(made.job, made.completion) for made in results if isinstance(made, Promise)]

@@ -20,7 +20,7 @@ Answer = Callable[[View, PolicyEvent], Iterable[Decision]]
 
 
 class Scripted:
-    """A policy that answers as the test says."""
+    """A policy that answers from a script."""
 
     def __init__(self, answer: Answer, *, plans: bool = True, wakes: bool = False) -> None:
         self.answer = answer

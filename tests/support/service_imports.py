@@ -1,4 +1,4 @@
-"""What a service imports and loads, for the process that `ServiceProcess` forks services from."""
+"""Imports and kernels of a service, for the process that `ServiceProcess` forks services from."""
 
 from __future__ import annotations
 

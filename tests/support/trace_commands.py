@@ -11,7 +11,7 @@ app.add_typer(trace_app, name="trace")
 app.command()(generate)
 
 
-def run(*arguments: object) -> str:
+def run_trace_command(*arguments: object) -> str:
     result = CliRunner().invoke(app, [str(argument) for argument in arguments])
     if result.exception is not None:
         raise result.exception

@@ -143,8 +143,8 @@ def random_job(cluster: Cluster, rng: np.random.Generator, name: str, latest: in
     )
 
 
-def pool(places: int) -> Cluster:
-    """Return one server with so many GPUs and nothing else."""
+def gpu_pool(places: int) -> Cluster:
+    """Return a cluster of one server that has only GPUs."""
     servers = [("gpu", Role.ANY, {"gpu": places * 1000})]
     return build_cluster(
         slot_seconds=Fraction(600), horizon=50, servers=servers, dimensions=DIMENSIONS

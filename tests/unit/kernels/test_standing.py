@@ -15,7 +15,7 @@ from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS
 from tests.oracles import standing as twin
 from tests.support.examples import sample
-from tests.support.placement_cases import dense, drawn_jobs
+from tests.support.placement_cases import dense_counts, random_jobs
 
 
 @pytest.mark.parametrize("seed", sample(range(60)))
@@ -25,9 +25,9 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
     kinds = rng.integers(2, 12, (int(rng.integers(1, 4)), resources))
     capacity = kinds[rng.integers(0, len(kinds), servers)]
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
-    jobs = drawn_jobs(rng, rows, resources)
+    jobs = random_jobs(rng, rows, resources)
     stood = Placements(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
-    on_workers, on_ps = dense(stood, rows, servers)
+    on_workers, on_ps = dense_counts(stood, rows, servers)
     for _ in range(6):
         level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
         # A job may be packed in two steps: at a lower level, and what it lacks of a higher one.
@@ -74,7 +74,7 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
             if whole or not stay:
                 break
         assert (log.level == old.level).all()
-        workers, ps = dense(found, rows, servers)
+        workers, ps = dense_counts(found, rows, servers)
         assert (workers == new_workers).all()
         assert (ps == new_ps).all()
         assert (room == free).all()
@@ -117,7 +117,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     kinds = rng.integers(4, 16, (int(rng.integers(1, 4)), resources))
     capacity = kinds[rng.integers(0, len(kinds), servers)]
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
-    jobs = drawn_jobs(rng, rows, resources)
+    jobs = random_jobs(rng, rows, resources)
     nobody = Placements(
         *(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3
     )
@@ -127,7 +127,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     _, stood = place_packed_jobs(
         capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NO_PLACEMENTS, none[:0], False
     )
-    on_workers, on_ps = dense(stood, rows, servers)
+    on_workers, on_ps = dense_counts(stood, rows, servers)
     # Some of those that stand are fixed, and some of them rise: spread ones, to a higher level.
     least = np.where((log.level >= 0) & (rng.random(rows) < 0.6), log.level, -1)
     drawn = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
@@ -143,7 +143,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
         whole, found = place_packed_jobs(
             free, hosts_workers, hosts_ps, jobs, log, stood, fixed, least, stay
         )
-        workers, ps = dense(found, rows, servers)
+        workers, ps = dense_counts(found, rows, servers)
         held = np.einsum("js,jr->sr", workers, jobs.worker) + np.einsum("js,jr->sr", ps, jobs.ps)
         assert (held + free == capacity).all()
         assert (free >= 0).all()
@@ -161,7 +161,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
             same, expected = place_packed_jobs(
                 room, hosts_workers, hosts_ps, jobs, others, stood, NO_PLACEMENTS, none[:0], stay
             )
-            some, some_ps = dense(expected, rows, servers)
+            some, some_ps = dense_counts(expected, rows, servers)
             assert same == whole
             assert (theirs + some == workers).all()
             assert (their_ps + some_ps == ps).all()

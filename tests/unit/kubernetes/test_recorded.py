@@ -27,9 +27,9 @@ from tests.support.kubernetes_versions import (
     OLDEST_WITH_GATES,
     OLDEST_WITH_RULES,
     VERSIONS,
-    described,
     fields,
-    unknown,
+    openapi_document,
+    unknown_fields,
 )
 
 
@@ -67,15 +67,17 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_a_version_has_is_found_by_its_own_description(version: str) -> None:
     minor = VERSIONS.index(version)
-    assert schema_has_scheduling_gates(described(version)) == (
+    assert schema_has_scheduling_gates(openapi_document(version)) == (
         minor >= VERSIONS.index(OLDEST_WITH_GATES)
     )
-    assert supports_cel_rules(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_RULES))
+    assert supports_cel_rules(openapi_document(version)) == (
+        minor >= VERSIONS.index(OLDEST_WITH_RULES)
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
-    document = described(version)
+    document = openapi_document(version)
     budget = "policy/v1" if VERSIONS.index(version) else "policy/v1beta1"
     values = {**kubernetes_objects.VALUES, "namespace": kubernetes_objects.NAMESPACE}
     documents = [
@@ -89,14 +91,16 @@ def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
         model = f"V1{one['kind']}"
         if not (budget.endswith("beta1") and one["kind"] == "PodDisruptionBudget"):
             assert fields(model, version), model
-        faults += unknown(json.loads(json.dumps(one)), model, version, one["kind"])
+        faults += unknown_fields(json.loads(json.dumps(one)), model, version, one["kind"])
     assert faults == []
 
 
 def test_what_is_sent_to_newer_ones_would_be_unknown_to_older_ones() -> None:
     """The walk finds what it has to find."""
     pod = sent(gated=True)[-1]
-    assert list(unknown(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
-    faults = list(unknown(build_crd(rules=True), "V1CustomResourceDefinition", "1.20", "crd"))
+    assert list(unknown_fields(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
+    faults = list(
+        unknown_fields(build_crd(rules=True), "V1CustomResourceDefinition", "1.20", "crd")
+    )
     assert faults
     assert all(fault.endswith("x-kubernetes-validations") for fault in faults)

@@ -207,8 +207,8 @@ def test_prices_are_lowered_for_the_job_on_an_empty_cluster_alone() -> None:
     arriving = [*poor, rich]
 
     def admitted(empty: str, among: list[Job]) -> list[str]:
-        made = decide(cluster, among, among, empty=empty, **dear)
-        return [name for name, one in made.items() if isinstance(one, Commit)]
+        decisions = decide(cluster, among, among, empty=empty, **dear)
+        return [name for name, one in decisions.items() if isinstance(one, Commit)]
 
     assert admitted("priced", arriving) == ["rich"]
     assert admitted("admits", arriving) == ["poor-0", "rich"]

@@ -150,7 +150,7 @@ def test_run_states_whether_the_theorem_applies() -> None:
         policy = make_policy("astraea", context, {"lambda": rounds})
         proved = as_guaranteed_policy(policy)
         assert proved is not None
-        told = proved.guarantee(jobs)
-        assert told["premises_held"] is held
+        guarantee = proved.guarantee(jobs)
+        assert guarantee["premises_held"] is held
         thetas = (t[0] for t in policy.pools[0].thetas())  # type: ignore[attr-defined]
-        assert told["sigma"] == pytest.approx(lemma3_sigma(*thetas))
+        assert guarantee["sigma"] == pytest.approx(lemma3_sigma(*thetas))

@@ -30,9 +30,9 @@ def test_own_parameters_override_shared_ones_and_keep_the_label() -> None:
 
 def test_command_line_of_a_choice_parses_to_the_same_choice() -> None:
     settings = {"a": True, "b": {"c": 0.1, "d": "online"}, "e": [1, 2], "f": 4}
-    told = PolicyChoice("oasis", settings).argv()
-    assert told[:2] == ["--policy", "oasis"]
-    read = options.policy_settings(None, told[3::2], [policy_info("oasis")])["oasis"]
+    argv = PolicyChoice("oasis", settings).argv()
+    assert argv[:2] == ["--policy", "oasis"]
+    read = options.policy_settings(None, argv[3::2], [policy_info("oasis")])["oasis"]
     assert read == {"a": "true", "b": {"c": "0.1", "d": "online"}, "e": [1, 2], "f": "4"}
 
 

@@ -110,7 +110,7 @@ def test_resource_unlimited_on_most_servers_is_not_scarce(policy: str, prices: s
         )
         for index in range(24)
     ]
-    made = make_policy(policy, PolicyContext(cluster, jobs, None), {"prices": prices})
-    engine = Simulation(cluster, jobs, made).run()
+    built = make_policy(policy, PolicyContext(cluster, jobs, None), {"prices": prices})
+    engine = Simulation(cluster, jobs, built).run()
     # Their 96 worker-slots are less than the other three hold in the 12 slots of the horizon.
     assert all(record.completion is not None for record in engine.jobs.values())

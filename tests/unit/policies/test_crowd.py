@@ -43,8 +43,8 @@ def test_adding_jobs_singly_equals_appraising_all(seed: int) -> None:
         crowd.add(row, table)
         there.append(row)
         present = np.array(there, dtype=np.int64)
-        made = appraise(slot, present, table, 0.3, 0.01)
-        expected = admission(len(present) - 1, present, table, made)
+        appraised = appraise(slot, present, table, 0.3, 0.01)
+        expected = admission(len(present) - 1, present, table, appraised)
         assert crowd.admission(table, 0.3, 0.01) == expected
         assert crowd.count == len(there)
         if rng.random() < 0.4:

@@ -48,8 +48,8 @@ def test_every_policy_runs_live_with_defaults(name: str) -> None:
 @pytest.mark.parametrize("name", policies())
 def test_every_policy_accepts_the_settings_of_the_live_service(name: str) -> None:
     wanted = policies()[name].live_settings
-    told = policy_parameters(name, wanted).model_dump()
-    assert {key: told[key] for key in wanted} == wanted
+    parameters = policy_parameters(name, wanted).model_dump()
+    assert {key: parameters[key] for key in wanted} == wanted
 
 
 class Wrapped:
@@ -64,14 +64,14 @@ class Wrapped:
 def test_declared_features_of_policies_exist(name: str) -> None:
     cluster, jobs, _ = build_world(name, 1)
     policy = build_policy(name, cluster, jobs, 1)
-    for told, offered, method in (
+    for declared, feature, method in (
         (policy.capabilities.prices, as_priced_policy, "slot_prices"),
         (policy.capabilities.quotes, as_quoting_policy, "quote"),
         (policy.capabilities.guarantees, as_guaranteed_policy, "guarantee"),
     ):
-        for asked in (policy, Wrapped(policy)):
-            assert offered(asked) is (policy if told else None)  # type: ignore[arg-type]  # a part
-        assert not told or callable(getattr(policy, method))
+        for candidate in (policy, Wrapped(policy)):
+            assert feature(candidate) is (policy if declared else None)  # type: ignore[arg-type]  # a part
+        assert not declared or callable(getattr(policy, method))
 
 
 def test_features_depend_on_settings() -> None:
@@ -105,8 +105,8 @@ def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
 def test_every_policy_accepts_the_preset_of_its_paper(name: str) -> None:
     on = shared_cluster() if name in PLACE_COUNTING_POLICIES else make_cluster(2, 1)
     context = PolicyContext(on, [])
-    told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
-    assert told["preset"] == "paper"
+    parameters = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
+    assert parameters["preset"] == "paper"
 
 
 @pytest.mark.parametrize("name", ["oasis", "pdors"])

@@ -21,7 +21,7 @@ from shadowprice.engine import Engine
 from shadowprice.policies.dorm.model import DormInstance, JobItem, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.oracles.progressive_filling import plain_filling
+from tests.oracles.progressive_filling import progressive_filling
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import make_cluster, make_job, random_job
@@ -152,14 +152,14 @@ class Bounds:
         assert len(changed) <= math.ceil(self.theta[1] * len(before) - 1e-9)
         assert before.keys() <= now.keys()  # no running job is stopped
         capacity = engine.cluster.capacity
-        whole = [sum(column) if max(column) < UNLIMITED else 0 for column in capacity.T.tolist()]
+        totals = [sum(column) if max(column) < UNLIMITED else 0 for column in capacity.T.tolist()]
         fair = [
-            share(job, workers, whole)
-            for job, workers in zip(jobs, plain_filling(engine.cluster, jobs), strict=True)
+            share(job, workers, totals)
+            for job, workers in zip(jobs, progressive_filling(engine.cluster, jobs), strict=True)
         ]
-        allowed = math.ceil(self.theta[0] * 2 * sum(total > 0 for total in whole) - 1e-9)
-        still = loss(jobs, fair, before, whole)
-        assert loss(jobs, fair, now, whole) <= max(allowed, still) + 1e-9
+        allowed = math.ceil(self.theta[0] * 2 * sum(total > 0 for total in totals) - 1e-9)
+        still = loss(jobs, fair, before, totals)
+        assert loss(jobs, fair, now, totals) <= max(allowed, still) + 1e-9
         self.adjusted += len(changed)
         self.before = now
 

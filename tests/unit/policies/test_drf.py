@@ -16,7 +16,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.oracles.progressive_filling import plain_filling, useful
+from tests.oracles.progressive_filling import progressive_filling, useful
 from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import GBPS, GIB, make_cluster, make_job, random_job
@@ -33,7 +33,7 @@ def test_matches_progressive_filling_if_placement_is_irrelevant(seed: int) -> No
 
     def watch(engine: Engine, slot: int) -> None:
         open_jobs = [record.job for record in engine.open_jobs.values()]
-        wanted = plain_filling(cluster, open_jobs)
+        wanted = progressive_filling(cluster, open_jobs)
         placed = [engine.running.get(job.name) for job in open_jobs]
         assert [0 if p is None else p.total_workers for p in placed] == wanted
 
@@ -47,8 +47,8 @@ def test_matches_progressive_filling_if_placement_is_irrelevant(seed: int) -> No
 def room_for(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     free = engine.ledger.capacity - engine.ledger.used[0]
     up = hosts & np.array([index not in engine.lost for index in range(engine.cluster.servers)])
-    asked = demand > 0
-    return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+    demanded = demand > 0
+    return int((free[up][:, demanded] // demand[demanded]).min(axis=1, initial=10**6).sum())
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
@@ -56,16 +56,16 @@ def room_for(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
 def test_no_job_can_be_given_more_without_taking_from_another(seed: int) -> None:
     def watch(engine: Engine, slot: int) -> None:
         for name, record in engine.open_jobs.items():
-            one, placement = record.job, engine.running.get(name)
+            job, placement = record.job, engine.running.get(name)
             workers = 0 if placement is None else placement.total_workers
-            larger = [count for count in useful(one) if count > workers]
+            larger = [count for count in useful(job) if count > workers]
             if not larger:
                 continue
             more = larger[0] - workers
-            servers = one.ps_needed(larger[0]) - one.ps_needed(workers)
-            fits = room_for(engine, one.worker, engine.cluster.hosts_workers) >= more
-            if one.ps is not None:
-                fits &= room_for(engine, one.ps, engine.cluster.hosts_ps) >= servers
+            servers = job.ps_needed(larger[0]) - job.ps_needed(workers)
+            fits = room_for(engine, job.worker, engine.cluster.hosts_workers) >= more
+            if job.ps is not None:
+                fits &= room_for(engine, job.ps, engine.cluster.hosts_ps) >= servers
             assert not fits
 
     assert not run_policy("drf", seed, {}, watch, both=False).open_jobs

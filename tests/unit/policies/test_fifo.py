@@ -25,9 +25,9 @@ CHOICES = st.sampled_from(["drawn", "most", "fewest", 1, 2, 3])
 
 def places(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     free = engine.ledger.capacity - engine.ledger.used[0]
-    asked = demand > 0
+    demanded = demand > 0
     up = hosts & np.array([index not in engine.lost for index in range(engine.cluster.servers)])
-    return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+    return int((free[up][:, demanded] // demand[demanded]).min(axis=1, initial=10**6).sum())
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))

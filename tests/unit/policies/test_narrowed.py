@@ -47,13 +47,13 @@ def test_job_above_its_worker_limit_is_scaled_down(policy: str) -> None:
                 if fewer is not None:
                     narrower += 1
                     engine.handle(JobRevised(slot + 1, fewer))
-            made = {}
+            progress = {}
             for name, placement in engine.running.items():
                 record = engine.jobs[name]
                 gain = record.job.gain(placement.total_workers)
                 assert gain > 0
-                made[name] = min(gain, record.remaining)
-            engine.handle(SlotEnded(slot, made))
+                progress[name] = min(gain, record.remaining)
+            engine.handle(SlotEnded(slot, progress))
     assert narrower > 3 or not wider, "nothing was tried"
 
 

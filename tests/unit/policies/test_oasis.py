@@ -203,8 +203,11 @@ def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> 
             factor = refusal.cost / refusal.value
             assert factor >= 1.0
             for nudge, admitted in ((1 + 1e-5, True), (1 - 1e-5, False)):
-                again = [*crowd[:index], replace(one, utility=scaled(one.utility, factor * nudge))]
-                status = run(cluster, again, GIVEN, until=10).jobs[one.name].status
+                rescaled = [
+                    *crowd[:index],
+                    replace(one, utility=scaled(one.utility, factor * nudge)),
+                ]
+                status = run(cluster, rescaled, GIVEN, until=10).jobs[one.name].status
                 assert (status is not Status.REFUSED) == admitted
     assert tried > 20
 
@@ -452,14 +455,14 @@ def test_learnt_prices_of_halves_are_those_of_halves_from_the_beginning() -> Non
     cluster = make_cluster(0, 0, both=4, horizon=12)
     jobs = [all_reduce(cluster, f"a-{index}") for index in range(3)]
     jobs += [make_job(cluster, f"p-{index}", utility=Constant(4.0 + index)) for index in range(9)]
-    told = []
+    messages = []
     for split in ("auto", "half"):
         policy = oasis(cluster, prices="online", split=split)
-        for one in jobs:
-            for _ in policy.decide(Engine(cluster, policy).view, JobsArrived(0, (one,))):
+        for job in jobs:
+            for _ in policy.decide(Engine(cluster, policy).view, JobsArrived(0, (job,))):
                 pass
-        told.append(policy.parameters_in_force() | {"split": None})
-    assert told[0] == told[1]
+        messages.append(policy.parameters_in_force() | {"split": None})
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("lower", ["theory", "clearing"])
@@ -487,9 +490,9 @@ def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
     for one in admitted:
         halves.learn(engine.view, one)
     for pool in ("worker", "ps"):
-        found, expected = (each.parameters_in_force()[pool] for each in (policy, halves))
-        assert found["ln_L"] == pytest.approx(expected["ln_L"], rel=1e-12)
-        assert found["ln_U"] == pytest.approx(expected["ln_U"], rel=1e-12)
+        actual, expected = (each.parameters_in_force()[pool] for each in (policy, halves))
+        assert actual["ln_L"] == pytest.approx(expected["ln_L"], rel=1e-12)
+        assert actual["ln_U"] == pytest.approx(expected["ln_U"], rel=1e-12)
     assert any(entry.ps is not None for entry in admitted)
 
 
@@ -581,8 +584,8 @@ def test_prices_shown_are_those_of_the_whole_server_and_rise_with_use() -> None:
 
 def test_effective_parameters_state_constants_as_logarithms() -> None:
     cluster = make_cluster()
-    told = oasis(cluster, **GIVEN).parameters_in_force()
-    assert told["worker"] == {
+    parameters = oasis(cluster, **GIVEN).parameters_in_force()
+    assert parameters["worker"] == {
         "ln_L": pytest.approx(math.log(0.5)),
         "ln_U": {
             name: pytest.approx(math.log(value)) for name, value in GIVEN["worker"]["U"].items()
@@ -674,7 +677,9 @@ def test_job_without_counted_demand_is_not_refused_for_capacity(short: str) -> N
     ]
     cluster_ = {"slot": "10min", "horizon": 8, "servers": servers}
     ran = simulate(cluster_, jobs, policy="oasis", parameters={"lower": "theory"})
-    told = {decision["job"]: decision for decision in ran.run.decisions(False)}
-    assert told["long"]["outcome"] == "admitted"
-    assert told["next"]["reason"] == "no-room"
-    assert told["next"]["refusal"]["bottleneck"].startswith({"worker": "gpu", "ps": "cpu"}[short])
+    decisions = {decision["job"]: decision for decision in ran.run.decisions(False)}
+    assert decisions["long"]["outcome"] == "admitted"
+    assert decisions["next"]["reason"] == "no-room"
+    assert decisions["next"]["refusal"]["bottleneck"].startswith(
+        {"worker": "gpu", "ps": "cpu"}[short]
+    )

@@ -33,7 +33,7 @@ def keeps_rules(market: Market, job: Job, schedule: Schedule, remaining: int) ->
 
 @pytest.mark.parametrize("batch", range(10))
 def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(batch: int) -> None:
-    found = 0
+    offers = 0
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         market, job, remaining = random_case(seed)
         start, slots = market.ledger.start, market.on.horizon
@@ -43,7 +43,7 @@ def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(
         assert (offer is None) == (exact is None), seed
         if offer is None or exact is None:
             continue
-        found += 1
+        offers += 1
         assert offer.payoff == pytest.approx(exact, rel=1e-6, abs=1e-6), seed
         schedule = planner.schedule(job, start, offer)
         keeps_rules(market, job, schedule, remaining)
@@ -52,11 +52,11 @@ def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(
         assert cost == pytest.approx(offer.cost, rel=1e-9, abs=1e-12), seed
         worth = utility_value(job.utility, schedule.completion - job.arrival)
         assert offer.payoff == pytest.approx(worth - cost, rel=1e-9, abs=1e-9)
-    assert found > BATCH // 3  # the draw is not a row of hopeless instances
+    assert offers > BATCH // 3  # the draw is not a row of hopeless instances
 
 
 def test_whole_chunks_are_those_of_algorithm_2_line_by_line() -> None:
-    found = 0
+    offers = 0
     for seed in range(2000, 2150):
         market, job, _ = random_case(seed, horizon=4, linear=True)
         start, end = market.ledger.start, market.ledger.end
@@ -66,14 +66,14 @@ def test_whole_chunks_are_those_of_algorithm_2_line_by_line() -> None:
         exact = market.planner().best(job, start, end, job.required)
         if offer is None or printed is None:
             continue
-        found += 1
+        offers += 1
         assert offer.payoff == pytest.approx(printed[0], rel=1e-9, abs=1e-9), seed
         assert exact is not None
         assert exact.payoff >= offer.payoff - 1e-9 * abs(offer.payoff), seed
         keeps_rules(
             market, job, market.planner(literal=True).schedule(job, start, offer), job.required
         )
-    assert found > 50
+    assert offers > 50
 
 
 def test_whole_chunks_can_lose_what_the_exact_search_finds() -> None:

@@ -295,11 +295,11 @@ def test_packing_is_exact(seed: int) -> None:
     def fits(at: int, left: np.ndarray) -> bool:
         if at == len(singles):
             return True
-        one, hosts = singles[at]
+        job, hosts = singles[at]
         for server in np.flatnonzero(hosts).tolist():
-            if (left[server] >= one.demand).all():
+            if (left[server] >= job.demand).all():
                 after = left.copy()
-                after[server] -= one.demand
+                after[server] -= job.demand
                 if fits(at + 1, after):
                     return True
         return False

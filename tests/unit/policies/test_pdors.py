@@ -165,17 +165,17 @@ def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_opt
     for index in range(40):
         on = build_pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=5)
         job = wide(on, rng, "job")
-        found = {}
+        results = {}
         for placement in ("exact", "randomised", "greedy"):
             arena = PdorsEngine.of(on, placement=placement, seed=index)
             arena.crowd(np.random.default_rng(index))
-            found[placement] = found_payoff(arena.arrive(job))
-        exact = found["exact"]
+            results[placement] = found_payoff(arena.arrive(job))
+        exact = results["exact"]
         feasible += exact > -math.inf
-        for payoff in found.values():
+        for payoff in results.values():
             assert (payoff == -math.inf) == (exact == -math.inf)
             assert payoff == exact or payoff <= exact + 1e-9 * max(1.0, abs(exact))
-        dearer += found["randomised"] < exact - 1e-9
+        dearer += results["randomised"] < exact - 1e-9
     assert feasible > 15
     assert dearer > 5  # rounding has its price
 
@@ -460,9 +460,9 @@ def test_cancellation_releases_all_reservations() -> None:
     arena.engine.handle(SlotEnded(0, {"job": 1}))
     arena.engine.handle(JobCancelled(1, "job"))
     assert not arena.engine.ledger.used.any()
-    again = plan_rows(arena.arrive(build_two_rate_job(on, "again", arrival=1)))
+    replanned = plan_rows(arena.arrive(build_two_rate_job(on, "again", arrival=1)))
     fresh = plan_rows(PdorsEngine.of(on).arrive(build_two_rate_job(on, "again")))
-    assert again == [[slot + 1, *row] for slot, *row in fresh]
+    assert replanned == [[slot + 1, *row] for slot, *row in fresh]
 
 
 def test_runs_depend_only_on_the_seed() -> None:

@@ -112,9 +112,9 @@ def test_a_utility_that_underflows_still_has_a_price() -> None:
     use = 8 * share
     eta = 300 * 2 * 4.0 / use  # T times four resources of two equal servers
     assert constants.ln_lower == pytest.approx(expected - math.log(use) - math.log(4 * eta))
-    asked = constants.ln_upper[np.isfinite(constants.ln_upper)]
-    assert len(asked) == 4
-    assert (asked > constants.ln_lower + 1400).all()
+    finite = constants.ln_upper[np.isfinite(constants.ln_upper)]
+    assert len(finite) == 4
+    assert (finite > constants.ln_lower + 1400).all()
     assert np.isfinite(constants.scaled(0.2).ln_upper).sum() == 4
 
 
@@ -230,11 +230,11 @@ def test_predicted_change_of_constants_equals_the_actual_one(
         other = replace(single_job, utility=Constant(float(rng.uniform(1, 1e4))))
         for shown in (single_job, other, single_job):
             before, twin = learner.constants(), learner.copy()
-            told = learner.constants_with(shown)
+            shown_constants = learner.constants_with(shown)
             assert not learner.constants().differ(before)
-            assert twin.learn([shown]) == told.differ(before)
-            changes += told.differ(before)
-            assert not told.differ(twin.constants())
+            assert twin.learn([shown]) == shown_constants.differ(before)
+            changes += shown_constants.differ(before)
+            assert not shown_constants.differ(twin.constants())
         learner.learn([single_job])
     assert changes
 
@@ -295,7 +295,7 @@ def test_summary_of_other_jobs_gives_the_constants_of_all(floor: Lower, carries:
     assert len(jobs) > 3
     members = on.hosts_workers, on.hosts_ps
     pool = PricePool.of(on, members[carries == "ps"])
-    told = set()
+    distinct = set()
     for index in range(len(jobs)):
         others = ContributionCache(index)
         for factor in (1.0, 0.5, 30.0, 1e4):
@@ -310,11 +310,11 @@ def test_summary_of_other_jobs_gives_the_constants_of_all(floor: Lower, carries:
             plain.learn(changed)
             with use_cache(others):
                 quick.learn_all(changed)
-            one, other = plain.constants(), quick.constants()
-            assert one.ln_lower == other.ln_lower
-            assert list(one.ln_upper) == list(other.ln_upper)
-            told.add((one.ln_lower, *one.ln_upper))
-    assert len(told) > 1, "no change is of consequence"
+            expected, actual = plain.constants(), quick.constants()
+            assert expected.ln_lower == actual.ln_lower
+            assert list(expected.ln_upper) == list(actual.ln_upper)
+            distinct.add((expected.ln_lower, *expected.ln_upper))
+    assert len(distinct) > 1, "no change is of consequence"
 
 
 @pytest.mark.parametrize("floor", ["theory", "clearing"])
@@ -324,7 +324,7 @@ def test_constants_for_new_servers_equal_learning_there(carries: Carries, floor:
 
     And once more, on the servers of before.
     """
-    told = 0
+    count = 0
     for seed in range(60):
         on, jobs = linear_jobs(seed)
         assert isinstance(on, Cluster)
@@ -364,8 +364,8 @@ def test_constants_for_new_servers_equal_learning_there(carries: Carries, floor:
             constants, expected = moved.constants(), twin.constants()
             assert constants.ln_lower == pytest.approx(expected.ln_lower, rel=1e-12)
             assert constants.ln_upper == pytest.approx(expected.ln_upper, rel=1e-12)
-            told += math.isfinite(expected.ln_lower)
-    assert told > 60
+            count += math.isfinite(expected.ln_lower)
+    assert count > 60
 
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
@@ -375,9 +375,9 @@ def test_a_job_teaches_up_to_the_points_of_its_tenant(floor: Lower) -> None:
     lower = LowerConstant(floor, StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps))
     rich, poor = (make_job(cluster, "job", utility=Constant(value)) for value in (1e5, 3.0))
     learnt = []
-    for one in (replace(rich, points=3.0), poor):
+    for job in (replace(rich, points=3.0), poor):
         learner = ConstantsLearner(pool, "workers", 12, None, lower, known=False)
-        learner.learn([one])
+        learner.learn([job])
         learnt.append(learner.constants())
     assert learnt[0].ln_lower == learnt[1].ln_lower
     assert list(learnt[0].ln_upper) == list(learnt[1].ln_upper)

@@ -181,13 +181,15 @@ def test_promise_is_limited_by_observed_durations_of_other_jobs() -> None:
         (half, 4.9 / watched, False),
         (half, 5.1 / watched, True),
     ):
-        made, _ = decide(on, [one, other], evidence=evidence)
-        assert isinstance(made, Promise if known else Queue)
-        assert known or "while demand was observed for only 10.3 slots (evidence)" in made.message
+        decision, _ = decide(on, [one, other], evidence=evidence)
+        assert isinstance(decision, Promise if known else Queue)
+        assert (
+            known or "while demand was observed for only 10.3 slots (evidence)" in decision.message
+        )
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
-            made, _ = decide(on, [one, other], evidence=evidence, **settings)
-            assert isinstance(made, Promise)
+            decision, _ = decide(on, [one, other], evidence=evidence, **settings)
+            assert isinstance(decision, Promise)
 
 
 def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
@@ -198,8 +200,8 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
         training(on, name, epochs=10, chunks=4, utility=Linear(100.0, -1.0)) for name in "ab"
     )
     for evidence, known in ((10.1 / 6 / watched, True), (9.9 / 6 / watched, False)):
-        (made,) = decide(on, [first], evidence=evidence)
-        assert isinstance(made, Promise if known else Queue)
+        (decisions,) = decide(on, [first], evidence=evidence)
+        assert isinstance(decisions, Promise if known else Queue)
         assert all(
             isinstance(entry, Queue) for entry in decide(on, [first, second], evidence=evidence)
         )
@@ -209,8 +211,8 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
         mine = [
             replace(one, tenant=name) for one, name in zip((first, second), owners, strict=True)
         ]
-        made = decide(shared, mine, evidence=20.1 / 6 / watched)
-        assert [type(entry) for entry in made] == [answer, answer]
+        decisions = decide(shared, mine, evidence=20.1 / 6 / watched)
+        assert [type(entry) for entry in decisions] == [answer, answer]
 
 
 def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
@@ -234,13 +236,13 @@ def test_a_promise_earns_at_least_a_part_of_the_maximum_utility(
         for value in (12.0, 30.0)  # 1 of 9, and 19 of 27
     )
     for second, known in ((steep, False), (flat, True)):
-        made = decide(on, [first, second], evidence=1e6)
-        assert [type(entry) for entry in made] == [Promise, Promise if known else Queue]
-        assert known or made[1].message.endswith(
+        decisions = decide(on, [first, second], evidence=1e6)
+        assert [type(entry) for entry in decisions] == [Promise, Promise if known else Queue]
+        assert known or decisions[1].message.endswith(
             "its utility by slot 11 is 1, less than 30% of its maximum, 9"
         )
-        made = decide(on, [first, second], evidence=1e6, standby=False)
-        assert isinstance(made[1], Promise)
+        decisions = decide(on, [first, second], evidence=1e6, standby=False)
+        assert isinstance(decisions[1], Promise)
 
 
 def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
@@ -265,10 +267,10 @@ def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
         )
         for value in (1e-3, 100.0)
     )  # fmt: skip
-    for one, promised in ((poor, False), (rich, True)):
+    for job, promised in ((poor, False), (rich, True)):
         engine = rolling(cluster, evidence=1e6)
         engine.handle(JobsArrived(0, tuple(dense)))
-        engine.handle(JobsArrived(0, (one,)))
+        engine.handle(JobsArrived(0, (job,)))
         assert (engine.jobs["b"].promise is not None) == promised
 
 
@@ -279,10 +281,10 @@ def test_waiting_job_runs_and_is_promised_when_less_work_remains() -> None:
     recorder = Recorder(on, [job], policy)
     Simulation(on, [job], policy).run([recorder])
     assert recorder.completions["a"] == job.shortest_slots - 1  # not a slot later for it
-    told = [(slot, made) for slot, made in recorder.decisions if made.job == "a"]
-    assert isinstance(told[0][1], Queue)
-    assert isinstance(told[-1][1], Promise)
-    assert 0 < told[-1][0] < job.shortest_slots
+    decisions_on_a = [(slot, made) for slot, made in recorder.decisions if made.job == "a"]
+    assert isinstance(decisions_on_a[0][1], Queue)
+    assert isinstance(decisions_on_a[-1][1], Promise)
+    assert 0 < decisions_on_a[-1][0] < job.shortest_slots
 
 
 @pytest.mark.parametrize("restart_first", [False, True])
@@ -317,8 +319,8 @@ def test_a_job_that_no_plan_with_restarts_completes_is_promised_one_that_never_m
         )
         for name in ("a", "b", "c")
     ]  # fmt: skip
-    made = decide(on, jobs, evidence=1e6)
-    assert [type(entry) for entry in made] == [Promise, Promise, Queue]
+    decisions = decide(on, jobs, evidence=1e6)
+    assert [type(entry) for entry in decisions] == [Promise, Promise, Queue]
     policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
     recorder = Recorder(on, jobs, policy)
     Simulation(on, jobs, policy).run([recorder])
@@ -332,13 +334,13 @@ def test_a_first_start_counts_as_a_restart_only_where_it_costs_one(
 ) -> None:
     """What is done in one slot is promised that slot, however much of it a restart takes."""
     on = replace(gpus(1, 4), restart_first=restart_first)
-    one = training(on, "a", epochs=1, utility=Deadline(5.0, 0.0))
-    one = replace(one, restart=share)
-    assert one.shortest_slots == 1
-    (answer,) = decide(on, [one])
+    job = training(on, "a", epochs=1, utility=Deadline(5.0, 0.0))
+    job = replace(job, restart=share)
+    assert job.shortest_slots == 1
+    (answer,) = decide(on, [job])
     assert isinstance(answer, Queue if restart_first else Promise)
     engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))
-    engine.handle(JobsArrived(0, (one,)))
+    engine.handle(JobsArrived(0, (job,)))
     engine.handle(SlotBegan(0))
     assert engine.running["a"].total_workers == 4
 
@@ -454,14 +456,14 @@ def test_plans_are_kept_when_capacity_grows() -> None:
     ]
 
     def answers(engine: Engine) -> list[str]:
-        told = []
+        results = []
         for slot in range(len(jobs) // 4):
             come = tuple(replace(job, arrival=slot) for job in jobs[4 * slot : 4 * slot + 4])
-            told.append(repr(engine.handle(JobsArrived(slot, come))))
-            told.append(repr(engine.handle(SlotBegan(slot))))
+            results.append(repr(engine.handle(JobsArrived(slot, come))))
+            results.append(repr(engine.handle(SlotBegan(slot))))
             progress = dict.fromkeys(engine.running, 1)
-            told.append(repr(engine.handle(SlotEnded(slot, progress))))
-        return told
+            results.append(repr(engine.handle(SlotEnded(slot, progress))))
+        return results
 
     growing = answers(rolling(on))
     roomy: Any = make_policy("rolling", PolicyContext(on), {})
@@ -559,9 +561,9 @@ def test_promise_broken_by_a_lost_server_is_reported_immediately() -> None:
     engine.handle(SlotEnded(0, {"a": 4}))
     commands = engine.handle(ServerLost(1, on.names[0]))
     commands += engine.handle(SlotBegan(1))
-    told = [c.decision for c in commands if isinstance(getattr(c, "decision", None), Promise)]
-    assert [made.completion for made in told] == [2]
-    assert told[0].message == "servers were lost"
+    promised = [c.decision for c in commands if isinstance(getattr(c, "decision", None), Promise)]
+    assert [made.completion for made in promised] == [2]
+    assert promised[0].message == "servers were lost"
     assert engine.jobs["a"].promise == 2
 
 
@@ -603,8 +605,8 @@ def test_job_that_ended_in_the_current_slot_is_not_planned_further() -> None:
     engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(10.0, 1.0)),)))
     engine.handle(SlotBegan(0))
     engine.handle(JobFailed(1, "a", 1, "out of memory", retries=3))
-    told = promises(engine.handle(JobsArrived(1, (training(on, "b", arrival=1),))))
-    assert ("a", None) in told
+    promised = promises(engine.handle(JobsArrived(1, (training(on, "b", arrival=1),))))
+    assert ("a", None) in promised
 
 
 def test_no_promise_is_in_the_past_or_beyond_the_end() -> None:
@@ -707,13 +709,13 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
             f"{entry.name}b": replace(entry, name=f"{entry.name}b") for entry in random_set(on, rng)
         }
         kept: list[Job] = []
-        for made in decide(on, list(jobs.values()), prices="given"):
-            one = jobs[made.job]  # type: ignore[union-attr]
-            if isinstance(made, Promise):
-                kept.append(one)
+        for decision in decide(on, list(jobs.values()), prices="given"):
+            job = jobs[decision.job]  # type: ignore[union-attr]
+            if isinstance(decision, Promise):
+                kept.append(job)
                 continue
             refused += 1
-            missed += joint(size, [*kept, one])
+            missed += joint(size, [*kept, job])
         assert not kept or joint(size, kept)
     assert refused > 150
     assert missed <= 0.01 * refused
@@ -745,12 +747,12 @@ def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
         (ours,) = decide(
             on, [job], prices="given", price=price * servers, revision=False, standby=False
         )
-        made = theirs.decision  # type: ignore[union-attr]
-        outcomes.add(type(made))
-        if isinstance(made, Commit):
+        decision = theirs.decision  # type: ignore[union-attr]
+        outcomes.add(type(decision))
+        if isinstance(decision, Commit):
             assert isinstance(ours, Promise)
-            assert ours.payoff == pytest.approx(made.payoff)
-            assert ours.expected == made.schedule.completion
+            assert ours.payoff == pytest.approx(decision.payoff)
+            assert ours.expected == decision.schedule.completion
         else:
             assert isinstance(ours, Reject)
     assert outcomes == {Commit, Reject}

@@ -62,9 +62,9 @@ def test_promise_with_a_free_start_is_not_started_early(restart: Fraction, *, no
         training(on, name, epochs=1, chunks=workers, utility=Deadline(50.0, 0.0))
         for name, workers in (("b", 3), ("c", 1))
     ]
-    one = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
-    made = promises(engine.handle(JobsArrived(0, (*others, one))))
-    assert sorted(made) == [("a", 3), ("b", 0), ("c", 0)]
+    job = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
+    promised = promises(engine.handle(JobsArrived(0, (*others, job))))
+    assert sorted(promised) == [("a", 3), ("b", 0), ("c", 0)]
     engine.handle(JobCancelled(0, "c"))
     told = []
     for slot in range(4):
@@ -85,8 +85,8 @@ def test_the_plan_of_a_job_that_stays_counts_no_restarts(restart: Fraction, stea
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
     first = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
-    made = promises(engine.handle(JobsArrived(0, (first,))))
-    assert made == [("a", 3)]
+    promised = promises(engine.handle(JobsArrived(0, (first,))))
+    assert promised == [("a", 3)]
     engine.handle(SlotBegan(0))
     assert engine.running["a"].total_workers == 4
     ran(engine, 0)
@@ -106,8 +106,8 @@ def test_a_promise_of_a_plan_that_never_moves_survives_changes_before_it_starts(
     # With a restart in every slot eight slots of work on one GPU take sixteen.
     on = gpus(2, 1)
     engine = rolling(on)
-    one = restarting(on, "a", Fraction(1, 2), epochs=8, chunks=1, utility=Deadline(10.0, 7.0))
-    assert promises(engine.handle(JobsArrived(0, (one,)))) == [("a", 7)]
+    job = restarting(on, "a", Fraction(1, 2), epochs=8, chunks=1, utility=Deadline(10.0, 7.0))
+    assert promises(engine.handle(JobsArrived(0, (job,)))) == [("a", 7)]
     assert isinstance(engine.policy, RollingPolicy)
     (plan,) = engine.policy._state.plan.pinned.values()
     server = on.names[int(plan.servers[0])]
@@ -280,9 +280,9 @@ def test_bag_copies_are_planned_beside_pinned_jobs(server: int) -> None:
     policy = make_policy("rolling", PolicyContext(on), {})
     assert isinstance(policy, RollingPolicy)
     row = policy._state.jobs.add(training(on, "a"))
-    one = np.ones(1, np.int64)
+    count = np.ones(1, np.int64)
     policy._state.plan.pinned = {
-        row: PinnedPlan(0, 9, np.array([server]), one, np.zeros(1, np.int64))
+        row: PinnedPlan(0, 9, np.array([server]), count, np.zeros(1, np.int64))
     }
     wanted = CopyPlan(3, 4, (), np.ones(2, np.int64), 0.0)
     later = build_bag(on, exponential(1, 0.3, 0.2), deadline=10.0)

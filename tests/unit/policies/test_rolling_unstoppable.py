@@ -33,10 +33,10 @@ from tests.support.rolling_cases import gpus, training
 
 def command(cluster: Cluster, name: str, *, slots: int, gpu: int = 1, **changes: Any) -> Job:
     """Return a command without checkpoints, of one worker."""
-    one = checkpointing(
+    job = checkpointing(
         cluster, name, slots=slots, gpu=gpu, **{"utility": Constant(1e-6), **changes}
     )
-    return replace(one, resumable=None)
+    return replace(job, resumable=None)
 
 
 def checkpointing(cluster: Cluster, name: str, *, slots: int, gpu: int, **changes: Any) -> Job:

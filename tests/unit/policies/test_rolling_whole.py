@@ -90,9 +90,9 @@ def test_job_faster_on_one_server_is_co_located() -> None:
 
 def test_job_hardly_faster_on_one_server_is_spread() -> None:
     on = machines(3, 4)
-    one = training(on, "a", 1, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
-    one = replace(one, internal_gains=one.gains + one.gains // 2)  # 4 workers count as 6, 12 as 12
-    slots = placed(on, [one], 1)
+    job = training(on, "a", 1, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
+    job = replace(job, internal_gains=job.gains + job.gains // 2)  # 4 workers count as 6, 12 as 12
+    slots = placed(on, [job], 1)
     assert sum(slots[0]["a"].workers) == 12
 
 
@@ -186,14 +186,14 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
         commands = Engine(on, policy).handle(JobsArrived(0, tuple(jobs.values())))
         kept: list[Job] = []
         for command in commands:
-            made = command.decision  # type: ignore[union-attr]
-            one = jobs[made.job]
-            if isinstance(made, Promise):
-                kept.append(one)
-                whole += one.two_rates
+            decision = command.decision  # type: ignore[union-attr]
+            job = jobs[decision.job]
+            if isinstance(decision, Promise):
+                kept.append(job)
+                whole += job.two_rates
                 continue
             refused += 1
-            missed += together(number, gpus, [*kept, one])
+            missed += together(number, gpus, [*kept, job])
         assert not kept or together(number, gpus, kept)
     assert refused > 40 < whole
     assert missed <= 0.08 * refused
@@ -235,12 +235,12 @@ def test_parameter_servers_are_co_located_with_their_workers() -> None:
     rng = np.random.default_rng(0)
     whole = 0
     for index in range(30):
-        (one,) = faster_together([random_job(cluster, rng, f"job-{index}", latest=0)], rng)
-        if one.ps is None or not one.two_rates or not len(ColocationFit(cluster).choices(one)):
+        (job,) = faster_together([random_job(cluster, rng, f"job-{index}", latest=0)], rng)
+        if job.ps is None or not job.two_rates or not len(ColocationFit(cluster).choices(job)):
             continue
-        one = replace(one, utility=Reciprocal(10.0), arrival=0)
+        job = replace(job, utility=Reciprocal(10.0), arrival=0)
         engine = Engine(cluster, make_policy("rolling", PolicyContext(cluster), {}))
-        engine.handle(JobsArrived(0, (one,)))
+        engine.handle(JobsArrived(0, (job,)))
         commands = engine.handle(SlotBegan(0))
         for command in commands:
             if isinstance(command, Start | Resize) and command.placement.colocated:

@@ -219,8 +219,8 @@ def test_a_job_waits_only_for_room_beside_more_rewarding_ones(seed: int, workers
 
 
 def places(free: np.ndarray, demand: np.ndarray, hosts: np.ndarray) -> int:
-    asked = demand > 0
-    return int((free[hosts][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+    demanded = demand > 0
+    return int((free[hosts][:, demanded] // demand[demanded]).min(axis=1, initial=10**6).sum())
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))

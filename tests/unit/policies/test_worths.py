@@ -79,9 +79,9 @@ def test_lines_are_exact_and_curves_approximate(utility: Utility, miss: float) -
     assert len(at) <= MAX_KNOTS
     assert (np.diff(at) > 0).all()
     assert (np.diff(values) <= 0).all()
-    told = np.interp(durations, at, values)
+    interpolated = np.interp(durations, at, values)
     best = utility_value(utility, 0)
-    assert np.abs(told - utility.values(durations)).max() <= miss * best
+    assert np.abs(interpolated - utility.values(durations)).max() <= miss * best
     table = UtilityTable()
     table.enter(0, Wrapped(utility))
     for duration in (0.0, 3.0, 17.5, 999.0, 1e9, float(LAST_KNOT), 2.0 * LAST_KNOT):

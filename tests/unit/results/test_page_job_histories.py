@@ -208,9 +208,9 @@ def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_payments_are_summed_by_payee() -> None:
-    from tests.unit.results.test_report import run_of
+    from tests.support.report_pages import simulated_run
 
-    run = run_of(jobs=2)
+    run = simulated_run(jobs=2)
     lines = [
         {"job": "job-0", "slot": 1, "payer": "a", "payee": "b", "worker": 1.0, "ps": 0.5},
         {"job": "job-0", "slot": 2, "payer": "a", "payee": "b", "worker": 2.0, "ps": 0.0},

@@ -11,7 +11,7 @@ from shadowprice.results.server_names import (
     group_equal_placements,
     server_group,
 )
-from tests.oracles.name_lists import unfolded
+from tests.oracles.name_lists import expand_name_list
 
 NAMES = st.one_of(
     st.builds("{}-{}".format, st.sampled_from(["gpu", "a-b", "rack-1"]), st.integers(0, 40)),
@@ -21,7 +21,7 @@ NAMES = st.one_of(
 
 @given(st.lists(NAMES, unique=True))
 def test_every_name_is_told_once(names: list[str]) -> None:
-    told = [name for part in compress_name_list(names) for name in unfolded(part)]
+    told = [name for part in compress_name_list(names) for name in expand_name_list(part)]
     assert sorted(told) == sorted(names)
 
 

@@ -28,7 +28,7 @@ Script = Callable[[VirtualService, VirtualExecutor], Awaitable[None]]
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    """A job that states ten minutes, and is worth less the later it ends."""
+    """Return a job that states ten minutes and whose utility decreases with time."""
     return {
         "name": "job",
         "chunks": 1,
@@ -60,7 +60,7 @@ def told(
     state: State = State.FINISHED,
     log: str = "",
 ) -> dict[str, Any]:
-    """Return why the promise of a job was not kept, after so much of its life."""
+    """Return the causes of the job's broken promise after a part of its life."""
 
     async def main(clock: VirtualClock) -> dict[str, Any]:
         executor = VirtualExecutor(clock, {"job": job})

@@ -20,7 +20,7 @@ STATE = "state run.workdir, or write an absolute path"
 
 
 def said(command: str | list[str], folder: Path) -> list[str]:
-    """Return what a command says in a folder, as an executor would begin it."""
+    """Return the error output of a command in a folder, started as by an executor."""
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
     ran = subprocess.run(
         words, cwd=folder, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_SECONDS
@@ -51,9 +51,9 @@ def test_missing_program_is_named_with_directory_and_hint(
     if isinstance(command, list) and shutil.which(command[0]) is None:
         pytest.skip(f"there is no {command[0]} here")
     tail = said(command, tmp_path)
-    told = explain_command_failure({"command": command}, "worker-0 exited 2", tail)
-    where = told.partition(" is not in ")[2].partition(", where the job runs; ")[0]
-    assert told == f"{what!r} is not in {where}, where the job runs; {STATE}"
+    message = explain_command_failure({"command": command}, "worker-0 exited 2", tail)
+    where = message.partition(" is not in ")[2].partition(", where the job runs; ")[0]
+    assert message == f"{what!r} is not in {where}, where the job runs; {STATE}"
     if folder is not None:
         assert where == folder.format(tmp_path)
     stated = {"command": command, "workdir": str(tmp_path)}
@@ -68,19 +68,19 @@ def test_a_script_of_torchrun_is_named(tmp_path: Path, workers: int) -> None:
     pytest.importorskip("torch")
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     command = [torchrun, "--standalone", f"--nproc-per-node={workers}", "train.py"]
-    told = explain_command_failure(
+    message = explain_command_failure(
         {"command": command}, "worker-0 exited 1", said(command, tmp_path)
     )
-    assert told == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
+    assert message == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
 
 
 def test_missing_module_is_named(tmp_path: Path) -> None:
     for module in ("train_it_here", "project_here.train"):
         command = [sys.executable, "-m", module]
-        told = explain_command_failure(
+        message = explain_command_failure(
             {"command": command}, "worker-0 exited 1", said(command, tmp_path)
         )
-        assert told == (
+        assert message == (
             f"{module!r} is not installed, and not in its own directory, where the job runs; "
             f"{STATE}"
         )

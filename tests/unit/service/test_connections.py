@@ -1,4 +1,4 @@
-"""What comes before a token is bounded: how many connections, how long, how large a head."""
+"""Limits before authentication: connections, their duration, and the size of a head."""
 
 from __future__ import annotations
 

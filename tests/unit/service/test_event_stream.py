@@ -61,9 +61,9 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
             hub.resync(9)
             rest = [chunk async for chunk in live]
             assert not hub.subscribers
-            again = hub.follow(None, 2)
-            assert await anext(again) == b"retry: 2000\n\n"  # not beyond the missed events
-            return rest, await anext(again)
+            resumed = hub.follow(None, 2)
+            assert await anext(resumed) == b"retry: 2000\n\n"  # not beyond the missed events
+            return rest, await anext(resumed)
 
     rest, missed = asyncio.run(scenario())
     assert [chunk.split(b"\n")[0] for chunk in rest] == [b"id: 2"]

@@ -119,7 +119,7 @@ def test_exit_0_on_a_stop_without_reports_is_judged_by_time(tmp_path: Path) -> N
 
 
 class PlainCommand(MovedJob):
-    """A job of one step, as ``submit -- COMMAND`` makes it, whose script counts its own steps."""
+    """Return a job of ``submit -- COMMAND`` with one step, whose script counts its own steps."""
 
     work = 1
 

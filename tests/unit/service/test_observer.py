@@ -75,8 +75,8 @@ class Watched(Bench):
 
     def pair(self, name: str) -> dict[str, Any]:
         with self.store.reading() as connection:
-            found = {job.view.name: job for job in compare_jobs(connection, self.published())}
-        return found[name].to_resource().record
+            by_name = {job.view.name: job for job in compare_jobs(connection, self.published())}
+        return by_name[name].to_resource().record
 
 
 @pytest.fixture
@@ -101,18 +101,20 @@ def test_ended_job_earns_its_utility(bench: Watched) -> None:
     bench.slot(20)
     bench.look()
     slot = bench.truth.calendar.slot_at(int(ended * SECOND))
-    told = bench.pair("a")
-    assert told["observed"]["state"] == "ended"
-    assert told["observed"]["completion"] == told_time(ended)
+    compared = bench.pair("a")
+    assert compared["observed"]["state"] == "ended"
+    assert compared["observed"]["completion"] == told_time(ended)
     # value / (1 + exp(decay (d - target))), from the slot in which it arrived
     with bench.store.reading() as connection:
         [one] = compare_jobs(connection, bench.published())
     assert one.view.arrival is not None
     duration = slot - one.view.arrival
     assert one.utility == pytest.approx(20 / (1 + 2.718281828459045 ** (0.1 * (duration - 20))))
-    assert told["simulated"]["state"] == "finished"
-    assert told["gain"] == pytest.approx(told["simulated"]["utility"] - told["observed"]["utility"])
-    assert bench.compared()["observed"]["utility"] == told["observed"]["utility"]
+    assert compared["simulated"]["state"] == "finished"
+    assert compared["gain"] == pytest.approx(
+        compared["simulated"]["utility"] - compared["observed"]["utility"]
+    )
+    assert bench.compared()["observed"]["utility"] == compared["observed"]["utility"]
 
 
 def told_time(moment: float) -> str:
@@ -127,14 +129,14 @@ def test_unmanaged_job_has_no_utility(bench: Watched) -> None:
         bench.look(ObservedJob("stranger", on("gpu-1"), began, "red"))
         bench.slot()
     bench.look()
-    told = bench.compared()
-    assert told["jobs"] == 1
-    assert told["observed"]["utility"] == 0
-    [stranger] = told["unmanaged_jobs"]["newest"]
+    compared = bench.compared()
+    assert compared["jobs"] == 1
+    assert compared["observed"]["utility"] == 0
+    [stranger] = compared["unmanaged_jobs"]["newest"]
     assert stranger["name"] == "stranger"
     assert stranger["utility"] is None
     assert stranger["state"] == "ended"
-    assert told["utilization"]["unknown_jobs"] == 1
+    assert compared["utilization"]["unknown_jobs"] == 1
     assert bench.compared("blue")["unmanaged_jobs"]["count"] == 0
     assert bench.compared("red")["unmanaged_jobs"]["count"] == 1
 
@@ -158,8 +160,8 @@ def test_failed_job_earns_nothing(bench: Watched) -> None:
         "utility": 0.0,
         "runs": 1,
     }
-    told = bench.compared()["observed"]
-    assert (told["failed"], told["finished"], told["assumed_completed"]) == (1, 1, 0)
+    observed = bench.compared()["observed"]
+    assert (observed["failed"], observed["finished"], observed["assumed_completed"]) == (1, 1, 0)
     kinds = [event.kind for event in _events(bench) if event.kind.startswith("real")]
     assert kinds == ["real-started", "real-started", "real-ended", "real-ended"]
 
@@ -222,8 +224,8 @@ def test_withdrawn_job_is_not_compared(bench: Watched) -> None:
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.do(CancelJob("a"))
     bench.look()
-    told = bench.compared()
-    assert (told["jobs"], told["withdrawn"], told["observed"]["utility"]) == (0, 1, 0)
+    compared = bench.compared()
+    assert (compared["jobs"], compared["withdrawn"], compared["observed"]["utility"]) == (0, 1, 0)
 
 
 def test_run_that_ended_before_the_submission_is_another_job(bench: Watched) -> None:
@@ -247,12 +249,12 @@ def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
     bench.slot(30)
     with bench.store.reading() as connection:
         result = compare_jobs(connection, bench.published())
-    told = totals(result)
+    computed = totals(result)
     jobs = [entry.to_resource() for entry in result]
-    assert told.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
-    assert told.observed.utility == sum(job.observed.utility or 0 for job in jobs)
-    assert (told.observed.running, told.observed.waiting) == (1, 1)
-    assert told.both.jobs == 2
+    assert computed.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
+    assert computed.observed.utility == sum(job.observed.utility or 0 for job in jobs)
+    assert (computed.observed.running, computed.observed.waiting) == (1, 1)
+    assert computed.both.jobs == 2
 
 
 # ------------------------------------------------------------------ any history

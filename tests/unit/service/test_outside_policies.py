@@ -102,8 +102,8 @@ def test_a_request_cannot_name_a_file(path: Path) -> None:
     with pytest.raises(InputError, match="unknown policy"):
         parse_request(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now, 0)
     wanted = WhatIfParameters(policy=now.name, set={"workers": "most"})
-    asked = parse_request(wanted, CLUSTER, now, 0)
-    assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})
-    assert asked.settings == {"workers": "most"}
-    own = parse_request(WhatIfParameters(), CLUSTER, asked.choice, 0)
-    assert (own.choice, own.settings) == (asked.choice, {})
+    request = parse_request(wanted, CLUSTER, now, 0)
+    assert request.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "most"})
+    assert request.settings == {"workers": "most"}
+    own = parse_request(WhatIfParameters(), CLUSTER, request.choice, 0)
+    assert (own.choice, own.settings) == (request.choice, {})

@@ -79,8 +79,8 @@ def test_history_is_evenly_sampled_and_ordered(store: Store) -> None:
     fill(store, list(range(0, 10 * HOUR, 20 * SECOND)))
     calendar = SlotCalendar(0, Fraction(SECOND))
     with store.reading() as connection:
-        told = history(connection, calendar, 0, 100)
-        slots = [row.slot for row in told]
+        samples = history(connection, calendar, 0, 100)
+        slots = [row.slot for row in samples]
         assert slots == sorted(slots)
         assert 50 < len(slots) <= 100
         gaps = [b - a for a, b in pairwise(slots)]

@@ -70,8 +70,8 @@ class Played(SimulatedHour):
     async def hear(self, *reports: Report, later: bool = False) -> None:
         """Take reports in; later: once pauses are over."""
         if later:
-            for one in self.runner.pending.kept.values():
-                one.due = 0.0
+            for entry in self.runner.pending.kept.values():
+                entry.due = 0.0
         self.runner.pending.reports += reports
         await self.runner.record_pending()
 
@@ -121,8 +121,8 @@ def test_unrecordable_report_is_kept_and_blocks_no_other(
         assert [hour.state(name) for name in others] == ["finished"] * 3
         assert hour.state("bad") == "running"
         assert hour.world.forgotten == {(name, 1) for name in others}
-        said = "failed to record a report on generation 1 of 'bad': "
-        assert hour.runner.health_error == f"{said}{type(error).__name__}: {error}"
+        message = "failed to record a report on generation 1 of 'bad': "
+        assert hour.runner.health_error == f"{message}{type(error).__name__}: {error}"
         [obstacle] = hour.runner.obstacles()
         assert (obstacle.job, obstacle.generation) == ("bad", 1)
         assert obstacle.reason.startswith("the report of its end can't be recorded")
@@ -229,8 +229,8 @@ def test_unrecordable_server_report_blocks_no_other(
         monkeypatch.setattr(ServerDiscovery, "take", failing)
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
-        said = "failed to record a report on server 'g-1': KeyError: 'a bug'"
-        assert hour.runner.health_error == said
+        message = "failed to record a report on server 'g-1': KeyError: 'a bug'"
+        assert hour.runner.health_error == message
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
         assert set(hour.driver.published.servers.lost) == {"g-1"}

@@ -85,8 +85,8 @@ def test_resource_removed_from_all_servers_is_named() -> None:
     capacity[:, CLUSTER.column["gpu"]] = 0  # the executor lost its GPUs
     without = replace(CLUSTER, capacity=capacity)
     engine = Engine(without, PolicyChoice("fifo").build(PolicyContext(without, (), None, 0)))
-    found = scarcest(engine, "a", {"gpu": 2})
-    assert found.never_text == "a worker needs 2 gpu, and no server has any"
+    resource = scarcest(engine, "a", {"gpu": 2})
+    assert resource.never_text == "a worker needs 2 gpu, and no server has any"
 
 
 def test_free_capacity_beside_running_jobs_is_named(engine: Engine) -> None:
@@ -192,7 +192,7 @@ def test_rolling_names_the_resource_of_a_tenants_share() -> None:
     ):
         utility = {"kind": "deadline", "value": 9, "by": "20min" if name == "late" else "9h"}
         spec = {**record, "name": name, "worker": {"gpu": gpus}, "utility": utility}
-        asked = JobSpec.model_validate({**spec, "workers": {"max": 8}}).resolve(cluster)
-        quote = engine.quote(asked)
+        resolved = JobSpec.model_validate({**spec, "workers": {"max": 8}}).resolve(cluster)
+        quote = engine.quote(resolved)
         message = quote.message or str(quote.refusal and quote.refusal.message)
-        assert queue_reason(engine, calendar, asked, message)["message"].endswith(text)
+        assert queue_reason(engine, calendar, resolved, message)["message"].endswith(text)

@@ -97,8 +97,8 @@ def test_rare_decisions_are_found_among_many_events(store: Store) -> None:
     with store.reading() as connection:
         raw: Any = connection.connection.driver_connection
         raw.set_progress_handler(count, 10)
-        for asked in ({"tenant": "v"}, {"job": "a"}, {"job": "a", "tenant": "v"}):
-            result = list_events(connection, decisions=True, **asked)
+        for filters in ({"tenant": "v"}, {"job": "a"}, {"job": "a", "tenant": "v"}):
+            result = list_events(connection, decisions=True, **filters)
             assert [event.id for event in result] == [2, 1]
         raw.set_progress_handler(None, 0)
     assert steps < 50

@@ -81,9 +81,9 @@ def test_job_refused_because_of_the_end_gets_that_reason(tmp_path: Path, policy:
     assert "long" not in bench.truth.views
     assert bench.truth.views["short"].promise is not None
     end = format_rfc3339(bench.truth.calendar.begins(3))
-    told = reason_of(bench, "long")
-    assert f"without the end of the timespan at {end} it would be admitted" in told["message"]
-    assert told["timespan_ends"] == end
+    reason = reason_of(bench, "long")
+    assert f"without the end of the timespan at {end} it would be admitted" in reason["message"]
+    assert reason["timespan_ends"] == end
     bench.do(ChangeTimespan(None))
     bench.submit("again")
     assert bench.truth.views["again"].promise is not None

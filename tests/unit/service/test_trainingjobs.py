@@ -106,15 +106,17 @@ def test_every_status_matches_the_definition(found: Any, edited: Any) -> None:
 @settings(deadline=None)
 @given(view=VIEWS)
 def test_job_has_at_most_one_terminal_condition(view: JobView) -> None:
-    told = {
+    conditions = {
         condition["type"]: condition["status"]
         for condition in status(resource(), view)["conditions"]
     }
-    ends = [told[entry] for entry in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)]
+    ends = [
+        conditions[entry] for entry in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)
+    ]
     assert ends.count("True") == (not view.state.open)
-    assert (told[Condition.RUNNING] == "True") == (view.state is State.RUNNING)
-    assert (told[Condition.RESIZING] == "True") == (view.state is State.RESIZING)
-    assert {told[Condition.ADMITTED], told[Condition.REJECTED]} != {"True"}
+    assert (conditions[Condition.RUNNING] == "True") == (view.state is State.RUNNING)
+    assert (conditions[Condition.RESIZING] == "True") == (view.state is State.RESIZING)
+    assert {conditions[Condition.ADMITTED], conditions[Condition.REJECTED]} != {"True"}
 
 
 @settings(deadline=None)
@@ -123,8 +125,8 @@ def test_unchanged_status_is_not_written_again(found: Any, edited: Any, later: A
     first = status(resource(), found, edited=edited)
     assert needs_patch(resource(), first)
     seen = resource(json.loads(json.dumps(first)))
-    again = status(seen, found, now=NOW + 10**12, edited=edited)
-    assert not needs_patch(seen, again)  # nor do times of conditions move
+    unchanged = status(seen, found, now=NOW + 10**12, edited=edited)
+    assert not needs_patch(seen, unchanged)  # nor do times of conditions move
     # A merge patch of the next one on the first brings the next one about.
     following = status(seen, later)
     merged = {**first, **build_patch(seen, following)["status"]}
@@ -204,11 +206,11 @@ def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Pat
 
 
 def test_labels_of_the_owner_are_no_edit() -> None:
-    one = replace(resource(), spec={**job("x"), "labels": {"mine": "y"}})
-    record = one.record("vision")
+    edited = replace(resource(), spec={**job("x"), "labels": {"mine": "y"}})
+    record = edited.record("vision")
     assert record["name"] == OWNER.job
     assert Owner.from_labels(record["labels"]) == OWNER
-    assert diff_spec(record, one.record("else")) == ({}, ())
+    assert diff_spec(record, edited.record("else")) == ({}, ())
     with pytest.raises(InputError):
         merge_changes(record, {"labels": {**record["labels"], "shadowprice.io/uid": "other"}})
 
@@ -249,9 +251,9 @@ def test_queue_loses_no_key_and_gives_no_key_to_two_workers(steps: list[tuple[st
         elif step == "done" and busy:
             queue.mark_done(busy.pop())
         elif step == "fail" and busy:
-            again = busy[-1]
-            queue.add_rate_limited(again)
-            owed.add(again)
+            repeated = busy[-1]
+            queue.add_rate_limited(repeated)
+            owed.add(repeated)
             queue.mark_done(busy.pop())
         elif step == "wait":
             clock.now += 0.4

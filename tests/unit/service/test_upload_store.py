@@ -22,7 +22,7 @@ from shadowprice.service.uploads import (
     UploadStore,
 )
 from shadowprice.uploads import archive, owned_directories, unpacking
-from tests.support.archives import DIR, END, LINK, described, member
+from tests.support.archives import DIR, END, LINK, describe_tree, member
 from tests.support.examples import RUN_ALL
 
 CONTENT = (
@@ -117,11 +117,11 @@ def test_a_killed_unpacking_is_repeated(tmp_path: Path) -> None:
         killed = kill_at_line(count, (archive.__file__, unpacking.__file__), work)
         work()
         assert sorted(path.name for path in folder.iterdir()) == ["work", "work.done"]
-        found = {name: what for name, (what, _) in described(folder / "work").items()}
-        assert found.keys() == {"d", "d/a", "l"}
-        assert found["d/a"][1] == b"x" * 2000
-        assert expected in (None, found)
-        expected = found
+        entries = {name: what for name, (what, _) in describe_tree(folder / "work").items()}
+        assert entries.keys() == {"d", "d/a", "l"}
+        assert entries["d/a"][1] == b"x" * 2000
+        assert expected in (None, entries)
+        expected = entries
         if not killed:
             break
     assert count > 100

@@ -23,7 +23,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.uploads.archive import MAX_FILE_BYTES, ArchiveError, read_entries
 from shadowprice.uploads.packing import pack, select_files
 from shadowprice.uploads.unpacking import remove_unpacked, unpack
-from tests.support.archives import DIR, END, HOSTILE, LINK, described, make_tree, member
+from tests.support.archives import DIR, END, HOSTILE, LINK, describe_tree, make_tree, member
 from tests.support.examples import example_count
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -52,9 +52,9 @@ def test_a_directory_arrives_as_it_was(tmp_path: Path) -> None:
     content, digest = packed(root)
     assert digest == hashlib.sha256(content).hexdigest()
     assert len(content) == select_files(root, max_bytes=LIMIT).size
-    expected = described(root)
+    expected = describe_tree(root)
     expected["inside"] = ("train.py", expected["inside"][1])  # absolute in the directory
-    assert described(unpacked(content, tmp_path)) == expected
+    assert describe_tree(unpacked(content, tmp_path)) == expected
     by_tar = tmp_path / "by_tar"
     by_tar.mkdir()
     subprocess.run(
@@ -62,7 +62,7 @@ def test_a_directory_arrives_as_it_was(tmp_path: Path) -> None:
         check=True,
         timeout=WAIT_LIMIT_SECONDS,
     )
-    assert described(by_tar) == expected
+    assert describe_tree(by_tar) == expected
     with tarfile.open(tmp_path / "archive") as tar:
         assert {member.name for member in tar} == set(expected)
         assert {(member.uid, member.gid, member.uname) for member in tar} == {(0, 0, "")}
@@ -87,7 +87,7 @@ def test_an_archive_of_gnu_tar_is_read(tmp_path: Path) -> None:
     command = ["tar", "--format=pax", "-cf", str(tmp_path / "archive"), "-C", str(root), "."]
     subprocess.run(command, check=True, timeout=WAIT_LIMIT_SECONDS)
     unpack(tmp_path / "archive", tmp_path / "out")
-    assert described(tmp_path / "out") == described(root)
+    assert describe_tree(tmp_path / "out") == describe_tree(root)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
@@ -124,7 +124,7 @@ def test_what_leads_outside_is_left_out_and_named(tmp_path: Path) -> None:
     ]
     stream = io.BytesIO()
     pack(selection, stream)
-    assert sorted(described(unpacked(stream.getvalue(), tmp_path))) == [
+    assert sorted(describe_tree(unpacked(stream.getvalue(), tmp_path))) == [
         "dangling", "p", "p/q", "p/q/turn", "top",
     ]  # fmt: skip
     assert b"secret" not in stream.getvalue()
@@ -252,7 +252,7 @@ def test_a_directory_in_use_is_left_alone_and_an_interrupted_one_is_filled(tmp_p
     out.mkdir()
     (out / "left").write_text("of another job")
     unpack(archive, out)
-    assert described(out).keys() == {"a"}
+    assert describe_tree(out).keys() == {"a"}
     (out / "a").unlink()  # by the job
     archive.unlink()
     unpack(archive, out)

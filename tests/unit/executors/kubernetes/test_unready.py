@@ -28,7 +28,7 @@ from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
-from tests.support.kubernetes_executors import opened, order, run
+from tests.support.kubernetes_executors import generation_spec, open_executor, run_scenario
 from tests.unit.executors.kubernetes.newer import Newer
 
 
@@ -127,10 +127,13 @@ def gone(reports: list[Report]) -> list[str]:
 
 def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.say("two", "Unknown")
             await wait_until_async(lambda: not executor.session.cluster.node("two").ready)
-            assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            assert (
+                await executor.start(generation_spec(ServerAllocation("two", 1)))
+                == Receipt.ACCEPTED
+            )
             await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
             await asyncio.sleep(0.3)
             server.say("two", "True")
@@ -139,15 +142,18 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
             assert gone(reports) == []
             assert not [report for report in reports if isinstance(report, StartRefused)]
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
             server.say("two", "False")
             await wait_until_async(lambda: gone(reports) == ["two"])
-            assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            assert (
+                await executor.start(generation_spec(ServerAllocation("two", 1)))
+                == Receipt.ACCEPTED
+            )
             await wait_until_async(
                 lambda: any(isinstance(report, StartRefused) for report in reports)
             )
@@ -161,16 +167,16 @@ def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path)
             server.remove("one")
             await wait_until_async(lambda: gone(reports) == ["two", "one"])
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_service_that_begins_while_a_node_flickers_keeps_it(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         server.say("two", "Unknown")
-        async with opened(kubeconfig, tmp_path) as (_, reports):
+        async with open_executor(kubeconfig, tmp_path) as (_, reports):
             await asyncio.sleep(0.3)
             assert gone(reports) == []
             seen = {report.server.name for report in reports if isinstance(report, ServerSeen)}
             assert seen == {"one", "two"}
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
