@@ -63,6 +63,7 @@ def test_removing_a_server_from_the_file_stops_only_its_jobs(tmp_path: Path) -> 
     try:
         for name in ("one", "two", "three"):
             submit(service, scenario.job(name, name) | {"minibatches": 1000})
+        for name in ("one", "two", "three"):
             service.wait_for_state(name, {"running"})
             wait_until(lambda name=name: len(scenario.alive(name)) == 1)  # type: ignore[misc]  # bound now
         on = {
@@ -96,5 +97,5 @@ def test_removing_a_server_from_the_file_stops_only_its_jobs(tmp_path: Path) -> 
 
 def _write_servers(scenario: RestoreScenario, cpus: dict[str, int]) -> None:
     servers = [{"name": name, "capacity": {"cpu": count}} for name, count in cpus.items()]
-    cluster = {"slot": "5s", "horizon": 100, "servers": servers}
+    cluster = {"slot": "2s", "horizon": 300, "servers": servers}
     scenario.cluster.write_text(yaml.safe_dump(cluster))

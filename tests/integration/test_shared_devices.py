@@ -53,7 +53,15 @@ def submit(live: RunningService, name: str, share: int, workers: int, log: Path)
     return job
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        name
+        if name in {"fifo", "las", "oasis", "rolling"}
+        else pytest.param(name, marks=pytest.mark.extended)
+        for name in POLICIES
+    ],
+)
 def test_every_policy_shares_two_devices_without_starvation(tmp_path: Path, policy: str) -> None:
     log = tmp_path / "log"
     executor = local_executor(tmp_path, "0,1")

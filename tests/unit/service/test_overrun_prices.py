@@ -38,7 +38,7 @@ from shadowprice.service.store import Store
 from tests.support.simulated_hours import CLUSTER, SLOT, Crash
 from tests.unit.service.test_billing import Market, Till, _record
 
-POLICIES = ["rolling", "oasis", "pdors"]
+POLICIES = ["rolling", "oasis", pytest.param("pdors", marks=pytest.mark.extended)]
 
 BY_39 = {"kind": "deadline", "value": 100, "by": "39 slots"}
 ALWAYS = {"kind": "constant", "value": 100}
