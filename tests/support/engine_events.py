@@ -12,7 +12,7 @@ def describe_commands(commands: Any) -> list[str]:
     words = []
     for command in commands:
         text = repr(command)
-        decision = getattr(command, "decision", None)
+        decision: Any = getattr(command, "decision", None)
         if hasattr(decision, "schedule"):
             text = repr((decision.schedule.rows(), decision.payoff, decision.cost, decision.copies))
         words.append(text)
