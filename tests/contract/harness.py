@@ -133,9 +133,9 @@ async def _pods_of(executor: Executor, job: str) -> list[str]:
     result = await executor.session.connection.get("/api/v1/events")
     named = {view.name for view in views}
     events = [
-        f"{one['involvedObject']['name']} {one.get('lastTimestamp')}: {one.get('message')}"
-        for one in result.get("items") or ()
-        if one["involvedObject"]["name"] in named
+        f"{entry['involvedObject']['name']} {entry.get('lastTimestamp')}: {entry.get('message')}"
+        for entry in result.get("items") or ()
+        if entry["involvedObject"]["name"] in named
     ]
     return [*map(str, views), *map(str, cluster.nodes.items.values()), *events]
 
@@ -293,7 +293,9 @@ class LocalHarness:
         store = GenerationStore(self.path)
         for job, number, generation in store.live():
             state = generation.state()
-            if state["phase"] == "running" and any(one[0] == name for one in state["placement"]):
+            if state["phase"] == "running" and any(
+                entry[0] == name for entry in state["placement"]
+            ):
                 self.kill_agent(job, number)
 
     def blind(self, monkeypatch: pytest.MonkeyPatch) -> None:

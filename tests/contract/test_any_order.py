@@ -87,7 +87,9 @@ def test_no_generation_runs_twice_or_beside_another(
                 await asyncio.sleep(draw.choice((0.0, 0.0, 0.05, 0.3)))
                 if draw.random() < 0.1:
                     running = [
-                        one for one in await executor.list() if one.phase is GenerationPhase.RUNNING
+                        entry
+                        for entry in await executor.list()
+                        if entry.phase is GenerationPhase.RUNNING
                     ]
                     for held in running[:1]:
                         own.kill_agent(held.job, held.generation)

@@ -47,7 +47,7 @@ def test_a_killed_agent_takes_its_generation_with_it_and_nothing_else(harness: H
     harness.run(scenario)
 
 
-def test_an_agent_killed_while_the_service_is_away_is_found_out(harness: Harness) -> None:
+def test_agent_killed_during_a_downtime_is_detected(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, "echo ready; exec sleep 600"))
         await ready(executor, "job")
@@ -74,7 +74,7 @@ FAILS = (
 
 @pytest.mark.extended
 @pytest.mark.parametrize("moment", ["before", "during", "after"])
-def test_a_failure_that_the_service_was_killed_beside_is_told_as_one(
+def test_failure_during_a_service_kill_is_reported_as_a_failure(
     harness: Harness, moment: str
 ) -> None:
     """Killed before one of two fails, or once the other is told to end, which it does before the
@@ -117,7 +117,7 @@ def test_a_failure_that_the_service_was_killed_beside_is_told_as_one(
     harness.run(scenario)
 
 
-def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
+def test_lost_server_ends_its_generations(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         both = (ServerAllocation("one", 1), ServerAllocation("two", 1))
         await executor.start(spec("across", 1, "echo ready; exec sleep 600", *both))
@@ -146,7 +146,7 @@ def test_a_lost_server_ends_what_ran_there(harness: Harness) -> None:
         ),
     ],
 )
-def test_what_cannot_start_is_refused_with_a_reason(
+def test_unstartable_generation_is_refused_with_a_reason(
     harness: Harness, placement: tuple[ServerAllocation, ...], more: dict[str, object], reason: str
 ) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
@@ -168,7 +168,9 @@ def _fields(order: object) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("way", ["setsid", "daemon", "no environment"])
-def test_what_forks_away_ends_with_its_job(harness: Harness, tmp_path: Path, way: str) -> None:
+def test_daemonized_processes_end_with_their_job(
+    harness: Harness, tmp_path: Path, way: str
+) -> None:
     away = {
         "setsid": "setsid sleep 600 </dev/null >/dev/null 2>&1 & echo $! >",
         "daemon": "(setsid sh -c 'sleep 600 & echo $!' </dev/null 2>&1 &) >",
@@ -188,7 +190,7 @@ def test_what_forks_away_ends_with_its_job(harness: Harness, tmp_path: Path, way
     harness.run(scenario)
 
 
-def test_what_ends_with_its_parent_was_not_left_behind(harness: Harness) -> None:
+def test_child_that_ends_with_its_parent_is_not_reported_as_left_over(harness: Harness) -> None:
     helper = "import os,sys\nread, write = os.pipe()\nif os.fork() == 0:\n os.close(write)\n"
     helper += " os.read(read, 1)\n os._exit(0)\n"
 
@@ -221,7 +223,7 @@ def test_a_fork_storm_is_ended(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_a_flood_of_output_is_bounded_and_keeps_its_end(harness: Harness) -> None:
+def test_log_size_is_limited_and_keeps_the_end(harness: Harness) -> None:
     flood = "import sys\nline = b'x' * 99 + b'\\n'\n"
     flood += "for _ in range(200000): sys.stdout.buffer.write(line)\nprint('the end')"
 
@@ -274,7 +276,7 @@ def test_secrets_are_in_no_log_and_in_no_report(harness: Harness) -> None:
         await told.one(Ended, "two")
         assert "operator" not in (await executor.logs("two")).text
         await executor.acknowledge_end("job", 1)
-        left = b"".join(one.read_bytes() for one in own.path.rglob("*") if one.is_file())
+        left = b"".join(path.read_bytes() for path in own.path.rglob("*") if path.is_file())
         assert secret.encode() not in left
 
     harness.run(scenario)

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.processes
 # ------------------------------------------------------------------ plain lives
 
 
-def test_a_job_that_exits_0_is_done(harness: Harness) -> None:
+def test_exit_0_completes_the_generation(harness: Harness) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         assert await executor.start(spec("job", 1, "echo hello; echo err >&2")) == "accepted"
         started = await told.one(Started, "job")
@@ -42,7 +42,7 @@ def test_a_job_that_exits_0_is_done(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_a_job_that_exits_otherwise_failed_and_its_last_lines_say_why(harness: Harness) -> None:
+def test_nonzero_exit_fails_with_the_last_log_lines(harness: Harness) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, "echo line one; echo 'no such file' >&2; exit 3"))
         ended = await told.one(Ended, "job")
@@ -57,7 +57,7 @@ def test_a_job_that_exits_otherwise_failed_and_its_last_lines_say_why(harness: H
     ("command", "code", "word"),
     [("kill -SEGV $$", 139, "SIGSEGV"), ("kill -TERM $$", 143, "SIGTERM"), ("exit 143", 143, "")],
 )
-def test_death_by_a_signal_that_nobody_here_sent_is_a_failure(
+def test_death_by_a_foreign_signal_is_a_failure(
     harness: Harness, command: str, code: int, word: str
 ) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
@@ -77,7 +77,7 @@ def test_death_by_a_signal_that_nobody_here_sent_is_a_failure(
         (("true",), "/no/such/place", "cannot start in /no/such/place: No such file"),
     ],
 )
-def test_a_program_that_cannot_be_run_failed_and_says_why(
+def test_unexecutable_program_fails_with_a_reason(
     harness: Harness, words: tuple[str, ...], directory: str, reason: str
 ) -> None:
     if harness.containers and directory:
@@ -119,7 +119,7 @@ def test_all_workers_run_and_parameter_servers_end_with_them(harness: Harness) -
     harness.run(scenario)
 
 
-def test_one_worker_that_fails_ends_the_generation(harness: Harness) -> None:
+def test_failed_worker_ends_the_generation(harness: Harness) -> None:
     command = "[ $RANK = 1 ] && { echo broken; exit 9; }; exec sleep 600"
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
@@ -131,7 +131,7 @@ def test_one_worker_that_fails_ends_the_generation(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_workers_that_are_tolerated_may_die_while_another_lives(harness: Harness) -> None:
+def test_tolerated_workers_may_die_while_another_runs(harness: Harness) -> None:
     gone = "$SHADOWPRICE_CHECKPOINT_DIR/gone"
     command = (
         "if [ $RANK = 1 ]; then echo dying; kill -KILL $$; fi; if [ $SHADOWPRICE_ROLE = ps ];"
@@ -162,7 +162,7 @@ def test_workers_that_are_tolerated_may_die_while_another_lives(harness: Harness
         ("[ $SHADOWPRICE_ROLE = ps ] && exit 9; exec sleep 600", "ps-0"),
     ],
 )
-def test_the_last_worker_and_any_parameter_server_are_never_tolerated_to_die(
+def test_death_of_the_last_worker_or_a_parameter_server_is_never_tolerated(
     harness: Harness, command: str, process: str
 ) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
@@ -175,7 +175,7 @@ def test_the_last_worker_and_any_parameter_server_are_never_tolerated_to_die(
     harness.run(scenario)
 
 
-def test_a_stop_is_answered_though_a_tolerated_worker_died_before(harness: Harness) -> None:
+def test_stop_is_acknowledged_after_a_tolerated_death(harness: Harness) -> None:
     command = f"if [ $RANK = 1 ]; then exit 9; fi; {POLITE}"
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
@@ -192,7 +192,7 @@ def test_a_stop_is_answered_though_a_tolerated_worker_died_before(harness: Harne
 # ------------------------------------------------------------------ stopping
 
 
-def test_a_stop_lets_a_job_save_and_is_acknowledged_by_its_end(harness: Harness) -> None:
+def test_stop_lets_a_job_save_before_its_end_is_reported(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
@@ -206,7 +206,7 @@ def test_a_stop_lets_a_job_save_and_is_acknowledged_by_its_end(harness: Harness)
     harness.run(scenario)
 
 
-def test_a_shell_that_dies_of_the_signal_leaves_its_child_the_grace(harness: Harness) -> None:
+def test_child_of_a_terminated_shell_has_the_grace_period(harness: Harness) -> None:
     child = (
         "import signal,sys,time\ndef save(*_):\n time.sleep(0.6); print('saved'); sys.exit(143)\n"
     )
@@ -224,7 +224,7 @@ def test_a_shell_that_dies_of_the_signal_leaves_its_child_the_grace(harness: Har
     harness.run(scenario)
 
 
-def test_what_hangs_past_its_grace_is_killed(harness: Harness) -> None:
+def test_process_beyond_its_grace_period_is_killed(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, STUBBORN, grace=0.5))
         await ready(executor, "job")
@@ -238,7 +238,7 @@ def test_what_hangs_past_its_grace_is_killed(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_a_later_order_may_shorten_the_grace_and_never_lengthen_it(harness: Harness) -> None:
+def test_later_stop_may_only_shorten_the_grace_period(harness: Harness) -> None:
     if not harness.shortens:
         pytest.skip("what ends processes here counts a grace once")
 
@@ -259,7 +259,7 @@ def test_a_later_order_may_shorten_the_grace_and_never_lengthen_it(harness: Harn
 
 
 @pytest.mark.parametrize(("code", "ending"), [(0, Ending.DONE), (1, Ending.FAILED)])
-def test_the_answer_to_a_stop_counts(harness: Harness, code: int, ending: Ending) -> None:
+def test_exit_status_after_a_stop_is_reported(harness: Harness, code: int, ending: Ending) -> None:
     command = f"trap 'exit {code}' TERM; echo ready; while :; do sleep 0.05; done"
 
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
@@ -274,14 +274,14 @@ def test_the_answer_to_a_stop_counts(harness: Harness, code: int, ending: Ending
     harness.run(scenario)
 
 
-def test_a_stop_of_what_is_over_is_answered_by_its_end(harness: Harness) -> None:
+def test_stop_of_an_ended_generation_is_acknowledged_by_its_end(harness: Harness) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, "true"))
         await told.one(Ended, "job")
         assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
         # Its own end may be told again meanwhile, word for word: nobody has recorded it.
         await eventually(lambda: told.of(Ended, "job")[-1].command == 77)
-        assert {one.ending for one in told.of(Ended, "job")} == {Ending.DONE}
+        assert {entry.ending for entry in told.of(Ended, "job")} == {Ending.DONE}
         first, *others = told.of(Started, "job")
         assert all(other == first for other in others)
 

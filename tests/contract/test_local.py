@@ -93,7 +93,7 @@ def test_memory_is_limited(local: LocalHarness) -> None:
     local.run(scenario)
 
 
-def test_who_is_aborted_under_a_limit_of_memory_is_told_of_it(local: LocalHarness) -> None:
+def test_abort_under_a_memory_limit_names_the_limit(local: LocalHarness) -> None:
     async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("held", 1, "kill -ABRT $$", worker={"memory": 200 << 20}))
         await executor.start(spec("free", 1, "kill -ABRT $$"))
@@ -106,7 +106,7 @@ def test_who_is_aborted_under_a_limit_of_memory_is_told_of_it(local: LocalHarnes
     local.run(scenario)
 
 
-def test_a_generation_that_was_taken_but_not_begun_begins_after_a_restart(
+def test_accepted_generation_starts_after_a_restart(
     local: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
@@ -146,7 +146,7 @@ def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> No
     local.run(scenario)
 
 
-def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
+def test_surplus_supervisors_start_nothing(local: LocalHarness) -> None:
     agent = AGENT
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
@@ -161,7 +161,7 @@ def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
         await executor.stop(5, "job", 1)
         await told.one(Ended, "job")
         async with asyncio.timeout(PATIENCE):
-            assert [await one.wait() for one in several] == [0] * 4
+            assert [await entry.wait() for entry in several] == [0] * 4
         late = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", agent, path)
         async with asyncio.timeout(PATIENCE):
             assert await late.wait() == 0
@@ -170,7 +170,7 @@ def test_supervisors_too_many_begin_nothing(local: LocalHarness) -> None:
     assert (local.path / "jobs" / key_digest("job") / "ran").read_text() == "once\n"
 
 
-def test_another_process_of_the_same_number_is_left_alone(
+def test_process_that_reuses_a_pid_is_not_killed(
     local: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a restart of the machine, numbers in a state are those of strangers."""
@@ -203,7 +203,7 @@ def test_another_process_of_the_same_number_is_left_alone(
     local.run(scenario)
 
 
-def test_who_was_killed_before_it_was_looked_at_was_killed(tmp_path: Path) -> None:
+def test_supervisor_killed_before_the_first_poll_is_reported(tmp_path: Path) -> None:
     """What the executor remembers may be of before the supervisor came."""
     executor = module.LocalExecutor(ExecutorOptions(str(tmp_path / "executor")))
     for name, other in (("killed", {}), ("restarted", {"boot": "another"})):
@@ -213,7 +213,7 @@ def test_who_was_killed_before_it_was_looked_at_was_killed(tmp_path: Path) -> No
         assert name in generation.state()["reason"]
 
 
-def test_damaged_records_are_a_loss_and_no_more(local: LocalHarness) -> None:
+def test_damaged_records_count_as_a_loss(local: LocalHarness) -> None:
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("damaged", 1, "(setsid sleep 600 &); echo ready; sleep 600"))
         await executor.start(spec("sound", 1, POLITE))
@@ -255,7 +255,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "--lazy", place], check=True, timeout=60)
 
 
-def test_a_full_disk_loses_no_end_and_takes_no_order_by_half(small_disk: Path) -> None:
+def test_full_disk_loses_no_end_and_accepts_no_partial_command(small_disk: Path) -> None:
     local = LocalHarness(small_disk, {"cgroup": "off", "log_bytes": "100000000"})
     fill = "echo begun; head -c 2000000 /dev/zero; echo ready; while [ ! -e ../go ]; do sleep 0.05;"
 
@@ -323,12 +323,12 @@ def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
         ({"devices": "0,1,0"}, "names a device twice"),
     ],
 )
-def test_wrong_settings_are_refused(settings: dict[str, str], message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, str], message: str) -> None:
     with pytest.raises(InputError, match=message):
         create_executor("local", ExecutorOptions("/nowhere", settings=settings))
 
 
-def test_devices_are_those_that_are_named(local: LocalHarness) -> None:
+def test_named_devices_are_used(local: LocalHarness) -> None:
     assert read_settings({"devices": "GPU-a, GPU-b"}).devices == ("GPU-a", "GPU-b")
     local.settings["devices"] = "GPU-a,GPU-b"
     show = "echo $CUDA_VISIBLE_DEVICES"
@@ -351,14 +351,14 @@ def test_devices_are_those_that_are_named(local: LocalHarness) -> None:
     local.run(scenario)
 
 
-def test_a_directory_that_cannot_be_used_says_so(tmp_path: Path) -> None:
+def test_unusable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     executor = create_executor("local", ExecutorOptions(str(tmp_path / "file")))
     with pytest.raises(ExecutorError, match="file"):
         asyncio.run(executor.open())
 
 
-def test_a_look_that_nobody_waits_for_loses_no_report(
+def test_cancelled_poll_loses_no_report(
     local: LocalHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # nobody else looks at files

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.processes
 # ------------------------------------------------------------------ fencing
 
 
-def test_a_start_that_comes_again_starts_nothing(harness: Harness, tmp_path: Path) -> None:
+def test_repeated_start_is_idempotent(harness: Harness, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
@@ -73,7 +73,7 @@ def test_older_generations_are_stale_and_newer_ones_wait(harness: Harness) -> No
     harness.run(scenario)
 
 
-def test_a_stop_that_overtakes_its_start_bars_it(harness: Harness, tmp_path: Path) -> None:
+def test_stop_before_its_start_prevents_the_start(harness: Harness, tmp_path: Path) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
@@ -90,7 +90,7 @@ def test_a_stop_that_overtakes_its_start_bars_it(harness: Harness, tmp_path: Pat
     assert not (tmp_path / "no").exists()
 
 
-def test_another_order_of_a_number_is_stale(harness: Harness, tmp_path: Path) -> None:
+def test_different_command_with_a_used_number_is_stale(harness: Harness, tmp_path: Path) -> None:
     """A store that was restored gives numbers out again."""
 
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
@@ -102,7 +102,7 @@ def test_another_order_of_a_number_is_stale(harness: Harness, tmp_path: Path) ->
         await told.end()
         executor = await own.open()
         told = Told(executor)
-        assert [one.identity for one in await executor.list()] == ["first"]
+        assert [entry.identity for entry in await executor.list()] == ["first"]
         assert await executor.start(other) == Receipt.STALE
         assert await executor.start(first) == Receipt.DUPLICATE
         assert await executor.stop(UNCOMMANDED_STOP, "job", 1) == Receipt.ACCEPTED
@@ -132,7 +132,7 @@ def test_a_stop_right_after_a_start_never_loses_the_job(harness: Harness) -> Non
             lambda: told.reports,
         )
         for job in ends:
-            assert all(one.ending is Ending.STOPPED for one in told.of(Ended, job))
+            assert all(entry.ending is Ending.STOPPED for entry in told.of(Ended, job))
 
     harness.run(scenario)
 
@@ -140,7 +140,7 @@ def test_a_stop_right_after_a_start_never_loses_the_job(harness: Harness) -> Non
 # ------------------------------------------------------------------ the service comes and goes
 
 
-def test_running_jobs_are_found_again_and_not_killed(harness: Harness) -> None:
+def test_running_jobs_are_adopted_after_a_restart(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
@@ -168,7 +168,7 @@ def test_running_jobs_are_found_again_and_not_killed(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_what_was_told_to_stop_and_does_while_the_service_is_away_has_stopped(
+def test_stop_that_completes_during_a_downtime_is_reported(
     harness: Harness,
 ) -> None:
     command = (
@@ -206,7 +206,7 @@ def test_what_was_told_to_stop_and_does_while_the_service_is_away_has_stopped(
     harness.run(scenario)
 
 
-def test_an_end_that_nobody_saw_is_told_until_it_is_forgotten(harness: Harness) -> None:
+def test_unacknowledged_end_is_reported_until_acknowledged(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         await executor.start(spec("job", 1, "sleep 0.5; echo bye; exit 4"))
         await told.one(Started, "job")
@@ -230,7 +230,7 @@ def test_an_end_that_nobody_saw_is_told_until_it_is_forgotten(harness: Harness) 
     harness.run(scenario)
 
 
-def test_only_one_service_uses_it_at_a_time(harness: Harness) -> None:
+def test_executor_directory_is_exclusive(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, _: Told) -> None:
         with pytest.raises(ExecutorError, match="in use by another service"):
             await own.open()

@@ -76,9 +76,7 @@ def test_an_end_is_known_before_the_actors_go_that_alone_could_tell_it(
     harness.run(scenario)
 
 
-def test_damaged_records_on_a_node_are_a_loss_and_no_more(
-    tmp_path: Path, ray_cluster: RayCluster
-) -> None:
+def test_damaged_records_on_a_node_count_as_a_loss(tmp_path: Path, ray_cluster: RayCluster) -> None:
     harness = RayHarness(tmp_path / "executor", ray_cluster)
 
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
@@ -120,13 +118,13 @@ async def _begun(executor: Executor, told: Told, *jobs: str) -> RayExecutor:
 async def _told_by_a_look(executor: RayExecutor, told: Told, job: str) -> None:
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until:
-        if job in {one.job for one in await executor.progress()} or told.of(Progressed, job):
+        if job in {entry.job for entry in await executor.progress()} or told.of(Progressed, job):
             return
         await asyncio.sleep(0.1)
     raise AssertionError(f"{job} was never told of")
 
 
-def test_a_stuck_actor_keeps_no_look_from_the_others(
+def test_stuck_actor_does_not_block_polls_of_others(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = RayHarness(tmp_path / "executor", ray_cluster)
@@ -139,7 +137,7 @@ def test_a_stuck_actor_keeps_no_look_from_the_others(
         try:
             for found in (["well"], []):
                 began = time.monotonic()
-                assert [one.job for one in await ray.progress()] == found
+                assert [entry.job for entry in await ray.progress()] == found
                 assert time.monotonic() - began < 2 * PROGRESS_FETCH_TIMEOUT_SECONDS
         finally:
             os.kill(agent, signal.SIGCONT)
@@ -148,7 +146,7 @@ def test_a_stuck_actor_keeps_no_look_from_the_others(
     harness.run(scenario)
 
 
-def test_a_stuck_connection_holds_no_slot(
+def test_stuck_connection_delays_no_slot(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = RayHarness(tmp_path / "executor", ray_cluster)
@@ -205,7 +203,7 @@ def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
     harness.run(scenario)
 
 
-def test_the_nodes_are_looked_at_again(
+def test_nodes_are_polled_again(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     harness = RayHarness(tmp_path / "executor", ray_cluster)

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.processes
 # ------------------------------------------------------------------ what jobs are told
 
 
-def test_the_environment_is_the_contracts_and_no_more(harness: Harness) -> None:
+def test_environment_contains_only_the_contract_variables(harness: Harness) -> None:
     show = "import os,json,sys\njson.dump(dict(os.environ), sys.stdout)"
 
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
@@ -84,7 +84,7 @@ def test_checkpoints_outlive_generations(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_devices_are_dealt_once(harness: Harness) -> None:
+def test_devices_are_assigned_once(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, told: Told) -> None:
         command = f"echo [$CUDA_VISIBLE_DEVICES]; {POLITE}"
         for job in ("a", "b"):
@@ -106,7 +106,7 @@ def test_devices_are_dealt_once(harness: Harness) -> None:
     harness.run(scenario)
 
 
-def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
+def test_progress_file_is_reported(harness: Harness, tmp_path: Path) -> None:
     tell = (
         'tell() { echo "{\\"generation\\": 1, \\"minibatches\\": $1, '
         '\\"metrics\\": {\\"loss\\": 0.5}}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
@@ -138,35 +138,42 @@ def test_progress_may_be_told_by_file(harness: Harness, tmp_path: Path) -> None:
     harness.run(scenario)
 
 
-@pytest.mark.parametrize(
-    ("content", "reason"),
-    [
-        ('{"generation": 1, "minibatches": -$i}', "progress.minibatches: it is not a count"),
-        ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is not a count"),
-        ('{"generation": 1, "minibatches": "$i"}', "it is not a count"),
-        ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
-        ("[$i, 2", "is not JSON"),
-    ],
-)
-def test_what_is_no_report_is_told_once(harness: Harness, content: str, reason: str) -> None:
-    content = content.replace('"', '\\"')
-    command = (
-        "i=1; while true; do i=$((i + 1)); "
-        f'echo "{content}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
-        'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; done'
-    )
+INVALID_REPORTS = {
+    "negative": (
+        '{"generation": 1, "minibatches": -$i}',
+        "progress.minibatches: it is not a count",
+    ),
+    "nan": ('{"generation": 1, "minibatches": NaN, "metrics": {"at": $i}}', "it is not a count"),
+    "text": ('{"generation": 1, "minibatches": "$i"}', "it is not a count"),
+    "key": ('{"generation": 1, "minibatch": $i}', "did you mean 'minibatches'?"),
+    "syntax": ("[$i, 2", "is not JSON"),
+}
+"""Contents of a progress file by job, each with a part of the reason why it is invalid."""
+
+
+def test_invalid_reports_are_reported_once_per_job(harness: Harness) -> None:
+    def command(content: str) -> str:
+        content = content.replace('"', '\\"')
+        return (
+            "i=1; while true; do i=$((i + 1)); "
+            f'echo "{content}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
+            'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; done'
+        )
 
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
-        await executor.start(spec("job", 1, command))
-        result = await told.one(InvalidProgress, "job")
-        assert reason in result.reason
+        for job, (content, _) in INVALID_REPORTS.items():
+            await executor.start(spec(job, 1, command(content)))
+        for job, (_, reason) in INVALID_REPORTS.items():
+            report = await told.one(InvalidProgress, job)
+            assert reason in report.reason
         await asyncio.sleep(2.0)
-        await executor.stop(5, "job", 1)
-        await told.one(Ended, "job")
-        assert len(told.of(InvalidProgress, "job")) == 1
-        assert told.of(Progressed, "job") == []
+        for job in INVALID_REPORTS:
+            await executor.stop(5, job, 1)
+            await told.one(Ended, job)
+            assert len(told.of(InvalidProgress, job)) == 1
+            assert told.of(Progressed, job) == []
 
     harness.run(scenario)
 
@@ -215,7 +222,7 @@ def test_a_look_tells_what_is_reported_by_then(
             await told.one(Started, job)
             (tmp_path / job / "first").touch()
             await ready(executor, job, word="told 7")
-        seen = [(one.job, one.progress) for one in await executor.progress()]
+        seen = [(entry.job, entry.progress) for entry in await executor.progress()]
         assert sorted(seen) == [("one", 7_000_000), ("two", 7_000_000)]
         (tmp_path / "two" / "second").touch()
         await ready(executor, "two", word="told 9")
@@ -227,7 +234,7 @@ def test_a_look_tells_what_is_reported_by_then(
     harness.run(scenario)
 
 
-def test_what_others_run_is_observed(harness: Harness) -> None:
+def test_unmanaged_jobs_are_observed(harness: Harness) -> None:
     async def scenario(own: Harness, executor: Executor, _: Told) -> None:
         if not executor.capabilities.observes or own.containers:
             pytest.skip("this executor sees no processes of others")
@@ -242,7 +249,7 @@ def test_what_others_run_is_observed(harness: Harness) -> None:
             start_new_session=True,
         )
         try:
-            found = {one.job: one for one in await executor.observe()}
+            found = {entry.job: entry for entry in await executor.observe()}
             assert found["ours"].placement == (ServerAllocation("one", 1),)
             theirs = found[f"theirs {own.path}"]
             assert theirs.tenant == "vision"

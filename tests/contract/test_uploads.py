@@ -13,7 +13,7 @@ import pytest
 from shadowprice.executors.contract import Ended, Ending, Executor, StartRefused, UnpacksFiles
 from tests.contract.harness import LocalHarness as Harness
 from tests.contract.harness import Told, spec
-from tests.unit.uploads.test_archive import END, member
+from tests.support.archives import END, member
 
 pytestmark = pytest.mark.processes
 
@@ -73,9 +73,7 @@ def test_an_archive_that_cannot_be_unpacked_refuses_the_generation(
     harness.run(scenario)
 
 
-def test_what_a_job_did_not_change_is_deleted_after_its_end(
-    harness: Harness, tmp_path: Path
-) -> None:
+def test_unchanged_files_are_deleted_after_the_end(harness: Harness, tmp_path: Path) -> None:
     async def scenario(_: Harness, executor: Executor, told: Told) -> None:
         if not isinstance(executor, UnpacksFiles):
             pytest.skip("this executor takes no files")

@@ -1,4 +1,4 @@
-"""What axe-core is asked: it finds what is wrong, and no view of the dashboard is left out.
+"""axe-core finds violations, and checks every view of the dashboard.
 
 That it finds nothing is asserted where every page is drawn.
 """
@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shadowprice.service.dashboard import files
-from tests.integration.test_dashboard import CHROMIUM, VIEWS
-from tests.integration.test_pages_in_browser import Visit, browser
 from tests.support import axe
+from tests.support.browsers import CHROMIUM, Visit, browser
+from tests.support.dashboard import VIEWS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -26,7 +26,7 @@ pytestmark = [
 ]
 
 
-def test_axe_objects_to_what_is_wrong(browser: Browser) -> None:
+def test_axe_finds_violations(browser: Browser) -> None:
     with Visit(browser) as visit:
         axe.prepare(visit.context)
         visit.page.goto("about:blank")
@@ -38,7 +38,7 @@ def test_axe_objects_to_what_is_wrong(browser: Browser) -> None:
     assert {"label", "image-alt", "button-name"} <= rules
 
 
-def test_no_view_is_left_out() -> None:
+def test_every_view_is_checked() -> None:
     script = files()["assets/app.mjs"].body.decode()
     [table] = re.findall(r"const VIEWS = \{(.*?)\};", script, re.DOTALL)
     known = {name.strip().strip('"') for name in re.findall(r'("[^"]*"|\w+)\s*:', table)}

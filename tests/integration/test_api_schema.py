@@ -1,4 +1,4 @@
-"""The API against its own OpenAPI document, with requests drawn from it, right and wrong.
+"""The API against its own OpenAPI document, with random valid and invalid requests.
 
 ``API_EXAMPLES`` draws more of each (``make test SUITE=fuzz-api``).
 """
@@ -44,9 +44,9 @@ def _operations(live: RunningService) -> dict:
     document = live.client.get("/v1/openapi.json").json()
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=live.address)
-    found = (result.ok() for result in schema.get_all_operations())
+    operations = (result.ok() for result in schema.get_all_operations())
     # The stream never ends; it has tests of its own.
-    return {one.label: one for one in found if one.label != "GET /v1/events"}
+    return {entry.label: entry for entry in operations if entry.label != "GET /v1/events"}
 
 
 def _holds(case, token: str) -> None:

@@ -20,12 +20,12 @@ from shadowprice.results.accounts import compute_tenant_accounts
 from shadowprice.simulator.scenario import Scenario, record_run
 
 PATIENCE = 300.0
-"""Seconds for an optimum: on a busy machine the limit of a figure would end it before its proof."""
+"""Time limit of an optimum in seconds; a figure's limit would end it early on a busy machine."""
 
 
 @pytest.fixture(autouse=True)
 def untraced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Generate arrivals, so that tests do not depend on trace files."""
+    """Generate arrivals, so that tests don't depend on trace files."""
     monkeypatch.setenv("SHADOWPRICE_TRACES", str(tmp_path / "absent"))
     workload._philly.cache_clear()
 
@@ -91,8 +91,8 @@ def test_the_workload_is_the_paper_s_and_says_where_it_comes_from() -> None:
         assert 100e6 <= job.worker_bandwidth <= min(5.12e9, job.ps_bandwidth)
         assert job.utility.kind == "linear"
         assert job.two_rates
-    again, _ = workload.draw_jobs(cluster, 40, seed=3)
-    assert [job.record() for job in again] == [job.record() for job in jobs]
+    repeated, _ = workload.draw_jobs(cluster, 40, seed=3)
+    assert [job.record() for job in repeated] == [job.record() for job in jobs]
 
 
 @pytest.mark.traces
@@ -123,7 +123,7 @@ def test_a_run_s_fairness_is_the_books_one() -> None:
 
 
 def test_fairness_ratios_average_1_by_share_under_every_policy() -> None:
-    """Nobody is above 1 unless somebody is below it, so all at 1 or more means all at 1."""
+    """Ratios average 1, so if all are at least 1, all are 1."""
     cluster = workload.shared_cluster(5, 8, 64)
     jobs, _ = workload.draw_jobs(cluster, 25, seed=2, ranges=workload.TINY)
     servers = workload.user_shares(5, 8)
@@ -198,8 +198,8 @@ def test_demands_are_the_trace_s_or_up_to_the_chunks() -> None:
         assert wide.worker_counts.tolist() == list(range(1, wide.chunks + 1))
     for policy in ("gandiva_fair", "hived"):
         each = presets.VARIANTS["found, gangs per job"].run(policy, cluster, free[:8])
-        one = run(policy, cluster, traced[:8])
-        assert each.earned == one.earned
+        result = run(policy, cluster, traced[:8])
+        assert each.earned == result.earned
 
 
 @pytest.mark.extended

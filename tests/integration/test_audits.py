@@ -59,8 +59,8 @@ def test_misreports_differ_and_change_no_other_tenant(example: Scenario) -> None
     others = {job.name for job in example.jobs if job.tenant != "u2"}
     seen = set()
     for misreport in misreports(example.jobs, "u2", 150, seed=1, latest=4):
-        told = {job.name: job for job in misreport.jobs}
-        assert all(told[job.name] is job for job in example.jobs if job.name in others)
+        reported = {job.name: job for job in misreport.jobs}
+        assert all(reported[job.name] is job for job in example.jobs if job.name in others)
         assert misreport.jobs != tuple(example.jobs)
         seen.add(misreport.story)
     assert len(seen) > 100
@@ -80,8 +80,8 @@ def test_misreports_differ_and_change_no_other_tenant(example: Scenario) -> None
 def test_a_utility_misreport_multiplies_the_utility(utility: object) -> None:
     true = shared_job(example_cluster(), "j", "u1", utility=utility)
     ages = np.arange(1, 12)
-    told = [m for m in misreports([true], "u1", 300, 0, 0) if m.kind in {"value", "split"}]
-    for misreport in told:
+    reports = [m for m in misreports([true], "u1", 300, 0, 0) if m.kind in {"value", "split"}]
+    for misreport in reports:
         number = re.search(r"worth ([\d.]+) times", misreport.story)
         times = float(number[1]) if number else 1.0
         if "halves, each worth its part" in misreport.story:
@@ -90,7 +90,7 @@ def test_a_utility_misreport_multiplies_the_utility(utility: object) -> None:
             times = 1 / 3
         for job in misreport.jobs:
             assert job.utility.values(ages) == pytest.approx(times * true.utility.values(ages))
-    assert len(told) > 10
+    assert len(reports) > 10
 
 
 def test_utility_misreports_do_not_change_a_policy_that_ignores_utilities(
@@ -134,7 +134,7 @@ def test_demands_are_tried_first_and_pay_in_the_example(example: Scenario) -> No
 
 
 def test_understated_work_takes_its_true_time() -> None:
-    """Under FIFO a job that says half its work holds its place until all of it is done."""
+    """Under FIFO a job that states half of its work holds its servers until all of it is done."""
     owned = shared_cluster(1, {"a": {"worker": 2, "ps": 1}}, worker=2)
     job = shared_job(owned, "j", "a", chunks=1, epochs=6)
     (lie,) = [

@@ -1,4 +1,4 @@
-"""What happens while the service is away, or stands still, counts as of when it happened."""
+"""Progress and ends during a downtime or suspension of the service count at their time."""
 
 from __future__ import annotations
 
@@ -55,8 +55,12 @@ def free_port() -> int:
         return int(taken.getsockname()[1])
 
 
-@pytest.mark.parametrize("way", ["killed", "ended", "suspended"])
-def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, way: str) -> None:
+@pytest.mark.parametrize(
+    "way", ["killed", "suspended", pytest.param("ended", marks=pytest.mark.extended)]
+)
+def test_restarted_service_counts_progress_and_ends_of_its_downtime(
+    tmp_path: Path, way: str
+) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(yaml.safe_dump(CLUSTER))
     port = free_port()
@@ -90,14 +94,14 @@ def test_who_was_away_counts_what_was_done_and_ended_meanwhile(tmp_path: Path, w
         ended = service.wait_for_state("ends", {"finished", "failed"})
         assert ended["state"] == "finished", ended
         assert ended["utility"] == 50.0
-        story = service.client.get("/v1/jobs/ends/explain").json()["events"]
-        [finished] = [one for one in story if one["kind"] == "finished"]
+        events = service.client.get("/v1/jobs/ends/explain").json()["events"]
+        [finished] = [event for event in events if event["kind"] == "finished"]
         assert finished["data"]["kept"] is True
         for name in ("files", "posts"):
-            told = service.wait_for_state(name, {"finished", "failed"})
-            assert told["state"] == "finished", told
-            assert told["generation"] == 1, "it was stopped though it was on time"
-            assert told["utility"] == 50.0
+            result = service.wait_for_state(name, {"finished", "failed"})
+            assert result["state"] == "finished", result
+            assert result["generation"] == 1, "it was stopped though it was on time"
+            assert result["utility"] == 50.0
     finally:
         service.kill(signal.SIGTERM)
 
@@ -113,7 +117,7 @@ def _is_start_recorded(data: Path, name: str) -> bool:
         return connection.execute(query, [name]).fetchone() is not None
 
 
-def test_a_job_that_ended_in_time_is_finished_although_its_start_was_not_recorded(
+def test_job_that_ended_in_time_finishes_although_its_start_was_not_recorded(
     tmp_path: Path,
 ) -> None:
     cluster, data = tmp_path / "cluster.yaml", tmp_path / "data"

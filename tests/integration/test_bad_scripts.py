@@ -103,7 +103,7 @@ FULL = START + (
 )
 DISK = START + "jobs.save(1, b'small')\njobs.save(2, os.urandom(500_000))"
 MOUNTED = 'mount -t tmpfs -o size=128k none "$SHADOWPRICE_CHECKPOINT_DIR" && exec "$@"'
-"""Gives a job a disk of its own for its checkpoints, which nobody else sees, and that is small."""
+"""Mounts a small private file system for the checkpoints of a job."""
 
 GOOD = START + "for step in range(1, 5):\n jobs.report(step)\n time.sleep(0.2)\nprint('good')"
 
@@ -174,7 +174,7 @@ def live(
         # It has to have begun before then; an actor, and then a process, takes longer than one.
         by = {"local": "24s", "ray": "90s"}[request.param]
         soon = {"kind": "deadline", "value": 50, "by": by}
-        for one in (
+        for record in (
             job("import", "import torch_but_misspelt"),
             job("backwards", BACKWARDS),
             job("deaf", DEAF, run={"grace": "1s"}),
@@ -193,8 +193,8 @@ def live(
             job("disk", DISK, before=small_disk()),
             job("good", GOOD),
         ):
-            answer = found.client.post("/v1/jobs", json=one)
-            assert answer.status_code == 200, answer.text
+            response = found.client.post("/v1/jobs", json=record)
+            assert response.status_code == 200, response.text
         yield found
 
 
@@ -227,17 +227,17 @@ def over(live: RunningService, name: str) -> dict[str, Any]:
         ("elsewhere", "worker-0 exited 127: cannot start in /no/such/place", "check run.workdir"),
     ],
 )
-def test_it_fails_and_its_story_says_why_with_the_last_lines(
+def test_failing_script_fails_with_reason_and_last_log_lines(
     live: RunningService, name: str, reason: str, last: str
 ) -> None:
-    told = over(live, name)
-    assert told["job"]["state"] == "failed", told
-    said = told["job"]["reason"]["message"]
-    assert reason in said
-    assert last in said
+    history = over(live, name)
+    assert history["job"]["state"] == "failed", history
+    message = history["job"]["reason"]["message"]
+    assert reason in message
+    assert last in message
 
 
-def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(
+def test_missing_script_is_reported_with_a_hint(
     live: RunningService,
 ) -> None:
     for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
@@ -251,85 +251,86 @@ def test_a_script_that_is_not_where_the_job_runs_is_named_with_the_mend(
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
 
 
-def test_one_that_goes_to_the_background_is_done_and_its_story_says_what_was_ended(
+def test_daemonizing_script_finishes_and_reports_killed_processes(
     live: RunningService,
 ) -> None:
-    told = over(live, "daemon")
-    assert told["job"]["state"] == "finished", told
-    said = last_of(live, "daemon")
-    assert "ended with status 0: every worker exited 0; worker-0: background processes" in said
-    assert "(python" in said
-    assert "keep the command running until they finish" in said
-    assert "training in the background" in said
+    history = over(live, "daemon")
+    assert history["job"]["state"] == "finished", history
+    log = last_of(live, "daemon")
+    assert "ended with status 0: every worker exited 0; worker-0: background processes" in log
+    assert "(python" in log
+    assert "keep the command running until they finish" in log
+    assert "training in the background" in log
 
 
-def test_workers_that_died_on_the_way_are_told_of_a_job_that_is_done(live: RunningService) -> None:
-    told = over(live, "dies")
-    assert told["job"]["state"] == "finished", told
-    said = last_of(live, "dies")
-    assert "ended with status 0: the remaining workers exited 0; earlier worker-1" in said
-    assert "worker-1 ended by SIGKILL, status 137" in said
+def test_finished_job_reports_workers_that_died(live: RunningService) -> None:
+    history = over(live, "dies")
+    assert history["job"]["state"] == "finished", history
+    log = last_of(live, "dies")
+    assert "ended with status 0: the remaining workers exited 0; earlier worker-1" in log
+    assert "worker-1 ended by SIGKILL, status 137" in log
 
 
 @pytest.mark.skipif(not small_disk(), reason="no disk may be mounted here")
-def test_a_disk_that_is_really_full_is_a_clear_reason(live: RunningService) -> None:
-    told = over(live, "disk")
-    assert told["job"]["state"] == "failed", told
-    said = told["job"]["reason"]["message"]
-    assert "worker-0 exited 1" in said
-    assert "No space left on device" in said
+def test_full_disk_is_the_failure_reason(live: RunningService) -> None:
+    history = over(live, "disk")
+    assert history["job"]["state"] == "failed", history
+    message = history["job"]["reason"]["message"]
+    assert "worker-0 exited 1" in message
+    assert "No space left on device" in message
 
 
-def test_good_jobs_finish_among_them(live: RunningService) -> None:
+def test_valid_jobs_finish_beside_failing_ones(live: RunningService) -> None:
     assert over(live, "good")["job"]["state"] == "finished"
 
 
-def test_progress_never_goes_back(live: RunningService) -> None:
+def test_progress_never_decreases(live: RunningService) -> None:
     over(live, "backwards")
     # 9 mini-batches, in whole worker-slots of 2; what it said later, 4 and 2, are 1 or 2 of them.
     assert live.client.get("/v1/jobs/backwards").json()["progress"] == 8.0
 
 
-def test_half_a_checkpoint_falls_back_to_the_one_before(live: RunningService) -> None:
+def test_partial_checkpoint_falls_back_to_the_previous_one(live: RunningService) -> None:
     assert over(live, "half")["job"]["state"] == "finished"
-    said = live.client.get("/v1/jobs/half/logs").json()["text"]
-    assert "begins at 3" in said
+    message = live.client.get("/v1/jobs/half/logs").json()["text"]
+    assert "begins at 3" in message
 
 
 @pytest.mark.extended
-def test_one_that_never_reports_is_measured_by_time_and_given_up_when_worthless(
+def test_job_without_reports_is_measured_by_time_and_abandoned_when_worthless(
     live: RunningService,
 ) -> None:
-    told = over(live, "silent")
-    assert told["job"]["state"] == "failed"
-    assert "without an end" in str(told["job"]["reason"])
-    said = last_of(live, "silent")
-    assert "the scheduler stopped it; it never reported progress" in said
-    assert "what is a report?" in said
+    history = over(live, "silent")
+    assert history["job"]["state"] == "failed"
+    assert "without an end" in str(history["job"]["reason"])
+    log = last_of(live, "silent")
+    assert "the scheduler stopped it; it never reported progress" in log
+    assert "what is a report?" in log
 
 
-def test_one_whose_reports_are_none_is_told_what_is_wrong_with_them(live: RunningService) -> None:
-    told = over(live, "confused")
-    assert told["job"]["state"] == "failed"
-    (said,) = [
-        line for line in told["lines"] if "an invalid progress report, which is ignored" in line
+@pytest.mark.extended
+def test_invalid_reports_get_an_error_message(live: RunningService) -> None:
+    history = over(live, "confused")
+    assert history["job"]["state"] == "failed"
+    (log_line,) = [
+        line for line in history["lines"] if "an invalid progress report, which is ignored" in line
     ]
-    assert "it is not a count; write the number of mini-batches since" in said
+    assert "it is not a count; write the number of mini-batches since" in log_line
     assert "nan is not a number of mini-batches" in last_of(live, "confused")
     assert live.client.get("/v1/jobs/confused/progress").json()["points"] == []
 
 
-def test_one_that_posts_what_is_no_report_is_told_so_in_its_story(live: RunningService) -> None:
-    told = over(live, "posts")
+def test_invalid_progress_request_appears_in_the_job_history(live: RunningService) -> None:
+    history = over(live, "posts")
     (said,) = [
-        line for line in told["lines"] if "an invalid progress report, which is ignored" in line
+        line for line in history["lines"] if "an invalid progress report, which is ignored" in line
     ]
     assert "progress.minibatches: it is not a count; write the number of mini-batches" in said
     assert "answered {422}" in live.client.get("/v1/jobs/posts/logs").json()["text"]
 
 
 def last_of(live: RunningService, name: str) -> str:
-    """Return what a job's story says of its end, once that was seen."""
+    """Return the end of a job in its history, as soon as that is recorded."""
 
     def lines() -> list[str]:
         return [line for line in story(live, name)["lines"] if "ended" in line]
@@ -338,7 +339,7 @@ def last_of(live: RunningService, name: str) -> str:
     return lines()[-1]
 
 
-def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: RunningService) -> None:
+def test_job_ignoring_sigterm_is_killed_after_the_grace_period(live: RunningService) -> None:
     wait_until(lambda: state(live, "deaf") == "running", lambda: story(live, "deaf"))
     ready = "/v1/jobs/deaf/logs"
     wait_until(lambda: "ready" in live.client.get(ready).json().get("text", ""), lambda: ready)
@@ -351,6 +352,6 @@ def test_one_that_ignores_the_signal_is_killed_after_its_grace(live: RunningServ
 
     wait_until(lambda: "was killed" in ended(), ended)
     assert "worker-0 did not exit within its grace period" in ended()
-    said = last_of(live, "deaf")
-    assert "was killed" in said
-    assert "ready" in said
+    log = last_of(live, "deaf")
+    assert "was killed" in log
+    assert "ready" in log

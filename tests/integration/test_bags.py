@@ -1,4 +1,4 @@
-"""A bag of tasks from its file to its story, as a user meets it."""
+"""A bag of tasks from its file to its history."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def called(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_from_the_file_to_the_story(
+def test_bag_of_tasks_runs_from_file_to_job_history(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "120")
@@ -64,10 +64,10 @@ def test_from_the_file_to_the_story(
     first = [row for row in decision["plan"] if row[0] == decision["plan"][0][0]]
     assert sum(row[2] for row in first) == sum(n * r for _, n, r in decision["copies"])
 
-    told = called(capsys, "explain", "run", "trials")
-    assert "group 1: 4 tasks, log-normal, 1min on average" in told
-    assert "copies each of" in told
-    assert "missed with probability 0.05 at most" in told
+    output = called(capsys, "explain", "run", "trials")
+    assert "group 1: 4 tasks, log-normal, 1min on average" in output
+    assert "copies each of" in output
+    assert "missed with probability 0.05 at most" in output
     story = json.loads(called(capsys, "explain", "run", "trials", "-o", "json"))
     assert story["job"]["outcome"] == "finished"
     assert story["job"]["progress"] == 16

@@ -25,9 +25,7 @@ def files(tmp_path: Path) -> list[str]:
     return ["-c", str(cluster), "-j", str(jobs), "--until", "10 slots"]
 
 
-def test_bound_prints_what_the_format_says(
-    files: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bound_prints_json(files: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bound", *files, "-q", "-o", "json"]) == 0
     record = json.loads(capsys.readouterr().out)
     keys = {"bound", "best", "gap", "seconds", "processor_seconds", "rounds", "exact_pricing"}
@@ -37,7 +35,7 @@ def test_bound_prints_what_the_format_says(
     assert record["exact_pricing"] is True
 
 
-def test_its_prices_are_posted_by_oasis(
+def test_bound_writes_prices_that_oasis_posts(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     prices = tmp_path / "prices.json"
@@ -64,14 +62,14 @@ def test_its_prices_are_posted_by_oasis(
         (["--prices", "nowhere/prices.json"], "does not exist"),
     ],
 )
-def test_bad_options_are_refused(
+def test_invalid_options_are_refused(
     files: list[str], options: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["bound", *files, *options]) == 2
     assert words in capsys.readouterr().err
 
 
-def test_it_replaces_no_foreign_file(
+def test_bound_replaces_no_foreign_file(
     files: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     letter = tmp_path / "letter.json"

@@ -27,7 +27,7 @@ for step in range(1, 9):
 
 @pytest.mark.processes
 @pytest.mark.long
-def test_each_cause_of_a_late_job_is_told_with_its_share(tmp_path: Path) -> None:
+def test_broken_promise_lists_each_cause_of_delay_with_its_share(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(yaml.safe_dump(CLUSTER))
     record = {

@@ -47,23 +47,23 @@ def _environment(address: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SHADOWPRICE_TOKEN", address.token or "")
 
 
-def test_the_calls_of_python(address: Endpoint) -> None:
+def test_python_client_reads_and_changes_budgets(address: Endpoint) -> None:
     with Client(address) as client:
-        made = client.put_tenant("audio", budget={"points": 20, "period": "1d"})
-        assert made.account is not None
-        assert made.account.held == 20.0
-        assert client.put_tenant("audio", {"gpu": 2}).budget == made.budget
+        tenant = client.put_tenant("audio", budget={"points": 20, "period": "1d"})
+        assert tenant.account is not None
+        assert tenant.account.held == 20.0
+        assert client.put_tenant("audio", {"gpu": 2}).budget == tenant.budget
         given = client.grant("audio", 2.5, note="deadline")
         assert given.account is not None
         assert given.account.held == 22.5
         paid = client.submit(job("py", tenant="audio"))
         assert paid.points is not None
-        told = client.statement("audio", back=0)
-        assert [entry.kind for entry in told.entries] == ["debit", "grant", "grant"]
-        assert told.entries[0].points == -paid.points.price
-        assert told.entries[1].note == "deadline"
-        assert told.closing == told.entries[0].balance
-        assert told.entries[0].at.utcoffset() is not None
+        statement = client.statement("audio", back=0)
+        assert [entry.kind for entry in statement.entries] == ["debit", "grant", "grant"]
+        assert statement.entries[0].points == -paid.points.price
+        assert statement.entries[1].note == "deadline"
+        assert statement.closing == statement.entries[0].balance
+        assert statement.entries[0].at.utcoffset() is not None
         [one] = client.statement("audio", kinds=["debit"], limit=1).entries
         assert one.job == "py"
         assert len(list(client.entries("audio"))) == 3
@@ -78,11 +78,11 @@ def test_the_calls_of_python(address: Endpoint) -> None:
         client.remove_tenant("audio")
 
 
-def test_the_same_awaited(address: Endpoint) -> None:
+def test_async_client_reads_and_changes_budgets(address: Endpoint) -> None:
     async def ask() -> tuple[int, int]:
         async with AsyncClient(address) as client:
-            told = await client.statement("vision", limit=1)
-            return len(told.entries), len([entry async for entry in client.entries("vision")])
+            statement = await client.statement("vision", limit=1)
+            return len(statement.entries), len([entry async for entry in client.entries("vision")])
 
     first, whole = asyncio.run(ask())
     assert first == 1 <= whole
@@ -165,7 +165,7 @@ def test_an_operator_sets_budgets(capsys: pytest.CaptureFixture[str]) -> None:
         (["statement", ".", "--since", "7d"], "applies to the live service only"),
     ],
 )
-def test_what_is_wrong_is_one_line(
+def test_errors_are_one_line(
     words: list[str], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -174,7 +174,7 @@ def test_what_is_wrong_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_moments_are_written_or_counted_back() -> None:
+def test_times_are_absolute_or_relative() -> None:
     now = datetime.now(UTC)
     assert parse_moment(None, "--since") is None
     for text, wanted in (("7d", now - timedelta(days=7)), ("90s", now - timedelta(seconds=90))):

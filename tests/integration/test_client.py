@@ -58,7 +58,7 @@ def _json(capsys: pytest.CaptureFixture[str]):
     return json.loads(capsys.readouterr().out)
 
 
-def test_every_call_of_python(client: Client) -> None:
+def test_python_client_makes_every_call(client: Client) -> None:
     taken = client.submit(job("py-1"))
     assert taken.state == "admitted"
     assert taken.promise is not None
@@ -82,7 +82,7 @@ def test_every_call_of_python(client: Client) -> None:
     assert client.progress("py-2") == ()
     assert len(client.prices(5)) == 5
     added = client.add_servers({"name": "x", "count": 2, "capacity": {"gpu": 1}})
-    names = [one.name for one in added]
+    names = [entry.name for entry in added]
     assert names == ["x-0", "x-1"]
     assert client.drain("x-0").state == "drained"
     assert client.uncordon("x-0").state == "up"
@@ -91,16 +91,16 @@ def test_every_call_of_python(client: Client) -> None:
         client.remove_server(name)
     assert not {server.name for server in client.servers()} & set(names)
     assert client.put_tenant("art", {"gpu": 2}).share == {"gpu": "2"}
-    made = client.create_token("art", expires="1h", note="test")
-    assert made.token
-    with Client(Endpoint(client.address.url, made.token)) as theirs:
+    created = client.create_token("art", expires="1h", note="test")
+    assert created.token
+    with Client(Endpoint(client.address.url, created.token)) as theirs:
         assert theirs.service().caller.record == {"role": "tenant", "tenant": "art"}
         with pytest.raises(ServiceError):
             theirs.drain("g-0")
-    client.revoke_token(made.id)
-    assert next(token for token in client.tokens() if token.id == made.id).revoked is not None
+    client.revoke_token(created.id)
+    assert next(token for token in client.tokens() if token.id == created.id).revoked is not None
     with (
-        Client(Endpoint(client.address.url, made.token)) as theirs,
+        Client(Endpoint(client.address.url, created.token)) as theirs,
         pytest.raises(ServiceError) as caught,
     ):
         theirs.jobs().__next__()
@@ -113,7 +113,7 @@ def test_every_call_of_python(client: Client) -> None:
     assert next(iter(client.decisions())).id
 
 
-def test_jobs_come_page_by_page(client: Client) -> None:
+def test_client_reads_jobs_page_by_page(client: Client) -> None:
     client.submit_many([job(f"paged-{index}") for index in range(7)], wait=10)
     page = client.page_of_jobs(limit=3)
     assert len(page.entries) == 3
@@ -124,7 +124,7 @@ def test_jobs_come_page_by_page(client: Client) -> None:
     assert [entry.name for entry in client.page_of_jobs(search="ged-3").entries] == ["paged-3"]
 
 
-def test_the_same_awaited(address: Endpoint) -> None:
+def test_async_client_makes_every_call(address: Endpoint) -> None:
     async def story() -> list[str]:
         async with AsyncClient(address) as found:
             seen = []
@@ -150,9 +150,7 @@ def test_the_same_awaited(address: Endpoint) -> None:
     assert asyncio.run(story()) == ["submitted", "admitted", "cancelled"]
 
 
-def test_events_resume_where_they_broke_off(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_client_resumes_the_event_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service is stopped and started again on its port while a client follows."""
     monkeypatch.setattr("shadowprice.client.synchronous.reconnect_delays", lambda: repeat(0.2))
     with run_service(tmp_path) as first:
@@ -180,16 +178,18 @@ def test_events_resume_where_they_broke_off(
     follower.close()
 
 
-def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_submit_quote_and_status_commands(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = _file(tmp_path, job("cli-1"), job("cli-2"))
     assert main(["quote", file, "--only", "cli-1", "-o", "json"]) == 0
     assert _json(capsys)[0]["admitted"]
     assert main(["submit", file, "-o", "json"]) == 0
-    assert [one["state"] for one in _json(capsys)] == ["admitted", "admitted"]
+    assert [entry["state"] for entry in _json(capsys)] == ["admitted", "admitted"]
     assert main(["submit", file]) == 0  # again is the same
     assert "cli-2" in capsys.readouterr().out
     assert main(["queue", "-o", "json"]) == 0
-    assert {"cli-1", "cli-2"} <= {one["name"] for one in _json(capsys)}
+    assert {"cli-1", "cli-2"} <= {entry["name"] for entry in _json(capsys)}
     assert main(["queue", "--limit", "1"]) == 0
     assert "and more" in capsys.readouterr().err
     assert main(["queue", "-o", "csv"]) == 0
@@ -208,14 +208,14 @@ def test_submit_quote_and_look(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert main(["status", "cli-1", "-o", "json"]) == 0
     assert _json(capsys)["spec"]["utility"]["value"] == 99
     assert main(["cancel", "cli-1", "cli-2", "-o", "json"]) == 0
-    assert {one["state"] for one in _json(capsys)} == {"cancelled"}
+    assert {entry["state"] for entry in _json(capsys)} == {"cancelled"}
     assert main(["submit", file, "--only", "cli-2", "-o", "json"]) == 0  # it runs again
     assert _json(capsys)[0]["state"] == "admitted"
     assert main(["cancel", "cli-2"]) == 0
     capsys.readouterr()
 
 
-def test_servers_prices_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None:
+def test_server_price_and_tenant_commands(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nodes"]) == 0
     assert "g-[0-3]" in capsys.readouterr().out
     assert main(["drain", "g-3", "-o", "json"]) == 0
@@ -241,7 +241,7 @@ def test_servers_prices_and_the_rest(capsys: pytest.CaptureFixture[str]) -> None
     assert "vision" in capsys.readouterr().out
 
 
-def test_faults_are_told_by_their_place_in_the_file(
+def test_errors_name_their_location_in_the_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wrong = job("w-2") | {"utilty": 1}
@@ -312,14 +312,14 @@ def test_submit_locates_what_json_cannot_hold(
         (["submit", "absent.yaml"], "absent.yaml"),
     ],
 )
-def test_what_is_wrong_is_one_line(words, told, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(words, told, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) in {1, 2}
     err = capsys.readouterr().err
     assert told in err
     assert len(err.splitlines()) == 1
 
 
-def test_login_keeps_only_what_works(
+def test_login_stores_only_a_valid_token(
     address: Endpoint,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -347,12 +347,12 @@ def test_login_keeps_only_what_works(
     assert address.token not in capsys.readouterr().out
 
 
-def test_nobody_there_is_no_bug() -> None:
+def test_unreachable_service_is_an_error_without_traceback() -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(ServiceUnreachableError):
         client.jobs().__next__()
 
 
-def test_a_long_story_has_its_beginning_and_its_end_and_all_of_it_page_by_page(
+def test_long_job_history_is_abridged_and_readable_by_page(
     live: RunningService, client: Client, capsys: pytest.CaptureFixture[str]
 ) -> None:
     client.submit(job("long-story"))

@@ -12,104 +12,28 @@ import signal
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
 import pytest
 import yaml
 
-from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
-from shadowprice.policies import registry
 from shadowprice.results.atomic_directory import AtomicDirectory
 from shadowprice.results.run_directory import FILES, read_run
-from tests.support.flat_rate import INFO, FlatPricePolicy, FlatRateParameters
+from tests.support.command_line import CLUSTER, JOBS, Call, call
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
+__all__ = ["call"]
+
 pytestmark = pytest.mark.processes
-
-CLUSTER = """\
-slot: 10min
-horizon: 20
-servers:
-  - {name: gpu, count: 2, capacity: {gpu: 2}}
-"""
-JOB = (
-    "{{name: {name}, arrival: {arrival}, chunks: 4, minibatches: 10, minibatch_time: 60s, "
-    "worker: {{gpu: 1}}, utility: {utility}}}"
-)
-JOBS = "jobs:\n" + "".join(
-    f"  - {JOB.format(name=name, arrival=arrival, utility=utility)}\n"
-    for name, arrival, utility in (
-        ("first", "0 slots", "{kind: constant, value: 10}"),
-        ("second", "0 slots", "{kind: sigmoid, value: 12, decay: 0, target: 2 slots}"),
-        ("third", "300s", "{kind: deadline, value: 9, by: 9min}"),
-    )
-)
-
-
-class Silent(FlatPricePolicy):
-    """A policy with a bug: it answers nothing."""
-
-    def decide(self, view, event):  # type: ignore[no-untyped-def]
-        return []
-
-
-class Failing(FlatPricePolicy):
-    """A policy that stops with an error of its own."""
-
-    def decide(self, view, event):  # type: ignore[no-untyped-def]
-        raise ZeroDivisionError("nothing to divide by")
-
-
-def silent(context: object, parameters: FlatRateParameters) -> FlatPricePolicy:
-    return Silent(parameters.price)
-
-
-def failing(context: object, parameters: FlatRateParameters) -> FlatPricePolicy:
-    return Failing(parameters.price)
-
-
-@dataclass
-class Answer:
-    status: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Answer]
-
-
-@pytest.fixture
-def call(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> Iterator[Call]:
-    """Run a command in an empty directory that holds the small workload."""
-    known = dict(registry.builtin_policies())
-    known["flat-rate"] = INFO
-    known["broken"] = replace(INFO, name="broken", build=f"{__name__}:silent")
-    known["failing"] = replace(INFO, name="failing", build=f"{__name__}:failing")
-    monkeypatch.setattr(registry, "builtin_policies", lambda: known)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "c.yaml").write_text(CLUSTER)
-    (tmp_path / "j.yaml").write_text(JOBS)
-
-    def run(*words: str) -> Answer:
-        capfd.readouterr()
-        status = main(words)
-        out, err = capfd.readouterr()
-        return Answer(status, out, err)
-
-    yield run
-    assert not [entry for entry in tmp_path.rglob(".*") if "unfinished" in entry.name]
 
 
 SIMULATE = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "flat-rate", "-s", "price=1")
 
 
-def test_a_run_worked_out_by_hand(call: Call) -> None:
+def test_run_matches_manual_calculation(call: Call) -> None:
     answer = call(*SIMULATE, "--out", "run")
     assert answer.status == 0, answer.err
     assert answer.err == ""
@@ -136,8 +60,8 @@ def test_a_run_worked_out_by_hand(call: Call) -> None:
     assert lines[2]["payoff"] == -4.0
     assert lines[2]["refusal"]["bottleneck"] == "gpu of worker servers in slots 2-2"
     jobs = pl.read_parquet("run/jobs.parquet")
-    told = jobs.select("job", "arrival", "start", "completion", "utility", "outcome", "late")
-    assert told.rows() == [
+    columns = jobs.select("job", "arrival", "start", "completion", "utility", "outcome", "late")
+    assert columns.rows() == [
         ("first", 0, 0, 0, 10.0, "finished", None),
         ("second", 0, 1, 1, 6.0, "finished", -1.0),
         ("third", 1, None, None, 0.0, "refused", None),
@@ -171,18 +95,18 @@ def test_a_run_worked_out_by_hand(call: Call) -> None:
     assert {entry.name for entry in Path("run").iterdir()} < FILES
 
 
-def test_the_same_inputs_give_the_same_bytes(call: Call) -> None:
+def test_equal_inputs_give_identical_files(call: Call) -> None:
     for name in ("one", "two"):
         assert call(*SIMULATE, "--out", name, "--journal").status == 0
     for name in sorted(FILES - {"run.json", "payments.jsonl", "advice.jsonl", "report.html"}):
         assert Path("one", name).read_bytes() == Path("two", name).read_bytes(), name
-    one, two = (json.loads(Path(run, "run.json").read_text()) for run in ("one", "two"))
-    assert one.pop("timing").keys() == two.pop("timing").keys()
-    assert one.pop("digest") != two.pop("digest")  # of the timing as well
-    assert one == two
+    first, second = (json.loads(Path(run, "run.json").read_text()) for run in ("one", "two"))
+    assert first.pop("timing").keys() == second.pop("timing").keys()
+    assert first.pop("digest") != second.pop("digest")  # of the timing as well
+    assert first == second
 
 
-def test_json_is_all_there_is_on_stdout(call: Call) -> None:
+def test_json_output_contains_only_json(call: Call) -> None:
     answer = call(*SIMULATE, "-o", "json", "--quiet")
     assert answer.err == ""
     assert json.loads(answer.out)["summary"]["total_utility"] == 16.0
@@ -194,7 +118,7 @@ def test_json_is_all_there_is_on_stdout(call: Call) -> None:
     ]
 
 
-def test_an_earlier_run_is_replaced_and_nothing_else(call: Call) -> None:
+def test_output_replaces_an_earlier_run_only(call: Call) -> None:
     assert call(*SIMULATE, "--out", "a/b/run").status == 0
     before = Path("a/b/run/decisions.jsonl").read_text()
     assert call(*SIMULATE, "-s", "price=0", "--out", "a/b/run").status == 0
@@ -211,14 +135,14 @@ def test_an_earlier_run_is_replaced_and_nothing_else(call: Call) -> None:
     assert [entry.name for entry in Path("a/b").iterdir()] == ["run"]
 
 
-def test_until_ends_the_run(call: Call) -> None:
+def test_until_option_ends_the_run(call: Call) -> None:
     answer = call(*SIMULATE, "--until", "15min", "-o", "json")
     assert json.loads(answer.out)["until"] == 1
     summary = json.loads(answer.out)["summary"]
     assert (summary["finished"], summary["refused"], summary["not_arrived"]) == (1, 1, 1)
 
 
-def test_incidents_replan_and_drop(call: Call) -> None:
+def test_incidents_replan_and_cancel_jobs(call: Call) -> None:
     Path("i.yaml").write_text("incidents: [{slot: 1, server_lost: gpu-1}]\n")
     answer = call(*SIMULATE, "--incidents", "i.yaml", "--out", "run", "-q")
     assert answer.status == 0, answer.err
@@ -229,26 +153,26 @@ def test_incidents_replan_and_drop(call: Call) -> None:
     assert second[1]["plan"] == [[1, "gpu-0", 2, 0], [2, "gpu-0", 2, 0]]
     total = pl.read_parquet("run/slots.parquet")["total_gpu"].to_list()
     assert total[:3] == [4.0, 2.0, 2.0]
-    told = call("explain", "run", "second").out
-    assert "admitted again  in slot 1" in told
-    assert "slots 1-2: 2 workers (2 on gpu-0)" in told
+    output = call("explain", "run", "second").out
+    assert "admitted again  in slot 1" in output
+    assert "slots 1-2: 2 workers (2 on gpu-0)" in output
 
 
-def test_explain_tells_the_story(call: Call) -> None:
+def test_explain_prints_the_job_history(call: Call) -> None:
     call(*SIMULATE, "--out", "run")
-    told = call("explain", "run", "third")
-    assert told.status == 0
+    explained = call("explain", "run", "third")
+    assert explained.status == 0
     for words in (
         "refused",
         "value 0 is below price 4: payoff -4",
         "gpu of worker servers",
         "never",
     ):
-        assert words in told.out
-    told = call("explain", "run", "second")
-    assert "finished in time" in told.out
-    assert "value 6 exceeds price 4: payoff 2, done in slot 1" in told.out
-    story = re.sub(r"[│\s]+", " ", told.out)
+        assert words in explained.out
+    explained = call("explain", "run", "second")
+    assert "finished in time" in explained.out
+    assert "value 6 exceeds price 4: payoff 2, done in slot 1" in explained.out
+    story = re.sub(r"[│\s]+", " ", explained.out)
     assert "completed in slot 1, 2 slots (20min) after its submission" in story
     assert "1 slot (10min) before its target" in story
     assert "in slot 2 at the latest: 30min after its submission" in story
@@ -267,7 +191,7 @@ def test_explain_tells_the_story(call: Call) -> None:
     assert unknown.err == "error: run: unknown job 'secnd'; did you mean 'second'?\n"
 
 
-def test_report_is_written_again_from_the_files(call: Call) -> None:
+def test_report_is_rendered_from_the_run_files(call: Call) -> None:
     call(*SIMULATE, "--out", "run")
     first = Path("run/report.html").read_bytes()
     Path("run/report.html").unlink()
@@ -278,7 +202,7 @@ def test_report_is_written_again_from_the_files(call: Call) -> None:
     assert call("report", "run", "--to", "no/folder.html").status == 2
 
 
-def test_compare_runs_all_from_one_seed(call: Call) -> None:
+def test_compare_runs_all_policies_with_one_seed(call: Call) -> None:
     words = ("compare", "-c", "c.yaml", "-j", "j.yaml", "-p", "flat-rate,fifo", "--seed", "3")
     answer = call(*words, "--out", "both", "-s", "flat-rate.price=1")
     assert answer.status == 0, answer.err
@@ -312,7 +236,7 @@ def test_compare_takes_variants_of_one_policy(call: Call) -> None:
     assert "did you mean 'price'" in wrong.err
 
 
-def test_a_trace_brings_its_own_cluster(call: Call) -> None:
+def test_trace_input_includes_its_cluster(call: Call) -> None:
     rows = [
         f"2017-10-03 0{index}:00:00,{1800 * index + 600},{index % 2 + 1},0,vc{index % 2}"
         for index in range(6)
@@ -328,7 +252,7 @@ def test_a_trace_brings_its_own_cluster(call: Call) -> None:
     assert call("simulate", "--trace", "philly:t.csv", "-j", "j.yaml").status == 2
 
 
-def test_skip_invalid_leaves_faulty_jobs_out(call: Call) -> None:
+def test_skip_invalid_omits_invalid_jobs(call: Call) -> None:
     Path("j.yaml").write_text(JOBS.replace("name: second", "name: first"))
     assert call(*SIMULATE).status == 2
     answer = call(*SIMULATE, "--skip-invalid", "-o", "json")
@@ -373,7 +297,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
 
 
 @pytest.mark.parametrize("kind", BAD)
-def test_bad_files_are_refused_whole(call: Call, kind: str) -> None:
+def test_files_with_errors_are_refused(call: Call, kind: str) -> None:
     spoil, said = BAD[kind]
     spoil()
     answer = call(*SIMULATE, "--out", "run")
@@ -438,7 +362,9 @@ def test_a_job_file_may_be_one_of_several_in_a_zip_file(call: Call) -> None:
         (("policies", "fi"), "unknown policy 'fi'"),
     ],
 )
-def test_wrong_calls_are_refused_in_one_line(call: Call, words: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused_in_one_line(
+    call: Call, words: tuple[str, ...], said: str
+) -> None:
     answer = call(*words)
     assert answer.status == 2
     assert answer.out == ""
@@ -447,7 +373,7 @@ def test_wrong_calls_are_refused_in_one_line(call: Call, words: tuple[str, ...],
     assert sorted(entry.name for entry in Path().iterdir()) == ["c.yaml", "j.yaml"]
 
 
-def test_a_failing_policy_is_the_runs_fault(call: Call) -> None:
+def test_error_of_the_policy_fails_the_run(call: Call) -> None:
     answer = call(*SIMULATE, "-p", "broken", "--out", "run")
     assert (answer.status, answer.out) == (1, "")
     assert "the policy decided nothing" in answer.err
@@ -464,7 +390,7 @@ def test_a_failing_policy_is_the_runs_fault(call: Call) -> None:
 
 
 @pytest.mark.parametrize("damage", ["run.json", "jobs.parquet", "decisions.jsonl", "heat.parquet"])
-def test_a_damaged_run_says_what_to_do(call: Call, damage: str) -> None:
+def test_damaged_run_is_refused_with_a_hint(call: Call, damage: str) -> None:
     call(*SIMULATE, "--out", "run")
     Path("run", damage).write_text("{")
     answer = call("report", "run")
@@ -475,7 +401,7 @@ def test_a_damaged_run_says_what_to_do(call: Call, damage: str) -> None:
         assert f"unknown format {version}; expected 1" in call("explain", "run", "first").err
 
 
-def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_unwritable_output_is_refused_before_the_run(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be written"):
         AtomicDirectory(tmp_path / "file" / "run", lambda path: True)
@@ -485,7 +411,7 @@ def test_a_place_that_cannot_be_written_is_told_before_anything_runs(tmp_path: P
 
 
 @pytest.mark.extended
-def test_json_on_stdout_is_json_alone_though_libraries_print(tmp_path: Path) -> None:
+def test_json_output_excludes_what_libraries_print(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CLUSTER)
     (tmp_path / "j.yaml").write_text(JOBS)
     (tmp_path / "chatty.py").write_text(
@@ -523,7 +449,7 @@ def test_json_on_stdout_is_json_alone_though_libraries_print(tmp_path: Path) -> 
 # ---------------------------------------------------------------- Ctrl-C
 
 
-def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
+def test_ctrl_c_keeps_completed_slots(tmp_path: Path) -> None:
     (tmp_path / "c.yaml").write_text(CLUSTER)
     with (tmp_path / "j.jsonl").open("w") as file:
         for index in range(20_000):
@@ -561,27 +487,27 @@ def test_ctrl_c_keeps_what_was_done(tmp_path: Path) -> None:
     out, err = process.communicate(timeout=WAIT_LIMIT_SECONDS)
     assert process.returncode == 130, err
     assert "flat-rate (partial)" in out
-    told = re.search(r"interrupted in slot (\d+) of flat-rate; what was done is in run", err)
-    assert told is not None, err
+    match = re.search(r"interrupted in slot (\d+) of flat-rate; what was done is in run", err)
+    assert match is not None, err
     run = read_run(tmp_path / "run")
     assert run.info["partial"] is True
-    assert run.info["interrupted_in_slot"] == int(told[1])
+    assert run.info["interrupted_in_slot"] == int(match[1])
     assert 0 < run.summary["finished"] < 20_000
     assert run.summary["not_arrived"] > 0
-    assert run.allocations["slot"].max() < int(told[1])  # type: ignore[operator]  # an integer
+    assert run.allocations["slot"].max() < int(match[1])  # type: ignore[operator]  # an integer
     assert "Partial result" in (tmp_path / "run" / "report.html").read_text()
     assert {entry.name for entry in tmp_path.iterdir()} == {"c.yaml", "j.jsonl", "run"}
 
 
-def test_explain_says_what_was_proved_of_a_plan(call: Call) -> None:
+def test_explain_prints_what_was_proved_about_a_plan(call: Call) -> None:
     examples = Path(__file__).parents[2] / "examples"
     ran = ["simulate", "-c", str(examples / "cluster.yaml"), "-j", str(examples / "jobs.yaml")]
     for gap in ("0", "0.5"):
         assert call(*ran, "-p", "oasis", "--set", f"gap={gap}", "--out", f"gap-{gap}").status == 0
-    told = call("explain", "gap-0", "resnet50").out
-    assert "no plan pays more than this one at these prices" in told
-    told = call("explain", "gap-0.5", "resnet50").out
-    assert re.search(r"no plan pays more than \d+\.\d+, [\d.]+ % above, at these prices", told)
+    output = call("explain", "gap-0", "resnet50").out
+    assert "no plan pays more than this one at these prices" in output
+    output = call("explain", "gap-0.5", "resnet50").out
+    assert re.search(r"no plan pays more than \d+\.\d+, [\d.]+ % above, at these prices", output)
     record = json.loads(call("explain", "gap-0.5", "resnet50", "-o", "json").out)
     (admitted,) = (line for line in record["decisions"] if line["outcome"] == "admitted")
     assert admitted["payoff"] < admitted["payoff_bound"] <= 2 * admitted["payoff"]
@@ -601,20 +527,20 @@ def test_advice_holds_when_the_file_is_changed(call: Call) -> None:
         place[last] = yaml.safe_load(advice["after"])
         Path("j.yaml").write_text(yaml.safe_dump({"jobs": entries}))
         call(*SIMULATE, "--out", "again", "-q")
-        told = json.loads(call("explain", "again", "third", "-o", "json").out)
-        assert told["job"]["outcome"] != "refused", advice
+        explained = json.loads(call("explain", "again", "third", "-o", "json").out)
+        assert explained["job"]["outcome"] != "refused", advice
         Path("j.yaml").write_text(text)
-    told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert f"sufficient {counsel['advice'][0]['key']}: " in told
-    assert "assuming" in told
+    explained = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
+    assert f"sufficient {counsel['advice'][0]['key']}: " in explained
+    assert "assuming" in explained
     assert "sufficient" not in call("explain", "run", "third", "--no-advice").out
 
 
 def test_advice_needs_the_files_as_they_were(call: Call) -> None:
     call(*SIMULATE, "--out", "run", "-q")
     Path("j.yaml").write_text(Path("j.yaml").read_text() + "\n")
-    told = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert "advice not available: j.yaml: has changed since the run" in told
+    output = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
+    assert "advice not available: j.yaml: has changed since the run" in output
     refused = call("explain", "run", "third", "--advice")
     assert refused.status == 2
     assert "j.yaml: has changed since the run; run it again" in refused.err

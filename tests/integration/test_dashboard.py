@@ -29,15 +29,9 @@ from shadowprice.executors.registry import create_executor
 from shadowprice.results.report import inline_assets
 from shadowprice.service.state import store_queries
 from tests.contract.harness import LocalHarness
-from tests.integration.test_pages_in_browser import (
-    BLANK,
-    NAMELESS,
-    OVERFLOWING,
-    Visit,
-    browser,
-    numbers_of,
-)
 from tests.support import axe
+from tests.support.browsers import BLANK, NAMELESS, OVERFLOWING, Visit, browser, numbers_of
+from tests.support.dashboard import HOSTILE, VIEWS, open_view, operator_token, sign_in
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -62,14 +56,6 @@ CLUSTER: Mapping[str, Any] = {
     "servers": [{"name": "g", "count": 3, "capacity": {"gpu": 4, "cpu": 16}}],
 }
 
-HOSTILE = [
-    '<script>window.hacked = 1</script><img src="x" onerror="window.hacked = 2">',
-    "quote \" and ' and ` and ${window.hacked = 3}",
-    "override \u202egpj.exe",
-    "__proto__",
-    "long-" + "name-without-any-place-to-break" * 5,
-    "%2e%2e #frag ?query=1",
-]
 
 TRAIN = """
 import json, os, sys, time, urllib.request
@@ -85,7 +71,7 @@ for step in range(1, total + 1):
 
 
 FAIL = "[ $SHADOWPRICE_RANK = 0 ] && exec sleep 600; echo out of memory; exit 3"
-"""The second of two workers fails, and says why."""
+"""The second of two workers fails with an error message."""
 
 LINGER = [sys.executable, "-I", "-c", TRAIN + "time.sleep(6)", "4", "0.4"]
 """A job that doesn't end with its last step."""
@@ -140,53 +126,8 @@ def state_of(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
-def operator(live: RunningService) -> str:
-    return live.service.token_file.read_text().strip()
-
-
-def enter(visit: Visit, address: str, token: str, view: str = "") -> Page:
-    """Open the page, sign in, and wait for the view."""
-    page = visit.page
-    page.goto(f"{address}/{view}")
-    page.get_by_label("Token").fill(token)
-    page.keyboard.press("Enter")
-    page.locator("header.top").wait_for()
-    page.locator("main .tiles, main table, main figure, main fieldset").first.wait_for()
-    page.locator(".chip.live").wait_for()
-    return page
-
-
-def go(page: Page, view: str) -> None:
-    page.evaluate("(hash) => { location.hash = hash }", view)
-    page.wait_for_timeout(50)
-    page.locator(
-        "main .tiles, main table, main figure:not([hidden]), main fieldset"
-    ).first.wait_for()
-    page.wait_for_timeout(700)
-
-
-VIEWS = [
-    "#/",
-    "#/server/g-0",
-    "#/queue",
-    "#/queue/all",
-    "#/prices",
-    "#/tenants",
-    "#/statement/red",
-    "#/quote",
-    "#/submit",
-    "#/compare/trains/others",
-    "#/activity",
-    "#/whatif",
-    "#/job/trains",
-    "#/job/fails",
-    "#/job/too%20big",
-]
-"""Of a service that commands; that of one that observes comes beside."""
-
-
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_every_view_is_drawn_whole(
+def test_every_view_renders_without_errors(
     browser: Browser, live: RunningService, width: int, scheme: str
 ) -> None:
     with Visit(browser, width, scheme) as visit:
@@ -194,9 +135,9 @@ def test_every_view_is_drawn_whole(
         visit.page.goto(live.address)
         visit.page.get_by_label("Token").wait_for()
         assert axe.objections(visit.page, "sign in") == []
-        page = enter(visit, live.address, operator(live))
+        page = sign_in(visit, live.address, operator_token(live))
         for view in VIEWS:
-            go(page, view)
+            open_view(page, view)
             assert axe.objections(page, view) == []
             assert page.evaluate(OVERFLOWING) == [], view
             assert page.evaluate(NAMELESS) == [], view
@@ -206,15 +147,15 @@ def test_every_view_is_drawn_whole(
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
         assert {url.split("/")[2] for url in visit.requests} == {live.address.split("/")[2]}
-        assert not any(operator(live) in url for url in visit.requests)
+        assert not any(operator_token(live) in url for url in visit.requests)
         assert page.evaluate("[localStorage.length, sessionStorage.length]") == [0, 1]
-        assert operator(live) not in page.content()
+        assert operator_token(live) not in page.content()
         assert _dialogs(page) == []
 
 
 def _dialogs(page: Page) -> list[str]:
-    """Look at every kind of dialog: one that warns, one with fields, one with a fault in it."""
-    go(page, "#/")
+    """Check every kind of dialog: a warning, one with fields, one with an invalid field."""
+    open_view(page, "#/")
     page.get_by_role("button", name="Drain g-0").click()
     page.locator("dialog[open]").wait_for()
     found = axe.objections(page, "drain")
@@ -228,9 +169,9 @@ def _dialogs(page: Page) -> list[str]:
     return found
 
 
-def test_themes_are_chosen_and_kept(browser: Browser, live: RunningService) -> None:
+def test_theme_selection_is_stored(browser: Browser, live: RunningService) -> None:
     with Visit(browser, scheme="light") as visit:
-        page = enter(visit, live.address, operator(live))
+        page = sign_in(visit, live.address, operator_token(live))
         colour = "getComputedStyle(document.body).backgroundColor"
         light = page.evaluate(colour)
         before = page.locator("figure canvas").first.evaluate("(one) => one.toDataURL()")
@@ -246,9 +187,7 @@ def test_themes_are_chosen_and_kept(browser: Browser, live: RunningService) -> N
         assert visit.faults == []
 
 
-def test_nobody_gets_in_without_a_token_that_is_valid(
-    browser: Browser, live: RunningService
-) -> None:
+def test_sign_in_requires_a_valid_token(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = visit.page
         page.goto(live.address)
@@ -259,15 +198,15 @@ def test_nobody_gets_in_without_a_token_that_is_valid(
         page.get_by_label("Token").fill("no token \u2603")
         page.keyboard.press("Enter")
         page.get_by_text("letters, digits").wait_for()
-        page = enter(visit, live.address, operator(live), "#/queue")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
         page.get_by_role("button", name="Sign out").click()
         page.get_by_label("Token").wait_for()
         assert page.evaluate("sessionStorage.length") == 0
 
 
-def test_hostile_names_are_shown_as_they_are(browser: Browser, live: RunningService) -> None:
+def test_hostile_names_are_escaped(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/queue/all")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue/all")
         shown = page.locator("td .jobname").all_text_contents()
         assert {inline_assets.escape_invisible(name) for name in HOSTILE} <= set(shown)
         for name in HOSTILE:
@@ -285,9 +224,9 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, live: RunningServ
         assert visit.faults == []
 
 
-def test_news_arrive_without_asking(browser: Browser, live: RunningService) -> None:
+def test_events_update_the_page(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/queue")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
         loaded = page.evaluate("performance.timeOrigin")
         live.client.post("/v1/jobs", json=training("fresh", 8, 0.3))
         row = page.locator("tr", has=page.get_by_role("link", name="fresh", exact=True))
@@ -301,21 +240,21 @@ def test_news_arrive_without_asking(browser: Browser, live: RunningService) -> N
 
 
 @pytest.mark.parametrize("hours", [-2, 2])
-def test_a_clock_that_is_set_otherwise_moves_nothing(
+def test_browser_clock_does_not_affect_displayed_times(
     browser: Browser, live: RunningService, hours: int
 ) -> None:
     with Visit(browser) as visit:
         visit.page.clock.set_system_time(datetime.now(UTC) + timedelta(hours=hours))
-        page = enter(visit, live.address, operator(live), "#/job/trains")
+        page = sign_in(visit, live.address, operator_token(live), "#/job/trains")
         submitted = page.locator("main [data-moment]").first
         assert re.fullmatch(r"(\d+ min )?\d+ (s|min) ago|now", submitted.inner_text())
         page.locator("header.top").get_by_text(re.compile("0:0[01] left")).wait_for()
         assert visit.faults == []
 
 
-def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
+def test_job_page_shows_the_job_history(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/job/short")
+        page = sign_in(visit, live.address, operator_token(live), "#/job/short")
         body = live.client.get("/v1/jobs/short/progress").json()["points"]
         assert body
         box = page.locator("figure", has=page.get_by_role("heading", name="loss"))
@@ -336,11 +275,11 @@ def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
         assert {row[0] for row in numbers_of(where.locator(".numbers"))} <= {"g-0", "g-1", "g-2"}
         page.get_by_text("What was submitted").click()
         assert '"minibatches": 4' in page.locator("details.spec pre").inner_text()
-        go(page, "#/job/trains")  # it brought the curve of a family, and says so
+        open_view(page, "#/job/trains")  # it brought the curve of a family, and says so
         tiles = page.locator(".tiles").first.inner_text()
         assert "estimated" in tiles
         assert "from the family digits <i>" in tiles
-        go(page, "#/job/fails")
+        open_view(page, "#/job/fails")
         assert "Speed" not in page.locator(".tiles").first.inner_text()  # as it was stated
         assert "Failed: worker-1 exited 3" in page.get_by_role("alert").inner_text()
         page.get_by_role("log").filter(
@@ -352,7 +291,7 @@ def test_a_job_tells_its_story(browser: Browser, live: RunningService) -> None:
 
 def test_a_refused_job_is_not_said_to_run_later(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/job/too%20big")
+        page = sign_in(visit, live.address, operator_token(live), "#/job/too%20big")
         page.get_by_role("region", name="Generations").get_by_text("It never ran.").wait_for()
         assert "has not run yet" not in page.locator("main").inner_text()
         assert visit.faults == []
@@ -364,7 +303,7 @@ def test_a_metric_of_one_value_has_no_chart(browser: Browser, live: RunningServi
     live.client.post("/v1/jobs", json=training("steady", 4, 0.2, run={"command": command}))
     wait_until(lambda: state_of(live, "steady") == "finished")
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/job/steady")
+        page = sign_in(visit, live.address, operator_token(live), "#/job/steady")
         page.locator("figure", has=page.get_by_role("heading", name="loss")).wait_for()
         tile = page.locator(".tile", has_text="start_seconds")
         assert tile.locator("b").inner_text() == "0.352"
@@ -372,9 +311,11 @@ def test_a_metric_of_one_value_has_no_chart(browser: Browser, live: RunningServi
         assert visit.faults == []
 
 
-def test_the_next_slot_of_an_idle_service_is_ahead(browser: Browser, live: RunningService) -> None:
+def test_next_slot_of_an_idle_service_is_in_the_future(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live))
+        page = sign_in(visit, live.address, operator_token(live))
         page.evaluate(
             """async () => {
             const {when, tickMoments} = await import("./assets/parts.mjs");
@@ -394,9 +335,9 @@ def test_the_next_slot_of_an_idle_service_is_ahead(browser: Browser, live: Runni
         assert re.fullmatch(r"\d+ s ago", page.locator("#past .when small").last.inner_text())
 
 
-def test_jobs_are_found_by_a_part_of_their_name(browser: Browser, live: RunningService) -> None:
+def test_search_matches_part_of_the_job_name(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/queue")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
         page.get_by_label("Find jobs by a part of their name").fill("HOR")
         page.keyboard.press("Enter")
         page.get_by_role("link", name="short", exact=True).wait_for()
@@ -412,9 +353,9 @@ def test_jobs_are_found_by_a_part_of_their_name(browser: Browser, live: RunningS
         assert visit.faults == []
 
 
-def test_a_command_is_submitted(browser: Browser, live: RunningService) -> None:
+def test_submit_form_submits_a_command(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/queue")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
         page.get_by_role("link", name="Submit a job").click()
         submit = page.get_by_role("button", name="Submit", exact=True)
         submit.click()
@@ -459,11 +400,11 @@ def _fault_at(page: Page, label: str) -> str:
     return fault.inner_text().strip()
 
 
-def test_submitting_again_after_a_lost_answer_starts_no_second_job(
+def test_resubmission_after_a_lost_response_starts_no_second_job(
     browser: Browser, live: RunningService
 ) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/submit")
+        page = sign_in(visit, live.address, operator_token(live), "#/submit")
         names: list[str] = []
 
         def lose(route: Any) -> None:
@@ -490,9 +431,9 @@ def test_submitting_again_after_a_lost_answer_starts_no_second_job(
         assert live.client.get(f"/v1/jobs/{names[0]}").json()["tenant"] is None
 
 
-def test_a_name_that_is_taken_is_shown_at_the_name(browser: Browser, live: RunningService) -> None:
+def test_name_conflict_is_shown_at_the_name_field(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, live.token("red"), "#/submit")
+        page = sign_in(visit, live.address, live.token("red"), "#/submit")
         _fill_command(page, Name="trains")
         page.get_by_role("button", name="Submit", exact=True).click()
         assert "job 'trains' was submitted with other content" in _fault_at(page, "Name")
@@ -501,28 +442,28 @@ def test_a_name_that_is_taken_is_shown_at_the_name(browser: Browser, live: Runni
         assert page.locator(".note.bad").count() == 0
 
 
-def test_a_late_answer_leaves_the_page_that_is_shown(
+def test_late_response_does_not_change_the_current_page(
     browser: Browser, live: RunningService
 ) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/submit")
+        page = sign_in(visit, live.address, operator_token(live), "#/submit")
         held: list[Any] = []
         page.route("**/v1/jobs", lambda route: held.append(route))  # noqa: PLW0108  # a builtin has no attributes
         _fill_command(page, Name="answered late")
         page.get_by_role("button", name="Submit", exact=True).click()
         wait_until(lambda: page.wait_for_timeout(10) is None and held)
-        go(page, "#/prices")
+        open_view(page, "#/prices")
         held[0].continue_()
         page.get_by_text("Submitted answered late").wait_for(state="attached")
         assert page.url.endswith("#/prices")
 
 
 @pytest.mark.parametrize("zone", ["Asia/Kolkata", "America/New_York"])
-def test_a_deadline_is_a_time_of_the_browser_s_zone(
+def test_deadline_is_in_the_browser_time_zone(
     browser: Browser, live: RunningService, zone: str
 ) -> None:
     with Visit(browser, zone=zone) as visit:
-        page = enter(visit, live.address, operator(live), "#/submit")
+        page = sign_in(visit, live.address, operator_token(live), "#/submit")
 
         def sent(text: str) -> str:
             script = (
@@ -577,7 +518,7 @@ def test_work_and_environment_are_sent_as_the_command_line_does(
     browser: Browser, live: RunningService
 ) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/submit")
+        page = sign_in(visit, live.address, operator_token(live), "#/submit")
         bodies: list[Any] = []
 
         def refuse(route: Any) -> None:
@@ -626,7 +567,7 @@ def test_work_and_environment_are_sent_as_the_command_line_does(
 
 def test_two_jobs_are_compared(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/job/trains")
+        page = sign_in(visit, live.address, operator_token(live), "#/job/trains")
         page.get_by_role("link", name="Compare").click()
         page.get_by_label("Second job").fill("short")
         page.get_by_role("button", name="Compare").click()
@@ -652,7 +593,7 @@ def test_a_job_that_lingers_after_its_last_step_was_not_slow(
     with Visit(browser, 390) as visit:
         name = next(name for name in HOSTILE if name.startswith("long-"))
         wait_until(lambda: state_of(live, name) == "finished")
-        page = enter(visit, live.address, operator(live), f"#/compare/lingers/{name}")
+        page = sign_in(visit, live.address, operator_token(live), f"#/compare/lingers/{name}")
         figure = page.locator("figure", has=page.get_by_role("heading", name="Throughput"))
         rows = numbers_of(figure.locator(".numbers"))
         rates = [float(row[1]) for row in rows if row[1][:1].isdigit()]
@@ -667,9 +608,11 @@ def test_a_job_that_lingers_after_its_last_step_was_not_slow(
             assert 0 <= box["x"] <= 390 - box["width"]
 
 
-def test_a_wrong_name_in_a_comparison_is_corrected(browser: Browser, live: RunningService) -> None:
+def test_unknown_name_in_a_comparison_can_be_corrected(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/queue")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
         page.evaluate("location.hash = '#/compare/trains/no-such-job'")
         page.locator(".note.bad", has_text="no-such-job").wait_for()
         second = page.get_by_label("Second job")
@@ -686,7 +629,7 @@ def test_pages_of_a_search_count_what_they_show(
 ) -> None:
     monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", 2)
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/queue")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
         page.evaluate("location.hash = '#/queue/all//others'")
         older = page.get_by_role("button", name="Older")
         page.get_by_text("among the newest 20,000 has this text").wait_for()
@@ -702,9 +645,9 @@ def test_pages_of_a_search_count_what_they_show(
         page.get_by_text("None on this page; older jobs follow.").wait_for()
 
 
-def test_an_axis_of_huge_numbers_has_few_ticks(browser: Browser, live: RunningService) -> None:
+def test_axis_of_huge_numbers_has_few_ticks(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/queue")
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
         script = """async ([low, high]) => {
           const { plainAxis } = await import("./assets/charts/axes.mjs");
           const chart = { page: { colours: {} }, small: false };
@@ -719,7 +662,7 @@ def test_an_axis_of_huge_numbers_has_few_ticks(browser: Browser, live: RunningSe
 def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: RunningService) -> None:
     live.client.post("/v1/jobs", json=training("doomed", 900, 1.0))
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/job/doomed")
+        page = sign_in(visit, live.address, operator_token(live), "#/job/doomed")
         page.get_by_role("button", name="Revise").focus()
         page.keyboard.press("Enter")
         dialog = page.locator("dialog[open]")
@@ -750,7 +693,7 @@ def test_an_operator_drains_adds_and_removes_servers(
     browser: Browser, live: RunningService
 ) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live))
+        page = sign_in(visit, live.address, operator_token(live))
         page.get_by_role("button", name="Add servers").click()
         dialog = page.locator("dialog[open]")
         dialog.get_by_label("Name").fill("extra")
@@ -773,9 +716,11 @@ def test_an_operator_drains_adds_and_removes_servers(
         assert names == ["g-0", "g-1", "g-2"]
 
 
-def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: RunningService) -> None:
+def test_removing_a_server_with_jobs_requires_typing_its_name(
+    browser: Browser, live: RunningService
+) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live))
+        page = sign_in(visit, live.address, operator_token(live))
         busy = live.client.get("/v1/jobs/trains").json()["servers"][0]
         page.get_by_role("button", name=f"Remove {busy}").click()
         dialog = page.locator("dialog[open]")
@@ -790,17 +735,17 @@ def test_a_server_with_jobs_goes_only_by_its_name(browser: Browser, live: Runnin
         ]
 
 
-def test_a_tenant_sees_its_own(browser: Browser, live: RunningService) -> None:
+def test_tenant_sees_only_its_own_jobs(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, live.token("red"))
+        page = sign_in(visit, live.address, live.token("red"))
         for view in ("#/", "#/queue/all", "#/activity", "#/tenants", "#/prices"):
-            go(page, view)
+            open_view(page, view)
             text = page.locator("body").inner_text()
             assert "others" not in text.replace("of others", "").replace("others'", "")
             assert "blue" not in text
             for name in ("Drain", "Remove", "Add servers", "Add a tenant", "Make a token"):
                 assert page.get_by_role("button", name=name).count() == 0
-        go(page, "#/job/trains")
+        open_view(page, "#/job/trains")
         assert page.get_by_role("button", name="Cancel the job").count() == 1
         page.evaluate("location.hash = '#/job/others'")
         page.get_by_role("alert").get_by_text("unknown job 'others'").wait_for()
@@ -808,13 +753,13 @@ def test_a_tenant_sees_its_own(browser: Browser, live: RunningService) -> None:
 
 def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, live.token("red", expires="6s"), "#/queue")
+        page = sign_in(visit, live.address, live.token("red", expires="6s"), "#/queue")
         page.locator(".note").get_by_text("the token has expired").wait_for(timeout=60_000)
         assert page.evaluate("sessionStorage.length") == 0
     with Visit(browser) as visit:
-        made = live.client.post("/v1/tokens", json={"tenant": "red"}).json()
-        page = enter(visit, live.address, made["token"], "#/job/trains")
-        live.client.delete(f"/v1/tokens/{made['id']}")
+        body = live.client.post("/v1/tokens", json={"tenant": "red"}).json()
+        page = sign_in(visit, live.address, body["token"], "#/job/trains")
+        live.client.delete(f"/v1/tokens/{body['id']}")
         page.locator(".note").get_by_text("You were signed out").wait_for(timeout=60_000)
         assert "#/job/trains" in page.url
         page.get_by_label("Token").fill(live.token("red"))
@@ -822,9 +767,9 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
         page.locator("h1").get_by_text("trains").wait_for()
 
 
-def test_a_quote_is_asked_for(browser: Browser, live: RunningService) -> None:
+def test_quote_form_shows_the_decision(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/quote")
+        page = sign_in(visit, live.address, operator_token(live), "#/quote")
         page.get_by_label("Steps").fill("20")
         page.get_by_label("Maximum workers").fill("2")
         before = live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"][0]["id"]
@@ -843,7 +788,7 @@ def test_a_quote_is_asked_for(browser: Browser, live: RunningService) -> None:
 def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: RunningService) -> None:
     name = "meadow <i>"
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/tenants")
+        page = sign_in(visit, live.address, operator_token(live), "#/tenants")
         assert live.client.put(f"/v1/tenants/{quote(name, safe='')}", json={}).status_code == 200
         page.get_by_role("button", name=f"Change the budget of {name}").click()
         dialog = page.locator("dialog[open]")
@@ -873,7 +818,7 @@ def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: RunningS
         page.get_by_text("Nothing was granted or paid").wait_for()
         assert all("422" in fault for fault in visit.faults)  # of the wrong period
     with Visit(browser) as visit:
-        page = enter(visit, live.address, live.token(name), "#/tenants")
+        page = sign_in(visit, live.address, live.token(name), "#/tenants")
         page.get_by_role("link", name=f"statement of {name}").click()
         page.locator("tbody tr").first.wait_for()
         assert page.get_by_role("button", name="Give points").count() == 0
@@ -881,9 +826,9 @@ def test_a_budget_is_set_and_its_statement_read(browser: Browser, live: RunningS
     live.client.delete(f"/v1/tenants/{quote(name, safe='')}")
 
 
-def test_tenants_and_tokens_are_kept(browser: Browser, live: RunningService) -> None:
+def test_tenants_and_tokens_are_managed(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live), "#/tenants")
+        page = sign_in(visit, live.address, operator_token(live), "#/tenants")
         page.get_by_role("button", name="Add a tenant").click()
         dialog = page.locator("dialog[open]")
         dialog.get_by_label("Name").fill("green")
@@ -911,9 +856,9 @@ def test_tenants_and_tokens_are_kept(browser: Browser, live: RunningService) -> 
         page.get_by_role("button", name="Remove green").wait_for(state="detached")
 
 
-def test_it_is_used_by_keyboard(browser: Browser, live: RunningService) -> None:
+def test_dashboard_is_usable_by_keyboard(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, live.address, operator(live))
+        page = sign_in(visit, live.address, operator_token(live))
         assert page.evaluate("document.activeElement.tagName") == "H1"
         page.reload()
         page.locator("header.top").wait_for()
@@ -933,13 +878,13 @@ def test_it_is_used_by_keyboard(browser: Browser, live: RunningService) -> None:
         assert page.evaluate("document.activeElement.textContent") == "trains"
         page.keyboard.press("Enter")
         page.locator("h1").get_by_text("trains").wait_for()
-        go(page, "#/")
+        open_view(page, "#/")
         page.locator("figure .canvas").first.focus()
         page.keyboard.press("ArrowRight")
         assert page.locator("#live").inner_text()
 
 
-def test_files_are_sent_once_and_no_others(live: RunningService) -> None:
+def test_assets_are_sent_once_and_no_other_files(live: RunningService) -> None:
     with httpx.Client(base_url=live.address) as client:
         first = client.get("/")
         assert "default-src 'none'" in first.headers["content-security-policy"]
@@ -976,9 +921,7 @@ def served(folder: Path, port: int, kill: bool) -> Iterator[str]:
             process.wait(WAIT_LIMIT_SECONDS)
 
 
-def test_a_service_that_is_killed_comes_back_into_the_open_page(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_open_page_reconnects_after_the_service_is_killed(browser: Browser, tmp_path: Path) -> None:
     (tmp_path / "cluster.yaml").write_text(yaml.safe_dump(dict(CLUSTER)))
     plain = {key: value for key, value in training("before", 100).items() if key != "run"}
     with Visit(browser) as visit:
@@ -987,7 +930,7 @@ def test_a_service_that_is_killed_comes_back_into_the_open_page(
             head = {"Authorization": f"Bearer {token}"}
             with httpx.Client(base_url=address, headers=head) as client:
                 client.post("/v1/jobs", json=plain)
-            page = enter(visit, address, token, "#/queue")
+            page = sign_in(visit, address, token, "#/queue")
             page.get_by_role("link", name="before").wait_for()
             port = int(address.rpartition(":")[2])
         page.get_by_text("Not live.").wait_for()
@@ -1001,9 +944,7 @@ def test_a_service_that_is_killed_comes_back_into_the_open_page(
             assert page.locator("body.stale").count() == 0
 
 
-def test_many_servers_are_seen_together_and_found_one_by_one(
-    browser: Browser, tmp_path: Path
-) -> None:
+def test_many_servers_are_grouped_and_searchable(browser: Browser, tmp_path: Path) -> None:
     cluster = {
         "slot": "10min",
         "horizon": 30,
@@ -1017,7 +958,7 @@ def test_many_servers_are_seen_together_and_found_one_by_one(
         batch = {"jobs": [job | {"name": name} for name in names]}
         live.client.post("/v1/jobs", json=batch, params={"wait": 60}).raise_for_status()
         with Visit(browser) as visit:
-            page = enter(visit, live.address, operator(live))
+            page = sign_in(visit, live.address, operator_token(live))
             page.get_by_role("heading", name="Load").wait_for()
             assert page.get_by_text("servers 1 to 16 of 500").count() == 1
             page.get_by_label("Find servers by name").fill("node-437")
@@ -1025,7 +966,7 @@ def test_many_servers_are_seen_together_and_found_one_by_one(
             assert page.locator("main tbody tr").count() == 1
             page.get_by_role("link", name="node-437").click()
             page.locator("h1").get_by_text("Server node-437").wait_for()
-            go(page, "#/queue/all")
+            open_view(page, "#/queue/all")
             seen: list[str] = []
             for _ in range(len(names)):
                 seen += page.locator("td .jobname").all_inner_texts()

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from shadowprice.executors.contract import ObservedJob, ServerAllocation
-from tests.integration.test_dashboard import CHROMIUM, HOSTILE, enter, go, operator
-from tests.integration.test_observing import CLUSTER, Witness, short
-from tests.integration.test_pages_in_browser import BLANK, NAMELESS, OVERFLOWING, Visit, browser
 from tests.support import axe
+from tests.support.browsers import BLANK, CHROMIUM, NAMELESS, OVERFLOWING, Visit, browser
+from tests.support.dashboard import HOSTILE, open_view, operator_token, sign_in
+from tests.support.recording_executor import CLUSTER, RecordingExecutor, short
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -30,8 +30,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
-    """A service that observes jobs with names of every kind, some of which nobody submitted."""
-    witness = Witness()
+    """A service that observes submitted and unmanaged jobs with names of every kind."""
+    witness = RecordingExecutor()
     names = ["a", "b", *HOSTILE]
     folder = tmp_path_factory.mktemp("observed")
     with run_service(folder, cluster=CLUSTER, executor=witness, observe=True) as live:
@@ -67,12 +67,12 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_both_sides_are_drawn(
+def test_comparison_draws_both_schedulers(
     browser: Browser, watched: RunningService, width: int, scheme: str
 ) -> None:
     with Visit(browser, width, scheme) as visit:
         axe.prepare(visit.context)
-        page = enter(visit, watched.address, operator(watched), "#/observed")
+        page = sign_in(visit, watched.address, operator_token(watched), "#/observed")
         page.get_by_role("link", name="a", exact=True).wait_for()
         page.get_by_role("heading", name="What really ran where").wait_for()
         assert axe.objections(page, "observed") == []
@@ -92,8 +92,8 @@ def test_both_sides_are_drawn(
         assert page.get_by_text("ran without being submitted here: their").count() == 1
         assert page.evaluate("window.hacked") is None
         assert visit.faults == []
-        asked = watched.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 1}})
-        run = asked.json()["id"]
+        response = watched.client.post("/v1/whatif", json={"days": 1, "servers": {"g": 1}})
+        run = response.json()["id"]
         page.evaluate("(hash) => { location.hash = hash }", f"#/whatif/{run}")
         page.get_by_role("heading", name=f"What if {run}").wait_for()
         assert axe.objections(page, "what-if, running") == []
@@ -101,22 +101,20 @@ def test_both_sides_are_drawn(
         assert axe.objections(page, "what-if") == []
 
 
-def test_who_commands_has_no_such_page_and_tenants_ask_no_what_ifs(
-    browser: Browser, watched: RunningService
-) -> None:
+def test_tenants_have_no_whatif_page(browser: Browser, watched: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, watched.address, watched.token("red"), "#/observed")
+        page = sign_in(visit, watched.address, watched.token("red"), "#/observed")
         assert page.get_by_role("link", name="What if").count() == 0
         page.get_by_role("link", name="a", exact=True).wait_for()
-        go(page, "#/queue/all")
+        open_view(page, "#/queue/all")
         page.evaluate("location.hash = '#/whatif'")
         page.get_by_text("Page not found").wait_for()
         assert visit.faults == []
 
 
-def test_what_if_is_asked_watched_and_told(browser: Browser, watched: RunningService) -> None:
+def test_whatif_is_started_followed_and_shown(browser: Browser, watched: RunningService) -> None:
     with Visit(browser) as visit:
-        page = enter(visit, watched.address, operator(watched), "#/whatif")
+        page = sign_in(visit, watched.address, operator_token(watched), "#/whatif")
         page.get_by_role("button", name="Find out").click()
         page.get_by_text("nothing is to be other than it is").wait_for()
         page.get_by_label("g", exact=True).fill("-9")

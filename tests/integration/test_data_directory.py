@@ -15,7 +15,7 @@ import pytest
 
 from shadowprice.core.errors import InputError
 from shadowprice.service.store import Store
-from tests.integration.test_restoring import Place, submitted
+from tests.support.restore_scenario import RestoreScenario, submit
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
 
@@ -25,28 +25,28 @@ DATABASE = ("shadowprice.db", "shadowprice.db-wal", "shadowprice.db-shm")
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
-    yield made
+def scenario(tmp_path: Path) -> Iterator[RestoreScenario]:
+    scenario = RestoreScenario(tmp_path)
+    yield scenario
     for marks in tmp_path.glob("marks-*"):
-        for process in made.alive(marks.name.removeprefix("marks-")):
+        for process in scenario.alive(marks.name.removeprefix("marks-")):
             os.kill(process, signal.SIGKILL)
 
 
-def _refusal(place: Place) -> str:
+def _refusal(scenario: RestoreScenario) -> str:
     """Start a service that is refused; return its log."""
     try:
-        service = ServiceProcess(place.data, place.cluster)
+        service = ServiceProcess(scenario.data, scenario.cluster)
     except AssertionError:
-        return place.log.read_text()
+        return scenario.log.read_text()
     service.kill(signal.SIGKILL)
     pytest.fail("the service started")
 
 
 @contextmanager
-def _serving(place: Place, end: int = signal.SIGTERM) -> Iterator[ServiceProcess]:
-    """Run a service, and end it by a signal; after an error kill it."""
-    service = ServiceProcess(place.data, place.cluster)
+def _serving(scenario: RestoreScenario, end: int = signal.SIGTERM) -> Iterator[ServiceProcess]:
+    """Run a service and end it by a signal; after an error, kill it."""
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
         yield service
     except BaseException:
@@ -60,25 +60,25 @@ def _open_to_others(folder: Path) -> list[Path]:
     return [path for path in paths if not path.is_symlink() and path.stat().st_mode & 0o077]
 
 
-def test_a_directory_that_others_could_read_becomes_private(place: Place) -> None:
-    for folder in (place.data, place.data / "executor"):
+def test_world_readable_data_directory_becomes_private(scenario: RestoreScenario) -> None:
+    for folder in (scenario.data, scenario.data / "executor"):
         folder.mkdir()
         folder.chmod(0o755)  # as systemd's StateDirectory and volumes are
-    with _serving(place, signal.SIGKILL) as service:
-        submitted(service, place.job("secret", "secret", env={"TOKEN": "s3cret"}))
+    with _serving(scenario, signal.SIGKILL) as service:
+        submit(service, scenario.job("secret", "secret", env={"TOKEN": "s3cret"}))
         service.wait_for_state("secret", {"running"})
-        assert _open_to_others(place.data) == []
-    place.data.chmod(0o755)
+        assert _open_to_others(scenario.data) == []
+    scenario.data.chmod(0o755)
     for name in DATABASE:
-        (place.data / name).chmod(0o644)
-    with _serving(place) as service:
-        assert _open_to_others(place.data) == []
-        place.go("secret")
+        (scenario.data / name).chmod(0o644)
+    with _serving(scenario) as service:
+        assert _open_to_others(scenario.data) == []
+        scenario.go("secret")
         service.wait_for_state("secret", {"finished"})
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o1777])
-def test_a_directory_of_other_files_stays_open_to_others(tmp_path: Path, mode: int) -> None:
+def test_directory_with_foreign_files_keeps_its_permissions(tmp_path: Path, mode: int) -> None:
     data = tmp_path / "shared"
     data.mkdir()
     (data / "notes").touch()
@@ -101,7 +101,7 @@ def test_a_new_volume_becomes_private_and_keeps_its_other_bits(tmp_path: Path) -
         data.chmod(0o3775)
 
 
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+def test_unusable_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "shadowprice.db"
     file.symlink_to(file)
     with pytest.raises(InputError) as refusal:
@@ -134,43 +134,45 @@ def test_a_directory_of_another_user_is_refused_with_a_remedy(has_database: bool
         os.waitpid(child, 0)
         os.close(writing)
         with os.fdopen(reading) as stream:
-            told = stream.read()
-        assert told.startswith(f"--data {data}: other users can ")
+            output = stream.read()
+        assert output.startswith(f"--data {data}: other users can ")
         other = "run as its owner" if has_database else f"give --data {data / 'service'}"
-        assert f"make this user its owner (chown), or {other}" in told
+        assert f"make this user its owner (chown), or {other}" in output
         assert [*data.iterdir()] == before
     finally:
         shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("how", ["database", "all", "emptied", "log"])
-def test_a_lost_database_is_refused_until_a_backup_is_restored(place: Place, how: str) -> None:
-    with _serving(place, signal.SIGKILL) as service:
-        submitted(service, place.job("kept", "kept"))
+def test_a_lost_database_is_refused_until_a_backup_is_restored(
+    scenario: RestoreScenario, how: str
+) -> None:
+    with _serving(scenario, signal.SIGKILL) as service:
+        submit(service, scenario.job("kept", "kept"))
         service.wait_for_state("kept", {"running"})
-        wait_until(lambda: place.alive("kept"))
-        place.back_up()
-    database, log, index = (place.data / name for name in DATABASE)
+        wait_until(lambda: scenario.alive("kept"))
+        scenario.back_up()
+    database, log, index = (scenario.data / name for name in DATABASE)
     if how == "emptied":
         os.truncate(database, 0)
     for lost in {"database": [database], "log": [log, index]}.get(how, []):
         lost.unlink()
     if how == "all":
-        for file in place.data.glob("shadowprice.db*"):
+        for file in scenario.data.glob("shadowprice.db*"):
             file.unlink()
     what = "is empty" if how == "emptied" else "is missing"
     for _ in range(2):  # the refusal leaves the directory as it is
-        told = _refusal(place)
-        assert f"{log if how == 'log' else database}: {what}" in told
-        assert "copy a backup there as shadowprice.db" in told
-    assert len(place.alive("kept")) == 1
+        message = _refusal(scenario)
+        assert f"{log if how == 'log' else database}: {what}" in message
+        assert "copy a backup there as shadowprice.db" in message
+    assert len(scenario.alive("kept")) == 1
 
-    place.restore(place.data)
-    with _serving(place) as service:
+    scenario.restore(scenario.data)
+    with _serving(scenario) as service:
         assert service.client.get("/v1/jobs/kept").json()["state"] == "running"
-        place.go("kept")
+        scenario.go("kept")
         service.wait_for_state("kept", {"finished"})
-    assert len(place.began("kept")) == 1
+    assert len(scenario.began("kept")) == 1
 
 
 def _used_store(folder: Path) -> Store:
@@ -187,7 +189,7 @@ def _used_store(folder: Path) -> Store:
 
 
 @pytest.mark.parametrize("kept", [0.0, 0.4, 0.999])
-def test_a_log_that_is_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
+def test_truncated_log_is_refused(tmp_path: Path, kept: float) -> None:
     """SQLite reads the complete part; the newest acknowledged changes would be lost silently."""
     store = _used_store(tmp_path / "whole")
     for number in range(50):
@@ -199,18 +201,18 @@ def test_a_log_that_is_cut_off_is_refused(tmp_path: Path, kept: float) -> None:
     log, index = (copied / name for name in DATABASE[1:])
     size = log.stat().st_size
     os.truncate(log, int(size * kept))
-    again = Store(str(copied))
+    store = Store(str(copied))
     for _ in range(2):
         with pytest.raises(InputError, match="is cut off or damaged") as refusal:
-            again.open()
+            store.open()
         assert f"remove {index}" in str(refusal.value)
     index.unlink()
-    again.open()
-    assert again.get("key-49") is None
-    again.close()
+    store.open()
+    assert store.get("key-49") is None
+    store.close()
 
 
-def test_a_log_whose_end_is_damaged_is_refused(tmp_path: Path) -> None:
+def test_log_with_damaged_end_is_refused(tmp_path: Path) -> None:
     store = _used_store(tmp_path / "whole")
     with store.transaction() as connection:
         store.put(connection, "key", "value")
@@ -225,24 +227,24 @@ def test_a_log_whose_end_is_damaged_is_refused(tmp_path: Path) -> None:
     log.write_bytes(content)
     with pytest.raises(InputError, match="is cut off or damaged"):
         Store(str(damaged)).open()
-    whole = Store(str(intact))
-    whole.open()
-    assert whole.get("key") == "value"
-    whole.close()
+    store = Store(str(intact))
+    store.open()
+    assert store.get("key") == "value"
+    store.close()
 
 
-def test_a_log_that_another_program_has_written_into_the_database(place: Place) -> None:
-    with _serving(place):
+def test_log_checkpointed_by_another_program_is_refused(scenario: RestoreScenario) -> None:
+    with _serving(scenario):
         pass  # an ordered stop leaves no log
-    with _serving(place, signal.SIGKILL) as service:
-        submitted(service, place.job("kept", "kept"))
-    with closing(sqlite3.connect(place.data / "shadowprice.db")) as connection:
+    with _serving(scenario, signal.SIGKILL) as service:
+        submit(service, scenario.job("kept", "kept"))
+    with closing(sqlite3.connect(scenario.data / "shadowprice.db")) as connection:
         connection.execute("SELECT count(*) FROM jobs").fetchone()
-    assert not (place.data / "shadowprice.db-wal").exists()
-    record = place.data / "store-state"
-    assert f"remove {record}" in _refusal(place)
+    assert not (scenario.data / "shadowprice.db-wal").exists()
+    record = scenario.data / "store-state"
+    assert f"remove {record}" in _refusal(scenario)
     record.unlink()
-    with _serving(place) as service:
+    with _serving(scenario) as service:
         assert service.client.get("/v1/jobs/kept").status_code == 200
 
 
@@ -267,14 +269,14 @@ def test_a_stop_while_another_program_reads_the_database(tmp_path: Path) -> None
     store.close()
 
 
-def test_a_database_that_is_removed_while_the_service_runs(place: Place) -> None:
-    database, moved = place.data / "shadowprice.db", place.folder / "moved.db"
-    with _serving(place) as service:
+def test_a_database_that_is_removed_while_the_service_runs(scenario: RestoreScenario) -> None:
+    database, moved = scenario.data / "shadowprice.db", scenario.folder / "moved.db"
+    with _serving(scenario) as service:
         database.rename(moved)
-        answer = service.client.post("/v1/jobs", json=place.job("a", "a"))
-        assert (answer.status_code, answer.json()["code"]) == (503, "storage")
+        response = service.client.post("/v1/jobs", json=scenario.job("a", "a"))
+        assert (response.status_code, response.json()["code"]) == (503, "storage")
         assert service.client.get("/readyz").status_code == 503
         assert not database.exists()
         moved.rename(database)
         wait_until(lambda: service.client.get("/readyz").status_code == 200)
-        submitted(service, place.job("a", "a"))
+        submit(service, scenario.job("a", "a"))

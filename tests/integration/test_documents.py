@@ -1,4 +1,4 @@
-"""What documents show is what their commands print, in a clone and nothing else."""
+"""Documents show what their commands print in a clone."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def commands(fence: Fence) -> list[tuple[str, list[str]]]:
 
 def without_times(lines: list[str]) -> list[str]:
     """Return lines as they compare: rows of times keep their name and how many there are."""
-    told = []
+    errors = []
     for line in lines:
         row = " ".join(line.split())
         if row.startswith(TIMED):
@@ -70,13 +70,13 @@ def without_times(lines: list[str]) -> list[str]:
             cells = re.findall(r"[\d.,]+ (?:ns|µs|ms|s|min|h)\b", line)
             row = f"{name} {len(cells)} times"
         if row:
-            told.append(row)
-    return told
+            errors.append(row)
+    return errors
 
 
 @pytest.fixture
 def clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Stand where a newcomer stands: a folder with the examples of a clone."""
+    """Change to a folder that has only the examples of a clone."""
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -106,7 +106,7 @@ def test_every_command_prints_what_the_document_shows(
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
-def test_what_make_is_asked_for_can_be_made(document: str) -> None:
+def test_documented_make_targets_exist(document: str) -> None:
     for fence in fences(document):
         for line in fence.lines:
             if line.startswith("make "):
@@ -155,7 +155,7 @@ def test_the_readme_compares_what_the_demo_compares(
     assert {name: printed[name] for name in rows} == rows
 
 
-def test_what_pages_take_from_files_is_there() -> None:
+def test_included_files_exist() -> None:
     # A formatter takes the mark of a file for Python, and sets it anew: then a page shows the mark.
     marks = [
         line
@@ -202,14 +202,14 @@ NAMED_FILE = re.compile(
 )
 
 
-def test_files_and_what_they_hold_are_named_rightly() -> None:
+def test_named_files_and_definitions_exist() -> None:
     files = tracked_files()
     checked = 0
     for page in (*PAGES, ROOT / "README.md"):
         for path, name, shortened in NAMED_FILE.findall(prose(page)):
             folder, _, rest = path.partition("/")
-            whole = f"{FOLDERS[folder]}/{rest}" if folder in FOLDERS else path
-            results = [file for file in files if f"/{file}".endswith(f"/{whole}")]
+            full_path = f"{FOLDERS[folder]}/{rest}" if folder in FOLDERS else path
+            results = [file for file in files if f"/{file}".endswith(f"/{full_path}")]
             assert results or "NAME" in path, f"{page}: no file {path}"
             if "_" in name or "." in name:
                 texts = [(ROOT / file).read_text(encoding="utf-8") for file in results]
@@ -223,7 +223,7 @@ def test_files_and_what_they_hold_are_named_rightly() -> None:
 
 
 @pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md"], ids=lambda page: page.name)
-def test_modules_and_what_they_define_are_named_rightly(page: Path) -> None:
+def test_named_modules_and_attributes_exist(page: Path) -> None:
     # Without an import: some modules need torch.
     for named in re.findall(r"(?:`|^::: )(shadowprice(?:\.\w+)+)(?=[`(]|$)", prose(page), re.M):
         module, rest = ROOT / "src", named.split(".")
@@ -237,7 +237,7 @@ def test_modules_and_what_they_define_are_named_rightly(page: Path) -> None:
         assert set(re.findall(r"\w+", text)).issuperset(rest), f"{page}: there is no {named}"
 
 
-def test_times_alone_may_differ() -> None:
+def test_only_times_may_differ_from_documented_output() -> None:
     one = ["finished      4    5", "wall time  11 ms  2 s"]
     assert without_times(one) == without_times(["finished 4 5", "wall time 3 µs 40 ms"])
     assert without_times(one) != without_times(["finished 4 6", "wall time 3 µs 40 ms"])

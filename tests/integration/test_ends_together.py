@@ -43,11 +43,13 @@ class SlowExecutor(LocalExecutor):
         self.forgotten += 1
 
     async def _is_together(self) -> bool:
-        return self.peak > 1 or all(one.phase is GenerationPhase.ENDED for one in await self.list())
+        return self.peak > 1 or all(
+            entry.phase is GenerationPhase.ENDED for entry in await self.list()
+        )
 
 
 @pytest.mark.processes
-def test_ends_that_come_together_are_forgotten_together(tmp_path: Path) -> None:
+def test_simultaneous_ends_are_acknowledged_together(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     executor = SlowExecutor(ExecutorOptions(directory=str(tmp_path / "local")))
     names = [f"job-{number}" for number in range(JOBS)]
@@ -70,7 +72,7 @@ def test_ends_that_come_together_are_forgotten_together(tmp_path: Path) -> None:
 
 
 class HeldExecutor(LocalExecutor):
-    """Answers the command to stop one job only after it has forgotten another, ended job."""
+    """Executor that answers the stop of one job only after it deleted another, ended job."""
 
     forgotten: tuple[str, ...] = ()
 
@@ -87,7 +89,7 @@ class HeldExecutor(LocalExecutor):
 
 
 @pytest.mark.processes
-def test_an_end_is_recorded_while_an_order_waits_for_its_answer(tmp_path: Path) -> None:
+def test_end_is_recorded_while_a_command_is_pending(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     executor = HeldExecutor(ExecutorOptions(directory=str(tmp_path / "local")))
     go = tmp_path / "go"

@@ -1,4 +1,4 @@
-"""What a job did until the end of a slot is counted in it, however seldom files are looked at."""
+"""Progress until the end of a slot counts in that slot, however rarely files are polled."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ TRAIN = (
 )
 
 
-def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_polled_at_the_slot_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "RESYNC_SECONDS", 3600.0)  # nobody else looks at files
     (tmp_path / "local").mkdir()
     settings = ExecutorOptions(directory=str(tmp_path / "local"), settings={"cgroup": "off"})
@@ -51,14 +53,14 @@ def test_progress_is_that_of_the_slots_end(tmp_path: Path, monkeypatch: pytest.M
 
 
 class Stuck(LocalExecutor):
-    """Never says what was reported by now."""
+    """Executor whose progress poll never returns."""
 
     async def progress(self) -> Sequence[Progressed]:
         await asyncio.sleep(3600.0)
         return ()
 
 
-def test_an_executor_that_does_not_answer_holds_no_slot(tmp_path: Path) -> None:
+def test_unresponsive_executor_delays_no_slot(tmp_path: Path) -> None:
     (tmp_path / "local").mkdir()
     settings = ExecutorOptions(directory=str(tmp_path / "local"), settings={"cgroup": "off"})
     source = str(Path(__file__).parents[2] / "src")

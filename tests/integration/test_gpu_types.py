@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
 
 @pytest.mark.parametrize("policy", ["oasis", "drf", "las", "backfill"])
-def test_jobs_stand_on_servers_of_their_type_and_pay_for_them(
+def test_typed_jobs_run_on_and_pay_for_servers_of_their_type(
     tmp_path: Path, policy: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     section = PAGE.read_text().partition("### Types of GPU, and money")[2].partition("\n## ")[0]

@@ -1,4 +1,4 @@
-"""A thousand hostile inputs, each with what it gets; see `tests.hostile.make_table`."""
+"""A thousand hostile inputs with their recorded results; see `tests.hostile.make_table`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def table() -> list[dict[str, Any]]:
 
 
 @pytest.mark.extended
-def test_a_thousand_hostile_inputs_get_what_the_table_says() -> None:
+def test_hostile_inputs_give_the_recorded_results() -> None:
     records = table()
     assert len({json.dumps(Case.of(record).record()) for record in records}) >= 1000
     wrong = []
@@ -36,7 +36,7 @@ def test_a_thousand_hostile_inputs_get_what_the_table_says() -> None:
 
 
 @pytest.mark.extended
-def test_a_service_that_starts_is_ended_and_one_that_does_not_is_told() -> None:
+def test_started_services_are_stopped_and_failed_starts_reported() -> None:
     words = ("serve", "--cluster", "c.yaml", "--data", "kept", "--listen", "127.0.0.1:0")
     files: dict[str, Any] = {"c.yaml": documents.text_of(documents.CLUSTER)}
     with good_runs([]) as runs, Worker(runs) as worker:

@@ -35,7 +35,7 @@ CLUSTER: dict[str, Any] = {
 
 
 def record(name: str, arrival: int, slots: int, **more: Any) -> dict[str, Any]:
-    """Return a job that runs so many slots on the whole cluster."""
+    """Return a job that runs for a number of slots on the whole cluster."""
     return {
         "name": name,
         "tenant": "vision",
@@ -143,7 +143,7 @@ def test_names_without_their_generated_parts(name: str, stem: str) -> None:
     assert name_stem(name) == stem
 
 
-def test_a_job_looks_longer_and_longer_until_it_ends() -> None:
+def test_predicted_length_grows_until_the_job_ends() -> None:
     """The default is 6 slots; the job of 20 slots grows to 12, to 24, and ends after 20."""
     on = pool()
     hidden = HiddenLengths(on, {}, shows_limits=False)
@@ -159,7 +159,7 @@ def test_a_job_looks_longer_and_longer_until_it_ends() -> None:
     assert revised[19] is true
 
 
-def test_nothing_that_a_policy_sees_depends_on_the_work() -> None:
+def test_policy_input_is_independent_of_true_work() -> None:
     cluster = {**CLUSTER, "tenants": [{"name": "vision"}]}
     seen = []
     for slots in (1, 7, 100):
@@ -176,7 +176,7 @@ def test_nothing_that_a_policy_sees_depends_on_the_work() -> None:
     assert seen[0]["walltime"] is None
 
 
-def test_srtf_takes_a_limit_for_the_length() -> None:
+def test_srtf_uses_the_time_limit_as_length() -> None:
     """The job with the longer limit waits, although it is shorter."""
     jobs = [
         record("now", 0, 2, walltime="20min"),
@@ -232,7 +232,9 @@ def test_rolling_keeps_a_job_whose_prediction_is_too_long(restart: str) -> None:
     assert outcomes["late"][0] == "dropped"
 
 
-def test_compare_shows_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_shows_several_length_sources(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     jobs = [record("a", 0, 2, walltime="1h"), record("b", 0, 9, walltime="2h")]
     compared = shadowprice.compare(CLUSTER, jobs, ("fifo", "srtf"), lengths="known,limits,unknown")
     labels = ["fifo", "srtf"]
@@ -247,8 +249,8 @@ def test_compare_shows_several(tmp_path: Path, capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     run = json.loads((tmp_path / "out" / "srtf-lengths=unknown" / "run.json").read_text())
     assert (run["policy"], run["options"]["lengths"]) == ("srtf lengths=unknown", "unknown")
-    known = json.loads((tmp_path / "out" / "srtf" / "run.json").read_text())
-    assert "lengths" not in known["options"]
+    document = json.loads((tmp_path / "out" / "srtf" / "run.json").read_text())
+    assert "lengths" not in document["options"]
     assert main(["simulate", *files, "-p", "fifo", "--lengths", "unknown"]) == 0
     assert "fifo lengths=unknown" in capsys.readouterr().out
 
@@ -261,7 +263,7 @@ def test_compare_shows_several(tmp_path: Path, capsys: pytest.CaptureFixture[str
         ("known,known", "--lengths: 'known' is repeated"),
     ],
 )
-def test_wrong_lengths_are_refused(lengths: str, message: str) -> None:
+def test_invalid_length_sources_are_refused(lengths: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         parse_lengths(lengths)
     assert message in str(error.value)
@@ -280,13 +282,15 @@ def test_wrong_lengths_are_refused(lengths: str, message: str) -> None:
         ({"lengths": "unknown", "policy": "optimum"}, "policy optimum: needs to know all jobs"),
     ],
 )
-def test_calls_that_need_other_lengths_are_refused(arguments: dict[str, Any], message: str) -> None:
+def test_policies_that_need_other_lengths_are_refused(
+    arguments: dict[str, Any], message: str
+) -> None:
     with pytest.raises(InputError) as error:
         shadowprice.simulate(CLUSTER, [record("a", 0, 2)], **{"policy": "fifo", **arguments})
     assert message in str(error.value)
 
 
-def test_limits_of_a_log_are_work_at_the_requested_workers(tmp_path: Path) -> None:
+def test_trace_time_limits_are_work_at_the_requested_workers(tmp_path: Path) -> None:
     rows = ["submit,start,end,gpus,time limit,user"]
     limits = {0: "01:00:00", 1: "04:00:00", 2: "00:30:00"}
     rows += [
@@ -308,21 +312,21 @@ def test_limits_of_a_log_are_work_at_the_requested_workers(tmp_path: Path) -> No
 def test_a_new_length_changes_nothing_else() -> None:
     on = pool()
     engine = Engine(on, make_policy("fifo", PolicyContext(on), {}))
-    one = gang(on, 4)
-    engine.handle(JobsArrived(0, (one,)))
+    job = gang(on, 4)
+    engine.handle(JobsArrived(0, (job,)))
     engine.handle(SlotBegan(0))
     wrong = [
-        (replace(one, required=9, tenant="b"), "other fields differ too: tenant"),
-        (replace(one, required=9, name="other"), "has a new length in slot 0 without running"),
+        (replace(job, required=9, tenant="b"), "other fields differ too: tenant"),
+        (replace(job, required=9, name="other"), "has a new length in slot 0 without running"),
     ]
     for changed, message in wrong:
         with pytest.raises(EventError, match=message):
-            engine.handle(SlotEnded(0, {one.name: 1}, lengths={one.name: changed}))
-    engine.handle(SlotEnded(0, {one.name: 1}, lengths={one.name: replace(one, required=9)}))
-    assert engine.open_jobs[one.name].remaining == 8
+            engine.handle(SlotEnded(0, {job.name: 1}, lengths={job.name: changed}))
+    engine.handle(SlotEnded(0, {job.name: 1}, lengths={job.name: replace(job, required=9)}))
+    assert engine.open_jobs[job.name].remaining == 8
 
 
-def test_a_huge_time_limit_is_no_error(tmp_path: Path) -> None:
+def test_huge_time_limit_is_accepted(tmp_path: Path) -> None:
     """Progress units of a million hours at a high rate exceed what kernels count."""
     servers = {"slot": "1h", "servers": [{"name": "g", "capacity": {"gpu": 1}}]}
     huge = {

@@ -27,8 +27,8 @@ from shadowprice.simulator.advice import add_advice, advise, many
 from shadowprice.simulator.interrupt import StopRequestObserver
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.simulator.source import ScenarioSource
-from tests.integration.test_command_line import CLUSTER, JOBS
 from tests.support.advice_cases import random_entry, random_servers, resolve_jobs
+from tests.support.command_line import CLUSTER, JOBS
 
 CALL = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "oasis", "-q")
 WORTHLESS = (
@@ -91,8 +91,8 @@ def test_the_page_shows_advice_beside_the_refusal(
         lines = [tuple(line) for line in stories["facts"][index]]
         assert stories["jobs"]["advised"][index] == (job in kept)
         if job in kept:
-            told = [*advice_lines(kept[job])]
-            assert lines[-len(told) :] == told
+            stored = [*advice_lines(kept[job])]
+            assert lines[-len(stored) :] == stored
         else:
             assert not {"sufficient", "not enough"} & {label for label, _ in lines}
     assert f"of {len(kept)} of {len(kept)} refused jobs." in written
@@ -135,8 +135,10 @@ def test_jobs_that_rolling_abandoned_get_the_advice_of_explain() -> None:
     for index, entry in enumerate(entries):
         if entry["name"] in given_up:
             assert run.advice[entry["name"]] == advise(scenario, rolling, index, entry)
-    told = stories(replace(run, advice={}), run.jobs, {})["jobs"]
-    advisable = {job for job, at in zip(told["job"], told["advisable"], strict=True) if at}
+    histories = stories(replace(run, advice={}), run.jobs, {})["jobs"]
+    advisable = {
+        job for job, at in zip(histories["job"], histories["advisable"], strict=True) if at
+    }
     assert advisable == run.advice.keys()
     assert "refused or dropped jobs" in (jobs_section(run) or "")
 
@@ -190,9 +192,9 @@ def test_a_comparison_keeps_the_advice_of_each_policy(
     kept = read_advice(Path("run"))
     assert kept
     assert read_advice(Path("both/oasis")) == kept
-    told = shadowprice.compare("c.yaml", "j.yaml", ("fifo", "oasis"), advice_seconds=600)
-    one = shadowprice.simulate("c.yaml", "j.yaml", "oasis", advice_seconds=600)
+    compared = shadowprice.compare("c.yaml", "j.yaml", ("fifo", "oasis"), advice_seconds=600)
+    simulated = shadowprice.simulate("c.yaml", "j.yaml", "oasis", advice_seconds=600)
     expected = {job: counsel.record() for job, counsel in kept.items()}
-    assert told.runs["oasis"].advice == one.advice == expected
+    assert compared.runs["oasis"].advice == simulated.advice == expected
     assert shadowprice.open_run("both/oasis").advice == expected
     assert shadowprice.simulate("c.yaml", "j.yaml", "fifo").advice is None

@@ -42,7 +42,7 @@ def weights(folder: Path) -> tuple[int, list[np.ndarray]]:
         return result.step, [stored[name] for name in stored.files]
 
 
-def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
+def test_training_result_is_independent_of_moves(tmp_path: Path) -> None:
     """One worker all the time against one, three and two, stopped and killed in between."""
     words = (sys.executable, str(TRAIN), "--steps", "200", "--seed", "3")
     fixed, moved = tmp_path / "fixed", tmp_path / "moved"
@@ -75,7 +75,7 @@ def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
         # It measures what moving it cost, and tells.
         parts = {"change_checkpoint", "change_away", "change_start", "change_first_step"}
         await eventually(
-            lambda: any(parts <= one.metrics.keys() for one in told.of(Progressed, "job", 2)),
+            lambda: any(parts <= entry.metrics.keys() for entry in told.of(Progressed, "job", 2)),
             lambda: told.reports,
         )
         await step(100)
@@ -89,8 +89,8 @@ def test_training_ends_alike_however_often_it_is_moved(tmp_path: Path) -> None:
     LocalHarness(tmp_path / "executor", {"cgroup": "off"}).run(scenario)
     (step, alone), (same, several) = weights(fixed), weights(moved)
     assert step == same == 200
-    for one, other in zip(alone, several, strict=True):
-        np.testing.assert_allclose(other, one, rtol=1e-6, atol=1e-12)
+    for single, other in zip(alone, several, strict=True):
+        np.testing.assert_allclose(other, single, rtol=1e-6, atol=1e-12)
 
 
 @pytest.mark.extended
@@ -114,12 +114,12 @@ def test_make_live_shows_jobs_that_learn(tmp_path: Path) -> None:
     token = (data / "operator.token").read_text().strip()
     assert f"Token  {token}" in done.stdout
     assert token not in log
-    said = done.stdout.rpartition("\n\n")[2].splitlines()
-    assert {line.split()[0] for line in said} == {
+    output_lines = done.stdout.rpartition("\n\n")[2].splitlines()
+    assert {line.split()[0] for line in output_lines} == {
         "spirals",
         "spirals-urgent",
         "letters",
         "letters-small",
     }
-    assert all("% right" in line for line in said)
+    assert all("% right" in line for line in output_lines)
     # Numbers of generations depend on the load: a job that reports late isn't moved.

@@ -70,7 +70,7 @@ def test_slots_with_nothing_to_do_are_skipped(folder: Path, policy: str) -> None
     assert info["summary"]["utilisation"]["gpu"] == pytest.approx(expected)
 
 
-def test_a_job_that_can_never_be_placed_does_not_hold_the_run_up(folder: Path) -> None:
+def test_unplaceable_job_does_not_prolong_the_run(folder: Path) -> None:
     # The first job needs both servers' worth of its width; one is lost for good while it waits.
     Path("j.yaml").write_text(
         "jobs:\n"
@@ -91,15 +91,15 @@ def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) 
     # One at a time, each for a slot, and all of them over when the slot is: more such slots than
     # the horizon has are no standstill, neither at the end of a run nor before one comes late.
     cluster = {"slot": "10min", "horizon": 8, "servers": [{"name": "s", "capacity": {"gpu": 1}}]}
-    asked: dict[str, object] = {"worker": {"gpu": 1}}
+    options: dict[str, object] = {"worker": {"gpu": 1}}
     if policy in PLACE_COUNTING_POLICIES:
         cluster["servers"] = [{"name": "s", "capacity": {"worker": 1, "ps": 0}}]
         cluster["tenants"] = [{"name": "a", "share": {"worker": 1}}]
-        asked = {"worker": {"worker": 1}, "tenant": "a"}
+        options = {"worker": {"worker": 1}, "tenant": "a"}
     jobs = [
         {"name": f"j{index}", "arrival": f"{slot} slots", "chunks": 1, "minibatches": 1}
         | {"minibatch_time": "10min", "utility": {"kind": "constant", "value": 1}}
-        | asked
+        | options
         for index, slot in enumerate([0] * 20 + ([] if later is None else [later]))
     ]
     ran = simulated(cluster, jobs, policy=policy).jobs
@@ -111,7 +111,7 @@ def test_a_run_lasts_until_the_last_job_is_done(policy: str, later: int | None) 
     assert all(slot < 100 for slot in ran.head(20)["completion"].drop_nulls())
 
 
-def test_a_run_of_too_many_slots_says_what_bounds_it(
+def test_run_above_the_slot_limit_names_the_limit(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bounds, "SIMULATED", bounds.InputLimit("simulated", 50, "slots simulated"))
@@ -129,7 +129,7 @@ def test_a_job_longer_than_any_run_is_refused_when_it_is_read(
     assert "slots that a job runs at its widest" in capsys.readouterr().err
 
 
-def test_a_long_run_tells_its_slot_when_nobody_arrives(folder: Path) -> None:
+def test_long_run_reports_its_slot_without_arrivals(folder: Path) -> None:
     write_jobs(("long", 3, 400_000))
     source = ScenarioSource(cluster=Path("c.yaml"), jobs=Path("j.yaml"), until="5000 slots")
     scenario, _ = source.scenario()

@@ -11,7 +11,7 @@ import pytest
 
 from shadowprice.cli.console import SafeConsole
 from shadowprice.cli.main import main
-from tests.integration.test_command_line import Answer, Call
+from tests.support.command_line import Call, CommandResult
 
 CLUSTER = """\
 slot: 10min
@@ -44,17 +44,17 @@ def call(
     for name, text in (("c.yaml", CLUSTER), ("j.yaml", JOBS), ("i.yaml", INCIDENTS)):
         (tmp_path / name).write_text(text)
 
-    def run(*words: str) -> Answer:
+    def run(*words: str) -> CommandResult:
         capfd.readouterr()
         status = main(words)
-        return Answer(status, *capfd.readouterr())
+        return CommandResult(status, *capfd.readouterr())
 
     simulate = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "--incidents", "i.yaml", "-q")
     assert run(*simulate, "-p", "fifo", "-s", "workers=max", "--out", "run").status == 0
     return run
 
 
-def test_at_shows_who_runs_where_and_what_waits(call: Call) -> None:
+def test_at_shows_running_and_waiting_jobs(call: Call) -> None:
     answer = call("at", "run", "1")
     assert (answer.status, answer.err) == (0, "")
     lines = answer.out.splitlines()
@@ -74,7 +74,7 @@ def test_at_shows_who_runs_where_and_what_waits(call: Call) -> None:
     assert "spare" in call("at", "run", "1", "--servers").out
 
 
-def test_jobs_are_chosen_sorted_and_printed_as_csv(call: Call) -> None:
+def test_jobs_are_filtered_sorted_and_printed_as_csv(call: Call) -> None:
     answer = call("jobs", "run", "--tenant", "sp*", "--sort", "-job", "-o", "csv")
     assert answer.status == 0
     rows = list(csv.DictReader(io.StringIO(answer.out)))
@@ -89,9 +89,7 @@ def test_jobs_are_chosen_sorted_and_printed_as_csv(call: Call) -> None:
     assert (nothing.status, nothing.out) == (0, "")
 
 
-def test_a_narrow_terminal_spares_columns_rather_than_letters(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_narrow_terminal_omits_columns(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowprice.cli.commands.jobs.stdout", lambda: SafeConsole(width=50))
     answer = call("jobs", "run")
     assert answer.status == 0
@@ -104,12 +102,12 @@ def test_a_narrow_terminal_spares_columns_rather_than_letters(
     assert "worker_slots" in left_out
     assert not set(left_out) & set(heading.split())
     # What is asked for is there, and there is room on a page.
-    asked = call("jobs", "run", "--columns", "job,class,worker_slots,value,start,outcome,reason")
-    assert asked.err == ""
+    result = call("jobs", "run", "--columns", "job,class,worker_slots,value,start,outcome,reason")
+    assert result.err == ""
     assert "no room" not in call("jobs", "run", "-o", "csv").err
 
 
-def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
+def test_diff_lists_jobs_with_different_results(call: Call) -> None:
     simulate = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-q")
     assert call(*simulate, "-p", "fifo", "-s", "workers=max", "--out", "quiet").status == 0
     answer = call("diff", "run", "quiet")
@@ -149,7 +147,7 @@ def test_diff_tells_which_jobs_fared_differently(call: Call) -> None:
         (("diff", "run", "nowhere"), "is not a run directory"),
     ],
 )
-def test_wrong_calls_are_told(call: Call, words: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused(call: Call, words: tuple[str, ...], said: str) -> None:
     answer = call(*words)
     assert answer.status == 2
     assert said in answer.err

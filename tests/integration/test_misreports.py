@@ -1,4 +1,4 @@
-"""What a job posts that is no progress: refused, and told in its story once of each fault."""
+"""Invalid progress requests are refused, and each kind appears once in the job history."""
 
 from __future__ import annotations
 
@@ -27,14 +27,16 @@ def post(live: RunningService, name: str, content: Any, generation: int = 1) -> 
 
 
 def told(live: RunningService, name: str) -> list[str]:
-    story = live.client.get(f"/v1/jobs/{name}/explain").json()
-    return [event["data"]["reason"] for event in story["events"] if event["kind"] == "misreported"]
+    history = live.client.get(f"/v1/jobs/{name}/explain").json()
+    return [
+        event["data"]["reason"] for event in history["events"] if event["kind"] == "misreported"
+    ]
 
 
 def begun(live: RunningService, clock: ManualClock, *names: str) -> None:
     for name in names:
-        answer = live.client.post("/v1/jobs", json=job(name))
-        assert answer.status_code == 200, answer.text
+        response = live.client.post("/v1/jobs", json=job(name))
+        assert response.status_code == 200, response.text
     clock.advance(3_600)
     for name in names:
         wait_until(lambda path=f"/v1/jobs/{name}": live.client.get(path).json()["generation"] == 1)
@@ -121,7 +123,7 @@ def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
             wrong = {f"\x1b[31m{index}" + "x" * 60_000: 1, "minibatches": "z" * index}
             assert post(live, "a", wrong).status_code == 422
         assert len(told(live, "a")) == MAX_REPORTED_ERRORS
-        assert all(len(one) <= 500 and "\x1b" not in one for one in told(live, "a"))
+        assert all(len(entry) <= 500 and "\x1b" not in entry for entry in told(live, "a"))
         assert journal(live) == before
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.contract import ExecutorOptions
-from shadowprice.executors.local.executor import LocalExecutor
+from tests.support.device_executors import local_executor, state_of
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
 
@@ -22,14 +21,6 @@ CLUSTER = {
 }
 
 
-def executor_with(folder: Path, devices: str) -> LocalExecutor:
-    (folder / "data").mkdir(exist_ok=True)
-    options = ExecutorOptions(
-        str(folder / "data" / "executor"), settings={"cgroup": "off", "devices": devices}
-    )
-    return LocalExecutor(options)
-
-
 def submit(live: RunningService, name: str, gpus: float, command: list[str]) -> dict[str, Any]:
     job = {
         "name": name,
@@ -40,9 +31,9 @@ def submit(live: RunningService, name: str, gpus: float, command: list[str]) -> 
         "utility": {"kind": "constant", "value": 20},
         "run": {"command": command, "grace": "1s"},
     }
-    answer = live.client.post("/v1/jobs", json=job)
-    assert answer.is_success, answer.text
-    view: dict[str, Any] = answer.json()
+    response = live.client.post("/v1/jobs", json=job)
+    assert response.is_success, response.text
+    view: dict[str, Any] = response.json()
     return view
 
 
@@ -51,14 +42,10 @@ def gpus_of(live: RunningService) -> float:
     return float(server["capacity"].get("gpu", 0))
 
 
-def state_of(live: RunningService, name: str) -> str:
-    return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
-
-
 @pytest.mark.parametrize("policy", ["fifo", "rolling"])
 def test_capacity_is_what_the_executor_has(tmp_path: Path, policy: str) -> None:
     def started(devices: str) -> AbstractContextManager[RunningService]:
-        executor = executor_with(tmp_path, devices)
+        executor = local_executor(tmp_path, devices)
         return run_service(tmp_path, cluster=CLUSTER, policy=policy, executor=executor)
 
     with started("0,1") as live:
@@ -83,13 +70,13 @@ def test_capacity_is_what_the_executor_has(tmp_path: Path, policy: str) -> None:
 
 
 def test_capacity_that_an_operator_set_is_no_more_than_that(tmp_path: Path) -> None:
-    with run_service(tmp_path, cluster=CLUSTER, executor=executor_with(tmp_path, "0,1")) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=local_executor(tmp_path, "0,1")) as live:
         change = {"capacity": {"cpu": 8, "gpu": 1}}
         assert live.client.patch("/v1/servers/box", json=change).is_success
         assert gpus_of(live) == 1
         assert live.client.patch("/v1/servers/box", json={"drain": True}).is_success
         assert live.client.patch("/v1/servers/box", json={"drain": False}).is_success
-    with run_service(tmp_path, cluster=CLUSTER, executor=executor_with(tmp_path, "0,1,2")) as live:
+    with run_service(tmp_path, cluster=CLUSTER, executor=local_executor(tmp_path, "0,1,2")) as live:
         assert gpus_of(live) == 1
         change = {"capacity": {"cpu": 8, "gpu": 8}}
         assert live.client.patch("/v1/servers/box", json=change).is_success
@@ -97,6 +84,6 @@ def test_capacity_that_an_operator_set_is_no_more_than_that(tmp_path: Path) -> N
         assert live.client.patch("/v1/servers/box", json={"drain": True}).is_success
         assert live.client.patch("/v1/servers/box", json={"drain": False}).is_success
     with run_service(
-        tmp_path, cluster=CLUSTER, executor=executor_with(tmp_path, "0,1,2,3")
+        tmp_path, cluster=CLUSTER, executor=local_executor(tmp_path, "0,1,2,3")
     ) as live:
         assert gpus_of(live) == 4

@@ -76,9 +76,9 @@ def test_eight_more_of_each_type_gain_what_whatif_finds(
         ["whatif", "-c", "cluster.yaml", "-j", "jobs.yaml", "-p", "rolling,srtf?workers=max",
          "--add", "a:2", "--add", "v:1", "-o", "json", "-q"]
     ) == 0  # fmt: skip
-    found = json.loads(capsys.readouterr().out)["runs"]
-    gains = {(row["change"], row["policy"]): row["gain"] for row in found}
-    waits = {(row["change"], row["policy"]): row["waiting_saved_hours"] for row in found}
+    runs = json.loads(capsys.readouterr().out)["runs"]
+    gains = {(row["change"], row["policy"]): row["gain"] for row in runs}
+    waits = {(row["change"], row["policy"]): row["waiting_saved_hours"] for row in runs}
     for gain in record["more"]:
         [(name, count)] = gain["servers"].items()
         assert gain["gain"] == pytest.approx(gains[f"+{count} {name}", gain["policy"]])
@@ -112,8 +112,8 @@ def test_whatif_takes_an_amount_of_gpus_too(call: Call, capsys: pytest.CaptureFi
         "+8 gpu/a100 (2 a servers)", "+8 gpu/v100 (1 v server)",
     ]  # fmt: skip
     assert all(float(row.split()[-1]) > 0 for row in rows)
-    found = shadowprice.whatif(CLUSTER, JOBS, "srtf", more=["gpu/v100=8"]).frame
-    assert found["change"].to_list() == ["as it is", "+8 gpu/v100 (1 v server)"]
+    frame = shadowprice.whatif(CLUSTER, JOBS, "srtf", more=["gpu/v100=8"]).frame
+    assert frame["change"].to_list() == ["as it is", "+8 gpu/v100 (1 v server)"]
 
 
 def test_the_table_and_the_page_show_the_gains(call: Call) -> None:
@@ -178,8 +178,8 @@ def test_wrong_amounts(call: Call, text: str, message: str) -> None:
 
 @pytest.mark.parametrize("more", ["16", 16, np.int64(16), [16], ("16",), "gpu/a100=16,gpu/v100=16"])
 def test_amounts_are_a_text_a_number_or_several(more: Any) -> None:
-    found = shadowprice.whatif(CLUSTER, JOBS, "fifo", more=more).frame["change"].to_list()
-    assert sorted(found) == [
+    labels = shadowprice.whatif(CLUSTER, JOBS, "fifo", more=more).frame["change"].to_list()
+    assert sorted(labels) == [
         "+16 gpu/a100 (4 a servers)", "+16 gpu/v100 (2 v servers)", "as it is",
     ]  # fmt: skip
 

@@ -78,11 +78,11 @@ def _answers(red: httpx.Client) -> dict[str, Any]:
     found: dict[str, Any] = {}
 
     def ask(method: str, path: str, body: Any = None) -> httpx.Response:
-        answer = red.request(method, path, json=body)
-        headers = {key: text for key, text in answer.headers.items() if key != "date"}
+        response = red.request(method, path, json=body)
+        headers = {key: text for key, text in response.headers.items() if key != "date"}
         key = f"{len(found)} {method} {path} {json.dumps(body)}"
-        found[key] = (answer.status_code, headers, answer.text)
-        return answer
+        found[key] = (response.status_code, headers, response.text)
+        return response
 
     for name in (SHARED, ENDED):
         assert ask("POST", "/v1/jobs", job(name)).status_code == 200
@@ -118,7 +118,7 @@ def _answers(red: httpx.Client) -> dict[str, Any]:
 def worlds(
     tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
 ) -> dict[str, dict[str, Any]]:
-    """Red's answers if blue has jobs of the same names, if it has others, and if it has none."""
+    """Return red's responses if blue has jobs of the same names, of other names, or none."""
     worlds: dict[str, dict[str, Any]] = {}
     for world, names in (
         ("same", (SHARED, ENDED, THEIRS)),
@@ -154,7 +154,7 @@ def _without_numbers(value: Any) -> Any:
     if isinstance(value, dict):
         counted = {"id", "job_id", "next"}
         return {key: _without_numbers(one) for key, one in value.items() if key not in counted}
-    return [_without_numbers(one) for one in value] if isinstance(value, list) else value
+    return [_without_numbers(entry) for entry in value] if isinstance(value, list) else value
 
 
 def test_a_tenant_of_equal_names_is_as_none(worlds: dict[str, dict[str, Any]]) -> None:
@@ -186,34 +186,34 @@ def live(tmp_path: Path) -> Iterator[RunningService]:
 
 def test_two_tenants_have_a_job_of_one_name(live: RunningService) -> None:
     with live.as_(live.token("red")) as red, live.as_(live.token("blue")) as blue:
-        one = red.post("/v1/jobs", json=job("train")).json()
+        body = red.post("/v1/jobs", json=job("train")).json()
         other = blue.post("/v1/jobs", json=job("train", chunks=2)).json()
-        assert (one["name"], other["name"]) == ("train", "train")
-        assert one["id"] != other["id"]
-        assert red.get("/v1/jobs/train").json()["id"] == one["id"]
+        assert (body["name"], other["name"]) == ("train", "train")
+        assert body["id"] != other["id"]
+        assert red.get("/v1/jobs/train").json()["id"] == body["id"]
         assert blue.get("/v1/jobs/train").json()["id"] == other["id"]
         assert blue.get("/v1/jobs/blue%2Ftrain").json()["id"] == other["id"]
-        for foreign in ("red%2Ftrain", f"id:{one['id']}", str(one["id"])):
+        for foreign in ("red%2Ftrain", f"id:{body['id']}", str(body["id"])):
             assert blue.get(f"/v1/jobs/{foreign}").status_code == 404
         events = blue.get("/v1/jobs/train/events").json()["events"]
         assert {(event["job"], event["job_id"]) for event in events} == {("train", other["id"])}
 
-        asked = live.client.get("/v1/jobs/train")
-        assert asked.status_code == 422
-        [fault] = asked.json()["errors"]
-        assert fault["message"] == "'train' is the name of 2 jobs"
-        assert f"blue/train (id {other['id']})" in fault["hint"]
-        assert f"red/train (id {one['id']})" in fault["hint"]
+        response = live.client.get("/v1/jobs/train")
+        assert response.status_code == 422
+        [error] = response.json()["errors"]
+        assert error["message"] == "'train' is the name of 2 jobs"
+        assert f"blue/train (id {other['id']})" in error["hint"]
+        assert f"red/train (id {body['id']})" in error["hint"]
         for named, number in (
             ("blue%2Ftrain", other["id"]),
-            (f"id:{one['id']}", one["id"]),
-            (str(one["id"]), one["id"]),
+            (f"id:{body['id']}", body["id"]),
+            (str(body["id"]), body["id"]),
         ):
             assert live.client.get(f"/v1/jobs/{named}").json()["id"] == number
 
         assert live.client.delete("/v1/jobs/blue%2Ftrain").json()["tenant"] == "blue"
         assert red.get("/v1/jobs/train").json()["state"] == "admitted"
-        assert live.client.get("/v1/jobs/train").json()["id"] == one["id"]  # the only open one
+        assert live.client.get("/v1/jobs/train").json()["id"] == body["id"]  # the only open one
         assert red.delete("/v1/jobs/train").status_code == 200
         assert live.client.get("/v1/jobs/train").status_code == 422  # both are closed
 
@@ -228,7 +228,7 @@ def test_a_name_without_a_tenant_is_another_one(live: RunningService) -> None:
     assert live.client.get("/v1/jobs/%2Ftrain").json()["id"] == plain["id"]
 
 
-def test_a_name_is_free_again_when_its_job_is_over(live: RunningService) -> None:
+def test_name_is_reusable_after_its_job_ends(live: RunningService) -> None:
     with live.as_(live.token("red")) as red:
         first = red.post("/v1/jobs", json=job("train")).json()
         assert red.post("/v1/jobs", json=job("train", chunks=2)).status_code == 409
@@ -238,25 +238,25 @@ def test_a_name_is_free_again_when_its_job_is_over(live: RunningService) -> None
         assert second["state"] == "admitted"
         assert red.get("/v1/jobs/train").json()["id"] == second["id"]
         assert red.get(f"/v1/jobs/id:{first['id']}").json()["state"] == "cancelled"
-        story = red.get(f"/v1/jobs/id:{first['id']}/explain").json()["events"]
-        assert {event["job_id"] for event in story} == {first["id"]}
+        events = red.get(f"/v1/jobs/id:{first['id']}/explain").json()["events"]
+        assert {event["job_id"] for event in events} == {first["id"]}
         red.delete("/v1/jobs/train")
         assert red.get("/v1/jobs/train").json()["id"] == second["id"]  # the newest
         listed = red.get("/v1/jobs?search=train").json()["jobs"]
-        assert [one["id"] for one in listed] == [second["id"], first["id"]]
+        assert [entry["id"] for entry in listed] == [second["id"], first["id"]]
 
 
-def test_a_repeated_request_gets_the_job_that_is_closed_meanwhile(live: RunningService) -> None:
+def test_repeated_request_returns_its_closed_job(live: RunningService) -> None:
     headers = {"Idempotency-Key": "once"}
     first = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
     live.client.delete("/v1/jobs/train")
-    again = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
-    assert (again["id"], again["state"]) == (first["id"], "cancelled")
+    repeated = live.client.post("/v1/jobs", json=job("train"), headers=headers).json()
+    assert (repeated["id"], repeated["state"]) == (first["id"], "cancelled")
     other = live.client.post("/v1/jobs", json=job("train"), headers={"Idempotency-Key": "twice"})
     assert other.json()["id"] != first["id"]
 
 
-def test_a_repeated_request_gets_its_job_although_a_later_one_has_the_name(
+def test_repeated_request_returns_its_job_although_the_name_was_reused(
     live: RunningService,
 ) -> None:
     headers = {"Idempotency-Key": "once"}
@@ -265,8 +265,8 @@ def test_a_repeated_request_gets_its_job_although_a_later_one_has_the_name(
     live.client.delete("/v1/jobs/train")
     for key in ("twice", "thrice"):
         later = live.client.post("/v1/jobs", json=job("train"), headers={"Idempotency-Key": key})
-        again = live.client.post("/v1/jobs", json=job("train"), headers=headers)
-        assert (again.status_code, again.json()["id"]) == (200, first["id"])
+        repeated = live.client.post("/v1/jobs", json=job("train"), headers=headers)
+        assert (repeated.status_code, repeated.json()["id"]) == (200, first["id"])
         assert later.json()["id"] > first["id"]
         live.client.delete(f"/v1/jobs/id:{later.json()['id']}")
     several = [job("train"), job("second"), job("third")]
@@ -274,12 +274,12 @@ def test_a_repeated_request_gets_its_job_although_a_later_one_has_the_name(
     jobs = live.client.post("/v1/jobs?wait=60", json={"jobs": several}, headers=keys).json()["jobs"]
     live.client.delete("/v1/jobs/second")
     live.client.post("/v1/jobs", json=job("second"))
-    again = live.client.post("/v1/jobs", json={"jobs": several}, headers=keys).json()["jobs"]
-    assert [one["id"] for one in again] == [job["id"] for job in jobs]
+    repeated = live.client.post("/v1/jobs", json={"jobs": several}, headers=keys).json()["jobs"]
+    assert [entry["id"] for entry in repeated] == [job["id"] for job in jobs]
     assert len(live.client.get("/v1/jobs").json()["jobs"]) == 7
 
 
-def test_keys_of_requests_belong_to_tenants(live: RunningService) -> None:
+def test_request_keys_are_scoped_to_tenants(live: RunningService) -> None:
     headers = {"Idempotency-Key": "once"}
     numbers = set()
     for tenant in ("red", "blue"):
@@ -292,7 +292,7 @@ def test_keys_of_requests_belong_to_tenants(live: RunningService) -> None:
     assert len(numbers) == 4
 
 
-def test_a_resubmission_is_repeated_after_its_job_has_another_successor(
+def test_repeated_resubmission_returns_its_job_after_another_resubmission(
     simple: RunningService,
 ) -> None:
     client, headers = simple.client, {"Idempotency-Key": "once"}
@@ -303,30 +303,30 @@ def test_a_resubmission_is_repeated_after_its_job_has_another_successor(
     later = client.post("/v1/jobs", json=job("train", chunks=2)).json()
     client.post("/v1/jobs", json=job("again", chunks=2))
     for query in ("?cancel=true", ""):
-        again = client.post(f"{path}{query}", json={"name": "again"}, headers=headers)
-        assert (again.status_code, again.json()["id"]) == (200, first["id"])
+        repeated = client.post(f"{path}{query}", json={"name": "again"}, headers=headers)
+        assert (repeated.status_code, repeated.json()["id"]) == (200, first["id"])
     assert client.get(f"/v1/jobs/id:{later['id']}").json()["state"] == "admitted"
 
 
-def test_the_key_of_a_request_is_kept_over_a_restart(tmp_path: Path) -> None:
+def test_request_key_survives_a_restart(tmp_path: Path) -> None:
     clock, headers, numbers = ManualClock(), {"Idempotency-Key": "once"}, []
     for _ in range(2):
         with run_service(tmp_path, cluster=CLUSTER, policy="fifo", clock=clock) as live:
-            answer = live.client.post("/v1/jobs", json=job("train"), headers=headers)
-            numbers.append(answer.json()["id"])
+            response = live.client.post("/v1/jobs", json=job("train"), headers=headers)
+            numbers.append(response.json()["id"])
             live.client.delete("/v1/jobs/train")
             live.client.post("/v1/jobs", json=job("train"))
     assert numbers == [1, 1]
 
 
-def test_a_number_is_a_name_before_it_is_an_id(live: RunningService) -> None:
+def test_numeric_reference_prefers_a_name_over_an_id(live: RunningService) -> None:
     first = live.client.post("/v1/jobs", json=job("train")).json()
     named = live.client.post("/v1/jobs", json=job(str(first["id"]))).json()
     assert live.client.get(f"/v1/jobs/{first['id']}").json()["id"] == named["id"]
     assert live.client.get(f"/v1/jobs/id:{first['id']}").json()["id"] == first["id"]
 
 
-def test_a_progress_token_is_that_of_one_job(live: RunningService) -> None:
+def test_progress_token_is_valid_for_one_job(live: RunningService) -> None:
     with live.as_(live.token("red")) as red, live.as_(live.token("blue")) as blue:
         numbers = [
             client.post("/v1/jobs", json=job("train")).json()["id"] for client in (red, blue)
@@ -341,7 +341,7 @@ def test_a_progress_token_is_that_of_one_job(live: RunningService) -> None:
             assert answer.status_code == 401, answer.text
 
 
-def test_names_are_kept_over_a_restart(tmp_path: Path) -> None:
+def test_names_survive_a_restart(tmp_path: Path) -> None:
     clock = ManualClock()
     results = []
     for _ in range(2):
@@ -385,15 +385,15 @@ def test_a_job_is_cancelled_only_together_with_its_resubmission(simple: RunningS
     assert client.get(f"/v1/jobs/id:{third['id']}").json()["state"] == "admitted"
 
 
-def test_no_name_looks_like_an_id(simple: RunningService) -> None:
-    answer = simple.client.post("/v1/jobs", json=job("id:1"))
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
-    assert "job.name" in fault.values()
-    assert fault["message"] == "'id:1' begins with 'id:', like a reference to an id"
+def test_name_in_the_form_of_an_id_is_refused(simple: RunningService) -> None:
+    response = simple.client.post("/v1/jobs", json=job("id:1"))
+    assert response.status_code == 422
+    [error] = response.json()["errors"]
+    assert "job.name" in error.values()
+    assert error["message"] == "'id:1' begins with 'id:', like a reference to an id"
 
 
-def test_ids_of_purged_jobs_are_not_used_again(tmp_path: Path) -> None:
+def test_ids_of_purged_jobs_are_not_reused(tmp_path: Path) -> None:
     numbers = []
     for name in ("first", "second", "third"):
         clock = ManualClock()
@@ -419,7 +419,7 @@ def test_a_request_that_adds_no_job_is_within_the_limit(simple: RunningService) 
         assert retry.json()["id"] == first["id"]
 
 
-def test_the_decisions_of_one_of_two_jobs_of_a_name(simple: RunningService) -> None:
+def test_decisions_of_two_jobs_with_one_name_are_separate(simple: RunningService) -> None:
     for tenant in ("red", "blue"):
         with simple.as_(simple.token(tenant)) as client:
             client.post("/v1/jobs", json=job("train"))
@@ -432,7 +432,7 @@ def test_the_decisions_of_one_of_two_jobs_of_a_name(simple: RunningService) -> N
     assert simple.client.get("/v1/decisions?job=none").json()["decisions"] == []
 
 
-def test_a_job_is_started_again_once_whichever_references_mean_it(
+def test_job_is_requeued_once_by_any_of_its_references(
     simple: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_SERVER", simple.address)
@@ -454,8 +454,8 @@ def test_separators_in_names_need_no_escapes(simple: RunningService) -> None:
         for client in (red, simple.client):
             for reference in ("red%2Fa~1", "red%2Fa%257E1", "a~1"):
                 assert client.get(f"/v1/jobs/{reference}").json()["id"] == first
-    [fault] = simple.client.get("/v1/jobs/red%2Ft6").json()["errors"]
-    hint = fault["hint"]
+    [error] = simple.client.get("/v1/jobs/red%2Ft6").json()["errors"]
+    hint = error["hint"]
     assert f"/red%2Ft6 (id {plain})" in hint
     assert f"id:{second}" in hint
     assert "red/t6 (" not in hint  # it means both

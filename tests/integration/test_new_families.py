@@ -1,4 +1,4 @@
-"""A new family of utilities is a class and an entry: no policy, table or story knows of it."""
+"""A new utility family is a class and an entry; no policy or table names it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"dorm": {"window": 2, "adjustable": 2}}
 
 @dataclass(frozen=True, slots=True)
 class Sloping(utility._Family):
-    """What `Linear` is, under a name that nothing knows; it answers arrays of durations only."""
+    """Copy of `Linear` under an unregistered name, for arrays of durations only."""
 
     at_first: float
     each_slot: float
@@ -49,8 +49,8 @@ def workload(name: str) -> tuple[Any, list[Job]]:
     for index in range(9):
         worth = known(float(rng.integers(3, 40)), float(rng.uniform(0.2, 4.0)))
         if name in PLACE_COUNTING_POLICIES:
-            one = shared_job(on, f"job-{index}", "ab"[index % 2], arrival=index // 3)
-            jobs.append(replace(one, utility=worth))
+            job = shared_job(on, f"job-{index}", "ab"[index % 2], arrival=index // 3)
+            jobs.append(replace(job, utility=worth))
         else:
             work = {"epochs": int(rng.integers(1, 6)), "utility": worth}
             jobs.append(make_job(on, f"job-{index}", arrival=index // 3, **work))
@@ -58,9 +58,9 @@ def workload(name: str) -> tuple[Any, list[Job]]:
 
 
 def renamed(job: Job) -> Job:
-    told = job.utility
-    assert isinstance(told, utility.Linear)
-    return replace(job, utility=Sloping(told.value, -told.slope))
+    linear = job.utility
+    assert isinstance(linear, utility.Linear)
+    return replace(job, utility=Sloping(linear.value, -linear.slope))
 
 
 def outcome(name: str, on: Any, jobs: list[Job]) -> tuple[Any, RunData]:
@@ -88,11 +88,11 @@ def test_every_policy_decides_by_the_values_alone(name: str) -> None:
     assert run.summary["total_utility"] > 0
 
 
-def test_it_survives_a_record_and_prices_a_bag() -> None:
+def test_new_utility_family_is_serializable_and_prices_a_bag() -> None:
     on, (one, *_) = workload("fifo")
     changed = renamed(one)
-    again = Job.from_record(changed.record())  # type: ignore[arg-type]  # plain values
-    assert again.utility == changed.utility
+    restored = Job.from_record(changed.record())  # type: ignore[arg-type]  # plain values
+    assert restored.utility == changed.utility
     on = place_cluster()
     groups: tuple[BagTaskGroup, ...] = (pareto(3, 2.0, 0.5),)
     jobs = [build_bag(on, *groups, utility=known(40.0, 2.0))]

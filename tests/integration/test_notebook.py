@@ -52,9 +52,7 @@ def told(notebook: Any) -> list[str]:
 @pytest.mark.extended
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_the_notebook_finds_what_stands_in_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_notebook_outputs_are_reproduced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     pytest.importorskip("nbclient")
     import nbformat
 

@@ -1,4 +1,4 @@
-"""A service that only observes: it commands nothing, and follows what others really run."""
+"""A service that only observes sends no commands and follows the running jobs."""
 
 from __future__ import annotations
 
@@ -20,68 +20,21 @@ from shadowprice.client import AsyncClient, Client, Endpoint
 from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import (
     Executor,
-    ExecutorCapabilities,
     ExecutorOptions,
-    GenerationSpec,
     ObservedJob,
-    Receipt,
     ServerAllocation,
 )
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.execution.observer import ObservingExecutor
+from tests.support.recording_executor import CLUSTER, RecordingExecutor, short
 from tests.support.services import RunningService, job, run_service
 from tests.support.simulated_world import FakeExecutor, ManualClock, World
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
 
-CLUSTER = {
-    "slot": "1s",
-    "horizon": 100,
-    "tenants": [{"name": "red"}, {"name": "blue"}],
-    "servers": [{"name": "g", "count": 2, "capacity": {"gpu": 2, "cpu": 8}}],
-}
 
-
-class Witness(FakeExecutor):
-    """Observes the jobs in ``sees``, and records every command."""
-
-    capabilities = ExecutorCapabilities(observes=True)
-
-    def __init__(self) -> None:
-        super().__init__(World(ManualClock()))
-        self.orders: list[str] = []
-        self.looks = 0
-        self.sees: tuple[ObservedJob, ...] = ()
-
-    async def observe(self) -> tuple[ObservedJob, ...]:
-        self.looks += 1
-        return self.sees
-
-    async def start(self, spec: GenerationSpec) -> Receipt:
-        self.orders.append(f"start {spec.job}")
-        return Receipt.ACCEPTED
-
-    async def stop(
-        self, command: int, job: str, generation: int, grace: float | None = None
-    ) -> Receipt:
-        self.orders.append(f"stop {job}")
-        return Receipt.ACCEPTED
-
-    async def acknowledge_end(self, job: str, generation: int) -> None:
-        self.orders.append(f"acknowledge_end {job}")
-
-    async def delete_job_data(self, job: str) -> None:
-        self.orders.append(f"delete_job_data {job}")
-
-
-def short(name: str, **changes: Any) -> dict[str, Any]:
-    utility = {"kind": "sigmoid", "value": 50, "decay": 0.01, "target": "600 slots"}
-    run = {"command": ["train"]}
-    return job(name, minibatches=2, minibatch_time="1s", utility=utility, run=run, **changes)
-
-
-def _live_through(live: RunningService, witness: Witness) -> None:
+def _live_through(live: RunningService, witness: RecordingExecutor) -> None:
     """Do everything that would make a service give orders."""
     for name in ("a", "b", "c"):
         assert live.client.post("/v1/jobs", json=short(name)).status_code == 200
@@ -99,7 +52,7 @@ def _live_through(live: RunningService, witness: Witness) -> None:
 
 def _kinds(live: RunningService) -> set[str]:
     story = [live.client.get(f"/v1/jobs/{name}/explain").json() for name in ("a", "b", "c")]
-    return {event["kind"] for one in story for event in one["events"]}
+    return {event["kind"] for entry in story for event in entry["events"]}
 
 
 def _state(live: RunningService, name: str) -> str:
@@ -107,8 +60,8 @@ def _state(live: RunningService, name: str) -> str:
 
 
 @pytest.mark.parametrize("observe", [True, False])
-def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: bool) -> None:
-    witness = Witness()
+def test_observing_service_sends_no_commands(tmp_path: Path, observe: bool) -> None:
+    witness = RecordingExecutor()
     with run_service(tmp_path, cluster=CLUSTER, executor=witness, observe=observe) as live:
         _live_through(live, witness)
     # The same life of a service that commands does give orders.
@@ -120,16 +73,16 @@ def test_no_order_goes_out_of_a_service_that_observes(tmp_path: Path, observe: b
         assert witness.orders == []
 
 
-def test_the_witness_records_every_command_of_the_contract() -> None:
+def test_recording_executor_covers_every_command() -> None:
     """A method that is renamed in the contract would not be recorded."""
     queries = {"capabilities", "list", "watch", "logs"}
     members = {name for name in vars(Executor) if not name.startswith("_")}
     commands = members - queries - set(vars(ObservingExecutor))
     assert commands == {"start", "stop", "acknowledge_end", "delete_job_data"}
-    assert commands <= set(vars(Witness))
+    assert commands <= set(vars(RecordingExecutor))
 
 
-def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
+def test_executor_without_observation_is_refused(tmp_path: Path) -> None:
     blind = FakeExecutor(World(ManualClock()))
     with (
         pytest.raises(InputError, match="can't observe jobs of other schedulers"),
@@ -138,8 +91,8 @@ def test_an_executor_that_sees_nothing_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_what_was_only_observed_is_not_commanded_later(tmp_path: Path) -> None:
-    witness = Witness()
+def test_observed_jobs_are_not_commanded_after_a_restart(tmp_path: Path) -> None:
+    witness = RecordingExecutor()
     cluster = {**CLUSTER, "slot": "1h"}
     with run_service(tmp_path, cluster=cluster, executor=witness, observe=True) as live:
         live.client.post("/v1/jobs", json=job("open", run={"command": ["train"]}))
@@ -188,7 +141,7 @@ def _compared(live: RunningService, token: str | None = None) -> dict[str, Any]:
     return {job["name"]: job for job in answer.json()["jobs"]}
 
 
-def test_real_processes_are_followed_over_a_restart(
+def test_observed_processes_are_followed_over_a_restart(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mine, gone, stranger = (f"{name} {tmp_path}" for name in ("mine", "gone", "stranger"))
@@ -215,10 +168,10 @@ def test_real_processes_are_followed_over_a_restart(
             process.kill()
             process.wait(WAIT_LIMIT_SECONDS)
             wait_until(lambda: real(live, mine)["state"] == "ended")
-            told = real(live, mine)
-            assert 0 < told["utility"] < 50
+            observed = real(live, mine)
+            assert 0 < observed["utility"] < 50
             assert _compared(live)[mine]["gain"] == pytest.approx(
-                _compared(live)[mine]["simulated"]["utility"] - told["utility"]
+                _compared(live)[mine]["simulated"]["utility"] - observed["utility"]
             )
             assert set(_compared(live, live.token("red"))) == {mine}
             wait_until(lambda: _compared(live)[gone]["simulated"]["state"] == "finished")
@@ -236,7 +189,7 @@ def _look_at_it(
     body = live.client.get("/v1/comparison?days=1").json()
     assert body["jobs"] == body["simulated"]["finished"] == body["observed"]["finished"] == 2
     assert body["observed"]["assumed_completed"] == 2
-    assert stranger in {one["name"] for one in body["unmanaged_jobs"]["newest"]}
+    assert stranger in {entry["name"] for entry in body["unmanaged_jobs"]["newest"]}
     assert body["simulated"]["utility"] > 50
     assert body["observed"]["utility"] > 50
     bars = live.client.get("/v1/timeline?observed=true&past_slots=1000").json()
@@ -253,7 +206,7 @@ def _look_at_it(
     assert "utility earned" in shown.out
     assert "without being submitted here" in shown.err
     assert main(["observed", "-o", "json"]) == 0
-    assert {one["name"] for one in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
+    assert {entry["name"] for entry in json.loads(capsys.readouterr().out)["compared"]} >= {mine}
     address = Endpoint(live.address, token)
     with Client(address) as client:
         assert [job.name for job in client.compared_jobs()][-1] == mine
@@ -266,8 +219,8 @@ def _look_at_it(
     assert asyncio.run(ask()) == (2, 2)
 
 
-def test_a_look_that_fails_is_told_and_repeated(tmp_path: Path) -> None:
-    class Stumbling(Witness):
+def test_failed_observation_is_reported_and_retried(tmp_path: Path) -> None:
+    class Stumbling(RecordingExecutor):
         fails = True
 
         async def observe(self) -> tuple[ObservedJob, ...]:

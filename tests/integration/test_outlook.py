@@ -1,4 +1,4 @@
-"""What the live service answers about jobs that don't run yet or were refused."""
+"""Outlook of jobs that wait or were refused by the live service."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def live(tmp_path: Path) -> Iterator[RunningService]:
 
 
 def changed(record: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Return a submission with a change of the outlook, as its owner would write it."""
+    """Return a submission with a change of the outlook applied."""
     result = yaml.safe_load(yaml.safe_dump(record))
     *path, last = change["key"].split(".")
     inner = result
@@ -67,15 +67,15 @@ def changed(record: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 
 def outlook_of(live: RunningService, name: str) -> dict[str, Any]:
-    answer = live.client.get(f"/v1/jobs/{name}/explain", params={"outlook": True})
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json()["outlook"])
+    response = live.client.get(f"/v1/jobs/{name}/explain", params={"outlook": True})
+    assert response.status_code == 200, response.text
+    return dict(response.json()["outlook"])
 
 
 def quoted(live: RunningService, record: dict[str, Any]) -> dict[str, Any]:
-    answer = live.client.post("/v1/quote", json=record)
-    assert answer.status_code == 200, answer.text
-    return dict(answer.json())
+    response = live.client.post("/v1/quote", json=record)
+    assert response.status_code == 200, response.text
+    return dict(response.json())
 
 
 def test_a_refused_job_names_the_resource_and_changes_that_are_admitted(
@@ -97,7 +97,7 @@ def test_a_refused_job_names_the_resource_and_changes_that_are_admitted(
     assert quoted(live, changed(record, outlook["changes"][0]))["answer"] == "admitted"
 
 
-def test_a_late_job_is_told_the_deadline_that_suffices(live: RunningService) -> None:
+def test_late_job_gets_the_earliest_feasible_deadline(live: RunningService) -> None:
     record = job("late", 1, 3.0, utility={"kind": "deadline", "value": 10, "by": "1h"})
     refused = live.client.post("/v1/jobs", json=record).json()
     assert refused["state"] == "refused"
@@ -117,7 +117,7 @@ def test_a_late_job_is_told_the_deadline_that_suffices(live: RunningService) -> 
     assert quoted(live, changed(record, more))["answer"] == "refused"
 
 
-def test_a_waiting_job_is_told_until_when_and_what_would_get_it_promised(
+def test_waiting_job_gets_its_expiry_and_admissible_changes(
     live: RunningService,
 ) -> None:
     for name in ("a", "b"):
@@ -146,7 +146,7 @@ def test_a_waiting_job_is_told_until_when_and_what_would_get_it_promised(
         assert (answer["answer"], answer["expected"]) == ("admitted", change["completion"]), change
 
 
-def test_what_the_time_is_too_short_for_is_named(
+def test_infeasible_deadline_is_the_reason(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.service.queries.outlook.LIMIT_SECONDS", 0.0)
@@ -162,7 +162,7 @@ def test_what_the_time_is_too_short_for_is_named(
     assert any(line.startswith("not tried") for line in outlook["lines"])
 
 
-def test_a_promised_job_is_told_when_it_starts_and_completes(live: RunningService) -> None:
+def test_promised_job_gets_start_and_completion(live: RunningService) -> None:
     record = job("a", 1)
     first = live.client.get("/v1/prices", params={"slots": 1}).json()["slots"][0]["begins"]
     ends = datetime.fromisoformat(first) + timedelta(hours=1)
@@ -177,16 +177,16 @@ def test_a_promised_job_is_told_when_it_starts_and_completes(live: RunningServic
     assert live.client.get("/v1/jobs/a/explain").json()["outlook"] is None
     closed = live.client.delete("/v1/jobs/a").json()
     assert closed["state"] == "cancelled"
-    answer = live.client.get("/v1/jobs/a/explain", params={"outlook": True}).json()
-    assert answer["outlook"] is None
+    body = live.client.get("/v1/jobs/a/explain", params={"outlook": True}).json()
+    assert body["outlook"] is None
     quote = live.client.post("/v1/quote", json=job("b", 8), params={"outlook": True}).json()
     assert [change["key"] for change in quote["outlook"]["changes"]] == ["worker.gpu"]
 
 
 def quoted_outlook(live: RunningService, record: dict[str, Any]) -> dict[str, Any]:
-    answer = live.client.post("/v1/quote", json=record, params={"outlook": True})
-    assert answer.status_code == 200, answer.text
-    outlook = dict(answer.json()["outlook"])
+    response = live.client.post("/v1/quote", json=record, params={"outlook": True})
+    assert response.status_code == 200, response.text
+    outlook = dict(response.json()["outlook"])
     del outlook["seconds"]
     return outlook
 
@@ -211,7 +211,7 @@ def test_a_quote_for_the_name_of_an_open_job_describes_the_quoted_job(live: Runn
         assert waiting == quoted_outlook(live, job("new", 4, 2.0, **unworthy))
 
 
-def test_the_commands_print_it(
+def test_commands_print_the_outlook(
     live: RunningService,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -307,7 +307,7 @@ def test_advice_on_an_open_job_is_a_command_that_revises_it(
     wait_until(lambda: live.client.get("/v1/jobs/my job").json()["state"] == "admitted")
 
 
-def test_what_cannot_be_revised_of_an_open_job_is_submitted_again() -> None:
+def test_unrevisable_change_is_advised_as_a_resubmission() -> None:
     gpus = {"option": "--gpus", "option_before": "8", "option_after": "4"}
     size = Advice("size", "worker.gpu", "8", "4", "50 % less", "5", **gpus)
     text = "cancel it and submit it again with --gpus 4 instead of 8"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,26 +18,25 @@ from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from shadowprice.simulator.source import ScenarioSource
 from tests.support import axe
+from tests.support.browsers import (
+    BLANK,
+    CHROMIUM,
+    NAMELESS,
+    OVERFLOWING,
+    Visit,
+    browser,
+    numbers_of,
+)
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
+from tests.support.report_pages import flat_run, planned_run, promised_run, seed_runs
 from tests.support.workloads import make_cluster, make_job
-from tests.unit.results.test_page_job_histories import flat_run, planned_run, promised_run
-from tests.unit.results.test_report import trials
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-ARGUMENTS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+
+__all__ = ["browser"]
 
 pytestmark = [
     pytest.mark.browser,
@@ -104,7 +101,7 @@ def comparison() -> str:
         for name, policy in zip(names, (FlatPricePolicy(), RandomPolicy(1)), strict=True)
     ]
     table = [("total utility", ["60", "<5"], frozenset({0}))]
-    return render_comparison(runs, table, trials().record())
+    return render_comparison(runs, table, seed_runs().record())
 
 
 @pytest.fixture(scope="module")
@@ -136,53 +133,6 @@ def _refused() -> tuple[Scenario, str, FlatPricePolicy]:
     )
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    with playwright.sync_playwright() as driver:
-        opened = driver.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield opened
-        opened.close()
-
-
-class Visit:
-    """A page that is looked at, and all that it said or asked for meanwhile."""
-
-    def __init__(
-        self, browser: Browser, width: int = 1400, scheme: Any = "light", zone: str | None = None
-    ) -> None:
-        self.context = browser.new_context(
-            viewport={"width": width, "height": 900}, color_scheme=scheme, timezone_id=zone
-        )
-        self.page: Page = self.context.new_page()
-        self.faults: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.faults.append(message.text))
-        self.page.on("pageerror", lambda error: self.faults.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-
-    def open(self, path: Path, fragment: str = "", *, whole: bool = True) -> Page:
-        self.page.goto(path.as_uri() + fragment)
-        self.page.wait_for_selector("html[data-ready]", timeout=30_000)
-        if whole:  # charts far below the window are drawn when they come near it, or for print
-            self.page.evaluate("dispatchEvent(new Event('beforeprint'))")
-        return self.page
-
-    def __enter__(self) -> Visit:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.context.close()
-
-
-def numbers_of(behind: Locator) -> list[list[str]]:
-    """Open the numbers behind a chart and return the cells of the rows that are shown."""
-    if behind.get_attribute("open") is None:
-        behind.locator("summary").click()
-    behind.locator("tbody tr").first.wait_for()
-    return [line.split("\t") for line in behind.locator("tbody tr").all_inner_texts()]
-
-
 def pixels(chart: Locator) -> str:
     """Return what a chart shows now."""
     return str(chart.locator("canvas").first.evaluate("(canvas) => canvas.toDataURL()"))
@@ -196,36 +146,6 @@ def until_closed(page: Page) -> None:
             return
         page.wait_for_timeout(25)
     raise AssertionError(page.url)
-
-
-OVERFLOWING = """() => {
-  const wide = document.documentElement.clientWidth, found = [];
-  const { scrollWidth } = document.documentElement;
-  if (scrollWidth > wide) found.push(`page: ${scrollWidth}`);
-  for (const card of document.querySelectorAll("figure, .tile, .table, dl")) {
-    const edge = card.getBoundingClientRect().right + 1;
-    for (const inside of card.querySelectorAll("*")) {
-      if (inside.closest(".scroll, .tip") || !inside.getClientRects().length) continue;
-      if (inside.getBoundingClientRect().right > edge) found.push(inside.outerHTML.slice(0, 120));
-    }
-  }
-  return found.slice(0, 5);
-}"""
-
-NAMELESS = """() => [
-  ...document.querySelectorAll("button, input, select, summary, a, .canvas"),
-].filter((one) => {
-  const label = one.getAttribute("aria-label") ?? one.textContent ?? "";
-  return !label.trim() && !(one.id && document.querySelector(`label[for="${one.id}"]`));
-}).map((one) => one.outerHTML.slice(0, 120))"""
-
-BLANK = """() => [...document.querySelectorAll(".canvas canvas")].filter((canvas) => {
-  const copy = Object.assign(document.createElement("canvas"), {width: 200, height: 100});
-  const context = copy.getContext("2d", {willReadFrequently: true});
-  context.drawImage(canvas, 0, 0, 200, 100);
-  const {data} = context.getImageData(0, 0, 200, 100);
-  return !data.some((value) => value !== 0);
-}).length"""
 
 
 def test_no_two_policies_have_the_same_line(browser: Browser, tmp_path: Path) -> None:
@@ -270,7 +190,7 @@ def test_a_picture_of_a_whole_page_has_every_chart(
     "name", ["planned", "flat", "refused", "none", "hostile", "promised", "comparison", "money"]
 )
 @pytest.mark.parametrize(("width", "scheme"), [(1400, "light"), (390, "dark")])
-def test_pages_are_drawn_whole(
+def test_pages_render_without_errors(
     browser: Browser, pages: dict[str, Path], name: str, width: int, scheme: Any
 ) -> None:
     with Visit(browser, width, scheme) as visit:
@@ -297,7 +217,7 @@ def test_pages_are_drawn_whole(
                 assert axe.objections(page, f"{name}, a story") == []
 
 
-def test_the_policy_of_the_page_stops_other_scripts_and_requests(
+def test_content_security_policy_blocks_foreign_scripts_and_requests(
     browser: Browser, pages: dict[str, Path]
 ) -> None:
     with Visit(browser) as visit:
@@ -312,7 +232,7 @@ def test_the_policy_of_the_page_stops_other_scripts_and_requests(
         assert any("Content Security Policy" in fault for fault in visit.faults)
 
 
-def test_a_job_opens_its_story(browser: Browser, pages: dict[str, Path]) -> None:
+def test_job_row_opens_the_job_history(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         page = visit.open(pages["planned"])
         row = page.locator("#job-list tbody button.job").first
@@ -329,7 +249,7 @@ def test_a_job_opens_its_story(browser: Browser, pages: dict[str, Path]) -> None
         assert visit.faults == []
 
 
-def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str, Path]) -> None:
+def test_job_history_draws_placements(browser: Browser, pages: dict[str, Path]) -> None:
     run = planned_run()
     with Visit(browser, 390) as visit:
         for row in run.jobs.iter_rows(named=True):
@@ -343,17 +263,15 @@ def test_every_story_draws_where_the_job_stood(browser: Browser, pages: dict[str
             if not len(mine):
                 continue
             assert figures[:2] == ["Where it stood", "Workers"]
-            told = numbers_of(dialog.locator(".numbers").first)
+            rows = numbers_of(dialog.locator(".numbers").first)
             servers = {run.server_names[at] for at in mine["server"]}
-            assert servers <= {row[0] for row in told} or len(told) == 10
+            assert servers <= {row[0] for row in rows} or len(rows) == 10
             assert page.evaluate(OVERFLOWING) == []
             page.goto("about:blank")
         assert visit.faults == []
 
 
-def test_a_story_shows_the_first_and_the_last_promise(
-    browser: Browser, pages: dict[str, Path]
-) -> None:
+def test_job_history_shows_first_and_last_promise(browser: Browser, pages: dict[str, Path]) -> None:
     given: dict[str, list[int]] = {}
     for record in promised_run().decisions(False):
         if record.get("promise") is not None:
@@ -364,19 +282,19 @@ def test_a_story_shows_the_first_and_the_last_promise(
     with Visit(browser, 390) as visit:
         page = visit.open(pages["promised"], f"#job={moved}")
         chart = page.locator("dialog[open] figure .canvas").first
-        told = chart.get_attribute("aria-label")
-        assert told is not None
-        assert f"first promise at slot {ends[0]};" in told
-        assert f"last promise at slot {ends[1]}" in told
+        label = chart.get_attribute("aria-label")
+        assert label is not None
+        assert f"first promise at slot {ends[0]};" in label
+        assert f"last promise at slot {ends[1]}" in label
         page.goto("about:blank")
         page = visit.open(pages["promised"], f"#job={kept}")
-        told = page.locator("dialog[open] figure .canvas").first.get_attribute("aria-label")
-        assert told is not None
-        assert told.count("promise") == 1
+        label = page.locator("dialog[open] figure .canvas").first.get_attribute("aria-label")
+        assert label is not None
+        assert label.count("promise") == 1
         assert visit.faults == []
 
 
-def test_a_story_tells_the_prices_paid(browser: Browser, pages: dict[str, Path]) -> None:
+def test_job_history_shows_prices_paid(browser: Browser, pages: dict[str, Path]) -> None:
     run = flat_run(45)
     paid = {r["job"]: r["cost"] for r in run.decisions(False) if r["outcome"] == "admitted"}
     name = next(iter(paid))
@@ -392,7 +310,7 @@ def test_a_story_tells_the_prices_paid(browser: Browser, pages: dict[str, Path])
         assert visit.faults == []
 
 
-def test_hostile_names_are_shown_as_they_are(browser: Browser, pages: dict[str, Path]) -> None:
+def test_hostile_names_are_escaped(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         page = visit.open(pages["hostile"])
         shown = page.locator("#job-list tbody button.job")
@@ -400,11 +318,11 @@ def test_hostile_names_are_shown_as_they_are(browser: Browser, pages: dict[str, 
             inline_assets.escape_invisible(name) for name in HOSTILE
         )
         for index in range(len(HOSTILE)):
-            told = shown.nth(index).text_content()
+            text = shown.nth(index).text_content()
             shown.nth(index).click()
             title = page.locator("dialog[open] h2").text_content()
             assert title is not None
-            assert title.startswith(str(told))
+            assert title.startswith(str(text))
             page.keyboard.press("Escape")
             until_closed(page)
         page.locator("#job-list .canvas").focus()
@@ -423,9 +341,9 @@ def test_charts_are_read_by_keyboard(browser: Browser, pages: dict[str, Path]) -
         for step in range(3):
             page.keyboard.press("ArrowRight")
             row = run.slots.row(step, named=True)
-            said = page.locator("[aria-live=polite]").inner_text()
-            assert f"slot {row['slot']} · " in said
-            assert f"running {row['running']}, waiting {row['queue']}" in said
+            announcement = page.locator("[aria-live=polite]").inner_text()
+            assert f"slot {row['slot']} · " in announcement
+            assert f"running {row['running']}, waiting {row['queue']}" in announcement
         running = queue.locator(".legend button", has_text="running")
         running.focus()
         page.keyboard.press("Space")
@@ -440,7 +358,7 @@ def test_charts_are_read_by_keyboard(browser: Browser, pages: dict[str, Path]) -
         assert visit.faults == []
 
 
-def test_numbers_stand_behind_every_chart(browser: Browser, pages: dict[str, Path]) -> None:
+def test_every_chart_has_a_data_table(browser: Browser, pages: dict[str, Path]) -> None:
     run = flat_run(45)
     with Visit(browser) as visit:
         page = visit.open(pages["flat"])
@@ -491,11 +409,11 @@ def test_a_server_has_a_timeline(browser: Browser, pages: dict[str, Path]) -> No
             mine = run.allocations.filter(run.allocations["server"] == server)
             if not len(mine):
                 continue
-            told = numbers_of(timeline.locator(".numbers").first)
+            rows = numbers_of(timeline.locator(".numbers").first)
             jobs = set(mine["job"])
-            shown = {row[0] for row in told}
+            shown = {row[0] for row in rows}
             assert shown <= jobs
-            assert shown == jobs or len(told) == 10
+            assert shown == jobs or len(rows) == 10
         page.locator("#servers .canvas").first.focus()
         for key in ("ArrowRight", "ArrowDown", "Enter"):
             page.keyboard.press(key)
@@ -503,7 +421,7 @@ def test_a_server_has_a_timeline(browser: Browser, pages: dict[str, Path]) -> No
         assert visit.faults == []
 
 
-def test_charts_are_drawn_when_they_come_near(browser: Browser, pages: dict[str, Path]) -> None:
+def test_charts_are_drawn_lazily(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         visit.page.add_init_script("window.requestIdleCallback = () => 0")  # never idle
         page = visit.open(pages["flat"], whole=False)
@@ -517,7 +435,7 @@ def test_charts_are_drawn_when_they_come_near(browser: Browser, pages: dict[str,
         assert visit.faults == []
 
 
-def test_a_story_that_is_not_there_is_said(browser: Browser, pages: dict[str, Path]) -> None:
+def test_unknown_job_history_is_reported(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         page = visit.open(pages["flat"], "#job=%E0%A4%A<b>")
         assert "is not in this page" in page.get_by_role("alert").inner_text()
@@ -548,13 +466,13 @@ def test_axes_show_times_or_slots_and_zoom_together(
         assert visit.faults == []
 
 
-def test_numbers_read_alike_in_both_languages(browser: Browser) -> None:
+def test_number_formats_agree_in_python_and_javascript(browser: Browser) -> None:
     values = [0.0, 1e-13, 5e-9, 1.25e-5, 0.0123456, 0.5, 3.14159, 12.0, 99.994, 100.4, 1234567.8]
     values += [1e15, 2.5e17, -3.5, -0.04]
     with Visit(browser) as visit:
         visit.page.add_script_tag(content=inline_assets.asset("format.mjs").replace("export ", ""))
-        told = visit.page.evaluate("(values) => values.map(number)", values)
-        assert told == [format_number(value) for value in values]
+        formatted = visit.page.evaluate("(values) => values.map(number)", values)
+        assert formatted == [format_number(value) for value in values]
         spans = visit.page.evaluate("[0, 90, 5400, 86400, 190800, 0.25].map((s) => span(s))")
         assert spans == ["0", "1 min 30 s", "1 h 30 min", "1 d", "2 d 5 h", "250 ms"]
         # No part is a whole of the larger unit, and what is shown is the span, rounded.
@@ -612,7 +530,7 @@ LEVELS = """() => {
 }"""
 
 
-def test_small_steps_are_steps(browser: Browser) -> None:
+def test_small_steps_are_drawn_as_steps(browser: Browser) -> None:
     """Of less than two pixels they were drawn as a slope."""
     steps = {
         "kind": "slotLines",

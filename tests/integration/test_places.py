@@ -1,4 +1,4 @@
-"""Where results may go, and what becomes of them when the system says no: faults are real ones."""
+"""Output locations, and real errors of the file system."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ FOREIGN = "holds files that no earlier run of this kind wrote"
         ),
     ],
 )
-def test_what_is_not_ours_is_refused_before_anything_runs(
+def test_foreign_output_is_refused_before_the_run(
     folder: Path,
     words: tuple[str, ...],
     said: str,
@@ -162,7 +162,7 @@ def test_a_report_goes_only_where_a_page_may_be_replaced(
     capsys.readouterr()
 
 
-def test_our_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for policy in ("fifo", "drf"):
         assert main([*SIMULATE, "-p", policy, "--out", "run"]) == 0
         assert main(["trace", "convert", "philly:t.csv", "j.jsonl", "--cluster", "k.yaml"]) == 0
@@ -172,7 +172,7 @@ def test_our_own_results_are_replaced(folder: Path, capsys: pytest.CaptureFixtur
     capsys.readouterr()
 
 
-def test_what_appears_meanwhile_is_kept_and_so_are_the_results(folder: Path) -> None:
+def test_output_created_during_the_run_is_kept(folder: Path) -> None:
     with AtomicDirectory(Path("out"), is_run) as pending:
         (pending.path / "result").write_text("ours")
         Path("out").mkdir()
@@ -183,7 +183,7 @@ def test_what_appears_meanwhile_is_kept_and_so_are_the_results(folder: Path) -> 
     assert Path("out-2/result").read_text() == "ours"
 
 
-def test_folders_made_for_a_run_that_failed_go_with_it(
+def test_failed_run_removes_the_folders_it_created(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = snapshot()
@@ -207,7 +207,7 @@ def called(*words: str, **options: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_file_that_may_not_grow_is_told(folder: Path) -> None:
+def test_file_size_limit_is_reported(folder: Path) -> None:
     def small_files() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
 
@@ -221,7 +221,7 @@ def test_a_file_that_may_not_grow_is_told(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")
-def test_a_full_disk_is_told(folder: Path) -> None:
+def test_full_disk_is_reported(folder: Path) -> None:
     disk = folder / "disk"
     disk.mkdir()
     mounted = subprocess.run(
@@ -245,7 +245,7 @@ def test_a_full_disk_is_told(folder: Path) -> None:
         disk.rmdir()
 
 
-def test_a_read_only_folder_is_told_before_anything_runs(
+def test_read_only_folder_is_refused_before_the_run(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     # /proc refuses everybody, root included.
@@ -261,7 +261,7 @@ def test_a_read_only_folder_is_told_before_anything_runs(
         assert err.count("\n") == 1
 
 
-def test_a_folder_removed_meanwhile_is_told(
+def test_folder_removed_during_the_run_is_reported(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from shadowprice.simulator import scenario
@@ -280,28 +280,28 @@ def test_a_folder_removed_meanwhile_is_told(
     assert err.count("\n") == 1
 
 
-def test_a_working_folder_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_missing_working_directory_is_reported(tmp_path: Path) -> None:
     gone = tmp_path / "gone"
     gone.mkdir()
     (tmp_path / "c.yaml").write_text(CLUSTER)
     (tmp_path / "j.yaml").write_text(JOBS)
     words = ("simulate", "-c", str(tmp_path / "c.yaml"), "-j", str(tmp_path / "j.yaml"))
     script = f"import os, shutil; shutil.rmtree({str(gone)!r}); {CALL[2]}"
-    answer = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script, *words, "-p", "fifo", "--out", "run"],
         cwd=gone, capture_output=True, text=True, check=False,
         timeout=WAIT_LIMIT_SECONDS,
     )  # fmt: skip
-    assert answer.returncode in {1, 2}
-    assert answer.stderr.count("\n") == 1
-    assert "No such file or directory" in answer.stderr
+    assert result.returncode in {1, 2}
+    assert result.stderr.count("\n") == 1
+    assert "No such file or directory" in result.stderr
 
 
 def test_a_closed_pipe_ends_a_command_quietly(folder: Path) -> None:
     for words in (("policies",), (*SIMULATE, "-o", "json")):
         reader, writer = os.pipe()
         os.close(reader)
-        answer = subprocess.run(
+        result = subprocess.run(
             [*CALL, *words],
             stdout=writer,
             stderr=subprocess.PIPE,
@@ -310,30 +310,30 @@ def test_a_closed_pipe_ends_a_command_quietly(folder: Path) -> None:
             timeout=WAIT_LIMIT_SECONDS,
         )
         os.close(writer)
-        assert (answer.returncode, answer.stderr) == (141, "")
+        assert (result.returncode, result.stderr) == (141, "")
 
 
-def test_the_first_lines_of_an_output_are_no_error(folder: Path) -> None:
+def test_reading_only_the_first_lines_is_no_error(folder: Path) -> None:
     """A reader that leaves in the middle of an output of any length."""
     command = '"$@" | head -n 1; echo "${PIPESTATUS[0]}"'
     for words in (("policies",), ("trace", "formats"), (*SIMULATE, "-o", "json")):
-        answer = subprocess.run(
+        result = subprocess.run(
             ["bash", "-c", command, "bash", *CALL, *words],
             capture_output=True,
             text=True,
             check=False,
             timeout=WAIT_LIMIT_SECONDS,
         )
-        *first, status = answer.stdout.splitlines()
+        *first, status = result.stdout.splitlines()
         assert len(first) == 1, words
         # A short output fits into the pipe before its reader leaves.
         assert status in {"0", "141"}, words
-        assert answer.stderr == "", words
+        assert result.stderr == "", words
 
 
-def test_a_full_output_is_told(folder: Path) -> None:
+def test_full_stdout_is_reported(folder: Path) -> None:
     with Path("/dev/full").open("w") as full:
-        answer = subprocess.run(
+        result = subprocess.run(
             [*CALL, "policies"],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -341,60 +341,60 @@ def test_a_full_output_is_told(folder: Path) -> None:
             check=False,
             timeout=WAIT_LIMIT_SECONDS,
         )
-    assert answer.returncode == 1
-    assert answer.stderr == "error: No space left on device; make room, or write elsewhere\n"
+    assert result.returncode == 1
+    assert result.stderr == "error: No space left on device; make room, or write elsewhere\n"
 
 
 @pytest.mark.extended
-def test_output_that_was_closed_beforehand_is_told_where_results_were_asked_for(
+def test_closed_stdout_is_reported_if_results_were_requested(
     folder: Path,
 ) -> None:
-    asked = ("policies", "fifo")
-    told = "error: stdout was closed before the command started; its output is lost\n"
+    argv = ("policies", "fifo")
+    message = "error: stdout was closed before the command started; its output is lost\n"
     for words, closing, status, said in (
-        (asked, "2>&-", 0, ""),
-        (asked, ">&- 2>&-", 1, ""),
-        ((*SIMULATE, "--out", "run"), ">&-", 1, told),
-        (("whatif", *SIMULATE[1:5], "-q", "-p", "fifo", "-o", "json"), ">&-", 1, told),
+        (argv, "2>&-", 0, ""),
+        (argv, ">&- 2>&-", 1, ""),
+        ((*SIMULATE, "--out", "run"), ">&-", 1, message),
+        (("whatif", *SIMULATE[1:5], "-q", "-p", "fifo", "-o", "json"), ">&-", 1, message),
     ):
-        answer = subprocess.run(
+        result = subprocess.run(
             ["sh", "-c", f'"$@" {closing}', "sh", *CALL, *words],
             capture_output=True, text=True, check=False,
             timeout=WAIT_LIMIT_SECONDS,
         )  # fmt: skip
-        assert (answer.returncode, answer.stderr) == (status, said), (words, closing)
+        assert (result.returncode, result.stderr) == (status, said), (words, closing)
     assert Path("run/run.json").exists(), "what goes to files goes there"
 
 
-def test_terminals_that_know_ascii_alone(folder: Path) -> None:
+def test_ascii_terminals_get_ascii_output(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     assert main([*SIMULATE, "--out", "run"]) == 0
     for words in (("explain", "run", "a\x1b[31m"), ("jobs", "run"), ("simulate", "--help")):
-        answer = subprocess.run(
+        result = subprocess.run(
             [*CALL, *words],
             capture_output=True,
             check=False,
             env=environment,
             timeout=WAIT_LIMIT_SECONDS,
         )
-        assert answer.stderr == b""
-        assert answer.returncode == 0
-        assert answer.stdout.isascii()
-        assert b"\x1b" not in answer.stdout
+        assert result.stderr == b""
+        assert result.returncode == 0
+        assert result.stdout.isascii()
+        assert b"\x1b" not in result.stdout
         if words[0] == "jobs":
-            assert rb"a\x1b[31m" in answer.stdout
-            assert rb"b\u202e\x9b\xe9" in answer.stdout
+            assert rb"a\x1b[31m" in result.stdout
+            assert rb"b\u202e\x9b\xe9" in result.stdout
 
 
 @pytest.mark.extended
-def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
+def test_tables_use_ascii_signs(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     words = [*CALL, "compare", *SIMULATE[1:5], "-p", "fifo,drf", "-q"]
     for more, told in (
         (("--seeds", "2"), r"mean of 2 seeds \+- 95 %"),
         ((), r"decision, median +[\d.]+ [um]?s"),
     ):
-        answer = subprocess.run(
+        result = subprocess.run(
             [*words, *more],
             capture_output=True,
             check=False,
@@ -402,16 +402,16 @@ def test_tables_say_their_signs_in_ascii(folder: Path) -> None:
             text=True,
             timeout=WAIT_LIMIT_SECONDS,
         )
-        assert answer.returncode == 0, answer.stderr
-        assert re.search(told, answer.stdout)
-        assert "\\x" not in answer.stdout
+        assert result.returncode == 0, result.stderr
+        assert re.search(told, result.stdout)
+        assert "\\x" not in result.stdout
 
 
 # ---------------------------------------------------------------- SIGTERM
 
 
 @pytest.mark.extended
-def test_sigterm_keeps_what_was_done(folder: Path) -> None:
+def test_sigterm_keeps_completed_slots(folder: Path) -> None:
     with Path("many.jsonl").open("w") as file:
         for index in range(20_000):
             record = {
@@ -441,11 +441,11 @@ def test_sigterm_before_a_run_leaves_nothing(folder: Path) -> None:
         "import os, signal, shadowprice.cli.workload as w\n"
         "w.read = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM) or input()\n"
     )
-    answer = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script + CALL[2], *SIMULATE, "--out", "run"],
         capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         timeout=WAIT_LIMIT_SECONDS,
     )  # fmt: skip
-    assert answer.returncode == 143
-    assert answer.stderr == "terminated\n"
+    assert result.returncode == 143
+    assert result.stderr == "terminated\n"
     assert not Path("run").exists()

@@ -118,7 +118,7 @@ def test_options_describe_the_job(live: RunningService, capsys: pytest.CaptureFi
         (("--only", "a", "--", "true"), "--only: has no effect on a command"),
     ],
 )
-def test_wrong_calls_say_what_to_write(
+def test_invalid_arguments_are_refused_with_a_hint(
     words: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["submit", *words]) == 2
@@ -137,7 +137,7 @@ printf '%s|' first "$PWD" "$LR" "$@"
 """
 
 
-def test_a_script_runs_as_it_was_at_its_submission(
+def test_script_runs_as_submitted(
     live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     # No server has a core left until the blocker ends, so the script runs after its change.
@@ -168,7 +168,7 @@ def test_a_script_runs_as_it_was_at_its_submission(
     )
 
 
-def test_options_of_the_command_line_override_the_header(
+def test_command_line_options_override_the_script_header(
     live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "run").write_text(
@@ -218,7 +218,7 @@ def test_errors_of_scripts_name_the_line(
     assert message in capsys.readouterr().err
 
 
-def test_a_name_in_use_has_its_location_and_a_hint(
+def test_name_conflict_has_a_location_and_a_hint(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     _submit(capsys, "--name", "taken", "--time", "1min", "--", sys.executable, "-c", "1")
@@ -245,7 +245,7 @@ def test_without_a_token_the_command_to_run_is_named(
     assert capsys.readouterr().err == f"error: {live.address}: a token is needed; {hint}\n"
 
 
-def test_a_service_elsewhere_needs_a_directory_of_its_machines(
+def test_remote_service_needs_a_directory_on_its_machines(
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -260,7 +260,7 @@ def test_a_service_elsewhere_needs_a_directory_of_its_machines(
         assert run == {"command": ["train"], "workdir": "/srv/exp", "from_options": True}
 
 
-def test_the_file_of_a_failed_job_runs_it_again(
+def test_file_of_a_failed_job_resubmits_it(
     live: RunningService, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def record(name: str, **run: Any) -> dict[str, Any]:
@@ -277,9 +277,9 @@ def test_the_file_of_a_failed_job_runs_it_again(
     first = {job["name"]: job for job in _submit(capsys, "--wait", "jobs.yaml", status=1)}
     assert main(["submit", "-o", "json", "jobs.yaml"]) == 0
     output = capsys.readouterr()
-    again = {job["name"]: job for job in json.loads(output.out)}
-    assert again["failing"]["id"] != first["failing"]["id"]
-    assert again["kept"]["id"] == first["kept"]["id"]  # finished work isn't repeated
+    resubmitted = {job["name"]: job for job in json.loads(output.out)}
+    assert resubmitted["failing"]["id"] != first["failing"]["id"]
+    assert resubmitted["kept"]["id"] == first["kept"]["id"]  # finished work isn't repeated
     assert "job 'kept' finished before" in output.err
     assert "`shadowprice resubmit kept`" in output.err
 
@@ -313,7 +313,7 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     assert cancelled >= {"long-b", repeated["name"]}
 
 
-def test_waiting_selects_the_jobs_of_which_nothing_runs(
+def test_waiting_selects_jobs_without_processes(
     live: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     long = ("--cpus", "4", "--", sys.executable, "-c", "import time; time.sleep(600)")

@@ -32,7 +32,7 @@ def _words(*options: str, job: tuple[str, ...] = ()) -> list[str]:
     return [*own, "--", sys.executable, str(PACED), *job]
 
 
-def test_a_known_speed_is_measured_and_written(
+def test_known_speed_is_measured_and_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "jobs.yaml"
@@ -86,7 +86,7 @@ def test_a_known_speed_is_measured_and_written(
         (("--steps", "4"), "it was done after 4 mini-batches"),
     ],
 )
-def test_what_cannot_be_measured_says_why(
+def test_unmeasurable_commands_report_the_reason(
     way: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     out = tmp_path / "jobs.yaml"
@@ -99,19 +99,19 @@ def test_what_cannot_be_measured_says_why(
     assert not out.exists()
 
 
-def test_who_shares_the_gpus_of_a_machine_is_told(
+def test_sharing_of_gpus_is_reported(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     job = ("--way", "dies")
-    said = "note: this machine has GPUs, and no worker is given one of its own (--gpu 1)"
+    note = "note: this machine has GPUs, and no worker is given one of its own (--gpu 1)"
     assert main(_words("--workers", "1", job=job)) == 1
-    assert said in capsys.readouterr().err
+    assert note in capsys.readouterr().err
     assert main(_words("--workers", "1", "--gpu", "1", job=job)) == 1
-    assert said not in capsys.readouterr().err
+    assert note not in capsys.readouterr().err
 
 
-def test_what_was_measured_is_kept_where_more_workers_fail(
+def test_measurements_are_kept_if_more_workers_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "jobs.yaml"
@@ -134,10 +134,10 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
     keep = ("--family", "paced", "--families", str(library))
     assert main(_words(*options, *keep, job=("--serial", "0.06"))) == 0
     assert "the curve of family 'paced' is in" in capsys.readouterr().out
-    found = yaml.safe_load(library.read_text())["families"]
-    assert list(found) == ["other", "paced"]
-    assert found["other"]["throughput"] == {1: 3.5, 2: 6}
-    assert 0.0 < found["paced"]["throughput"][1] < 10.5
+    families = yaml.safe_load(library.read_text())["families"]
+    assert list(families) == ["other", "paced"]
+    assert families["other"]["throughput"] == {1: 3.5, 2: 6}
+    assert 0.0 < families["paced"]["throughput"][1] < 10.5
     (tmp_path / "jobs.yaml").write_text(
         "families: families.yaml\n"
         "jobs: [{name: new, family: paced, minibatches: 900, worker: {cpu: 1},"
@@ -145,14 +145,14 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
     )
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
     (job,) = read_jobs(tmp_path / "jobs.yaml", read_cluster(tmp_path / "cluster.yaml"))
-    assert job.gain(1) == pytest.approx(10.0 * 1e6 * found["paced"]["throughput"][1])
+    assert job.gain(1) == pytest.approx(10.0 * 1e6 * families["paced"]["throughput"][1])
     # What is no library is left as it is.
     library.write_text("something: else\n")
     assert main(_words(*keep)) == 2
     assert "something" in capsys.readouterr().err
 
 
-def test_wrong_calls_are_told_before_anything_runs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
         (["profile", "--", "no-such-program"], "unknown program 'no-such-program'"),
         (_words("--workers", "1,1"), "names one twice"),
@@ -186,7 +186,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def _running(mark: str) -> int:
-    found = 0
+    count = 0
     for process, _, _ in processes():
         if process == os.getpid():
             continue
@@ -194,5 +194,5 @@ def _running(mark: str) -> int:
             words = Path(f"/proc/{process}/cmdline").read_bytes().split(b"\0")
         except OSError:
             continue
-        found += mark.encode() in words and b"profile" not in words
-    return found
+        count += mark.encode() in words and b"profile" not in words
+    return count

@@ -1,4 +1,4 @@
-"""The functions of the package: what the commands say, as frames."""
+"""The functions of the package return the results of the commands as frames."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def quiet(info: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in info.items() if name not in own}
 
 
-def test_simulate_is_the_command(files: Path) -> None:
+def test_simulate_returns_the_results_of_the_command(files: Path) -> None:
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q")
     assert main(("simulate", *words, "-p", "srtf", "--out", str(files / "run"))) == 0
     kept = shadowprice.open_run(files / "run")
@@ -68,8 +68,8 @@ def test_simulate_is_the_command(files: Path) -> None:
     assert set(kept.allocations["server"]) == {"gpu-0", "gpu-1", "old"}
     assert kept.decisions["outcome"].unique().to_list() == ["queued"]
     assert kept.payments is None
-    again = shadowprice.open_run(run.save(files / "saved"))
-    assert again.jobs.equals(run.jobs)
+    reopened = shadowprice.open_run(run.save(files / "saved"))
+    assert reopened.jobs.equals(run.jobs)
     assert (files / "saved" / "report.html").exists()
     printed = repr(run).splitlines()
     assert printed[0] == "Result of srtf"
@@ -79,7 +79,7 @@ def test_simulate_is_the_command(files: Path) -> None:
         run.save(files)  # other files are there
 
 
-def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
+def test_runs_in_memory_support_slots_and_differences() -> None:
     first = shadowprice.simulate(CLUSTER, JOBS, "drf")
     second = shadowprice.simulate(CLUSTER, JOBS, "fifo", parameters={"workers": "min"})
     running = first.at(2).jobs.filter(pl.col("state") == "running")
@@ -93,7 +93,7 @@ def test_a_slot_and_a_difference_of_runs_in_memory() -> None:
     assert result.jobs["gain"].sum() == pytest.approx(gained)
 
 
-def test_compare_and_whatif_are_the_commands(
+def test_compare_and_whatif_return_the_results_of_the_commands(
     files: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     both = shadowprice.compare(
@@ -157,7 +157,7 @@ def test_the_same_run_over_and_over_is_no_sample() -> None:
     assert "depends on the seed" not in repr(shadowprice.compare(CLUSTER, JOBS, same))
 
 
-def test_incidents_may_be_given_as_a_file_holds_them(files: Path) -> None:
+def test_incidents_are_accepted_as_in_a_file(files: Path) -> None:
     happens = [
         {"slot": 3, "server_lost": "old"},
         {"slot": 4, "cancel": "job-3"},
@@ -178,7 +178,7 @@ def test_incidents_may_be_given_as_a_file_holds_them(files: Path) -> None:
         shadowprice.simulate(CLUSTER, JOBS, incidents={"incidents": happens})
 
 
-def test_wrong_inputs_are_told() -> None:
+def test_invalid_inputs_are_refused() -> None:
     with pytest.raises(InputError, match="did you mean 'srtf'"):
         shadowprice.simulate(CLUSTER, JOBS, "srft")
     with pytest.raises(InputError, match="minibatch_time"):
@@ -213,7 +213,7 @@ def test_importing_the_package_imports_nothing_but_pkgutil() -> None:
 
 
 @pytest.mark.parametrize("seeds", [0, -1, True, 2.0, 10**9])
-def test_numbers_of_seeds_are_bounded(seeds: Any) -> None:
+def test_seed_count_is_limited(seeds: Any) -> None:
     with pytest.raises(InputError, match="seeds"):
         shadowprice.compare(CLUSTER, JOBS, "srtf", seeds=seeds)
     with pytest.raises(InputError, match="seeds"):
@@ -278,7 +278,7 @@ def test_parameters_are_a_mapping() -> None:
         shadowprice.simulate(CLUSTER, JOBS, "srtf", parameters="x")  # type: ignore[arg-type]
 
 
-def test_numbers_may_be_those_of_numpy() -> None:
+def test_numpy_numbers_are_accepted() -> None:
     numpy_jobs = (
         {
             **job,
@@ -295,26 +295,26 @@ def test_numbers_may_be_those_of_numpy() -> None:
     plain = shadowprice.simulate(CLUSTER, JOBS, "fifo", seed=3, parameters={"backfill": 2})
     assert given.jobs.equals(plain.jobs)
     assert given.info["seed"] == 3
-    assert [one["sha256"] for one in given.info["inputs"][:1]] == [
-        one["sha256"] for one in plain.info["inputs"][:1]
+    assert [entry["sha256"] for entry in given.info["inputs"][:1]] == [
+        entry["sha256"] for entry in plain.info["inputs"][:1]
     ]
     curve = {
         **{key: value for key, value in JOBS[0].items() if key != "minibatch_time"},
         "chunks": 4,
         "throughput": dict(zip(np.array([1, 2, 4]), np.array([0.1, 0.2, 0.3]), strict=True)),
     }
-    both = shadowprice.compare(CLUSTER, (one for one in [curve]), "srtf", seeds=np.int64(2))
+    both = shadowprice.compare(CLUSTER, (entry for entry in [curve]), "srtf", seeds=np.int64(2))
     assert both["srtf"].summary["finished"] == 1
     assert both.trials.seeds == [0, 1]
 
 
 @pytest.mark.parametrize("seed", [-1, 1.0, True, "1", 2**63])
-def test_a_seed_is_a_whole_number(seed: Any) -> None:
+def test_seed_must_be_an_integer(seed: Any) -> None:
     with pytest.raises(InputError, match="seed"):
         shadowprice.simulate(CLUSTER, JOBS, "srtf", seed=seed)
 
 
-def test_what_is_no_list_of_jobs_and_no_name_is_told() -> None:
+def test_invalid_job_inputs_are_refused() -> None:
     with pytest.raises(InputError, match="give the list of jobs in it"):
         shadowprice.simulate(CLUSTER, {"jobs": JOBS})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="parameters="):
@@ -326,11 +326,11 @@ def test_what_is_no_list_of_jobs_and_no_name_is_told() -> None:
 def test_runs_can_be_pickled(tmp_path: Path) -> None:
     run = shadowprice.simulate(CLUSTER, JOBS, "rolling")
     run.save(tmp_path / "run")
-    for one in (run, shadowprice.open_run(tmp_path / "run")):
-        again = pickle.loads(pickle.dumps(one))
-        assert again.jobs.equals(run.jobs)
-        assert again.decisions.equals(run.decisions)
-        assert again.at(2).jobs.equals(run.at(2).jobs)
+    for original in (run, shadowprice.open_run(tmp_path / "run")):
+        restored = pickle.loads(pickle.dumps(original))
+        assert restored.jobs.equals(run.jobs)
+        assert restored.decisions.equals(run.decisions)
+        assert restored.at(2).jobs.equals(run.at(2).jobs)
 
 
 def test_compare_json_has_the_rows_of_the_table(
@@ -354,7 +354,7 @@ def test_compare_json_has_the_rows_of_the_table(
     assert ends[0] != ends[1]
 
 
-def test_no_seed_is_above_the_bound() -> None:
+def test_seeds_stay_within_the_limit() -> None:
     last = 2**63 - 1
     with pytest.raises(InputError, match="the last seed"):
         shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last, seeds=2)
@@ -363,11 +363,13 @@ def test_no_seed_is_above_the_bound() -> None:
     assert shadowprice.compare(CLUSTER, JOBS, "srtf", seed=last).trials.seeds == [last]
 
 
-def test_policies_may_be_named_one_by_one(files: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_accepted_as_single_names(
+    files: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     words = ("-c", str(files / "c.yaml"), "-j", str(files / "j.yaml"), "-q", "-o", "json")
     for command in ("compare", "whatif"):
-        told = []
+        messages = []
         for policies in (("-p", "srtf,fifo?backfill=2"), ("-p", "srtf", "-p", "fifo?backfill=2")):
             assert main((command, *words, *policies)) == 0
-            told.append(list(json.loads(capfd.readouterr().out)["policies"]))
-        assert told[0] == told[1] == ["srtf", "fifo backfill=2"]
+            messages.append(list(json.loads(capfd.readouterr().out)["policies"]))
+        assert messages[0] == messages[1] == ["srtf", "fifo backfill=2"]

@@ -58,7 +58,7 @@ def test_jobs_earn_what_was_stated() -> None:
     assert earned == {name: stated[name] for name in earned}
 
 
-def test_wrong_calls(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+def test_invalid_arguments_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     with pytest.raises(InputError, match="values: expected stated or relative, got 'own'"):
         shadowprice.simulate(CLUSTER, jobs(1), values="own")
     with pytest.raises(

@@ -10,333 +10,268 @@ import signal
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-import yaml
 
 from shadowprice.cli.main import main
 from shadowprice.service.execution.executor_identity import IDENTITY_KEY
 from shadowprice.service.store import Store
-from tests.integration.test_serve_command import _refused
-from tests.support.service_process import ServiceProcess
+from tests.support.archives import END, member
+from tests.support.restore_scenario import RestoreScenario, submit
+from tests.support.service_process import ServiceProcess, refused_start
 from tests.support.waiting import wait_until
-from tests.unit.uploads.test_archive import END, member
 
 pytestmark = pytest.mark.processes
 
 
-class Place:
-    """A data directory, jobs that leave marks, and a backup from before they were submitted."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.cluster = folder / "cluster.yaml"
-        servers = [{"name": "g", "capacity": {"cpu": 2}}]
-        self.cluster.write_text(yaml.safe_dump({"slot": "1s", "horizon": 100, "servers": servers}))
-        self.data, self.backup = folder / "data", folder / "backup.db"
-        self.log = folder / "log"
-
-    def job(self, name: str, mark: str, **run: Any) -> dict[str, Any]:
-        """A job that says who it is, and works until it is allowed to exit 0."""
-        marks, go = self.folder / f"marks-{mark}", self.folder / f"go-{mark}"
-        script = (
-            f"trap 'exit 143' TERM; echo $$ >> {marks}; while [ ! -e {go} ]; do sleep 0.05; done"
-        )
-        return {
-            "name": name,
-            "minibatches": 100,
-            "minibatch_time": "1s",
-            "worker": {"cpu": 1},
-            "utility": {"kind": "constant", "value": 1},
-            "run": {"command": script, "grace": "5s", **run},
-        }
-
-    def slow(self, record: dict[str, Any]) -> dict[str, Any]:
-        """Let a job that is told to stop save until it is told that it may have."""
-        save = f"trap 'until [ -e {self.folder / 'saved'} ]; do sleep 0.05; done; exit 143' TERM"
-        run = record["run"]
-        run["command"] = run["command"].replace("trap 'exit 143' TERM", save)
-        run["grace"] = "60s"
-        return record
-
-    def go(self, mark: str) -> None:
-        (self.folder / f"go-{mark}").touch()
-
-    def began(self, mark: str) -> list[int]:
-        """Processes that ever began with a mark."""
-        try:
-            return [int(one) for one in (self.folder / f"marks-{mark}").read_text().split()]
-        except FileNotFoundError:
-            return []
-
-    def alive(self, mark: str) -> list[int]:
-        """Those of them that are still there."""
-        return [one for one in self.began(mark) if Path(f"/proc/{one}").exists()]
-
-    def back_up(self) -> None:
-        assert main(["backup", str(self.data), str(self.backup), "-o", "json"]) == 0
-
-    def restore(self, into: Path) -> None:
-        into.mkdir(exist_ok=True)
-        for old in into.glob("shadowprice.db*"):
-            old.unlink()
-        shutil.copy(self.backup, into / "shadowprice.db")
-
-    @property
-    def uploads(self) -> Path:
-        return self.folder / "backup.db.uploads"
-
-
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
-    made = Place(tmp_path)
-    yield made
+def scenario(tmp_path: Path) -> Iterator[RestoreScenario]:
+    scenario = RestoreScenario(tmp_path)
+    yield scenario
     for marks in tmp_path.glob("marks-*"):
-        for process in made.alive(marks.name.removeprefix("marks-")):
+        for process in scenario.alive(marks.name.removeprefix("marks-")):
             os.kill(process, signal.SIGKILL)
 
 
-def submitted(service: ServiceProcess, record: dict[str, Any]) -> None:
-    answer = service.client.post("/v1/jobs", json=record)
-    assert answer.status_code == 200, answer.text
-
-
-def test_what_a_restored_store_never_ordered_is_stopped_and_said(place: Place) -> None:
-    service = ServiceProcess(place.data, place.cluster)
-    place.back_up()
-    submitted(service, place.job("orphan", "orphan"))
+def test_generation_unknown_to_the_restored_store_is_stopped(scenario: RestoreScenario) -> None:
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    scenario.back_up()
+    submit(service, scenario.job("orphan", "orphan"))
     service.wait_for_state("orphan", {"running"})
-    wait_until(lambda: place.alive("orphan"))
+    wait_until(lambda: scenario.alive("orphan"))
     service.kill(signal.SIGKILL)
-    assert len(place.alive("orphan")) == 1
-    place.restore(place.data)
-    service = ServiceProcess(place.data, place.cluster)
+    assert len(scenario.alive("orphan")) == 1
+    scenario.restore(scenario.data)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        wait_until(lambda: not place.alive("orphan"))
+        wait_until(lambda: not scenario.alive("orphan"))
         assert service.client.get("/v1/jobs/orphan").status_code == 404
     finally:
         service.kill(signal.SIGTERM)
-    assert "stopping generation 1 of 'orphan' on g: the store" in place.log.read_text()
+    assert "stopping generation 1 of 'orphan' on g: the store" in scenario.log.read_text()
 
 
-def test_the_namesake_of_what_ran_on_runs_its_own_command(place: Place) -> None:
-    """Its first number is used up, the old process says nothing about it, and it is ended."""
-    service = ServiceProcess(place.data, place.cluster)
-    place.back_up()
-    submitted(service, place.job("same", "old"))
+def test_job_with_the_name_of_an_orphan_runs_its_own_command(scenario: RestoreScenario) -> None:
+    """Generation 1 of the new job is refused, because the orphan used that number."""
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    scenario.back_up()
+    submit(service, scenario.job("same", "old"))
     service.wait_for_state("same", {"running"})
-    wait_until(lambda: place.alive("old"))
+    wait_until(lambda: scenario.alive("old"))
     service.kill(signal.SIGKILL)
-    place.restore(place.data)
-    service = ServiceProcess(place.data, place.cluster)
+    scenario.restore(scenario.data)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        submitted(service, place.job("same", "new"))
-        wait_until(lambda: place.alive("new"))
-        assert place.alive("old") == []
-        place.go("new")
+        submit(service, scenario.job("same", "new"))
+        wait_until(lambda: scenario.alive("new"))
+        assert scenario.alive("old") == []
+        scenario.go("new")
         record = service.wait_for_state("same", {"finished"})
         assert record["generation"] == 2
-        assert len(place.began("new")) == len(place.began("old")) == 1
-        story = service.client.get("/v1/jobs/same/explain").json()["events"]
-        assert [one["data"]["servers"] for one in story if one["kind"] == "foreign"] == [["g"]]
+        assert len(scenario.began("new")) == len(scenario.began("old")) == 1
+        events = service.client.get("/v1/jobs/same/explain").json()["events"]
+        assert [event["data"]["servers"] for event in events if event["kind"] == "foreign"] == [
+            ["g"]
+        ]
     finally:
         service.kill(signal.SIGTERM)
 
 
-def test_a_service_that_is_killed_meanwhile_does_not_take_it_for_its_own(place: Place) -> None:
-    """By then it has ordered that number, too."""
-    service = ServiceProcess(place.data, place.cluster)
-    place.back_up()
-    submitted(service, place.slow(place.job("same", "old")))
+def test_service_killed_during_cleanup_does_not_adopt_the_orphan(scenario: RestoreScenario) -> None:
+    """The restarted service has commanded the orphan's number, too."""
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    scenario.back_up()
+    submit(service, scenario.slow(scenario.job("same", "old")))
     service.wait_for_state("same", {"running"})
-    wait_until(lambda: place.alive("old"))
+    wait_until(lambda: scenario.alive("old"))
     service.kill(signal.SIGKILL)
-    place.restore(place.data)
-    service = ServiceProcess(place.data, place.cluster)
-    submitted(service, place.job("same", "new"))
+    scenario.restore(scenario.data)
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    submit(service, scenario.job("same", "new"))
     wait_until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
     time.sleep(2)
     service.kill(signal.SIGKILL)
-    service = ServiceProcess(place.data, place.cluster)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
         time.sleep(2)
-        assert len(place.alive("old")) == 1
-        assert not place.began("new")
-        (place.folder / "saved").touch()
-        wait_until(lambda: place.alive("new"))
-        assert not place.alive("old")
-        place.go("new")
+        assert len(scenario.alive("old")) == 1
+        assert not scenario.began("new")
+        (scenario.folder / "saved").touch()
+        wait_until(lambda: scenario.alive("new"))
+        assert not scenario.alive("old")
+        scenario.go("new")
         assert service.wait_for_state("same", {"finished"})["generation"] == 2
-        story = service.client.get("/v1/jobs/same/explain").json()["events"]
-        first = {one["kind"] for one in story if one["data"].get("generation") == 1}
+        events = service.client.get("/v1/jobs/same/explain").json()["events"]
+        first = {event["kind"] for event in events if event["data"].get("generation") == 1}
         assert first == {"started", "foreign", "start-failed"}  # neither running nor lost
     finally:
         service.kill(signal.SIGTERM)
 
 
-def test_nothing_begins_where_what_was_never_ordered_still_runs(place: Place) -> None:
+def test_no_job_starts_on_a_server_with_a_running_orphan(scenario: RestoreScenario) -> None:
     """It saves for a while; the engine believes its server empty."""
-    service = ServiceProcess(place.data, place.cluster)
-    place.back_up()
-    orphan = place.slow(place.job("orphan", "orphan"))
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    scenario.back_up()
+    orphan = scenario.slow(scenario.job("orphan", "orphan"))
     orphan["worker"]["cpu"] = 2
-    submitted(service, orphan)
+    submit(service, orphan)
     service.wait_for_state("orphan", {"running"})
-    wait_until(lambda: place.alive("orphan"))
+    wait_until(lambda: scenario.alive("orphan"))
     service.kill(signal.SIGKILL)
-    place.restore(place.data)
-    service = ServiceProcess(place.data, place.cluster)
+    scenario.restore(scenario.data)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        submitted(service, place.job("next", "next"))
+        submit(service, scenario.job("next", "next"))
         time.sleep(4)
-        assert place.alive("orphan")
-        assert not place.began("next")
-        (place.folder / "saved").touch()
-        wait_until(lambda: place.alive("next"))
-        assert not place.alive("orphan")
+        assert scenario.alive("orphan")
+        assert not scenario.began("next")
+        (scenario.folder / "saved").touch()
+        wait_until(lambda: scenario.alive("next"))
+        assert not scenario.alive("orphan")
         assert service.client.get("/v1/jobs/next").json()["generation"] == 1
     finally:
-        place.go("next")
+        scenario.go("next")
         service.kill(signal.SIGTERM)
 
 
-def test_what_was_ordered_before_the_backup_runs_on(place: Place) -> None:
-    service = ServiceProcess(place.data, place.cluster)
-    submitted(service, place.job("kept", "kept"))
+def test_job_started_before_the_backup_keeps_running(scenario: RestoreScenario) -> None:
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    submit(service, scenario.job("kept", "kept"))
     service.wait_for_state("kept", {"running"})
-    wait_until(lambda: place.alive("kept"))
-    place.back_up()
+    wait_until(lambda: scenario.alive("kept"))
+    scenario.back_up()
     service.kill(signal.SIGKILL)
-    place.restore(place.data)
-    service = ServiceProcess(place.data, place.cluster)
+    scenario.restore(scenario.data)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
         time.sleep(3)
-        place.go("kept")
+        scenario.go("kept")
         assert service.wait_for_state("kept", {"finished"})["generation"] == 1
-        assert len(place.began("kept")) == 1
-        assert "the store has no command" not in place.log.read_text()
+        assert len(scenario.began("kept")) == 1
+        assert "the store has no command" not in scenario.log.read_text()
     finally:
         service.kill(signal.SIGTERM)
 
 
-def test_numbers_that_were_used_since_the_backup_are_counted_past(place: Place) -> None:
-    service = ServiceProcess(place.data, place.cluster)
-    record = place.job("moved", "moved", retries=9)
-    fail = place.folder / "fail"
+def test_generation_numbers_used_since_the_backup_are_skipped(scenario: RestoreScenario) -> None:
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    record = scenario.job("moved", "moved", retries=9)
+    fail = scenario.folder / "fail"
     first = f'[ "$SHADOWPRICE_GENERATION" -lt 3 ] && until [ -e {fail} ]; do sleep 0.05; done'
     command = record["run"]["command"]
     record["run"]["command"] = f"{first} && exit 1; {command}"
-    submitted(service, record)
+    submit(service, record)
     service.wait_for_state("moved", {"running"})
-    place.back_up()
+    scenario.back_up()
     fail.touch()
-    wait_until(lambda: place.alive("moved"))
+    wait_until(lambda: scenario.alive("moved"))
     assert service.client.get("/v1/jobs/moved").json()["generation"] == 3
     service.kill(signal.SIGKILL)
-    place.restore(place.data)
-    service = ServiceProcess(place.data, place.cluster)
+    scenario.restore(scenario.data)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        wait_until(lambda: len(place.began("moved")) == 2)
-        assert len(place.alive("moved")) == 1
-        place.go("moved")
+        wait_until(lambda: len(scenario.began("moved")) == 2)
+        assert len(scenario.alive("moved")) == 1
+        scenario.go("moved")
         assert service.wait_for_state("moved", {"finished"})["generation"] == 4
-        story = service.client.get("/v1/jobs/moved/explain").json()["events"]
-        stale = [one["data"]["generation"] for one in story if one["kind"] == "start-failed"]
+        events = service.client.get("/v1/jobs/moved/explain").json()["events"]
+        stale = [event["data"]["generation"] for event in events if event["kind"] == "start-failed"]
         assert stale == [1, 2, 3]
     finally:
         service.kill(signal.SIGTERM)
 
 
-def test_a_copy_elsewhere_is_refused_and_runs_nothing_twice(
-    place: Place, capsys: pytest.CaptureFixture[str]
+def test_copy_in_another_directory_is_refused_and_runs_nothing_twice(
+    scenario: RestoreScenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And then it is restored where it came from."""
-    service = ServiceProcess(place.data, place.cluster)
-    submitted(service, place.job("once", "once"))
+    """Then the backup is restored where it came from."""
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    submit(service, scenario.job("once", "once"))
     service.wait_for_state("once", {"running"})
-    wait_until(lambda: place.alive("once"))
-    place.back_up()
+    wait_until(lambda: scenario.alive("once"))
+    scenario.back_up()
     capsys.readouterr()
     service.kill(signal.SIGKILL)
-    elsewhere = place.folder / "elsewhere"
-    place.restore(elsewhere)
+    elsewhere = scenario.folder / "elsewhere"
+    scenario.restore(elsewhere)
     for _ in range(2):
-        line = _refused(capsys, place.cluster, elsewhere)
+        line = refused_start(capsys, scenario.cluster, elsewhere)
         assert f"is recorded elsewhere, not in {elsewhere}/executor, and would run twice" in line
         assert "a backup from the directory that it is of" in line
         assert "--nothing-runs" in line
     assert not (elsewhere / "executor").exists()
-    assert len(place.began("once")) == 1
-    place.restore(place.data)
-    service = ServiceProcess(place.data, place.cluster)
+    assert len(scenario.began("once")) == 1
+    scenario.restore(scenario.data)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
         time.sleep(2)
-        place.go("once")
+        scenario.go("once")
         assert service.wait_for_state("once", {"finished"})["generation"] == 1
-        assert len(place.began("once")) == 1
+        assert len(scenario.began("once")) == 1
     finally:
         service.kill(signal.SIGTERM)
 
 
 def test_records_of_other_data_are_refused(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    scenario: RestoreScenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = ServiceProcess(place.data, place.cluster)
-    place.back_up()
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    scenario.back_up()
     service.kill(signal.SIGTERM)
-    other = ServiceProcess(place.folder / "other", place.cluster)
+    other = ServiceProcess(scenario.folder / "other", scenario.cluster)
     other.kill(signal.SIGTERM)
     capsys.readouterr()
-    place.restore(place.folder / "other")
-    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.folder / "other")
+    scenario.restore(scenario.folder / "other")
+    assert "is recorded elsewhere" in refused_start(
+        capsys, scenario.cluster, scenario.folder / "other"
+    )
 
 
 def test_running_jobs_without_a_recorded_executor_are_refused(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    scenario: RestoreScenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = ServiceProcess(place.data, place.cluster)
-    submitted(service, place.job("old", "old"))
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    submit(service, scenario.job("old", "old"))
     service.wait_for_state("old", {"running"})
-    wait_until(lambda: place.alive("old"))
+    wait_until(lambda: scenario.alive("old"))
     service.kill(signal.SIGKILL)
-    store = Store(str(place.data))
+    store = Store(str(scenario.data))
     assert store.open()
     with store.transaction() as connection:
         connection.exec_driver_sql(f"DELETE FROM meta WHERE key = '{IDENTITY_KEY}'")
     store.close()
-    assert "is recorded elsewhere" in _refused(capsys, place.cluster, place.data)
+    assert "is recorded elsewhere" in refused_start(capsys, scenario.cluster, scenario.data)
 
 
-def test_a_copy_goes_on_with_new_numbers_once_nothing_runs(place: Place) -> None:
-    service = ServiceProcess(place.data, place.cluster)
-    submitted(service, place.job("again", "again"))
+def test_copy_continues_with_new_numbers_once_nothing_runs(scenario: RestoreScenario) -> None:
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    submit(service, scenario.job("again", "again"))
     service.wait_for_state("again", {"running"})
-    wait_until(lambda: place.alive("again"))
-    place.back_up()
+    wait_until(lambda: scenario.alive("again"))
+    scenario.back_up()
     service.kill(signal.SIGKILL)
-    for process in place.alive("again"):
+    for process in scenario.alive("again"):
         os.kill(process, signal.SIGKILL)  # its machine is off
-    wait_until(lambda: not place.alive("again"))
-    elsewhere = place.folder / "elsewhere"
-    place.restore(elsewhere)
-    service = ServiceProcess(elsewhere, place.cluster, "--nothing-runs")
+    wait_until(lambda: not scenario.alive("again"))
+    elsewhere = scenario.folder / "elsewhere"
+    scenario.restore(elsewhere)
+    service = ServiceProcess(elsewhere, scenario.cluster, "--nothing-runs")
     try:
-        wait_until(lambda: place.alive("again"))
-        story = service.client.get("/v1/jobs/again/explain").json()["events"]
-        assert [one["data"]["generation"] for one in story if one["kind"] == "lost"] == [1]
+        wait_until(lambda: scenario.alive("again"))
+        events = service.client.get("/v1/jobs/again/explain").json()["events"]
+        assert [event["data"]["generation"] for event in events if event["kind"] == "lost"] == [1]
     finally:
         service.kill(signal.SIGKILL)
-    service = ServiceProcess(elsewhere, place.cluster)  # its records are here now
+    service = ServiceProcess(elsewhere, scenario.cluster)  # its records are here now
     try:
-        place.go("again")
+        scenario.go("again")
         assert service.wait_for_state("again", {"finished"})["generation"] == 2
-        assert len(place.began("again")) == 2
+        assert len(scenario.began("again")) == 2
     finally:
         service.kill(signal.SIGTERM)
 
 
-def test_a_viewer_that_resumes_after_a_restore_misses_no_event(place: Place) -> None:
+def test_subscriber_resuming_after_a_restore_misses_no_event(scenario: RestoreScenario) -> None:
     """Events that the backup lacks had numbers, which mustn't name others afterwards."""
 
     def told(after: int, kind: str, job: str) -> tuple[int, list[int]]:
@@ -354,19 +289,19 @@ def test_a_viewer_that_resumes_after_a_restore_misses_no_event(place: Place) -> 
                         return int(event["id"]), numbers
         raise AssertionError("the stream ended")
 
-    service = ServiceProcess(place.data, place.cluster)
-    submitted(service, place.job("early", "early"))
+    service = ServiceProcess(scenario.data, scenario.cluster)
+    submit(service, scenario.job("early", "early"))
     last_of_backup, _ = told(0, "running", "early")
-    place.back_up()
+    scenario.back_up()
     for index in range(3):
-        submitted(service, place.job(f"lost-{index}", "lost"))
+        submit(service, scenario.job(f"lost-{index}", "lost"))
     last, lost = told(last_of_backup, "submitted", "lost-2")
     service.kill(signal.SIGKILL)
     for _ in range(2):  # the same backup may be restored twice
-        place.restore(place.data)
-        service = ServiceProcess(place.data, place.cluster)
+        scenario.restore(scenario.data)
+        service = ServiceProcess(scenario.data, scenario.cluster)
         try:
-            submitted(service, place.job("after", "after"))
+            submit(service, scenario.job("after", "after"))
             _, numbers = told(last, "submitted", "after")
             assert numbers == sorted(set(numbers))
             assert not set(numbers) & set(lost)
@@ -378,50 +313,50 @@ def test_a_viewer_that_resumes_after_a_restore_misses_no_event(place: Place) -> 
         finally:
             service.kill(signal.SIGKILL)
     for mark in ("early", "lost", "after"):
-        place.go(mark)
+        scenario.go(mark)
 
 
 def uploaded(service: ServiceProcess, script: str) -> str:
     """Upload a directory with a script; return its digest."""
     content = member("run.sh", content=script.encode()) + END
     digest = hashlib.sha256(content).hexdigest()
-    answer = service.client.put(
+    response = service.client.put(
         f"/v1/uploads/{digest}",
         content=content,
         headers={"Content-Type": "application/x-tar"},
     )
-    assert answer.status_code in {200, 201}, answer.text
+    assert response.status_code in {200, 201}, response.text
     return digest
 
 
 def test_a_waiting_job_starts_elsewhere_with_its_files(
-    place: Place, capsys: pytest.CaptureFixture[str]
+    scenario: RestoreScenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    service = ServiceProcess(place.data, place.cluster)
+    service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        first = place.job("first", "first")
+        first = scenario.job("first", "first")
         first["worker"]["cpu"] = 2
-        submitted(service, first)
+        submit(service, first)
         service.wait_for_state("first", {"running"})
         digests = [uploaded(service, f"echo {name}") for name in ("kept", "over", "damaged")]
         for name, digest in zip(("kept", "over", "damaged"), digests, strict=True):
-            record = place.job(name, name)
-            submitted(service, record | {"run": {"command": "sh run.sh", "upload": digest}})
+            record = scenario.job(name, name)
+            submit(service, record | {"run": {"command": "sh run.sh", "upload": digest}})
         capsys.readouterr()
-        place.back_up()
+        scenario.back_up()
         written = json.loads(capsys.readouterr().out)
         assert (written["uploads"]["count"], written["uploads"]["incomplete_jobs"]) == (3, [])
-        before = {file.name: file.stat().st_ino for file in place.uploads.glob("*/*")}
+        before = {file.name: file.stat().st_ino for file in scenario.uploads.glob("*/*")}
         assert before.keys() == {f"{digest}.tar" for digest in digests}
-        assert place.uploads.stat().st_mode & 0o777 == 0o700
+        assert scenario.uploads.stat().st_mode & 0o777 == 0o700
 
         service.client.delete("/v1/jobs/over")
-        [damaged] = place.data.glob(f"uploads/*/{digests[2]}.tar")
+        [damaged] = scenario.data.glob(f"uploads/*/{digests[2]}.tar")
         damaged.write_bytes(bytes(damaged.stat().st_size))
-        [copy] = place.uploads.glob(f"*/{digests[2]}.tar")
+        [copy] = scenario.uploads.glob(f"*/{digests[2]}.tar")
         copy.unlink()
         copy.with_name("killed.part").touch()
-        place.back_up()
+        scenario.back_up()
         captured = capsys.readouterr()
         written = json.loads(captured.out)
         assert (written["uploads"]["count"], written["uploads"]["incomplete_jobs"]) == (
@@ -429,20 +364,20 @@ def test_a_waiting_job_starts_elsewhere_with_its_files(
             ["damaged"],
         )
         assert "the submitted files of 'damaged' are missing or damaged" in captured.err
-        kept = {file.name: file.stat().st_ino for file in place.uploads.glob("*/*")}
+        kept = {file.name: file.stat().st_ino for file in scenario.uploads.glob("*/*")}
         assert kept == {name: before[name] for name in [f"{digests[0]}.tar"]}  # not copied again
     finally:
         service.kill(signal.SIGKILL)
-    for process in place.alive("first"):
+    for process in scenario.alive("first"):
         os.kill(process, signal.SIGKILL)  # its machine is off
-    wait_until(lambda: not place.alive("first"))
-    elsewhere = place.folder / "elsewhere"
-    place.restore(elsewhere)
+    wait_until(lambda: not scenario.alive("first"))
+    elsewhere = scenario.folder / "elsewhere"
+    scenario.restore(elsewhere)
     elsewhere.chmod(0o700)
-    shutil.copytree(place.uploads, elsewhere / "uploads")
-    service = ServiceProcess(elsewhere, place.cluster, "--nothing-runs")
+    shutil.copytree(scenario.uploads, elsewhere / "uploads")
+    service = ServiceProcess(elsewhere, scenario.cluster, "--nothing-runs")
     try:
-        place.go("first")
+        scenario.go("first")
         service.wait_for_state("kept", {"finished"})
         assert service.client.get("/v1/jobs/kept/logs").json()["text"] == "kept\n"
         story = "/v1/jobs/damaged/events"
@@ -451,21 +386,26 @@ def test_a_waiting_job_starts_elsewhere_with_its_files(
         service.kill(signal.SIGTERM)
 
 
-def test_a_backup_replaces_no_folder_of_others(
-    place: Place, capsys: pytest.CaptureFixture[str]
+def test_backup_replaces_no_foreign_folder(
+    scenario: RestoreScenario, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    store = Store(str(place.data))
+    store = Store(str(scenario.data))
     store.open()
     store.close()
-    owner = place.uploads / ("0" * 32)
-    for path in (place.uploads, place.uploads / "notes", owner / "notes", owner / "dir" / "x"):
-        shutil.rmtree(place.uploads, ignore_errors=True)
+    owner = scenario.uploads / ("0" * 32)
+    for path in (
+        scenario.uploads,
+        scenario.uploads / "notes",
+        owner / "notes",
+        owner / "dir" / "x",
+    ):
+        shutil.rmtree(scenario.uploads, ignore_errors=True)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("mine")
         capsys.readouterr()
-        assert main(["backup", str(place.data), str(place.backup)]) == 2
-        assert f"{place.uploads}" in capsys.readouterr().err
+        assert main(["backup", str(scenario.data), str(scenario.backup)]) == 2
+        assert f"{scenario.uploads}" in capsys.readouterr().err
         assert path.read_text() == "mine"
-        assert not place.backup.exists()
-        if path == place.uploads:
+        assert not scenario.backup.exists()
+        if path == scenario.uploads:
             path.unlink()

@@ -20,10 +20,10 @@ from shadowprice.core.errors import InputError
 from shadowprice.executors.contract import Executor, ExecutorOptions
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.settings import parse_users
-from tests.integration.test_observing import Witness
+from tests.support.archives import DIR, END, member
+from tests.support.recording_executor import RecordingExecutor
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import wait_until
-from tests.unit.uploads.test_archive import DIR, END, member
 
 pytestmark = [
     pytest.mark.processes,
@@ -52,10 +52,10 @@ grep -E 'NoNewPrivs|CapEff' /proc/self/status
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder that others can pass through, which those of pytest are not."""
-    made = Path(tempfile.mkdtemp(prefix="shadowprice-users-"))
-    made.chmod(0o711)
-    yield made
-    shutil.rmtree(made)
+    directory = Path(tempfile.mkdtemp(prefix="shadowprice-users-"))
+    directory.chmod(0o711)
+    yield directory
+    shutil.rmtree(directory)
 
 
 def executor_in(folder: Path) -> Executor:
@@ -88,7 +88,7 @@ def state(live: RunningService, name: str) -> str:
     return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
 
 
-def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
+def test_job_runs_as_the_requested_user_without_further_rights(folder: Path) -> None:
     known = pwd.getpwnam(USER)
     with serving(folder, {"red": (USER,)}) as live:
         tree = folder / "users"
@@ -130,7 +130,7 @@ def test_a_job_is_who_it_asks_to_be_and_reaches_no_more(folder: Path) -> None:
         wait_until(swept)
 
 
-def test_what_runs_as_another_can_be_stopped_and_dies_with_its_supervisor(folder: Path) -> None:
+def test_job_of_another_user_can_be_stopped_and_dies_with_its_supervisor(folder: Path) -> None:
     with serving(folder, {"*": (USER,)}) as live:
         for name in ("stopped", "orphan"):
             live.client.post("/v1/jobs", json=job(name, ["sleep", "600"])).raise_for_status()
@@ -149,28 +149,28 @@ def test_what_runs_as_another_can_be_stopped_and_dies_with_its_supervisor(folder
 
 def _processes(folder: Path) -> dict[int, str]:
     """The jobs' processes below a folder, by number; sleeping ones that are not theirs are none."""
-    found = {}
+    environments = {}
     for path in Path("/proc").iterdir():
         if not path.name.isdecimal():
             continue
         try:
             if not (path / "cwd").readlink().is_relative_to(folder):
                 continue
-            told = (path / "environ").read_bytes().split(b"\0")
+            variables = (path / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        for one in told:
-            if one.startswith(b"SHADOWPRICE_JOB="):
-                found[int(path.name)] = one.partition(b"=")[2].decode()
-    return found
+        for variable in variables:
+            if variable.startswith(b"SHADOWPRICE_JOB="):
+                environments[int(path.name)] = variable.partition(b"=")[2].decode()
+    return environments
 
 
-def test_a_directory_that_the_user_may_not_enter_is_told(folder: Path) -> None:
+def test_inaccessible_working_directory_is_reported(folder: Path) -> None:
     closed = folder / "closed"
     closed.mkdir(mode=0o700)
     with serving(folder, {"red": (USER,)}) as live:
-        asked = job("a", ["true"], workdir=str(closed))
-        live.client.post("/v1/jobs", json=asked).raise_for_status()
+        request = job("a", ["true"], workdir=str(closed))
+        live.client.post("/v1/jobs", json=request).raise_for_status()
         wait_until(lambda: state(live, "a") == "failed")
         body = live.client.get("/v1/jobs/a").json()["reason"]["message"]
         assert f"cannot enter its directory {closed}: Permission denied" in body
@@ -192,14 +192,14 @@ def test_a_submission_with_a_forbidden_user_is_refused(
     folder: Path, users: Mapping[str, tuple[str, ...]], tenant: str, user: str | None, told: str
 ) -> None:
     with serving(folder, users) as live:
-        asked = job("a", ["true"], user) | {"tenant": tenant}
+        request = job("a", ["true"], user) | {"tenant": tenant}
         with live.as_(live.token(tenant)) as client:
-            for body in (asked, {"jobs": [asked]}):
-                answer = client.post("/v1/jobs", json=body)
-                assert answer.status_code == 422, answer.text
-                [fault] = answer.json()["errors"]
-                assert fault["location"].endswith("run.user")
-                assert told in f"{fault['message']}; {fault['hint']}"
+            for body in (request, {"jobs": [request]}):
+                response = client.post("/v1/jobs", json=body)
+                assert response.status_code == 422, response.text
+                [error] = response.json()["errors"]
+                assert error["location"].endswith("run.user")
+                assert told in f"{error['message']}; {error['hint']}"
         assert live.client.get("/v1/jobs").json()["jobs"] == []
 
 
@@ -234,11 +234,15 @@ def test_unknown_and_root_users_are_refused_at_startup(
         pass
 
 
-def test_an_executor_that_is_one_user_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_users_are_refused_if_the_executor_runs_as_one_user(tmp_path: Path) -> None:
     with (
         pytest.raises(InputError, match="this service runs all jobs as its own user"),
         run_service(
-            tmp_path, cluster=CLUSTER, executor=Witness(), observe=False, users={"*": (USER,)}
+            tmp_path,
+            cluster=CLUSTER,
+            executor=RecordingExecutor(),
+            observe=False,
+            users={"*": (USER,)},
         ),
     ):
         pass
@@ -257,7 +261,7 @@ def test_jobs_do_not_start_if_others_can_write_the_directory_of_users(folder: Pa
 
 
 @pytest.mark.parametrize("text", ["red", ":nobody", "red:"])
-def test_what_allows_nobody_is_refused(
+def test_rule_without_a_user_name_is_refused(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["serve", "-c", str(tmp_path / "c.yaml"), "--allow-user", text]) == 2
@@ -269,12 +273,12 @@ def test_files_of_a_job_belong_to_its_user(folder: Path) -> None:
     content = member("d", DIR, mode=0o755) + member("d/train.sh", content=b"id -un; pwd\n") + END
     digest = hashlib.sha256(content).hexdigest()
     with serving(folder, {"red": (USER,)}) as live:
-        answer = live.client.put(
+        response = live.client.put(
             f"/v1/uploads/{digest}?tenant=red",
             content=content,
             headers={"Content-Type": "application/x-tar"},
         )
-        assert answer.status_code == 201, answer.text
+        assert response.status_code == 201, response.text
         record = job("files", ["sh", "-c", "sh d/train.sh; stat -c %U d d/train.sh .; touch mine"])
         record["run"]["upload"] = digest
         assert live.client.post("/v1/jobs", json=record).status_code == 200

@@ -1,4 +1,4 @@
-"""The sample of the documentation is shown as it is, runs, and passes the tests of every policy."""
+"""The sample policy of the documentation is shown, runs, and passes the tests of every policy."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def test_the_sample_runs_the_first_example(capsys: pytest.CaptureFixture[str]) -
         status = main(("simulate", *files, "-p", NAME, "-q", "-o", "json"))
     out, err = capsys.readouterr()
     assert status == 0, err
-    told = json.loads(out)
-    summary = told.get("summary", told)
+    record = json.loads(out)
+    summary = record.get("summary", record)
     assert summary["jobs"] == summary["admitted"] == summary["finished"] == 5
 
 
 @pytest.mark.extended
 @pytest.mark.long
-def test_the_sample_does_what_is_asked_of_every_policy() -> None:
-    asked = ("tests/properties", "tests/unit/policies", "tests/integration/test_new_families.py")
-    words = ("-p", "tests.support.sample_policy", "-k", NAME, "-vv", "-n", "0", *asked)
+def test_sample_policy_passes_the_checks_of_every_policy() -> None:
+    paths = ("tests/properties", "tests/unit/policies", "tests/integration/test_new_families.py")
+    words = ("-p", "tests.support.sample_policy", "-k", NAME, "-vv", "-n", "0", *paths)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
         cwd=ROOT,

@@ -1,4 +1,4 @@
-"""``compare --seeds`` and ``whatif``: what they say is what separate runs say."""
+"""``compare --seeds`` and ``whatif`` agree with separate runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.errors import InputError
 from shadowprice.simulator.source import ScenarioSource, with_servers_changed
-from tests.integration.test_command_line import Answer, Call
+from tests.support.command_line import Call, CommandResult
 
 CLUSTER = """\
 slot: 10min
@@ -45,10 +45,10 @@ def call(
     head = "timestamp,duration,num_gpus,gpu_time,cluster"
     (tmp_path / "t.csv").write_text("\n".join([head, *rows]) + "\n")
 
-    def run(*words: str) -> Answer:
+    def run(*words: str) -> CommandResult:
         capfd.readouterr()
         status = main(words)
-        return Answer(status, *capfd.readouterr())
+        return CommandResult(status, *capfd.readouterr())
 
     return run
 
@@ -164,7 +164,7 @@ def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
         (("-p", "nobody"), "unknown policy 'nobody'"),
     ],
 )
-def test_wrong_calls_are_diagnosed(call: Call, words: tuple[str, ...], said: str) -> None:
+def test_invalid_arguments_are_refused(call: Call, words: tuple[str, ...], said: str) -> None:
     answer = call("whatif", "-c", "c.yaml", "-j", "j.yaml", *words)
     assert answer.status == 2
     assert said in answer.err

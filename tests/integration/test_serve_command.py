@@ -1,4 +1,4 @@
-"""``shadowprice serve`` as a command: what it refuses, and what survives its death."""
+"""``shadowprice serve``: refused starts, and recovery after a kill."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from shadowprice.cli.main import main
 from shadowprice.executors.contract import ExecutorError, ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
 from shadowprice.service.store import Store
-from tests.support.service_process import ServiceProcess
+from tests.support.service_process import ServiceProcess, refused_start
 from tests.support.services import CLUSTER, job
 
 pytestmark = pytest.mark.processes
@@ -31,17 +31,6 @@ def cluster(tmp_path: Path) -> Path:
     return path
 
 
-def _refused(
-    capsys: pytest.CaptureFixture[str], cluster: Path, data: Path | str, *more: str
-) -> str:
-    arguments = ["serve", "-c", str(cluster), "--data", str(data), "--listen", "127.0.0.1:0"]
-    assert main([*arguments, "-q", "-p", "fifo", *more]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    [line] = captured.err.splitlines()
-    return line
-
-
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -50,7 +39,7 @@ def _refused(
         (("-p", "fifo"), {}),
     ],
 )
-def test_a_policy_is_set_as_where_jobs_really_run(
+def test_served_policy_has_the_settings_for_real_jobs(
     monkeypatch: pytest.MonkeyPatch,
     cluster: Path,
     tmp_path: Path,
@@ -65,15 +54,17 @@ def test_a_policy_is_set_as_where_jobs_really_run(
     assert [settings.policy.settings for settings in begun] == [expected]
 
 
-def test_a_port_in_use(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
+def test_port_in_use_is_refused(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        line = _refused(capsys, cluster, tmp_path / "d", "--listen", f"127.0.0.1:{port}")
+        line = refused_start(capsys, cluster, tmp_path / "d", "--listen", f"127.0.0.1:{port}")
     assert f"--listen 127.0.0.1:{port}: the port is in use" in line
 
 
 @pytest.mark.parametrize("unknown", ["tables", "content"])
-def test_data_of_an_unknown_format_are_refused(
+def test_data_of_an_unknown_format_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, unknown: str
 ) -> None:
     store = Store(str(tmp_path / "d"))
@@ -84,20 +75,22 @@ def test_data_of_an_unknown_format_are_refused(
         else:
             store.put(connection, "format", "0")
     store.close()
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     assert f"the unknown {'version' if unknown == 'tables' else 'format'}" in line
     assert "install the version of shadowprice that wrote" in line
 
 
-def test_another_writer(capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path) -> None:
+def test_second_writer_is_refused(
+    capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
+) -> None:
     store = Store(str(tmp_path / "d"))
     store.open()
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     store.close()
     assert f"process {os.getpid()} writes there" in line
 
 
-def test_another_service_after_lock_files_were_removed(
+def test_second_service_is_refused_after_lock_files_were_removed(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     data = tmp_path / "d"
@@ -105,7 +98,7 @@ def test_another_service_after_lock_files_were_removed(
     try:
         for lock in data.rglob("lock"):
             lock.unlink()
-        assert "another process writes there" in _refused(capsys, cluster, data)
+        assert "another process writes there" in refused_start(capsys, cluster, data)
         assert "is in use by another service" in str(_open_executor(data / "executor"))
     finally:
         assert service.kill(signal.SIGTERM) == 143
@@ -127,45 +120,45 @@ def _open_executor(directory: Path) -> ExecutorError | None:
     return asyncio.run(scenario())
 
 
-def test_a_database_that_cannot_be_reached(
+def test_unreachable_database_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     url = f"postgresql+psycopg://somebody:secret@127.0.0.1:{port}/nothing"
     token = str(tmp_path / "token")
-    line = _refused(capsys, cluster, url, "--token-file", token)
+    line = refused_start(capsys, cluster, url, "--token-file", token)
     assert "cannot be opened" in line
     assert "secret" not in line
 
 
 @pytest.mark.parametrize("url", ["mysql://x@y/z", "postgresql+asyncpg://x/y"])
-def test_a_database_of_another_kind(
+def test_unsupported_database_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, url: str
 ) -> None:
-    line = _refused(capsys, cluster, url, "--token-file", str(tmp_path / "token"))
+    line = refused_start(capsys, cluster, url, "--token-file", str(tmp_path / "token"))
     assert "cannot be used" in line
     assert "postgresql+psycopg://" in line
 
 
-def test_a_token_that_others_read(
+def test_readable_token_file_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "d").mkdir()
     token = tmp_path / "d" / "operator.token"
     token.write_text("sp_abc\n")
     token.chmod(0o644)
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     assert line.endswith(f"run: chmod 600 {token}")
 
 
-def test_a_token_file_that_cannot_be_written_leaves_nothing(
+def test_unwritable_token_file_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "loose").symlink_to("nowhere")
     for place in ("missing/token", "loose/token", "y" * 250):
         token = tmp_path / place
-        line = _refused(capsys, cluster, tmp_path / "d", "--token-file", str(token))
+        line = refused_start(capsys, cluster, tmp_path / "d", "--token-file", str(token))
         assert f"{token}: cannot be written: " in line
         assert [*(tmp_path / "d").glob("*.db")] == []
 
@@ -173,16 +166,16 @@ def test_a_token_file_that_cannot_be_written_leaves_nothing(
 @pytest.mark.parametrize(
     "options", [["--trainingjobs"], ["--executor", "kubernetes", "--address"]], ids=" ".join
 )
-def test_an_address_that_leads_to_no_cluster_leaves_nothing(
+def test_unreachable_cluster_address_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path, options: list[str]
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
-    line = _refused(capsys, cluster, tmp_path / "d", *options, str(tmp_path / "one"))
+    line = refused_start(capsys, cluster, tmp_path / "d", *options, str(tmp_path / "one"))
     assert "doesn't name a cluster: no such file" in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
 
-def test_an_api_server_that_is_not_there_leaves_nothing(
+def test_unreachable_api_server_leaves_nothing(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     pytest.importorskip("kubernetes_asyncio")
@@ -199,7 +192,7 @@ def test_an_api_server_that_is_not_there_leaves_nothing(
         }
         config.write_text(yaml.safe_dump(document))
         more = ("--executor", "kubernetes", "--address", str(config))
-        line = _refused(capsys, cluster, tmp_path / "d", *more)
+        line = refused_start(capsys, cluster, tmp_path / "d", *more)
     assert "can't use Kubernetes: " + server in line
     assert [*(tmp_path / "d").glob("*.db")] == []
 
@@ -213,32 +206,32 @@ def test_an_api_server_that_is_not_there_leaves_nothing(
         (("memory=off", "memory=auto"), "--executor-set: 'memory' is set twice"),
     ],
 )
-def test_wrong_settings_of_an_executor(
+def test_invalid_executor_settings_are_refused(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
     given: tuple[str, ...],
     message: str,
 ) -> None:
-    more = [word for one in given for word in ("--executor-set", one)]
-    assert message in _refused(capsys, cluster, tmp_path / "d", *more)
+    more = [word for entry in given for word in ("--executor-set", entry)]
+    assert message in refused_start(capsys, cluster, tmp_path / "d", *more)
 
 
-def test_data_in_a_file_are_refused(
+def test_data_path_that_is_a_file_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
     file.write_text("x")
     hint = "name a directory; the first start creates it"
-    line = _refused(capsys, cluster, file)
+    line = refused_start(capsys, cluster, file)
     assert line.strip().endswith(f"{file}: is not a directory; {hint}")
     assert file.read_text() == "x"
 
 
-def test_an_unknown_executor(
+def test_unknown_executor_is_refused(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
-    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "lokal")
+    line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "lokal")
     assert "unknown executor 'lokal'; did you mean 'local'?" in line
     assert not (tmp_path / "d").exists()
 
@@ -258,7 +251,7 @@ def test_an_unknown_executor(
         ("--cluster", "/nowhere.yaml", "/nowhere.yaml"),
     ],
 )
-def test_wrong_options(
+def test_invalid_options_are_refused(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
@@ -266,11 +259,11 @@ def test_wrong_options(
     value: str,
     told: str,
 ) -> None:
-    assert told in _refused(capsys, cluster, tmp_path / "d", option, value)
+    assert told in refused_start(capsys, cluster, tmp_path / "d", option, value)
     assert not (tmp_path / "d").exists()
 
 
-def test_a_missing_extra(
+def test_missing_extra_is_named(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
@@ -280,11 +273,11 @@ def test_a_missing_extra(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "fastapi" else find(name)
     )
-    line = _refused(capsys, cluster, tmp_path / "d")
+    line = refused_start(capsys, cluster, tmp_path / "d")
     assert "pip install 'shadowprice[service]'" in line
 
 
-def test_the_extra_of_an_executor_that_is_missing(
+def test_missing_extra_of_an_executor_is_named(
     capsys: pytest.CaptureFixture[str],
     cluster: Path,
     tmp_path: Path,
@@ -294,21 +287,21 @@ def test_the_extra_of_an_executor_that_is_missing(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "ray" else find(name)
     )
-    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "ray", "--address", "auto")
+    line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "ray", "--address", "auto")
     assert "pip install 'shadowprice[ray]'" in line
 
 
-def test_an_address_for_an_executor_that_runs_jobs_here(
+def test_address_is_refused_for_the_local_executor(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
-    line = _refused(capsys, cluster, tmp_path / "d", "--executor", "local", "--address", "a:1")
+    line = refused_start(capsys, cluster, tmp_path / "d", "--executor", "local", "--address", "a:1")
     assert "--address: the executor local runs jobs here; leave it out" in line
 
 
 # ------------------------------------------------------------------ a process of its own
 
 
-def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
+def test_running_jobs_survive_a_kill_and_are_adopted(tmp_path: Path) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(
         yaml.safe_dump(
@@ -336,11 +329,11 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     os.kill(int(pids[0]), 0)  # it runs on
     service = ServiceProcess(tmp_path / "data", cluster)
     try:
-        told = service.wait_for_state("long", {"running"})
-        assert told["generation"] == 1
+        record_seen = service.wait_for_state("long", {"running"})
+        assert record_seen["generation"] == 1
         (tmp_path / "go").touch()
-        told = service.wait_for_state("long", {"finished"})
-        assert told["generation"] == 1
+        record_seen = service.wait_for_state("long", {"finished"})
+        assert record_seen["generation"] == 1
         assert marks.read_text().split() == pids  # started once
         kinds = [
             entry["kind"] for entry in service.client.get("/v1/jobs/long/explain").json()["events"]
@@ -358,7 +351,7 @@ def test_what_runs_survives_a_kill_and_is_found_again(tmp_path: Path) -> None:
     restored.close()
 
 
-def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: Path) -> None:
+def test_paths_that_are_not_utf_8_are_used(cluster: Path, tmp_path: Path) -> None:
     service = ServiceProcess(tmp_path / "half\udcff", cluster)
     try:
         tokens = service.client.get("/v1/tokens").json()["tokens"]
@@ -368,18 +361,18 @@ def test_places_that_are_no_text_are_used_as_any_other(cluster: Path, tmp_path: 
     assert note.endswith(r"half\udcff/operator.token")
 
 
-def test_a_backup_of_nothing_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_backup_of_a_directory_without_database_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
     assert "not a data directory of a service" in capsys.readouterr().err
     (tmp_path / "shadowprice.db").touch()
     assert main(["backup", str(tmp_path), str(tmp_path / "b.db")]) == 2
     assert "not a database of a service, or damaged" in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["shadowprice.db"]
+    assert [path.name for path in tmp_path.iterdir()] == ["shadowprice.db"]
 
 
-def test_a_backup_replaces_backups_alone(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_backup_replaces_only_backups(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     data, mine, link = tmp_path / "data", tmp_path / "mine", tmp_path / "link"
     store = Store(str(data))
     store.open()
@@ -393,7 +386,7 @@ def test_a_backup_replaces_backups_alone(
     for _ in range(2):
         assert main(["backup", str(data), str(tmp_path / "kept.db")]) == 0
     assert (tmp_path / "kept.db").stat().st_mode & 0o777 == 0o600
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["data", "kept.db", "link", "mine"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "kept.db", "link", "mine"]
 
 
 @pytest.mark.parametrize("open_now", [True, False])
@@ -437,7 +430,7 @@ def test_a_backup_never_replaces_a_database_that_a_service_works_with(
             store.close()
 
 
-def test_a_backup_takes_no_place_beside_a_log_that_is_left(
+def test_backup_is_refused_beside_a_leftover_log(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     store = Store(str(tmp_path / "data"))
@@ -484,7 +477,7 @@ def _filled(folder: Path, cluster: Path) -> Path:
     return file
 
 
-def test_a_damaged_database_is_named_with_what_restores_it(
+def test_damaged_database_is_refused_with_a_restore_hint(
     capsys: pytest.CaptureFixture[str], cluster: Path, tmp_path: Path
 ) -> None:
     file = _filled(tmp_path / "data", cluster)

@@ -1,11 +1,9 @@
-"""``serve --until`` with real processes: kept over kills, nothing runs past it, removable."""
+"""``serve --until`` with real processes: kept after kills, ends all jobs, removable."""
 
 from __future__ import annotations
 
 import os
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 import yaml
 
 from tests.support.service_process import ServiceProcess
+from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
@@ -33,16 +32,6 @@ def record(name: str, seconds: int, folder: Path) -> dict[str, Any]:
     }
 
 
-def eventually(condition: Callable[[], Any], seconds: float = 90) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        result = condition()
-        if result:
-            return result
-        time.sleep(0.1)
-    raise AssertionError("it did not come true")
-
-
 def is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -51,8 +40,15 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling", "fifo"])
-def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, policy: str) -> None:
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "rolling",
+        "fifo",
+        *(pytest.param(name, marks=pytest.mark.extended) for name in ("oasis", "pdors")),
+    ],
+)
+def test_until_ends_all_jobs_also_after_a_kill(tmp_path: Path, policy: str) -> None:
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(yaml.safe_dump(CLUSTER))
     here = tmp_path / "work"
@@ -77,7 +73,7 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
 
         assert service.client.post("/v1/jobs", json=record("loops", 3, here)).is_success
         service.wait_for_state("loops", {"running"})
-        pid = int(eventually(lambda: (here / "pid").exists() and (here / "pid").read_text()))
+        pid = int(wait_until(lambda: (here / "pid").exists() and (here / "pid").read_text()))
         moved = service.client.put("/v1/timespan", json={"until": "15 slots"}).json()
         assert moved["until"] < first["until"]
         service.kill(signal.SIGKILL)
@@ -97,7 +93,7 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
             assert long["state"] == "refused"
             assert expected in long["reason"]["message"]
 
-        waits = eventually(
+        waits = wait_until(
             lambda: (
                 (told := job("loops"))["reason"] and told["reason"]["code"] == "timespan" and told
             )
@@ -105,7 +101,7 @@ def test_nothing_runs_past_the_end_and_a_kill_does_not_move_it(tmp_path: Path, p
         assert waits["state"] in {"standby", "admitted"}
         assert moved["ends"] in waits["reason"]["message"]
         assert waits["promise"] is None
-        eventually(lambda: not is_alive(pid) and (here / "saved").exists())
+        wait_until(lambda: not is_alive(pid) and (here / "saved").exists())
         assert end()["ended"]
         late = service.client.post("/v1/jobs", json=record("late", 3, here)).json()
         if policy in PLANNERS:

@@ -30,42 +30,42 @@ def live(tmp_path_factory: pytest.TempPathFactory):
         yield found
 
 
-def test_a_job_is_decided_at_once_and_again_is_the_same(live: RunningService) -> None:
+def test_duplicate_submission_returns_the_same_job(live: RunningService) -> None:
     first = live.client.post("/v1/jobs", json=job("once"))
-    again = live.client.post("/v1/jobs", json=job("once"))
+    repeated = live.client.post("/v1/jobs", json=job("once"))
     other = live.client.post("/v1/jobs", json=job("once", chunks=5))
-    assert first.status_code == again.status_code == 200
+    assert first.status_code == repeated.status_code == 200
     body = first.json()
     assert body["state"] == "admitted"
     assert body["promise"].endswith("Z")
     assert body["promise_slot"] == body["first_promise_slot"]
-    assert again.json()["id"] == body["id"]
+    assert repeated.json()["id"] == body["id"]
     assert other.status_code == 409
     assert other.json()["code"] == "name-conflict"
 
 
-def test_several_are_accepted_and_decided(live: RunningService) -> None:
+def test_batch_submission_returns_decisions_in_order(live: RunningService) -> None:
     names = [f"many-{index}" for index in range(7)]
-    answer = live.client.post(
+    response = live.client.post(
         "/v1/jobs", json={"jobs": [job(name) for name in names]}, params={"wait": 20}
     )
-    assert answer.status_code == 202
-    body = answer.json()["jobs"]
-    assert [one["name"] for one in body] == names
-    assert {one["state"] for one in body} <= {"admitted", "refused"}
+    assert response.status_code == 202
+    body = response.json()["jobs"]
+    assert [entry["name"] for entry in body] == names
+    assert {entry["state"] for entry in body} <= {"admitted", "refused"}
 
 
-def test_a_batch_is_taken_as_a_whole_or_not(live: RunningService) -> None:
+def test_batch_with_an_invalid_job_submits_none(live: RunningService) -> None:
     wrong = job("whole-2") | {"utilty": 3}
-    answer = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
-    assert fault["location"] == "jobs[1].utilty"
-    assert fault["hint"] == "did you mean 'utility'?"
+    response = live.client.post("/v1/jobs", json={"jobs": [job("whole-1"), wrong]})
+    assert response.status_code == 422
+    [error] = response.json()["errors"]
+    assert error["location"] == "jobs[1].utilty"
+    assert error["hint"] == "did you mean 'utility'?"
     assert live.client.get("/v1/jobs/whole-1").status_code == 404
 
 
-def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Path) -> None:
+def test_family_curve_of_the_service_is_kept_after_the_library_changes(tmp_path: Path) -> None:
     library = tmp_path / "families.yaml"
     library.write_text("families: {net: {throughput: {1: 0.005, 2: 0.009, 8: 0.03}, restart: 9s}}")
     single_job = job("new", family="net")
@@ -86,8 +86,8 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
         assert several.status_code == 202, several.text
         wrong = live.client.post("/v1/jobs", json=single_job | {"name": "wrong", "family": "nett"})
         assert wrong.status_code == 422
-        [fault] = wrong.json()["errors"]
-        assert fault == {
+        [error] = wrong.json()["errors"]
+        assert error == {
             "location": "job.family",
             "message": "unknown family 'nett'",
             "hint": "did you mean 'net'?",
@@ -100,9 +100,9 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
     # The library may change: a job keeps the curve that it was promised with.
     library.write_text("families: {net: {throughput: {1: 50}}}")
     with run_service(tmp_path, policy="oasis", families=library) as live:
-        again = live.client.post("/v1/jobs", json=single_job)
-        assert again.status_code == 200, again.text
-        assert again.json()["id"] == first["id"]
+        repeated = live.client.post("/v1/jobs", json=single_job)
+        assert repeated.status_code == 200, repeated.text
+        assert repeated.json()["id"] == first["id"]
         assert live.client.get("/v1/jobs/new").json()["spec"] == spec
     with run_service(tmp_path, policy="oasis") as live:
         nothing = live.client.post("/v1/jobs", json=single_job | {"name": "late"})
@@ -110,7 +110,7 @@ def test_jobs_of_a_family_take_its_curve_from_the_services_library(tmp_path: Pat
         assert "--families" in nothing.text
 
 
-def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: RunningService) -> None:
+def test_bag_of_tasks_is_refused_by_submit_quote_and_batch(live: RunningService) -> None:
     bag = {
         "name": "trials",
         "tasks": [{"count": 4, "duration": {"kind": "exponential", "mean": "5min"}}],
@@ -124,15 +124,15 @@ def test_a_bag_of_tasks_is_refused_wherever_a_job_can_be_named(live: RunningServ
         ("/v1/quote", bag),
         ("/v1/jobs", {"jobs": [job("fine"), bag]}),
     ):
-        answer = live.client.post(path, json=sent)
-        assert answer.status_code == 422, answer.text
-        assert "bags of tasks are simulated only" in answer.json()["detail"]
-        assert "shadowprice.training.bag" in answer.json()["detail"]
+        response = live.client.post(path, json=sent)
+        assert response.status_code == 422, response.text
+        assert "bags of tasks are simulated only" in response.json()["detail"]
+        assert "shadowprice.training.bag" in response.json()["detail"]
     assert live.client.get("/v1/jobs/trials").status_code == 404
     assert live.client.get("/v1/jobs/fine").status_code == 404  # all or nothing
 
 
-def test_jobs_are_listed_by_page(live: RunningService) -> None:
+def test_job_list_is_paginated(live: RunningService) -> None:
     live.client.post("/v1/jobs", json={"jobs": [job(f"page-{index}") for index in range(5)]})
     seen, cursor = [], None
     for _ in range(1000):  # a list that begins again would be read for ever
@@ -155,7 +155,7 @@ def ascii_lower(text: str) -> str:
 @pytest.mark.parametrize(
     "search", ["lr", "LR", "%", "_", "/", "lr_0", "\\", "nothing-like-it", "Ä", "ä", "ÄRG", "'"]
 )
-def test_jobs_are_found_by_a_part_of_their_name(
+def test_search_matches_part_of_the_job_name(
     live: RunningService, monkeypatch: pytest.MonkeyPatch, search: str, window: int
 ) -> None:
     monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", window)
@@ -166,10 +166,10 @@ def test_jobs_are_found_by_a_part_of_their_name(
     everything = live.client.get("/v1/jobs", params={"limit": 1_000}).json()["jobs"]
     for states in ("", "pending,admitted,refused"):
         expected = [
-            one["name"]
-            for one in everything
-            if ascii_lower(search) in ascii_lower(one["name"])
-            and (not states or one["state"] in states.split(","))
+            entry["name"]
+            for entry in everything
+            if ascii_lower(search) in ascii_lower(entry["name"])
+            and (not states or entry["state"] in states.split(","))
         ]
         found: list[str] = []
         cursor = None
@@ -186,7 +186,7 @@ def test_jobs_are_found_by_a_part_of_their_name(
         assert found == expected
 
 
-def test_a_search_tells_a_tenant_nothing_of_other_tenants(
+def test_search_pages_reveal_no_jobs_of_other_tenants(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_queries, "MAX_SEARCHED_JOBS", 3)
@@ -195,14 +195,14 @@ def test_a_search_tells_a_tenant_nothing_of_other_tenants(
         with live.as_(live.token("red")) as red:
 
             def pages() -> list[tuple[list[str], bool]]:
-                found, cursor = [], None
+                pages_read, cursor = [], None
                 while True:
                     query = {"search": "red"} | ({} if cursor is None else {"cursor": cursor})
                     page = red.get("/v1/jobs", params=query).json()
                     cursor = page["next"]
-                    found.append(([job["name"] for job in page["jobs"]], cursor is not None))
+                    pages_read.append(([job["name"] for job in page["jobs"]], cursor is not None))
                     if cursor is None:
-                        return found
+                        return pages_read
 
             assert pages() == [([], False)]
             for number in range(3):
@@ -217,11 +217,13 @@ def test_a_search_tells_a_tenant_nothing_of_other_tenants(
             assert pages() == [(["red-2", "red-1"], True), (["red-0"], False)]
         far = live.client.get("/v1/jobs", params={"search": "zz", "cursor": 10**9}).json()
         assert far["next"] is not None
-        again = live.client.get("/v1/jobs", params={"search": "zz", "cursor": far["next"]}).json()
-        assert again["next"] == far["next"] - 3
+        repeated = live.client.get(
+            "/v1/jobs", params={"search": "zz", "cursor": far["next"]}
+        ).json()
+        assert repeated["next"] == far["next"] - 3
 
 
-def test_a_job_is_revised_and_cancelled(live: RunningService) -> None:
+def test_job_is_revised_and_cancelled(live: RunningService) -> None:
     live.client.post("/v1/jobs", json=job("changing"))
     revised = live.client.patch("/v1/jobs/changing", json={"minibatches": 20})
     assert revised.status_code == 200
@@ -231,26 +233,26 @@ def test_a_job_is_revised_and_cancelled(live: RunningService) -> None:
     assert live.client.delete("/v1/jobs/changing").json()["state"] == "cancelled"
     assert live.client.delete("/v1/jobs/changing").status_code == 200
     assert live.client.patch("/v1/jobs/changing", json={"minibatches": 2}).status_code == 409
-    story = live.client.get("/v1/jobs/changing/explain").json()
-    kinds = [entry["kind"] for entry in story["events"]]
+    history = live.client.get("/v1/jobs/changing/explain").json()
+    kinds = [entry["kind"] for entry in history["events"]]
     assert kinds[:2] == ["submitted", "admitted"]
     assert "revised" in kinds
     assert "cancelled" in kinds
-    assert len(story["lines"]) == len(kinds)
+    assert len(history["lines"]) == len(kinds)
 
 
-def test_a_quote_comes_true_and_reserves_nothing(live: RunningService) -> None:
+def test_quote_matches_the_decision_and_reserves_nothing(live: RunningService) -> None:
     before = live.client.get("/v1/service").json()["sequence"]
-    asked = job("quoted")
-    quote = live.client.post("/v1/quote", json=asked).json()
+    request = job("quoted")
+    quote = live.client.post("/v1/quote", json=request).json()
     assert live.client.get("/v1/service").json()["sequence"] == before
-    body = live.client.post("/v1/jobs", json=asked).json()
+    body = live.client.post("/v1/jobs", json=request).json()
     assert quote["admitted"] == (body["state"] == "admitted")
     assert quote["completion"] == body["promise_slot"]
     assert quote["price"] == pytest.approx(body["cost"])
 
 
-def test_prices_are_told_by_kind_and_slot(live: RunningService) -> None:
+def test_prices_are_listed_by_server_class_and_slot(live: RunningService) -> None:
     body = live.client.get("/v1/prices", params={"slots": 3}).json()
     assert body["priced"]
     assert body["kinds"][0]["name"] == "g"
@@ -259,7 +261,7 @@ def test_prices_are_told_by_kind_and_slot(live: RunningService) -> None:
     assert "price" in body["slots"][0]["kinds"]["g"]["gpu"]
 
 
-def test_prices_that_many_clients_read_are_computed_once(
+def test_concurrent_price_requests_share_one_computation(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compute, computed = StandingQuery.compute, []
@@ -281,7 +283,7 @@ def test_prices_that_many_clients_read_are_computed_once(
     assert all(other == first[:5] for other in others)
 
 
-def test_servers_come_drain_and_go(live: RunningService) -> None:
+def test_servers_are_added_drained_resized_and_removed(live: RunningService) -> None:
     added = live.client.post(
         "/v1/servers", json={"name": "h", "count": 2, "capacity": {"gpu": 4, "cpu": 8}}
     )
@@ -316,7 +318,7 @@ def test_learnt_prices_follow_servers_of_other_sizes(tmp_path: Path, policy: str
         assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
 
 
-def test_tenants_see_their_own(live: RunningService) -> None:
+def test_tenants_access_only_their_own_jobs(live: RunningService) -> None:
     vision, speech = live.as_(live.token("vision")), live.as_(live.token("speech"))
     with vision, speech:
         assert vision.post("/v1/jobs", json=job("v-1")).json()["tenant"] == "vision"
@@ -331,14 +333,14 @@ def test_tenants_see_their_own(live: RunningService) -> None:
         assert vision.get("/metrics").status_code == 403
 
 
-def test_tokens_expire_and_are_taken_back(live: RunningService) -> None:
-    made = live.client.post("/v1/tokens", json={"tenant": "brief"}).json()
-    with live.as_(made["token"]) as client:
+def test_expired_and_revoked_tokens_are_rejected(live: RunningService) -> None:
+    body = live.client.post("/v1/tokens", json={"tenant": "brief"}).json()
+    with live.as_(body["token"]) as client:
         assert client.get("/v1/jobs").status_code == 200
-        assert live.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
+        assert live.client.delete(f"/v1/tokens/{body['id']}").status_code == 204
         assert client.get("/v1/jobs").status_code == 401
     listed = live.client.get("/v1/tokens").text
-    assert made["token"] not in listed
+    assert body["token"] not in listed
     with live.as_(live.token("brief", expires="1ms")) as client:
         assert client.get("/v1/jobs").json()["detail"].startswith("the token has expired")
     with live.as_(None) as client:
@@ -347,7 +349,7 @@ def test_tokens_expire_and_are_taken_back(live: RunningService) -> None:
         assert client.get("/readyz").json() == {"status": "ready"}
 
 
-def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> None:
+def test_event_stream_resumes_after_the_last_event_id(live: RunningService) -> None:
     last = live.client.get("/v1/service").json()["last_event"]
     live.client.post("/v1/jobs", json=job("streamed-1"))
 
@@ -369,8 +371,8 @@ def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> No
     assert [entry["kind"] for entry in entries][:2] == ["submitted", "admitted"]
     assert [entry["job"] for entry in entries] == ["streamed-1"] * 2 + ["streamed-2"] * 2
     assert [entry["id"] for entry in entries] == sorted({entry["id"] for entry in entries})
-    again = read(entries[1]["id"], 2)
-    assert [entry["id"] for entry in again] == [entry["id"] for entry in entries[2:]]
+    repeated = read(entries[1]["id"], 2)
+    assert [entry["id"] for entry in repeated] == [entry["id"] for entry in entries[2:]]
 
 
 @pytest.mark.parametrize(
@@ -395,13 +397,13 @@ def test_the_event_stream_resumes_where_it_broke_off(live: RunningService) -> No
         ("POST", "/v1/jobs/x/progress", b"{}", 401, "unauthenticated"),
     ],
 )
-def test_wrong_requests_are_problems(
+def test_invalid_requests_return_problem_details(
     live: RunningService, method: str, path: str, body: bytes | None, status: int, code: str
 ) -> None:
-    answer = live.client.request(method, path, content=body)
-    assert answer.status_code == status, answer.text
-    assert answer.headers["content-type"] == "application/problem+json"
-    response_body = answer.json()
+    response = live.client.request(method, path, content=body)
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/problem+json"
+    response_body = response.json()
     assert response_body["code"] == code
     assert response_body["status"] == status
     assert response_body["detail"]
@@ -493,7 +495,7 @@ def test_wrong_requests_are_problems(
         ),
     ],
 )
-def test_what_is_no_text_and_no_number_is_named_by_its_place(
+def test_invalid_values_are_reported_with_their_location(
     live: RunningService,
     method: str,
     path: str,
@@ -503,10 +505,10 @@ def test_what_is_no_text_and_no_number_is_named_by_its_place(
     message: str,
     hint: str,
 ) -> None:
-    answer = live.client.request(method, path, content=body)
-    assert answer.status_code == status, answer.text
-    assert answer.json()["errors"] == [{"location": location, "message": message, "hint": hint}]
-    assert answer.json()["detail"] == f"{location}: {message}; {hint}"
+    response = live.client.request(method, path, content=body)
+    assert response.status_code == status, response.text
+    assert response.json()["errors"] == [{"location": location, "message": message, "hint": hint}]
+    assert response.json()["detail"] == f"{location}: {message}; {hint}"
 
 
 def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
@@ -515,20 +517,20 @@ def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
     assert answer.json()["detail"] == "body: the key 'c' is repeated; give it once"
 
 
-def test_a_body_that_is_nested_too_deeply_names_where(live: RunningService) -> None:
+def test_deeply_nested_body_is_refused_with_its_location(live: RunningService) -> None:
     content = b'{"jobs":' + b"[" * 60 + b"]" * 60 + b"}"
-    [fault] = live.client.post("/v1/jobs", content=content).json()["errors"]
-    assert fault["location"].startswith("body.jobs[0][0]")
-    assert fault["message"] == "nested too deeply"
-    assert fault["hint"] == "nest at most 50 levels"
+    [error] = live.client.post("/v1/jobs", content=content).json()["errors"]
+    assert error["location"].startswith("body.jobs[0][0]")
+    assert error["message"] == "nested too deeply"
+    assert error["hint"] == "nest at most 50 levels"
 
 
-def test_another_media_type_is_refused(live: RunningService) -> None:
-    answer = live.client.post("/v1/jobs", data={"a": "b"})
-    assert answer.json()["code"] == "unsupported-media-type"
+def test_unsupported_media_type_is_refused(live: RunningService) -> None:
+    response = live.client.post("/v1/jobs", data={"a": "b"})
+    assert response.json()["code"] == "unsupported-media-type"
 
 
-def test_the_openapi_document_names_every_route(live: RunningService) -> None:
+def test_openapi_document_summarizes_every_route(live: RunningService) -> None:
     document = live.client.get("/v1/openapi.json").json()
     assert {"/v1/jobs", "/v1/quote", "/v1/events", "/metrics"} <= document["paths"].keys()
     for path, methods in document["paths"].items():
@@ -536,7 +538,7 @@ def test_the_openapi_document_names_every_route(live: RunningService) -> None:
             assert told["summary"], (method, path)
 
 
-def test_metrics_are_told(live: RunningService) -> None:
+def test_metrics_are_exported(live: RunningService) -> None:
     text = live.client.get("/metrics").text
     for name in (
         "jobs",
@@ -556,8 +558,8 @@ def test_metrics_count_open_jobs_by_state_and_tenant(tmp_path: Path) -> None:
 
     with run_service(tmp_path, policy="rolling") as live:
         for name, tenant in (("a", "red"), ("b", "red"), ("c", "blue")):
-            answer = live.client.post("/v1/jobs", json=job(name, tenant=tenant))
-            assert answer.status_code == 200, answer.text
+            response = live.client.post("/v1/jobs", json=job(name, tenant=tenant))
+            assert response.status_code == 200, response.text
         assert live.client.delete("/v1/jobs/c").status_code == 200
         before = counted()
     assert len(before) == 2
@@ -566,7 +568,7 @@ def test_metrics_count_open_jobs_by_state_and_tenant(tmp_path: Path) -> None:
         assert counted() == before
 
 
-def test_no_price_is_told_of_servers_that_are_gone(live: RunningService) -> None:
+def test_price_metrics_of_removed_servers_disappear(live: RunningService) -> None:
     def priced() -> bool:
         return 'server_class="other' in live.client.get("/metrics").text
 
@@ -578,14 +580,14 @@ def test_no_price_is_told_of_servers_that_are_gone(live: RunningService) -> None
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/readyz", "/v1/jobs", "/assets/app.mjs"])
-def test_the_head_of_what_can_be_had_is_that_of_all_of_it(live: RunningService, path: str) -> None:
-    whole, head = live.client.get(path), live.client.head(path)
+def test_head_returns_the_headers_of_get(live: RunningService, path: str) -> None:
+    full, head = live.client.get(path), live.client.head(path)
     assert (head.status_code, head.content) == (200, b"")
     for name in ("content-type", "content-length"):
-        assert head.headers[name] == whole.headers[name]
+        assert head.headers[name] == full.headers[name]
 
 
-def test_what_can_be_done_at_a_path_is_told(live: RunningService) -> None:
+def test_method_not_allowed_lists_allowed_methods(live: RunningService) -> None:
     for method, path, allowed in (
         ("POST", "/", "GET"),
         ("DELETE", "/assets/app.mjs", "GET"),
@@ -596,35 +598,35 @@ def test_what_can_be_done_at_a_path_is_told(live: RunningService) -> None:
         assert (response.status_code, response.headers["allow"]) == (405, allowed)
 
 
-def test_servers_are_drained_after_a_restart_as_before(tmp_path: Path) -> None:
+def test_second_server_is_drained_after_a_restart(tmp_path: Path) -> None:
     servers = [{"name": "g", "count": 2, "capacity": {"gpu": 4, "cpu": 16}}]
     cluster = {"slot": "1h", "horizon": 30, "servers": servers}
     utility = {"kind": "deadline", "value": 50, "by": "9 slots"}
     clock = ManualClock()
 
     def drain(live: RunningService, server: str) -> None:
-        answer = live.client.patch(f"/v1/servers/{server}", json={"drain": True})
-        assert answer.status_code == 200, answer.text
+        response = live.client.patch(f"/v1/servers/{server}", json={"drain": True})
+        assert response.status_code == 200, response.text
 
     with run_service(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
         for name, work in (("a", 20), ("b", 400), ("c", 6)):
             worker = {"gpu": 2, "cpu": 1}
-            asked = job(name, minibatches=work, worker=worker, utility=utility)
-            assert live.client.post("/v1/jobs", json=asked).status_code == 200
+            request = job(name, minibatches=work, worker=worker, utility=utility)
+            assert live.client.post("/v1/jobs", json=request).status_code == 200
         drain(live, "g-0")
     with run_service(tmp_path, cluster=cluster, policy="oasis", clock=clock) as live:
         drain(live, "g-1")  # what the policy knows of it belongs to the books of before
 
 
-def test_jobs_without_a_kind_of_gpu_are_taken_beside_jobs_of_a_kind(tmp_path: Path) -> None:
+def test_jobs_without_gpu_type_are_admitted_beside_typed_jobs(tmp_path: Path) -> None:
     kinds = {"a": "gpu/a100", "v": "gpu/v100"}
     servers = [{"name": name, "capacity": {kind: 4, "cpu": 64}} for name, kind in kinds.items()]
     cluster = CLUSTER | {"servers": servers}
     with run_service(tmp_path, cluster=cluster, policy="rolling") as live:
         for name, gpus in (("a100", {"gpu/a100": 3}), ("any", {"gpu": 4})):
             submitted = job(name, worker=gpus, workers={"max": 1})
-            answer = live.client.post("/v1/jobs", json=submitted)
-            assert answer.json()["state"] == "admitted", answer.text
+            response = live.client.post("/v1/jobs", json=submitted)
+            assert response.json()["state"] == "admitted", response.text
         wrong = live.client.patch("/v1/servers/a", json={"capacity": {"gpu": 8, "gpu/a100": 4}})
         assert wrong.status_code == 422
         assert "body.capacity.gpu: 8 isn't the total of the kinds, 4" in wrong.json()["detail"]
@@ -632,7 +634,7 @@ def test_jobs_without_a_kind_of_gpu_are_taken_beside_jobs_of_a_kind(tmp_path: Pa
         assert changed["capacity"] == {"gpu/v100": "6", "gpu": "6"}
 
 
-def test_a_restart_knows_everything(tmp_path: Path) -> None:
+def test_restart_restores_jobs_and_servers(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis") as live:
         body = [
             live.client.post("/v1/jobs", json=job(f"kept-{index}")).json() for index in range(5)
@@ -651,7 +653,7 @@ def test_a_restart_knows_everything(tmp_path: Path) -> None:
         assert live.client.post("/v1/jobs", json=job("kept-1")).json()["id"] == body[1]["id"]
 
 
-def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
+def test_restart_applies_the_edited_cluster_file(tmp_path: Path) -> None:
     with run_service(tmp_path) as live:
         live.client.post("/v1/servers", json={"name": "mine", "capacity": {"gpu": 1}})
     servers = [
@@ -663,8 +665,8 @@ def test_an_edited_cluster_file_is_followed(tmp_path: Path) -> None:
         assert names == {"g-0", "g-1", "g-2", "mine", "late"}
 
 
-def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
-    """A first start costs as much here unless the file denies it; jobs that are there keep."""
+def test_edited_restart_time_applies_to_new_jobs_only(tmp_path: Path) -> None:
+    """A first start costs a restart unless the file denies it; open jobs keep their time."""
 
     def seen(live: RunningService) -> tuple[float, bool, dict[str, float]]:
         engine = live.service.writing._durable.state.engine
@@ -686,7 +688,7 @@ def test_what_a_restart_costs_is_followed_too(tmp_path: Path) -> None:
     assert jobs == {"job-0": 0.0, "job-1": 0.1, "job-2": 0.1, "job-3": 0.3}
 
 
-def test_another_policy_takes_over(tmp_path: Path) -> None:
+def test_restart_with_another_policy_keeps_open_jobs(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="fifo") as live:
         live.client.post("/v1/jobs", json=job("taken-over"))
     with run_service(tmp_path, policy="rolling") as live:
@@ -697,7 +699,7 @@ def test_another_policy_takes_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["a/b", "a%2Fb", "%", "explain", "a/explain", "?x=1#y", "ü/\u00e9"]
 )
-def test_any_name_can_be_asked_for(live: RunningService, name: str) -> None:
+def test_reserved_characters_in_job_names_are_addressable(live: RunningService, name: str) -> None:
     at = f"/v1/jobs/{quote(name, safe='')}"
     assert live.client.post("/v1/jobs", json=job(name)).json()["name"] == name
     assert live.client.get(at).json()["name"] == name
@@ -706,8 +708,8 @@ def test_any_name_can_be_asked_for(live: RunningService, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [".", "..", "a\nb"])
-def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: str) -> None:
-    why = "segment of a URL path" if name in {".", ".."} else "contains control characters"
+def test_names_that_are_no_url_path_segment_are_refused(live: RunningService, name: str) -> None:
+    reason = "segment of a URL path" if name in {".", ".."} else "contains control characters"
     server = {"name": name, "capacity": {"gpu": 1}}
     requests: list[tuple[str, dict[str, Any], str]] = [
         ("/v1/jobs", job(name), "job.name"),
@@ -716,54 +718,54 @@ def test_a_name_that_no_address_can_hold_is_refused(live: RunningService, name: 
         ("/v1/tokens", {"tenant": name}, "body.tenant"),
     ]
     for path, body, place in requests:
-        answer = live.client.post(path, json=body)
-        assert answer.status_code == 422, path
-        [fault] = answer.json()["errors"]
-        assert fault["location"] == place
-        assert why in fault["message"]
+        response = live.client.post(path, json=body)
+        assert response.status_code == 422, path
+        [error] = response.json()["errors"]
+        assert error["location"] == place
+        assert reason in error["message"]
     # As no client asks, which resolves the steps.
     connection = http.client.HTTPConnection(live.address.removeprefix("http://"))
     body = json.dumps({"share": {"gpu": 1}})
     headers = {"Content-Type": "application/json", **dict(live.client.headers)}
     connection.request("PUT", f"/v1/tenants/{quote(name, safe='')}", body, headers)
-    answered = connection.getresponse()
-    told = answered.read().decode()
+    response = connection.getresponse()
+    text = response.read().decode()
     connection.close()
-    assert answered.status == 422
-    assert why in told
+    assert response.status == 422
+    assert reason in text
 
 
-def test_tenants_with_shares_come_and_go_under_rolling(tmp_path: Path) -> None:
+def test_tenants_with_shares_are_changed_and_removed_under_rolling(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
         for name, share in (("red", {"gpu": 4}), ("blue", {"gpu": 8}), ("red", {"gpu": 2})):
-            answer = live.client.put(f"/v1/tenants/{name}", json={"share": share})
-            assert answer.status_code == 200, answer.text
+            response = live.client.put(f"/v1/tenants/{name}", json={"share": share})
+            assert response.status_code == 200, response.text
         assert live.client.post("/v1/jobs", json=job("mine", tenant="blue")).status_code == 200
         assert live.client.delete("/v1/tenants/red").status_code == 204
         assert live.client.get("/v1/jobs/mine").json()["tenant"] == "blue"
 
 
-def test_what_a_program_has_set_aside_stays_so_around_a_service(tmp_path: Path) -> None:
+def test_frozen_objects_stay_frozen_after_a_service(tmp_path: Path) -> None:
     gc.freeze()
     with run_service(tmp_path) as live:
         assert live.client.get("/v1/jobs").status_code == 200
     assert gc.get_freeze_count() > 100_000  # all that was imported
 
 
-def test_metrics_are_scraped_while_the_policy_decides(tmp_path: Path) -> None:
+def test_metrics_respond_while_the_policy_decides(tmp_path: Path) -> None:
     with run_service(tmp_path, policy="rolling") as live:
         writer, decided = live.service.writing, threading.Event()
         deciding = writer._thread.submit(decided.wait, WAIT_LIMIT_SECONDS)
         try:
-            answer = live.client.get("/metrics")
+            response = live.client.get("/metrics")
             assert live.client.get("/healthz").status_code == 200
             assert not deciding.done()
         finally:
             decided.set()
-    assert 'shadowprice_shadow_price{resource="gpu",server_class="g"}' in answer.text
+    assert 'shadowprice_shadow_price{resource="gpu",server_class="g"}' in response.text
 
 
-def test_a_job_names_why_its_generation_cannot_be_ended(tmp_path: Path) -> None:
+def test_job_view_shows_why_its_generation_cannot_end(tmp_path: Path) -> None:
     options = ExecutorOptions(str(tmp_path / "data" / "executor"), settings={"cgroup": "off"})
     with run_service(tmp_path, executor=create_executor("local", options)) as live:
         own = live.client.post("/v1/jobs", json=job("own", run={"command": ["true"]})).json()

@@ -33,17 +33,17 @@ def _wide(name: str) -> dict[str, Any]:
 
 
 def _statement(live: RunningService, name: str = "vision", **query: Any) -> Any:
-    answer = live.client.get(f"/v1/tenants/{name}/statement", params=query)
-    assert answer.status_code == 200, answer.text
-    return answer.json()
+    response = live.client.get(f"/v1/tenants/{name}/statement", params=query)
+    assert response.status_code == 200, response.text
+    return response.json()
 
 
 def _tenant(live: RunningService, name: str) -> Any:
     listed = live.client.get("/v1/tenants").json()["tenants"]
-    return next(one for one in listed if one["name"] == name)
+    return next(entry for entry in listed if entry["name"] == name)
 
 
-def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: RunningService) -> None:
+def test_unused_part_of_a_payment_is_refunded(live: RunningService) -> None:
     budget = {"points": 30.0, "period": "7d", "since": "1970-01-05T00:00:00Z", "carry": 5.0}
     assert _tenant(live, "vision")["budget"] == budget
     assert _tenant(live, "speech")["account"] is None
@@ -63,14 +63,14 @@ def test_a_job_is_paid_for_and_what_it_did_not_use_comes_back(live: RunningServi
     cancelled = live.client.delete("/v1/jobs/paid").json()
     assert cancelled["points"]["refund"] == view["points"]["price"]
     assert _tenant(live, "vision")["account"]["held"] == 30.0
-    told = _statement(live, back=0)
-    assert [entry["kind"] for entry in told["entries"]] == ["refund", "debit", "grant"]
-    assert [entry["job"] for entry in told["entries"]] == ["paid", "paid", None]
-    assert (told["opening"], told["closing"]) == (0.0, 30.0)
-    assert told["sums"]["debit"] == told["sums"]["refund"] == view["points"]["price"]
+    statement = _statement(live, back=0)
+    assert [entry["kind"] for entry in statement["entries"]] == ["refund", "debit", "grant"]
+    assert [entry["job"] for entry in statement["entries"]] == ["paid", "paid", None]
+    assert (statement["opening"], statement["closing"]) == (0.0, 30.0)
+    assert statement["sums"]["debit"] == statement["sums"]["refund"] == view["points"]["price"]
 
 
-def test_who_cannot_pay_is_refused_with_the_reason(live: RunningService) -> None:
+def test_job_above_the_budget_is_refused_with_the_reason(live: RunningService) -> None:
     price = live.client.post("/v1/quote", json=job("y", tenant="vision")).json()["price"]
     poor = {"points": round(price / 2, 6), "period": "7d"}
     assert live.client.put("/v1/tenants/vision", json={"budget": poor}).status_code == 200
@@ -87,34 +87,36 @@ def test_who_cannot_pay_is_refused_with_the_reason(live: RunningService) -> None
     assert free["points"] is None
     many = {"jobs": [job(f"many-{index}", tenant="vision") for index in range(3)]}
     answer = live.client.post("/v1/jobs", params={"wait": 20}, json=many).json()["jobs"]
-    assert {one["reason"]["code"] for one in answer} == {"budget"}
+    assert {entry["reason"]["code"] for entry in answer} == {"budget"}
     held = _tenant(live, "vision")["account"]["held"]
-    given = live.client.post("/v1/tenants/vision/grants", json={"points": 25, "note": "deadline"})
-    assert given.status_code == 201
-    assert given.json()["account"]["held"] == pytest.approx(held + 25)
-    again = live.client.post("/v1/jobs", json=job("y", tenant="vision")).json()
-    assert again["state"] != "refused"  # its name was free
+    response = live.client.post(
+        "/v1/tenants/vision/grants", json={"points": 25, "note": "deadline"}
+    )
+    assert response.status_code == 201
+    assert response.json()["account"]["held"] == pytest.approx(held + 25)
+    repeated = live.client.post("/v1/jobs", json=job("y", tenant="vision")).json()
+    assert repeated["state"] != "refused"  # its name was free
     metrics = live.client.get("/metrics").text
     assert 'shadowprice_points_held{tenant="vision"}' in metrics
     assert 'shadowprice_points_spent{tenant="vision"}' in metrics
 
 
 def test_a_statement_pages_and_filters(live: RunningService) -> None:
-    whole = _statement(live, limit=1000)["entries"]
-    assert len(whole) > 4
-    found, cursor = [], None
+    entries = _statement(live, limit=1000)["entries"]
+    assert len(entries) > 4
+    pages, cursor = [], None
     while True:
         query = {"limit": 2} | ({} if cursor is None else {"cursor": cursor})
         page = _statement(live, **query)
-        found += page["entries"]
+        pages += page["entries"]
         if (cursor := page["next"]) is None:
             break
-    assert found == whole
+    assert pages == entries
     grants = _statement(live, kind="grant,expiry")["entries"]
-    assert grants == [one for one in whole if one["kind"] in {"grant", "expiry"}]
+    assert grants == [entry for entry in entries if entry["kind"] in {"grant", "expiry"}]
     later = _statement(live, since="2999-01-01T00:00:00Z")
     assert later["entries"] == []
-    assert later["opening"] == later["closing"] == whole[0]["balance"]
+    assert later["opening"] == later["closing"] == entries[0]["balance"]
     before = _statement(live, until="2000-01-01")
     assert (before["entries"], before["opening"]) == ([], 0.0)
     for back in (1, 10**6):
@@ -123,7 +125,7 @@ def test_a_statement_pages_and_filters(live: RunningService) -> None:
     assert (speech["budget"], speech["account"], speech["entries"]) == (None, None, [])
 
 
-def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
+def test_omitted_fields_of_a_tenant_are_kept(live: RunningService) -> None:
     put = live.client.put
     assert put("/v1/tenants/audio", json={"share": {"gpu": 4}}).json()["share"] == {"gpu": "4"}
     budget = {"points": 1, "period": "90s", "since": "2026-11-23T00:00:00+01:00", "carry": "all"}
@@ -156,19 +158,19 @@ def test_what_is_left_out_of_a_tenant_stays(live: RunningService) -> None:
         ({"budgt": None}, "did you mean 'budget'?"),
     ],
 )
-def test_a_wrong_budget_is_refused_by_its_place(
+def test_invalid_budget_is_refused_with_its_location(
     live: RunningService, body: Any, place: str
 ) -> None:
-    answer = live.client.put("/v1/tenants/vision", json=body)
-    assert answer.status_code == 422
-    assert place in answer.text
+    response = live.client.put("/v1/tenants/vision", json=body)
+    assert response.status_code == 422
+    assert place in response.text
 
 
 @pytest.mark.parametrize(
     "body", [{}, {"points": 0}, {"points": True}, {"points": "5"}, {"points": 1e9}, {"points": -1},
              {"points": 1, "note": "x" * 201}, {"points": 1, "more": 1}],
 )  # fmt: skip
-def test_a_wrong_grant_is_refused(live: RunningService, body: Any) -> None:
+def test_invalid_grant_is_refused(live: RunningService, body: Any) -> None:
     held = _tenant(live, "vision")["account"]["held"]
     assert live.client.post("/v1/tenants/vision/grants", json=body).status_code == 422
     assert _tenant(live, "vision")["account"]["held"] == held
@@ -177,12 +179,12 @@ def test_a_wrong_grant_is_refused(live: RunningService, body: Any) -> None:
 @pytest.mark.parametrize(
     "query", ["since=x", "until=2026", "back=-1", "kind=money", "back=0&since=2026-11-23", "bak=1"]
 )
-def test_a_wrong_question_is_refused(live: RunningService, query: str) -> None:
+def test_invalid_statement_query_is_refused(live: RunningService, query: str) -> None:
     assert live.client.get(f"/v1/tenants/vision/statement?{query}").status_code == 422
     assert live.client.get("/v1/tenants/speech/statement?back=0").status_code == 409
 
 
-def test_budgets_of_the_cluster_file_and_accounts_outlive_a_restart(tmp_path: Path) -> None:
+def test_file_budgets_and_accounts_survive_a_restart(tmp_path: Path) -> None:
     cluster = {**CLUSTER, "tenants": TENANTS}
     with run_service(tmp_path, policy="oasis", cluster=cluster) as first:
         first.client.post("/v1/tenants/vision/grants", json={"points": 2})
@@ -197,8 +199,8 @@ def test_budgets_of_the_cluster_file_and_accounts_outlive_a_restart(tmp_path: Pa
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_points_held_in_jobs_and_spent_are_those_granted(tmp_path: Path, seed: int) -> None:
-    """Whatever operators, owners and the time do: no point is lost, and none is made."""
+def test_reserved_and_spent_points_add_up_to_the_grants(tmp_path: Path, seed: int) -> None:
+    """No operation of operators or owners, and no time, loses or creates points."""
     cluster = {**CLUSTER, "slot": "1s"}
     rng = np.random.default_rng(seed)
     budget = {"points": 30.0, "period": "7d"}
@@ -219,8 +221,8 @@ def test_points_held_in_jobs_and_spent_are_those_granted(tmp_path: Path, seed: i
                     assert client.put("/v1/tenants/vision", json=body).is_success
                 case 1:
                     points = float(rng.integers(1, 9_000_000)) / 1e6
-                    answer = client.post("/v1/tenants/vision/grants", json={"points": points})
-                    assert answer.is_success
+                    response = client.post("/v1/tenants/vision/grants", json={"points": points})
+                    assert response.is_success
                 case 2:
                     client.delete(f"/v1/jobs/{name}")
                 case 3:

@@ -1,4 +1,4 @@
-"""What gets nobody in: requests that are no requests, paths that climb, names that are markup."""
+"""Malformed requests, path traversal and markup in names give no access."""
 
 import socket
 import struct
@@ -33,10 +33,10 @@ def live(tmp_path_factory: pytest.TempPathFactory):
         "Bearer " + "A" * 20_000,
     ],
 )
-def test_headers_that_are_no_token(live: RunningService, header: str) -> None:
+def test_malformed_authorization_headers_are_rejected(live: RunningService, header: str) -> None:
     with live.as_(None) as client:
-        answer = client.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
-    assert answer.status_code in {400, 401, 431}
+        response = client.get("/v1/jobs", headers={b"Authorization": header.encode("latin-1")})
+    assert response.status_code in {400, 401, 431}
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,15 @@ def test_headers_that_are_no_token(live: RunningService, header: str) -> None:
         "/v1/%2e%2e/%2e%2e/etc/passwd",
     ],
 )
-def test_paths_lead_nowhere(live: RunningService, path: str) -> None:
+def test_path_traversal_reaches_no_file(live: RunningService, path: str) -> None:
     token = live.service.token_file.read_text().strip()
-    told = _raw(live, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n")
-    status = int(told.split(b" ", 2)[1])
-    assert status in {400, 404, 409, 422}, told[:200]
-    assert b"root:" not in told
-    assert token.encode() not in told
+    response = _raw(
+        live, f"GET {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
+    )
+    status = int(response.split(b" ", 2)[1])
+    assert status in {400, 404, 409, 422}, response[:200]
+    assert b"root:" not in response
+    assert token.encode() not in response
 
 
 @pytest.mark.parametrize(
@@ -77,12 +79,12 @@ def test_paths_lead_nowhere(live: RunningService, path: str) -> None:
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST", "DELETE", "BREW"])
-def test_without_a_token_no_path_says_more_than_401(
+def test_every_path_answers_401_without_a_token(
     live: RunningService, path: str, method: str
 ) -> None:
-    told = _raw(live, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    response = _raw(live, f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     # The parser of requests knows no such method.
-    assert int(told.split(b" ", 2)[1]) == (400 if method == "BREW" else 401), told[:200]
+    assert int(response.split(b" ", 2)[1]) == (400 if method == "BREW" else 401), response[:200]
 
 
 def test_pipelined_requests_on_connections_that_are_reset_leave_no_line_in_the_log(
@@ -107,19 +109,19 @@ def test_pipelined_requests_on_connections_that_are_reset_leave_no_line_in_the_l
 
 
 def _raw(live: RunningService, request: str | bytes, seconds: float = 5.0) -> bytes:
-    """Send bytes as they are, and return what comes back until it ends or nothing more comes."""
+    """Send raw bytes; return the response until the connection closes or is idle."""
     parts = urlsplit(live.address)
     data = request.encode("latin-1") if isinstance(request, str) else request
     with socket.create_connection((parts.hostname, parts.port), timeout=seconds) as connection:
         connection.sendall(data)
         connection.settimeout(1.0)
-        found = b""
+        received = b""
         try:
             while piece := connection.recv(65_536):
-                found += piece
+                received += piece
         except (TimeoutError, ConnectionResetError):
             pass
-        return found
+        return received
 
 
 @pytest.mark.parametrize(
@@ -136,8 +138,8 @@ def _raw(live: RunningService, request: str | bytes, seconds: float = 5.0) -> by
         "Content-Length: 99999999999999999999",
     ],
 )
-def test_a_request_hides_no_other(live: RunningService, head: str) -> None:
-    """Two lengths, or none that can be believed: what follows is never taken for a request."""
+def test_request_smuggling_is_rejected(live: RunningService, head: str) -> None:
+    """With two lengths or an invalid one, the rest is never parsed as a request."""
     token = live.service.token_file.read_text().strip()
     hidden = f"DELETE /v1/jobs/theirs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n\r\n"
     request = (
@@ -148,7 +150,7 @@ def test_a_request_hides_no_other(live: RunningService, head: str) -> None:
     assert live.client.get("/v1/jobs/theirs").json()["state"] != "cancelled"
 
 
-def test_a_body_without_end_is_cut_off(live: RunningService) -> None:
+def test_endless_body_is_cut_off(live: RunningService) -> None:
     token = live.service.token_file.read_text().strip()
     head = (
         f"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
@@ -156,23 +158,23 @@ def test_a_body_without_end_is_cut_off(live: RunningService) -> None:
     )
     chunk = b"100000\r\n" + b" " * (1 << 20) + b"\r\n"
     parts = urlsplit(live.address)
-    told, sent = b"", 0
+    received, sent = b"", 0
     with socket.create_connection((parts.hostname, parts.port), timeout=20) as connection:
         connection.sendall(head.encode())
         try:
             for _ in range(64):
                 connection.sendall(chunk)
                 sent += 1
-            told = connection.recv(4096)
+            received = connection.recv(4096)
         except (BrokenPipeError, ConnectionResetError):
             pass
         else:
-            assert told.startswith(b"HTTP/1.1 413"), told[:200]
+            assert received.startswith(b"HTTP/1.1 413"), received[:200]
     assert sent >= 8
     assert live.client.get("/healthz").status_code == 200
 
 
-def test_a_name_is_text_wherever_it_is_shown(live: RunningService) -> None:
+def test_names_are_escaped_everywhere(live: RunningService) -> None:
     for name in (
         "<script>alert(1)</script>",
         "a/b?c#d",
@@ -187,7 +189,7 @@ def test_a_name_is_text_wherever_it_is_shown(live: RunningService) -> None:
             continue
         assert taken.json()["name"] == name
         body = live.client.get("/v1/jobs", params={"limit": 1}).json()["jobs"]
-        assert [one["name"] for one in body] == [name]
+        assert [entry["name"] for entry in body] == [name]
     response = live.client.get("/v1/jobs").headers
     assert response["content-type"] == "application/json"
     assert response["x-content-type-options"] == "nosniff"

@@ -55,7 +55,7 @@ def database(server: Server) -> str:
     return next(_databases(server))
 
 
-def test_one_writes_the_other_stands_by_and_takes_over(database: str, tmp_path: Path) -> None:
+def test_standby_takes_over_from_the_writer(database: str, tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis", data=database) as first:
         body = first.client.post("/v1/jobs", json=job("kept")).json()
         second = run_service(tmp_path, policy="oasis", data=database)
@@ -77,7 +77,7 @@ def test_one_writes_the_other_stands_by_and_takes_over(database: str, tmp_path: 
             assert standby.client.get("/v1/jobs/stale").status_code == 404
 
 
-def test_jobs_are_found_by_a_part_of_their_name(database: str, tmp_path: Path) -> None:
+def test_search_matches_part_of_the_job_name(database: str, tmp_path: Path) -> None:
     with run_service(tmp_path, data=database) as live:
         names = ["lr_01", "LR-02", "lrx0", "a%b", "a\\b", "it's"]
         for name in names:
@@ -89,7 +89,7 @@ def test_jobs_are_found_by_a_part_of_their_name(database: str, tmp_path: Path) -
             assert page["next"] is None
 
 
-def test_one_without_the_records_of_what_runs_lets_another_write(
+def test_writer_without_executor_state_yields_leadership(
     database: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING), ExitStack() as ends:
@@ -109,7 +109,7 @@ def test_one_without_the_records_of_what_runs_lets_another_write(
         assert caplog.text.count("standing by: ") == 1
 
 
-def test_a_server_that_dies_costs_nothing_that_was_answered(
+def test_database_crash_loses_no_acknowledged_request(
     server: Server, database: str, tmp_path: Path
 ) -> None:
     with run_service(tmp_path, policy="oasis", data=database) as live:
@@ -130,7 +130,7 @@ def test_a_server_that_dies_costs_nothing_that_was_answered(
 
 
 class Between:
-    """What leads connections on to a server, and keeps those whose client is lost."""
+    """Proxy to a server that can lose the connections of its clients."""
 
     def __init__(self, port: int) -> None:
         self._to = ("127.0.0.1", port)
@@ -156,7 +156,7 @@ class Between:
                 target.sendall(piece)
 
     def lose(self) -> None:
-        """Lose the clients; the server hears nothing of it."""
+        """Lose the clients without closing their connections to the server."""
         for client in self._clients:
             with suppress(OSError):
                 client.shutdown(socket.SHUT_RDWR)
@@ -164,13 +164,13 @@ class Between:
     def close(self) -> None:
         self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for one in (*self._clients, *self._servers):
+        for connection in (*self._clients, *self._servers):
             with suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)  # who reads of it ends
-            one.close()
+                connection.shutdown(socket.SHUT_RDWR)  # who reads of it ends
+            connection.close()
 
 
-def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(
+def test_half_open_connection_blocks_no_other_writer(
     server: Server, database: str, tmp_path: Path
 ) -> None:
     with closing(Between(server.port)) as between:
@@ -182,7 +182,7 @@ def test_a_connection_that_was_lost_here_alone_keeps_nobody_from_writing(
             assert live.client.get("/v1/jobs/before").json()["state"] == "admitted"
 
 
-def test_accounts_are_kept_there_as_well(database: str, tmp_path: Path) -> None:
+def test_postgres_stores_accounts(database: str, tmp_path: Path) -> None:
     budget = {"points": 99_999_999.5, "period": "7d", "since": "9999-01-01T00:00:00Z"}
     with run_service(tmp_path, policy="oasis", data=database) as live:
         for tenant in ("vision", "speech"):
@@ -199,7 +199,7 @@ def test_accounts_are_kept_there_as_well(database: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["done", "failed", "cancel", "a tenant", "submit several"])
-def test_what_fails_leaves_no_trace_there_either(
+def test_failed_operation_is_rolled_back_on_postgres(
     server: Server, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     assert fails_and_is_asked_again(_databases(server), "rolling", what, monkeypatch, again=True)
@@ -210,7 +210,7 @@ def test_a_null_character_is_refused_before_the_server_sees_it(
 ) -> None:
     with run_service(tmp_path, policy="oasis", data=database) as live:
         for path in ("/v1/jobs?tenant=a%00", "/v1/jobs/a%00", "/v1/decisions?job=%00"):
-            answer = live.client.get(path)
-            assert answer.status_code == 422, answer.text
-            assert "null character" in answer.json()["detail"]
+            response = live.client.get(path)
+            assert response.status_code == 422, response.text
+            assert "null character" in response.json()["detail"]
         assert live.client.get("/readyz").status_code == 200

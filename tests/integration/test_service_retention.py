@@ -1,4 +1,4 @@
-"""What is older than is kept leaves on both sides, nothing else does, wherever it is cut off."""
+"""Retention deletes old data in the store and the executor only, wherever it is interrupted."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Aging(SimulatedHour):
 
 
 def _points() -> tuple[Any, list[int]]:
-    """A fault that is told at which point it is to strike."""
+    """Fault that strikes at a given point."""
     left = [-1]
 
     def fault(_: str) -> None:
@@ -80,7 +80,7 @@ FAULTS = (Crash, disk_full_error)
 
 @pytest.mark.extended
 @pytest.mark.parametrize("kind", range(len(FAULTS)))
-def test_nothing_is_left_behind_and_nothing_young_goes(tmp_path: Path, kind: int) -> None:
+def test_purge_removes_old_data_only(tmp_path: Path, kind: int) -> None:
     async def scenario() -> int:
         hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
         await hour.live()
@@ -117,7 +117,7 @@ def test_nothing_is_left_behind_and_nothing_young_goes(tmp_path: Path, kind: int
     assert asyncio.run(scenario()) > 5
 
 
-def test_a_service_that_never_runs_for_long_purges_too(
+def test_frequently_restarted_service_purges(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario() -> None:
@@ -176,7 +176,7 @@ def hour_rows(hour: Aging) -> set[str]:
         hour.store.close()
 
 
-def test_what_an_executor_still_holds_waits(tmp_path: Path) -> None:
+def test_jobs_still_known_to_the_executor_are_not_purged(tmp_path: Path) -> None:
     async def scenario() -> None:
         hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
         await hour.live()
@@ -209,7 +209,7 @@ def test_what_an_executor_still_holds_waits(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> None:
+def test_purge_deletes_files_and_frees_the_name(tmp_path: Path) -> None:
     cluster = {"slot": "1s", "horizon": 50, "servers": [{"name": "g", "capacity": {"cpu": 2}}]}
     executor = create_executor(
         "local", ExecutorOptions(str(tmp_path / "executor"), settings={"cgroup": "off"})
@@ -250,4 +250,4 @@ def test_files_of_an_old_job_are_gone_and_its_name_is_free(tmp_path: Path) -> No
         live.client.post("/v1/jobs", json=job).raise_for_status()
         finish()
         ran = live.client.get("/v1/jobs/a/generations").json()["generations"]
-        assert max(one["generation"] for one in ran) > 1  # the fence stands
+        assert max(entry["generation"] for entry in ran) > 1  # the fence stands

@@ -1,4 +1,4 @@
-"""What lasts ends with the token that it was asked for with: streams, waiting, following logs."""
+"""Streams, waiting requests and followed logs end with their token."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shadowprice.executors.contract import LogChunk
 from shadowprice.service.api.jobs import MAX_WAIT_SECONDS
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import DecideBacklog
-from tests.integration.test_observing import Witness
+from tests.support.recording_executor import RecordingExecutor
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.processes
 
 
-class Logging(Witness):
+class Logging(RecordingExecutor):
     """Has a log that goes on for ever."""
 
     async def logs(
@@ -47,7 +47,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningService]:
 
 
 class Follower(threading.Thread):
-    """Follows the event stream of a token until it ends."""
+    """Thread that follows the event stream of a token until it ends."""
 
     def __init__(self, live: RunningService, token: str, after: int | None = None) -> None:
         super().__init__(daemon=True)
@@ -93,14 +93,14 @@ def _submit(live: RunningService, name: str) -> None:
 
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_stream_ends_when_its_token_is_revoked(live: RunningService, busy: bool) -> None:
-    made, other = _made(live), _made(live)
+    token, other = _made(live), _made(live)
     with (
-        following(live, made["token"]) as follower,
+        following(live, token["token"]) as follower,
         following(live, other["token"]) as staying,
     ):
         _submit(live, f"before {busy}")
         wait_until(lambda: follower.hears(f"before {busy}"))
-        live.client.delete(f"/v1/tokens/{made['id']}").raise_for_status()
+        live.client.delete(f"/v1/tokens/{token['id']}").raise_for_status()
         if busy:  # events after the revocation must not be sent
             _submit(live, "after")
         follower.join(WAIT_LIMIT_SECONDS)
@@ -117,8 +117,8 @@ def test_a_stream_ends_when_its_token_is_revoked(live: RunningService, busy: boo
 def test_a_stream_ends_when_its_token_expires(live: RunningService, after: int | None) -> None:
     for life in (1, 4, 16):  # a busy machine may let a token expire before it is used
         start = time.monotonic()
-        made = _made(live, expires=f"{life}s")
-        with following(live, made["token"], after) as follower:
+        token = _made(live, expires=f"{life}s")
+        with following(live, token["token"], after) as follower:
             follower.join(WAIT_LIMIT_SECONDS)
         if not follower.refused:
             break
@@ -126,28 +126,28 @@ def test_a_stream_ends_when_its_token_expires(live: RunningService, after: int |
     assert time.monotonic() - start >= life
 
 
-def test_a_client_that_follows_is_told_why_it_ends(live: RunningService) -> None:
-    made = _made(live, expires="1s")
-    with Client(Endpoint(live.address, made["token"])) as client:
+def test_following_client_learns_why_the_stream_ended(live: RunningService) -> None:
+    token = _made(live, expires="1s")
+    with Client(Endpoint(live.address, token["token"])) as client:
         with pytest.raises(ServiceError) as caught:
             for _ in client.events():
                 pass
         assert caught.value.code == "unauthenticated"
 
 
-def test_a_log_is_followed_no_longer_than_the_token_lasts(live: RunningService) -> None:
+def test_log_stream_ends_when_its_token_expires(live: RunningService) -> None:
     _submit(live, "logged")
-    made = _made(live)
-    with Client(Endpoint(live.address, made["token"])) as client:
+    token = _made(live)
+    with Client(Endpoint(live.address, token["token"])) as client:
         pieces = client.follow_logs("logged")
         assert next(iter(pieces)).text == "."
-        live.client.delete(f"/v1/tokens/{made['id']}").raise_for_status()
+        live.client.delete(f"/v1/tokens/{token['id']}").raise_for_status()
         with pytest.raises(ServiceError) as caught:
             list(pieces)
         assert caught.value.code == "unauthenticated"
 
 
-def test_nobody_waits_longer_than_the_token_lasts(
+def test_waiting_request_ends_when_its_token_expires(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never(self: DecideBacklog, batch: Batch) -> int:
@@ -155,10 +155,10 @@ def test_nobody_waits_longer_than_the_token_lasts(
         return len(batch.state.backlog)
 
     monkeypatch.setattr(DecideBacklog, "perform", never)
-    made = _made(live, expires="1s")
+    token = _made(live, expires="1s")
     jobs = {"jobs": [job("waits", tenant="red", run={"command": ["train"]})]}
-    with live.as_(made["token"]) as client:
+    with live.as_(token["token"]) as client:
         start = time.monotonic()
-        answer = client.post("/v1/jobs", params={"wait": int(MAX_WAIT_SECONDS)}, json=jobs)
-        assert answer.status_code == 401
+        response = client.post("/v1/jobs", params={"wait": int(MAX_WAIT_SECONDS)}, json=jobs)
+        assert response.status_code == 401
         assert time.monotonic() - start < MAX_WAIT_SECONDS

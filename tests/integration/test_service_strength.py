@@ -1,4 +1,4 @@
-"""Whether any order of calls finds a broken service: each of these breaks it, and must be seen.
+"""Whether random calls find a broken service: each of these faults has to be detected.
 
 Under ``make test SUITE=fuzz-api``, with the machine of `test_service_stateful`. A few calls show
 that its rules and invariants see a fault. Whether drawn calls reach a fault takes dozens of
@@ -23,21 +23,21 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.operations import CancelJob, KnownJobs, UpdateServers
 from shadowprice.service.state.submission import Submission
-from tests.integration.test_service_stateful import EXAMPLES, Api
+from tests.support.api_machine import EXAMPLES, ApiMachine
 
 pytestmark = pytest.mark.skipif(not EXAMPLES, reason="runs in make test SUITE=fuzz-api")
 
 Patch = pytest.MonkeyPatch
 Break = Callable[[Patch], None]
-Step = Callable[[Api], None]
+Step = Callable[[ApiMachine], None]
 FAULTS: dict[str, tuple[Break, tuple[Step, ...]]] = {}
-"""Each way to break the service, and the steps after which the machine has to have seen it."""
+"""Each fault, and the steps after which the machine has to detect it."""
 
 MIN_SEARCH_EXAMPLES = 30
 
 
 def fault(*steps: Step) -> Callable[[Break], Break]:
-    """Note a way to break the service, and steps that show it."""
+    """Register a fault and the steps that show it."""
 
     def noted(broken: Break) -> Break:
         FAULTS[broken.__name__] = (broken, steps)
@@ -99,7 +99,7 @@ def a_revision_is_not_written(patch: Patch) -> None:
     patch.setattr(Batch, "update_spec", lambda *_: None)
 
 
-@fault(lambda api: api.revised("a", "red", 10), Api.restart)
+@fault(lambda api: api.revised("a", "red", 10), ApiMachine.restart)
 def a_revision_is_forgotten_by_the_next_start(patch: Patch) -> None:
     def revise(self: Batch, name: str, spec: Any, _content: str) -> None:
         self.state.specs[name] = spec
@@ -121,18 +121,18 @@ def a_drained_server_takes_work(patch: Patch) -> None:
     patch.setattr(UpdateServers, "perform", changed)
 
 
-@fault(Api.restart)
+@fault(ApiMachine.restart)
 def a_start_forgets_open_jobs(patch: Patch) -> None:
-    found = recovery._jobs
+    recover_jobs = recovery._jobs
 
     def forgetful(connection: Any) -> Any:
-        views, specs, pending = found(connection)
+        views, specs, pending = recover_jobs(connection)
         return dict(list(views.items())[1:]), specs, pending
 
     patch.setattr(recovery, "_jobs", forgetful)
 
 
-@fault(lambda api: api.time_goes_on(2), Api.restart)
+@fault(lambda api: api.time_goes_on(2), ApiMachine.restart)
 def a_start_moves_time(patch: Patch) -> None:
     calendar = recovery._calendar
 
@@ -204,9 +204,9 @@ def a_removed_server_stays(patch: Patch) -> None:
 
 def follow(steps: tuple[Step, ...]) -> None:
     """Take steps on a new service, and check the machine's invariants after each."""
-    api = Api()
+    api = ApiMachine()
     try:
-        for step in (Api.tokens_for_all, *steps):
+        for step in (ApiMachine.tokens_for_all, *steps):
             step(api)
             for invariant in api.invariants:
                 invariant.function(api)
@@ -215,7 +215,7 @@ def follow(steps: tuple[Step, ...]) -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_rules_and_invariants_see_a_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invariants_detect_each_injected_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     broken, steps = FAULTS[name]
     follow(steps)
     broken(monkeypatch)
@@ -243,5 +243,5 @@ def test_drawn_calls_find_a_broken_service(name: str, monkeypatch: pytest.Monkey
         suppress_health_check=list(HealthCheck),
     )
     with pytest.raises(Exception) as raised:  # noqa: PT011  # whatever sees it
-        run_state_machine_as_test(Api, settings=chosen)
+        run_state_machine_as_test(ApiMachine, settings=chosen)
     assert not isinstance(raised.value, (ImportError, NameError)), raised.value

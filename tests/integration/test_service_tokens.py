@@ -83,7 +83,7 @@ KINDS = ["none", "wrong", "cut", "longer", "expired", "revoked", "empty", "basic
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_nothing_but_health_answers_without_a_valid_token(
+def test_only_health_routes_respond_without_a_valid_token(
     live: RunningService, routes: list[tuple[str, str]], kind: str
 ) -> None:
     good = live.service.token_file.read_text().strip()
@@ -93,9 +93,9 @@ def test_nothing_but_health_answers_without_a_valid_token(
         token = live.token("vision", expires="1ms")
         time.sleep(0.01)
     if kind == "revoked":
-        made = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
-        assert live.client.delete(f"/v1/tokens/{made['id']}").status_code == 204
-        token = made["token"]
+        body = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
+        assert live.client.delete(f"/v1/tokens/{body['id']}").status_code == 204
+        token = body["token"]
     with live.as_(token) as client:
         if kind == "basic":
             client.headers["Authorization"] = "Basic dmlzaW9uOnNlY3JldA=="
@@ -107,7 +107,7 @@ def test_nothing_but_health_answers_without_a_valid_token(
                 assert answer.headers["www-authenticate"].startswith("Bearer")
 
 
-def test_every_route_with_a_token_documents_that_a_tenant_has_too_many_requests(
+def test_every_authenticated_route_documents_429(
     live: RunningService, routes: list[tuple[str, str]]
 ) -> None:
     paths = live.client.get("/v1/openapi.json").json()["paths"]
@@ -125,8 +125,8 @@ def test_every_route_with_a_token_documents_that_a_tenant_has_too_many_requests(
             assert {"401", "429", "500", "503"} <= set(paths[path][method]["responses"]), path
 
 
-def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) -> None:
-    """A new route is an operator's, a job's, or one of these: decide, and write it here."""
+def test_every_route_has_an_access_rule(routes: list[tuple[str, str]]) -> None:
+    """A new route needs an entry here, unless it is an operator's or a job's."""
     left = {(m, p) for m, p in routes if (m, p) not in OPERATORS | OPEN and not p.startswith(OWN)}
     assert left <= {
         ("get", STATEMENT),
@@ -138,7 +138,9 @@ def test_it_is_decided_who_may_use_every_route(routes: list[tuple[str, str]]) ->
     }
 
 
-def test_a_tenant_operates_nothing(live: RunningService, routes: list[tuple[str, str]]) -> None:
+def test_tenants_are_refused_on_operator_routes(
+    live: RunningService, routes: list[tuple[str, str]]
+) -> None:
     assert set(routes) >= OPERATORS
     with live.as_(live.token("speech")) as client:
         for method, path in sorted(OPERATORS):
@@ -146,7 +148,7 @@ def test_a_tenant_operates_nothing(live: RunningService, routes: list[tuple[str,
             assert answer.status_code == 403, (method, path, answer.text)
 
 
-def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: RunningService) -> None:
+def test_token_is_revoked_although_the_store_is_unreadable(live: RunningService) -> None:
     body = live.client.post("/v1/tokens", json={"tenant": "vision"}).json()
     service = live.service
     with live.as_(body["token"]) as vision:
@@ -161,8 +163,8 @@ def test_a_token_is_taken_back_though_the_store_cannot_be_read(live: RunningServ
     assert live.client.delete(f"/v1/tokens/{body['id']}").status_code == 404
 
 
-def test_another_tenants_account_is_not_there(live: RunningService) -> None:
-    """Its name is in no answer, whether it has a budget or does not exist."""
+def test_account_of_another_tenant_is_not_found(live: RunningService) -> None:
+    """The response is the same whether the account has a budget or doesn't exist."""
     budget = {"budget": {"points": 40, "period": "1d"}}
     for name in ("vision", "speech"):
         assert live.client.put(f"/v1/tenants/{name}", json=budget).status_code == 200
@@ -177,14 +179,14 @@ def test_another_tenants_account_is_not_there(live: RunningService) -> None:
         assert missing.json()["detail"] == same
         for query in ("?back=0", "?since=x", "?kind=debit"):  # nor does a wrong question tell
             assert client.get(f"/v1/tenants/vision/statement{query}").status_code == 404
-        given = client.post("/v1/tenants/speech/grants", json={"points": 5})
-        assert given.status_code == 403
+        response = client.post("/v1/tenants/speech/grants", json={"points": 5})
+        assert response.status_code == 403
         assert client.put("/v1/tenants/speech", json=budget).status_code == 403
     assert live.client.get("/v1/tenants/speech/statement").json()["account"]["held"] == 40.0
     assert live.client.get("/v1/tenants/nobody/statement").status_code == 404
 
 
-def test_another_tenants_job_is_not_there(
+def test_job_of_another_tenant_is_not_found(
     live: RunningService, routes: list[tuple[str, str]]
 ) -> None:
     before = live.client.get("/v1/jobs/theirs").json()
@@ -216,10 +218,10 @@ def test_another_tenants_job_is_not_there(
 
 
 @pytest.mark.parametrize("expires", ["-1d", "3", 3, "0s", "3 slots", "11000d", [], True])
-def test_how_long_a_token_is_valid_is_refused_with_its_place(
+def test_invalid_token_lifetime_is_refused_with_its_location(
     live: RunningService, expires: Any
 ) -> None:
-    answer = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})
-    assert answer.status_code == 422
-    [fault] = answer.json()["errors"]
-    assert "expires" in fault["location"] + fault["message"]
+    response = live.client.post("/v1/tokens", json={"tenant": "vision", "expires": expires})
+    assert response.status_code == 422
+    [error] = response.json()["errors"]
+    assert "expires" in error["location"] + error["message"]

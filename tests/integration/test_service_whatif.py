@@ -1,4 +1,4 @@
-"""What-if on a live service: a run in the background on what was really submitted."""
+"""What-if on a live service: a background simulation of the submitted jobs."""
 
 from __future__ import annotations
 
@@ -89,18 +89,20 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
         ({"server": {}}, "did you mean 'servers'?"),
     ],
 )
-def test_wrong_questions_are_problems(live: RunningService, body: dict, told: str) -> None:
-    answer = live.client.post("/v1/whatif", json=body)
-    assert answer.status_code == 422, answer.text
-    assert told in answer.text.replace('\\"', '"')
+def test_invalid_queries_return_problem_details(
+    live: RunningService, body: dict, told: str
+) -> None:
+    response = live.client.post("/v1/whatif", json=body)
+    assert response.status_code == 422, response.text
+    assert told in response.text.replace('\\"', '"')
 
 
-def test_what_is_not_there(live: RunningService) -> None:
+def test_unknown_whatif_is_not_found(live: RunningService) -> None:
     assert live.client.get("/v1/whatif/99").status_code == 404
     assert live.client.get("/v1/whatif/x").status_code == 422
 
 
-def test_a_cluster_is_described_as_its_file_had_it(tmp_path: Path) -> None:
+def test_exported_cluster_matches_its_file(tmp_path: Path) -> None:
     del tmp_path
     cluster = resolve_cluster(
         {
@@ -114,13 +116,13 @@ def test_a_cluster_is_described_as_its_file_had_it(tmp_path: Path) -> None:
             "tenants": [{"name": "t", "share": {"gpu": 3}}],
         }
     )
-    again = resolve_cluster(modified_cluster_document(cluster, {}))
-    assert again.names == cluster.names
-    assert again.slot_seconds == cluster.slot_seconds
-    assert again.restart_seconds == cluster.restart_seconds
-    assert (again.capacity == cluster.capacity).all()
-    assert again.roles == cluster.roles
-    assert again.tenants == cluster.tenants
+    resolved = resolve_cluster(modified_cluster_document(cluster, {}))
+    assert resolved.names == cluster.names
+    assert resolved.slot_seconds == cluster.slot_seconds
+    assert resolved.restart_seconds == cluster.restart_seconds
+    assert (resolved.capacity == cluster.capacity).all()
+    assert resolved.roles == cluster.roles
+    assert resolved.tenants == cluster.tenants
     changed = resolve_cluster(modified_cluster_document(cluster, {"a": -2, "b": 1}))
     assert changed.servers == 3
 
@@ -139,7 +141,7 @@ def address(live: RunningService, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 @pytest.mark.extended
-def test_the_command_asks_the_service(
+def test_whatif_command_queries_the_service(
     address: str, live: RunningService, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["whatif", "--server", address, "--days", "1", "--add", "g:2"]
@@ -157,7 +159,7 @@ def test_the_command_asks_the_service(
 
 
 @pytest.mark.extended
-def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
+def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     capacities = ({"gpu/v100": 8}, {"gpu/a100": 4}, {"cpu": 8})
@@ -213,7 +215,7 @@ def test_more_gpus_of_each_type_are_asked_about_the_same_jobs(
         (["-p", "nobody"], "nobody"),
     ],
 )
-def test_what_the_command_cannot_ask_is_said_in_a_line(
+def test_unsupported_whatif_options_are_refused_in_one_line(
     address: str, capsys: pytest.CaptureFixture[str], more: list[str], told: str
 ) -> None:
     assert main(["whatif", "--server", address, *more]) == 2
@@ -222,7 +224,7 @@ def test_what_the_command_cannot_ask_is_said_in_a_line(
     assert len(error.splitlines()) == 1
 
 
-def test_python_asks_lists_and_ends_what_ifs(address: str) -> None:
+def test_python_client_starts_lists_and_cancels_whatifs(address: str) -> None:
     with Client(address) as client:
         run = client.start_whatif(1, {"g": 1}, "drf")
         ended = client.cancel_whatif(run.id)
@@ -250,9 +252,9 @@ def test_a_simulation_whose_files_were_deleted_is_repeated(
         assert not folder.exists()
         assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
         for count in (2, 3, 5):
-            asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
-            told = _finished(live, asked.json()["id"])
-            assert told["state"] == "done", told
+            response = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
+            result = _finished(live, response.json()["id"])
+            assert result["state"] == "done", result
             assert len(simulated) == count
             assert simulated[-1].parent.parent == folder
             if count == 3:
@@ -261,7 +263,7 @@ def test_a_simulation_whose_files_were_deleted_is_repeated(
 
 
 @pytest.mark.extended
-def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path) -> None:
+def test_service_with_a_policy_file_simulates_the_loaded_version(tmp_path: Path) -> None:
     file = tmp_path / "policy.py"
     shutil.copy(Path(__file__).parents[2] / "examples" / "policy.py", file)
     choice = PolicyChoice.named(f"{file}:FirstFit", {"workers": "max"})
@@ -269,18 +271,18 @@ def test_a_service_whose_policy_is_a_file_simulates_what_it_read(tmp_path: Path)
         file.unlink()  # a later version would simulate another policy
         assert live.client.get("/v1/service").json()["policy"] == "policy.FirstFit"
         assert live.client.post("/v1/jobs", json=job("w")).status_code == 200
-        asked = live.client.post("/v1/whatif", json={"policy": f"{file}:FirstFit"})
-        assert asked.status_code == 422
-        assert "unknown policy" in asked.text
-        asked = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
-        told = _finished(live, asked.json()["id"])
-        assert told["state"] == "done", told
-        assert told["question"]["set"] == {}  # its own parameters are no change
-        assert told["as_is"]["policy"] == told["changed"]["policy"] == "policy.FirstFit"
+        response = live.client.post("/v1/whatif", json={"policy": f"{file}:FirstFit"})
+        assert response.status_code == 422
+        assert "unknown policy" in response.text
+        response = live.client.post("/v1/whatif", json={"servers": {"g": 1}})
+        result = _finished(live, response.json()["id"])
+        assert result["state"] == "done", result
+        assert result["question"]["set"] == {}  # its own parameters are no change
+        assert result["as_is"]["policy"] == result["changed"]["policy"] == "policy.FirstFit"
 
 
 @pytest.mark.extended
-def test_a_question_changes_no_state_of_the_service(tmp_path: Path) -> None:
+def test_whatif_changes_no_state_of_the_service(tmp_path: Path) -> None:
     cluster = CLUSTER | {"slot": "1h"}  # nothing else happens meanwhile
     with run_service(tmp_path, cluster=cluster, policy="rolling") as live:
         jobs = [job(f"j-{index}", run={"command": ["sleep", "600"]}) for index in range(3)]

@@ -13,7 +13,7 @@ from tests.support.soak import Growth, Soak, SoakOptions, jobs_ended_twice
 
 @pytest.mark.extended
 @pytest.mark.processes
-def test_a_small_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
+def test_small_soak_loses_nothing_and_leaves_nothing(tmp_path: Path) -> None:
     options = SoakOptions(jobs=240, minutes=0.05, kills=2, max_open_jobs=30)
     lines: list[str] = []
     soak = Soak(tmp_path, options, lines.append)
@@ -41,7 +41,7 @@ def test_a_late_exit_ends_a_job_once(tmp_path: Path) -> None:
     assert counts == {"finished": 5, "given-up": 1, "late exits": 1}
 
 
-def test_growth_is_told_from_noise() -> None:
+def test_memory_growth_is_distinguished_from_noise() -> None:
     draw = random.Random(1)
     noisy = [draw.uniform(1.8, 2.4) for _ in range(30)]
     flat = Growth.of(noisy)

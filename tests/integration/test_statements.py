@@ -63,7 +63,7 @@ def test_the_example_s_statement(example: Path) -> None:
     assert books.fairness_variance == pytest.approx(0.28**2)
 
 
-def test_all_books_balance(busy: tuple[RunData, TenantAccounts]) -> None:
+def test_all_accounts_balance(busy: tuple[RunData, TenantAccounts]) -> None:
     run, books = busy
     accounts = books.accounts.values()
     assert sum(a.paid for a in accounts) == sum(a.received for a in accounts) > 0
@@ -91,7 +91,9 @@ def test_the_timeline_adds_up_to_the_accounts(busy: tuple[RunData, TenantAccount
         assert mine["borrowed"].sum() == pytest.approx(sum(account.borrowed.values()))
 
 
-def test_the_command_prints_it(example: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_statements_command_prints_the_statement(
+    example: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["statement", str(example), "-o", "json"]) == 0
     captured = json.loads(capsys.readouterr().out)
     assert [tenant["revenue"] for tenant in captured["tenants"]] == [160.0, 90.0]
@@ -126,7 +128,7 @@ def test_the_report_shows_balances(busy: tuple[RunData, TenantAccounts], tmp_pat
     assert "Places lent (above) and borrowed (below)" in page
 
 
-def test_a_parameter_goes_by_its_paper_s_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_parameter_has_the_name_of_the_paper(capsys: pytest.CaptureFixture[str]) -> None:
     from shadowprice.cli.options import policy_settings
     from shadowprice.policies.registry import policy_info
 

@@ -32,9 +32,9 @@ from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import report_operations
 from shadowprice.service.uploads import KEEP_SECONDS, MIN_ACCOUNTED_BYTES, MIN_KEEP_SECONDS
 from shadowprice.uploads.packing import pack, select_files, temporary_archive
+from tests.support.archives import END, HOSTILE, describe_tree, make_tree, member
 from tests.support.services import RunningService, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
-from tests.unit.uploads.test_archive import END, HOSTILE, described, make_tree, member
 
 pytestmark = pytest.mark.processes
 
@@ -132,7 +132,7 @@ def test_a_job_gets_the_files_of_its_directory(
     result = json.loads(log_of(live, job))
     assert result["cwd"] != str(root)
     expected = {}
-    for name, (what, mtime) in described(root).items():
+    for name, (what, mtime) in describe_tree(root).items():
         if name in {"outside", "data", "data/large"}:
             continue
         sent = "train.py" if name == "inside" else what
@@ -235,9 +235,9 @@ def test_a_job_refers_to_uploads_of_its_own_tenant_only(live: RunningService) ->
             "run": {"command": ["cat", "secret"], "upload": digest},
         }
         for client in (speech, live.client):
-            answer = client.post("/v1/jobs", json=job)
-            assert answer.status_code == 422, answer.text
-            [error] = answer.json()["errors"]
+            response = client.post("/v1/jobs", json=job)
+            assert response.status_code == 422, response.text
+            [error] = response.json()["errors"]
             assert error["location"] == "job.run.upload"
             assert error["message"].startswith(f"unknown upload '{digest[:60]}")
             assert client.get(f"/v1/uploads/{digest}").status_code == 404
@@ -256,7 +256,7 @@ def test_a_job_refers_to_uploads_of_its_own_tenant_only(live: RunningService) ->
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_hostile_archive_is_never_stored(live: RunningService, name: str) -> None:
+def test_hostile_archive_is_never_stored(live: RunningService, name: str) -> None:
     content, message = HOSTILE[name]
     before = stored_files(live)
     answer = put(live.client, content)
@@ -265,7 +265,7 @@ def test_a_hostile_archive_is_never_stored(live: RunningService, name: str) -> N
     assert stored_files(live) == before
 
 
-def test_wrong_requests_are_refused(live: RunningService) -> None:
+def test_invalid_requests_are_refused(live: RunningService) -> None:
     content = member("a") + END
     digest = hashlib.sha256(content).hexdigest()
     other = put(live.client, content, "0" * 64)
@@ -284,7 +284,7 @@ def test_wrong_requests_are_refused(live: RunningService) -> None:
     assert "'../../x' is not a SHA-256 digest" in live.client.post("/v1/jobs", json=job).text
 
 
-def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
+def test_aborted_upload_leaves_nothing(live: RunningService) -> None:
     content = member("a", content=bytes(3 << 20)) + END
     digest = hashlib.sha256(content).hexdigest()
     uploads, before = live.service.upload_store, stored_files(live)
@@ -308,7 +308,7 @@ def test_an_upload_that_breaks_off_leaves_nothing(live: RunningService) -> None:
     assert put(live.client, content).status_code == 201
 
 
-def test_a_client_that_vanishes_is_no_error_of_the_service(
+def test_client_disconnect_is_no_server_error(
     live: RunningService, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = stored_files(live)
@@ -319,7 +319,7 @@ def test_a_client_that_vanishes_is_no_error_of_the_service(
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
-def test_a_revoked_token_ends_its_uploads(
+def test_revoking_a_token_aborts_its_uploads(
     live: RunningService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.TOKEN_CHECK_SECONDS", 0.0)
@@ -342,9 +342,7 @@ def test_a_revoked_token_ends_its_uploads(
     wait_until(lambda: stored_files(live) == before)
 
 
-def test_an_upload_that_takes_too_long_ends(
-    live: RunningService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slow_upload_times_out(live: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.MAX_SECONDS", 0.5)
     before = stored_files(live)
     with begun_upload(live) as raw:
@@ -359,7 +357,7 @@ def test_an_upload_that_takes_too_long_ends(
     wait_until(lambda: stored_files(live) == before)
 
 
-def test_a_tenant_has_room_for_some_uploads(live: RunningService) -> None:
+def test_uploads_of_a_tenant_are_limited(live: RunningService) -> None:
     """The oldest ones without an open job make room, but no others."""
     uploads, service = live.service.upload_store, live.service
     contents = [member("a", content=bytes([n]) * 100_000) + END for n in range(4)]
@@ -405,8 +403,8 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
     assert uploads.find(None, digests[0]).used == now
     assert uploads.find(None, digests[1]) is None
     assert live.client.delete("/v1/jobs/uses").status_code == 200
-    again = live.client.post("/v1/jobs/uses/resubmit", json={"name": "uses-again"})
-    assert again.status_code == 200, again.text
+    repeated = live.client.post("/v1/jobs/uses/resubmit", json={"name": "uses-again"})
+    assert repeated.status_code == 200, repeated.text
     assert live.client.delete("/v1/jobs/uses-again").status_code == 200
     uploads.use(None, digests[0], now - (KEEP_SECONDS + 1) * SECOND)
     uploads.sweep(now)
@@ -416,7 +414,7 @@ def test_uploads_expire_after_their_last_use(live: RunningService) -> None:
 
 
 @pytest.mark.parametrize("missing", [False, True])
-def test_a_job_whose_files_vanished_fails_after_some_attempts(
+def test_job_with_deleted_files_fails_after_retries(
     live: RunningService, monkeypatch: pytest.MonkeyPatch, *, missing: bool
 ) -> None:
     monkeypatch.setattr(reconciler, "INITIAL_BACKOFF_NS", 1_000_000)
@@ -445,7 +443,7 @@ def test_a_job_whose_files_vanished_fails_after_some_attempts(
     path.write_bytes(content)  # the service counts it, and other tests use the service
 
 
-def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: RunningService) -> None:
+def test_job_continues_in_its_copy_after_the_upload_is_deleted(live: RunningService) -> None:
     script = b"import os\nos.rename('a', 'b') if os.path.exists('a') else os._exit(0)\n"
     script += b"open('wait').read()\nos._exit(3)\n"
     content = member("a") + member("train.py", content=script) + END
@@ -467,14 +465,12 @@ def test_a_job_goes_on_in_its_copy_although_the_upload_was_deleted(live: Running
     assert live.client.get("/v1/jobs/goes-on").json()["state"] == "finished"
 
 
-def test_files_that_are_slow_to_unpack_delay_their_own_job_only(
-    live: RunningService, tmp_path: Path
-) -> None:
+def test_slow_unpacking_delays_only_its_own_job(live: RunningService, tmp_path: Path) -> None:
     def submit_job(name: str, command: str, upload: str | None = None, **more: Any) -> None:
         job = {"name": name, "steps": 1, "minibatch_time": "1s", "worker": {"cpu": 1}}
         run = {"command": ["sh", "-c", command], "upload": upload, **more}
-        answer = live.client.post("/v1/jobs", json={**job, "run": run})
-        assert answer.status_code == 200, answer.text
+        response = live.client.post("/v1/jobs", json={**job, "run": run})
+        assert response.status_code == 200, response.text
 
     def state(name: str) -> str:
         return str(live.client.get(f"/v1/jobs/{name}").json()["state"])
@@ -512,14 +508,16 @@ def test_files_that_are_slow_to_unpack_delay_their_own_job_only(
             with pipe.open("w"):
                 pass
     wait_until(lambda: state("slow") == "finished")
-    story = live.client.get("/v1/jobs/slow/explain").json()["events"]
-    assert [one["data"]["generation"] for one in story if one["kind"] == "start-failed"] == [1]
+    events = live.client.get("/v1/jobs/slow/explain").json()["events"]
+    assert [event["data"]["generation"] for event in events if event["kind"] == "start-failed"] == [
+        1
+    ]
     names = [path.read_text() for path in jobs.glob("*/name")]
     assert "slow" in names
     assert "cancelled" not in names  # it was never ordered
 
 
-def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
+def test_job_cancelled_while_starting_keeps_its_output(
     live: RunningService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its files are deleted before its next generation would have been started."""
@@ -560,8 +558,8 @@ def test_a_job_that_is_cancelled_while_it_is_ordered_keeps_what_it_wrote(
     assert {path.name for path in work.iterdir()} == {"result"}
     numbers = {path.name for path in work.with_name("generations").iterdir()}
     assert numbers == {"1"}
-    story = live.client.get("/v1/jobs/between/explain").json()["events"]
-    assert "start-failed" not in {one["kind"] for one in story}
+    events = live.client.get("/v1/jobs/between/explain").json()["events"]
+    assert "start-failed" not in {event["kind"] for event in events}
 
 
 def test_the_store_is_open_before_the_executor(tmp_path: Path) -> None:
@@ -623,7 +621,7 @@ def test_both_clients_send_archives(live: RunningService, root: Path) -> None:
     assert upload["bytes"] == found.size
 
 
-def test_many_uploads_at_once(live: RunningService) -> None:
+def test_concurrent_uploads_succeed(live: RunningService) -> None:
     content = member("d", content=os.urandom(2 << 20)) + END
     statuses: list[int] = []
 
@@ -644,13 +642,11 @@ def test_many_uploads_at_once(live: RunningService) -> None:
     assert uploads._sizes.total() == sizes
 
 
-def test_a_body_that_stops_arriving_leaves_nothing(
-    live: RunningService, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_stalled_body_leaves_nothing(live: RunningService, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shadowprice.service.api.uploads.IDLE_TIMEOUT_SECONDS", 0.2)
     before = stored_files(live)
     with begun_upload(live) as raw:
-        answer = raw.recv(65_536).decode()
-    assert answer.startswith("HTTP/1.1 400 ")
+        data = raw.recv(65_536).decode()
+    assert data.startswith("HTTP/1.1 400 ")
     wait_until(lambda: stored_files(live) == before)
     assert live.service.upload_store._arriving.total() == 0

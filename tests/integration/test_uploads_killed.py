@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.archives import END, member
 from tests.support.service_process import ServiceProcess
 from tests.support.waiting import wait_until
-from tests.unit.uploads.test_archive import END, member
 
 pytestmark = pytest.mark.processes
 
@@ -74,8 +74,8 @@ def test_an_acknowledged_upload_survives_and_a_partial_one_does_not(tmp_path: Pa
     # What it didn't change is deleted, and only that.
     wait_until(lambda: not list(data.glob("executor/unpacked/*")))
     assert {path.name for path in work.iterdir()} == {"runs", "go"}
-    again = service.client.post("/v1/jobs/j/resubmit", json={"name": "k"})
-    assert again.status_code == 200
+    repeated = service.client.post("/v1/jobs/j/resubmit", json={"name": "k"})
+    assert repeated.status_code == 200
     wait_until(lambda: len([*data.glob("executor/jobs/*/work/runs")]) == 2)
     assert service.client.delete("/v1/jobs/k").status_code == 200
     assert service.kill(signal.SIGTERM) == 143

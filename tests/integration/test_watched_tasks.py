@@ -1,4 +1,4 @@
-"""An unforeseen error in a task that nobody waits for: the task goes on, and is told of."""
+"""A background task with an unexpected error is restarted, and the error is reported."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CLUSTER = {"slot": "1s", "horizon": 600, "servers": [{"name": "machine", "capaci
 
 
 class Switch:
-    """Whether the fault is there, and how often it was met."""
+    """Switch of a fault, with the number of times that it was hit."""
 
     on = False
     met = 0
@@ -54,7 +54,7 @@ def _watching(patch: pytest.MonkeyPatch, fault: Switch) -> None:
 
 
 def _before(patch: pytest.MonkeyPatch, fault: Switch, owner: Any, name: str) -> None:
-    """Let a method raise before it does anything."""
+    """Patch a method to raise first if the fault is on."""
     original = getattr(owner, name)
     if asyncio.iscoroutinefunction(original):
 
@@ -97,8 +97,8 @@ def executor_in(folder: Path, live: list[RunningService]) -> LocalExecutor:
     (folder / "local").mkdir(exist_ok=True)
 
     def failed(what: str) -> None:
-        for one in live:
-            one.service.metrics.count_failure(what)
+        for service in live:
+            service.service.metrics.count_failure(what)
 
     options = ExecutorOptions(
         str(folder / "local" / "executor"), settings={"cgroup": "off"}, failed=failed
@@ -108,7 +108,7 @@ def executor_in(folder: Path, live: list[RunningService]) -> LocalExecutor:
 
 @contextmanager
 def viewing(live: RunningService) -> Iterator[list[str]]:
-    """Follow the event stream, again whenever it ends."""
+    """Follow the event stream, and reconnect whenever it ends."""
     seen: list[str] = []
     over = threading.Event()
 
@@ -136,7 +136,7 @@ def viewing(live: RunningService) -> Iterator[list[str]]:
 
 
 def free(folder: Path) -> None:
-    """See that who begins now finds every lock free."""
+    """Check that every lock is free."""
 
     async def begun() -> None:
         executor = executor_in(folder, [])
@@ -151,10 +151,10 @@ def free(folder: Path) -> None:
 
 @pytest.mark.parametrize("where", FAULTS)
 @pytest.mark.parametrize("mended", [True, False], ids=["mended", "for-good"])
-def test_a_part_that_fails_goes_on_and_is_told_of(
+def test_failed_background_task_is_restarted_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str, *, mended: bool
 ) -> None:
-    """For good: it still fails when the service is told to stop."""
+    """With ``for-good`` the fault remains when the service is stopped."""
     patch, said, counted = FAULTS[where]
     fault = Switch()
     patch(monkeypatch, fault)
@@ -191,7 +191,7 @@ def test_a_part_that_fails_goes_on_and_is_told_of(
     free(tmp_path)
 
 
-def test_a_service_that_only_looks_on_says_when_it_cannot(
+def test_observing_service_reports_failed_observation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fault = Switch()
@@ -208,7 +208,7 @@ def test_a_service_that_only_looks_on_says_when_it_cannot(
 
 
 @pytest.mark.parametrize("owner", [LocalExecutor, ExecutionController])
-def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
+def test_failed_shutdown_of_a_task_does_not_block_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: type
 ) -> None:
     fault = Switch()
@@ -235,7 +235,7 @@ def test_a_part_that_does_not_end_in_order_keeps_no_other_from_it(
         free(tmp_path)
 
 
-def test_one_generation_that_cannot_be_looked_at_hides_no_other(
+def test_failed_check_of_one_generation_does_not_stop_the_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     care = LocalExecutor._check_supervisor

@@ -21,7 +21,7 @@ from tools.testbed.names import DOMAIN
 from tools.testbed.network import Forward
 
 from tests.kubernetes.operators import DEPLOY
-from tests.kubernetes.test_testbed import Space, pod
+from tests.support.kubernetes_space import Space, pod
 
 SPACE = "shadowprice"
 OWN, OTHER = 8642, 8643

@@ -25,7 +25,7 @@ from shadowprice.experiments.spreading import RayBackend
 from tests.contract import harness as contract
 from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
 from tests.on_ray.started import StartedCluster
-from tests.on_ray.test_serve import until
+from tests.support.ray_serving import until
 from tests.support.services import job, run_service
 
 pytestmark = pytest.mark.ray

@@ -24,8 +24,8 @@ from tests.contract.harness import (
     spec,
 )
 from tests.on_ray.started import StartedCluster
-from tests.on_ray.test_serve import job, jobs, serving, until
 from tests.support.ray_cluster import ADDRESS, RayCluster
+from tests.support.ray_serving import job, jobs, serving, until
 
 pytestmark = pytest.mark.ray
 

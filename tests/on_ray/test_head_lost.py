@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.on_ray.started import StartedCluster
-from tests.on_ray.test_serve import job, jobs, serving, until
+from tests.support.ray_serving import job, jobs, serving, until
 
 pytestmark = [pytest.mark.ray, pytest.mark.long]
 

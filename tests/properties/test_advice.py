@@ -52,7 +52,7 @@ def case_of(policy: str, settings: Mapping[str, Any], seed: int) -> Case:
     rng = np.random.default_rng(seed)
     on = random_servers(rng)
     drawn = [random_entry(rng, f"job-{index}") for index in range(int(rng.integers(2, 11)))]
-    entries = [one for one in drawn if never_fits(resolve_jobs(on, [one])[0], on) is None]
+    entries = [entry for entry in drawn if never_fits(resolve_jobs(on, [entry])[0], on) is None]
     return Case(policy, settings, on, entries, seed=seed)
 
 
@@ -162,7 +162,9 @@ def tight_case(policy: str, seed: int) -> Case:
     on = random_tight_servers(rng)
     drawn = [random_tight_entry(rng, f"job-{index}") for index in range(8)]
     entries = [
-        one for one in drawn if never_fits(resolve_jobs(on, [one])[0], on, local_free=True) is None
+        entry
+        for entry in drawn
+        if never_fits(resolve_jobs(on, [entry])[0], on, local_free=True) is None
     ]
     return Case(policy, {}, on, entries, seed=seed)
 
@@ -321,7 +323,7 @@ def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:
     assert found["utility.by"].completion == int(found["utility.by"].after.split()[0])
     assert found["utility.by"].change.endswith("later")
     record = case.counsel(position).record()
-    assert {one["key"] for one in record["advice"]} == found.keys()
+    assert {entry["key"] for entry in record["advice"]} == found.keys()
 
 
 def test_ways_that_cost_too_many_runs_are_left_out_and_named() -> None:

@@ -39,7 +39,7 @@ from shadowprice.engine import Engine
 from shadowprice.engine.snapshot import clone, restore, snapshot
 from shadowprice.results.observer import Observer
 from shadowprice.simulator.driver import Simulation
-from tests.properties.test_snapshots import outside, told
+from tests.support.engine_events import describe_commands, external_events
 from tests.support.policy_cases import (
     build_policy,
     build_world,
@@ -119,7 +119,7 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
             blown += 1
             assert whole(engine) == before
         fused.fuse = None
-        assert told(engine.handle(event)) == told(expected)
+        assert describe_commands(engine.handle(event)) == describe_commands(expected)
     assert blown
 
 
@@ -162,7 +162,7 @@ def test_events_that_belong_together_leave_no_trace_together(policy: str) -> Non
         assert engine.last is last
         with engine.atomic():
             for event, expected in zip(some, commands[at:], strict=False):
-                assert told(engine.handle(event)) == told(expected)
+                assert describe_commands(engine.handle(event)) == describe_commands(expected)
         at += len(some)
 
 
@@ -195,7 +195,7 @@ def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: s
         rng = np.random.default_rng(seed)
         fused = Fused(build_policy(policy, on, jobs, seed))
         engine = Engine(on, fused, keeps_memory=False)
-        coming = outside(events)
+        coming = external_events(events)
         for slot in range(400):
             if rng.random() < 0.3:
                 engine.session.dump_state()
@@ -285,7 +285,7 @@ def test_events_that_are_wrong_are_refused_and_leave_no_trace(policy: str) -> No
                 with pytest.raises(EventError):
                     engine.handle(bad)
             assert whole(engine) == before
-        assert told(engine.handle(event)) == told(expected)
+        assert describe_commands(engine.handle(event)) == describe_commands(expected)
 
 
 # ---------------------------------------------------------------- changing clusters
@@ -318,8 +318,8 @@ class Invariants(Observer):
         assert (load == ledger.used[0]).all()
         self.widths.add(cluster.servers)
         if slot % 7 == 3:
-            made = build_policy(self.policy, self.on, self.jobs, 1)
-            assert restore(snapshot(engine), made).state_digest() == engine.state_digest()
+            policy = build_policy(self.policy, self.on, self.jobs, 1)
+            assert restore(snapshot(engine), policy).state_digest() == engine.state_digest()
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -422,4 +422,4 @@ def test_shares_that_do_not_add_up_are_refused_as_a_whole() -> None:
             with pytest.raises(InputError, match="add up to"):
                 engine.handle(CapacityChanged(engine.slot, {"new": state}))
             assert whole(engine) == before
-        assert told(engine.handle(event)) == told(expected)
+        assert describe_commands(engine.handle(event)) == describe_commands(expected)

@@ -11,7 +11,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, PolicyContext, Status
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
-from tests.properties.test_engine import Auditor, check_end, replayed
+from tests.support.audited_runs import Auditor, check_end, replay
 from tests.support.bag_cases import random_bag_world
 from tests.support.examples import example_count
 
@@ -39,4 +39,4 @@ def test_bags_and_training_jobs(name: str, seed: int) -> None:
             assert record.completion is not None
             assert record.completion <= job.arrival + job.bag.slots - 1
             assert not any(record.tasks_left)
-    assert replayed(auditor.events, cluster, policy(name, cluster, jobs)) == engine.state_digest()
+    assert replay(auditor.events, cluster, policy(name, cluster, jobs)) == engine.state_digest()

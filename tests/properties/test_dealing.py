@@ -224,13 +224,13 @@ class Naive:
                 self.open.append(set(range(self.chunks)))
             held = {chunk for _, chunk in self.held.values()}
             free = [(epoch, chunk) for chunk in self.order(epoch)]
-            free = [one for one in free if one[1] in self.open[epoch] - held]
+            free = [entry for entry in free if entry[1] in self.open[epoch] - held]
             if promised in free:
                 return promised
-            unreserved = [one for one in free if one not in self.ahead.values()]
+            unreserved = [entry for entry in free if entry not in self.ahead.values()]
             pool = unreserved or (free if also_reserved else [])
             if pool:
-                ranked = [(self.distance(worker, one[1]), free.index(one)) for one in pool]
+                ranked = [(self.distance(worker, entry[1]), free.index(entry)) for entry in pool]
                 return free[min(ranked)[1]]
         return None
 
@@ -384,7 +384,10 @@ def test_every_part_of_every_step_counts_once_and_steps_come_in_order(
             assert rounds.commit(worker, work.token, work.first) is None  # said twice
             if whole:
                 taken = [dealt[key] for key in whole]
-                assert [one.first for one in taken] == [0, *(one.last for one in taken[:-1])]
+                assert [entry.first for entry in taken] == [
+                    0,
+                    *(entry.last for entry in taken[:-1]),
+                ]
                 assert taken[-1].last == len(order.divided(work.chunk))
                 applied.append(work.chunk)
         elif event == "die":

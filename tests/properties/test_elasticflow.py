@@ -18,10 +18,9 @@ from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
 from tests.oracles.elasticflow import Elastic, run
-from tests.properties.test_queues import pool
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import make_job
+from tests.support.workloads import gpu_pool, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -29,7 +28,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 def workload(seed: int, places: int) -> tuple[list[Job], list[Elastic], dict[str, int]]:
     """Return jobs of measured curves, some without a deadline, as both sides read them."""
     rng = np.random.default_rng(seed)
-    on = pool(places)
+    on = gpu_pool(places)
     jobs, asked = [], []
     for number in range(int(rng.integers(1, 12))):
         counts = sorted({int(n) for n in rng.integers(1, places + 1, 4)})
@@ -69,7 +68,7 @@ def _fields(job: Job) -> dict[str, Any]:
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(seed=SEEDS, places=st.integers(1, 9))
-def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
+def test_elasticflow_matches_its_reference(seed: int, places: int) -> None:
     jobs, asked, cancels = workload(seed, places)
     ran: dict[int, dict[str, int]] = {}
 
@@ -77,7 +76,7 @@ def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
         if engine.running:
             ran[slot] = {name: p.total_workers for name, p in engine.running.items()}
 
-    on = pool(places)
+    on = gpu_pool(places)
     policy = make_policy("elasticflow", PolicyContext(on), {})
     incidents = [JobCancelled(slot, name) for name, slot in cancels.items()]
     engine = Simulation(on, jobs, policy, incidents=incidents).run([SlotObserver(watch)])
@@ -99,7 +98,7 @@ def test_elasticflow_is_its_slow_twin(seed: int, places: int) -> None:
             )
 
 
-def test_every_job_comes_to_an_end_whatever_happens() -> None:
+def test_every_job_ends_despite_incidents() -> None:
     for seed in sample(range(40)):
         engine = run_policy("elasticflow", seed, {})
         assert not engine.open_jobs

@@ -116,7 +116,7 @@ class Fencing(RuleBasedStateMachine):
             event(f"start {receipt.value}")
             if receipt is Receipt.ACCEPTED:
                 assert number > before
-                assert not [one for one in self.running if one[0] == job]
+                assert not [entry for entry in self.running if entry[0] == job]
                 assert job not in self.unsettled
                 self.named[job] = number
             elif receipt is Receipt.STALE:
@@ -148,7 +148,7 @@ class Fencing(RuleBasedStateMachine):
                 event("launched")
                 self.launched[job, number] += 1
                 assert job not in self.unsettled
-                assert not [one for one in self.running if one[0] == job]
+                assert not [entry for entry in self.running if entry[0] == job]
                 self.running[job, number] = lock
                 generation.write_state({**generation.state(), "phase": RUNNING})
 
@@ -197,7 +197,7 @@ class Fencing(RuleBasedStateMachine):
         with self.power(cut):
             if self.store.delete_job_data(job):
                 event("discarded")
-                assert not [one for one in self.running if one[0] == job]
+                assert not [entry for entry in self.running if entry[0] == job]
 
     @rule()
     def restart(self) -> None:
@@ -251,13 +251,13 @@ def test_a_record_is_the_new_one_or_the_old_one_wherever_a_write_is_torn(
             record.write(value)
             before = value
         assert record.read() == before
-        whole = path.read_bytes()
+        data = path.read_bytes()
         after = {"after": "torn"}
         record.write(after)
         written = path.read_bytes()
-        start = next((index for index in range(2048) if whole[index] != written[index]), 0)
+        start = next((index for index in range(2048) if data[index] != written[index]), 0)
         cut = start + torn
-        content = written[:cut] + whole[cut:]
+        content = written[:cut] + data[cut:]
         if flipped and start < cut:  # what was being written when the power went may be anything
             content = content[: cut - 1] + bytes([content[cut - 1] ^ 1]) + content[cut:]
         path.write_bytes(content)

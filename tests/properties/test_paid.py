@@ -67,7 +67,7 @@ def test_who_stands_as_planned_uses_what_those_slots_cost(
     for slot, places, _ in paid:
         if slot in stood:
             left = consume_slot(left, slot, places)
-    assert left == tuple(one for one in paid if one[0] not in stood)
+    assert left == tuple(entry for entry in paid if entry[0] not in stood)
 
 
 @settings(deadline=None, max_examples=example_count(60))
@@ -80,7 +80,7 @@ def test_places_are_used_one_by_one_in_their_order(
     for slot, places in stood:
         for _ in range(places):
             order = [slot, *range(ANY_SLOT, slot), *range(60, slot, -1)]
-            used = next((one for one in order if one in slots), None)
+            used = next((entry for entry in order if entry in slots), None)
             if used is not None:
                 slots.remove(used)
         before, left = left, consume_slot(left, slot, places)

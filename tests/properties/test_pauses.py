@@ -18,7 +18,7 @@ from shadowprice.simulator.advice.moments import Rerun
 from shadowprice.simulator.advice.pauses import SimulationCheckpoints
 from shadowprice.simulator.driver import Incident, Simulation, SimulationRun
 from shadowprice.simulator.scenario import Scenario
-from tests.properties.test_snapshots import told
+from tests.support.engine_events import describe_commands
 from tests.support.examples import sample
 from tests.support.policy_cases import EventRecorder, build_policy, build_world, policy_names
 
@@ -58,8 +58,8 @@ class Drawn:
         self.on, self.jobs, self.incidents = rushes(policy, seed)
 
     def simulation(self, jobs: list[Job]) -> Simulation:
-        made = build_policy(self.policy, self.on, jobs, self.seed)
-        return Simulation(self.on, jobs, made, incidents=self.incidents, seed=self.seed)
+        policy = build_policy(self.policy, self.on, jobs, self.seed)
+        return Simulation(self.on, jobs, policy, incidents=self.incidents, seed=self.seed)
 
     def changed(self, job: Job, at: int) -> list[Job]:
         return [*self.jobs[:at], job, *self.jobs[at + 1 :]]
@@ -92,7 +92,9 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
     free = [index for index, job in enumerate(drawn.jobs) if job.name not in cancelled]
     at = int(rng.choice(free[: len(free) // 2]))
     job = drawn.jobs[at]
-    others = SimulationCheckpoints(drawn.simulation([one for one in drawn.jobs if one is not job]))
+    others = SimulationCheckpoints(
+        drawn.simulation([entry for entry in drawn.jobs if entry is not job])
+    )
     last = max(job.arrival for job in drawn.jobs) + 2 * drawn.on.horizon
     # Pauses within rushes, in the silence between them, and behind all; in any order, some twice.
     slots = [job.arrival, last, *rng.integers(job.arrival, last, 5).tolist(), job.arrival]
@@ -105,8 +107,8 @@ def test_what_goes_on_from_a_pause_is_what_a_whole_run_comes_to(policy: str, see
         assert course.engine.state_digest() == engine.state_digest(), slot
         first = next(k for k, event in enumerate(whole.events) if event.slot >= slot)
         assert seen.events == whole.events[first:], slot
-        assert [told(command) for command in seen.commands] == [
-            told(command) for command in whole.commands[first:]
+        assert [describe_commands(command) for command in seen.commands] == [
+            describe_commands(command) for command in whole.commands[first:]
         ], slot
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.events import JobCancelled
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
@@ -31,17 +31,9 @@ from tests.oracles.queues import (
 )
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
-from tests.support.workloads import DIMENSIONS, make_job
+from tests.support.workloads import gpu_pool, make_job
 
 SEEDS = st.integers(0, 2**32 - 1)
-
-
-def pool(places: int) -> Cluster:
-    """Return one server with so many GPUs and nothing else."""
-    servers = [("gpu", Role.ANY, {"gpu": places * 1000})]
-    return build_cluster(
-        slot_seconds=Fraction(600), horizon=50, servers=servers, dimensions=DIMENSIONS
-    )
 
 
 def gang(cluster: Cluster, asked: Asked, **changes: Any) -> Job:
@@ -82,7 +74,9 @@ def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
             )
         )
     cancels = {
-        one.name: one.arrival + int(rng.integers(1, 8)) for one in requests if rng.random() < 0.15
+        request.name: request.arrival + int(rng.integers(1, 8))
+        for request in requests
+        if rng.random() < 0.15
     }
     return requests, cancels
 
@@ -91,8 +85,8 @@ def run(
     name: str, places: int, asked: list[Asked], cancels: dict[str, int], **settings_: Any
 ) -> tuple[Timeline, Engine]:
     """Return who ran in each slot under a policy."""
-    on = pool(places)
-    jobs = [gang(on, one) for one in asked]
+    on = gpu_pool(places)
+    jobs = [gang(on, entry) for entry in asked]
     ran: Timeline = {}
 
     def watch(engine: Engine, slot: int) -> None:
@@ -107,7 +101,7 @@ def run(
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(300))
 @given(seed=SEEDS, places=st.integers(4, 12), reach=st.integers(0, 3))
-def test_fifo_runs_whom_the_plain_rule_runs(seed: int, places: int, reach: int) -> None:
+def test_fifo_matches_its_reference(seed: int, places: int, reach: int) -> None:
     asked, cancels = crowd(seed, places)
     ran, _ = run("fifo", places, asked, cancels, backfill=reach)
     assert ran == in_line(asked, places, reach, cancels)
@@ -115,7 +109,7 @@ def test_fifo_runs_whom_the_plain_rule_runs(seed: int, places: int, reach: int) 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(seed=SEEDS, places=st.integers(1, 8), by=st.sampled_from(["time", "service"]))
-def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> None:
+def test_srtf_matches_its_reference(seed: int, places: int, by: str) -> None:
     asked, cancels = crowd(seed, places)
     rng = np.random.default_rng(seed)
     for one in asked:
@@ -131,7 +125,7 @@ def test_srtf_runs_whom_the_plain_rule_runs(seed: int, places: int, by: str) -> 
     threshold=st.sampled_from([1, 2, 3.5, 6, 40]),
     promote=st.sampled_from([0, 0.5, 1, 2, 8]),
 )
-def test_las_runs_whom_the_two_queues_run(
+def test_las_matches_its_reference(
     seed: int, places: int, threshold: float, promote: float
 ) -> None:
     asked, cancels = crowd(seed, places)
@@ -147,9 +141,7 @@ def test_las_runs_whom_the_two_queues_run(
     mode=st.sampled_from(["easy", "conservative"]),
     rule=st.sampled_from(["multifactor", "arrival", "shortest", "small"]),
 )
-def test_backfill_starts_whom_the_plain_rule_starts(
-    seed: int, places: int, mode: str, rule: str
-) -> None:
+def test_backfill_matches_its_reference(seed: int, places: int, mode: str, rule: str) -> None:
     asked, cancels = crowd(seed, places)
     came = {one.name: index for index, one in enumerate(sorted(asked, key=lambda one: one.arrival))}
     small = rule == "small"
@@ -223,7 +215,7 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
     assert starts.tolist() == wanted
     assert moved.tolist() == cursors_then
     for j in range(count):
-        assert [tuple(one[1:]) for one in result if one[0] == j] == placed.get(j, [])
+        assert [tuple(entry[1:]) for entry in result if entry[0] == j] == placed.get(j, [])
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
@@ -237,7 +229,7 @@ def test_conservative_backfilling_keeps_the_first_promise(seed: int, places: int
     promised = {}
     for last in range(len(asked)):
         first = sorted(asked, key=lambda one: one.arrival)[: last + 1]
-        known = [Asked(one.name, one.arrival, one.width, one.slots) for one in first]
+        known = [Asked(entry.name, entry.arrival, entry.width, entry.slots) for entry in first]
         ran, _ = batch(known, places, True, lambda one, _: -_order(asked, one), {})
         name = first[-1].name
         promised[name] = min(slot for slot, names in ran.items() if name in names)
@@ -264,7 +256,7 @@ def _order(asked: list[Asked], one: Asked) -> int:
         ("backfill", {"rule": "shortest", "workers": "min"}),
     ],
 )
-def test_every_job_runs_to_its_end_whatever_happens(name: str, setting: dict[str, Any]) -> None:
+def test_every_job_completes_despite_incidents(name: str, setting: dict[str, Any]) -> None:
     for seed in sample(range(25)):
         engine = run_policy(name, seed, setting)
         assert not engine.open_jobs

@@ -305,7 +305,9 @@ def weigh_naively(
                 waiting.append(state.job)
             elif is_relative(state.job) and state.job.tenant == job.tenant:
                 value, hours = value + size(state.job)[0], hours + size(state.job)[1]
-        sizes = [size(one) for one in waiting if is_relative(one) and one.tenant == job.tenant]
+        sizes = [
+            size(entry) for entry in waiting if is_relative(entry) and entry.tenant == job.tenant
+        ]
         for more, longer in sorted(sizes, key=lambda one: one[0] / one[1], reverse=True):
             if more * hours <= value * longer:
                 break

@@ -74,7 +74,7 @@ def test_plans_that_fall_short_by_restarts_are_made_anew(policy: str) -> None:
         engine = Simulation(cluster, lossy, made, until=400, incidents=incidents, seed=seed).run(
             [watch]
         )
-        assert engine.jobs.keys() == {one.name for one in lossy}
+        assert engine.jobs.keys() == {entry.name for entry in lossy}
         for record in engine.jobs.values():
             assert (record.status is Status.FINISHED) == (record.progress >= record.job.required)
             # Nothing waits for ever: what cannot be kept is dropped, and says why.

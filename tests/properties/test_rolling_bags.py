@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
@@ -33,9 +32,16 @@ from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.policies.registry import make_policy
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
-from tests.properties.test_engine import Auditor
-from tests.properties.test_snapshots import told
-from tests.support.bag_cases import SLOT, build_bag, pareto, place_cluster, random_bag_world
+from tests.support.audited_runs import Auditor
+from tests.support.bag_cases import (
+    SLOT,
+    add_training_jobs,
+    build_bag,
+    pareto,
+    place_cluster,
+    random_bag_world,
+)
+from tests.support.engine_events import describe_commands
 from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver
@@ -48,32 +54,10 @@ def rolling(cluster: Cluster, **parameters: object) -> Policy:
     return make_policy("rolling", PolicyContext(cluster), parameters)
 
 
-def with_training(cluster: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
-    """Return bags among training jobs of several widths, some of which need whole servers."""
-    rng = np.random.default_rng(seed)
-    room = int(cluster.capacity[:, 0].min()) // 1000
-    made = [job for job in jobs if job.bag is not None]
-    made += [
-        make_job(
-            cluster,
-            f"wide-{index}",
-            arrival=int(rng.integers(0, 8)),
-            epochs=1,
-            chunks=int(rng.integers(1, 4)),
-            minibatches=int(rng.integers(1, 5)),
-            worker_amounts={"gpu": 1000 * int(rng.integers(1, room + 1))},
-            ps_amounts=None,
-            utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(1, 9))),
-        )
-        for index in range(int(rng.integers(1, 7)))
-    ]
-    return sorted(made, key=lambda one: one.arrival)
-
-
 def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
     """Return the same with servers that are lost and bags that are cancelled."""
     cluster, jobs, incidents = random_bag_world(seed)
-    jobs = with_training(cluster, jobs, seed)
+    jobs = add_training_jobs(cluster, jobs, seed)
     names = {job.name for job in jobs}
     happened = [
         event for event in incidents if not isinstance(event, JobCancelled) or event.job in names
@@ -86,7 +70,7 @@ def eventful(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
 def test_promises_to_training_jobs_are_kept_beside_bags(seed: int, revision: bool) -> None:
     """However long tasks last: a bag's places are what its plan says, or fewer."""
     cluster, jobs, _ = random_bag_world(seed)
-    jobs = with_training(cluster, jobs, seed)
+    jobs = add_training_jobs(cluster, jobs, seed)
     policy = rolling(cluster, revision=revision)
     recorder = Recorder(cluster, jobs, policy)
     Simulation(cluster, jobs, policy, seed=seed % 997).run([recorder, Auditor(cluster, jobs)])
@@ -182,8 +166,8 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     for event, expected in zip(events, commands, strict=True):
         engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
         twin = clone(twin)
-        assert told(engine.handle(event)) == told(expected)
-        assert told(twin.handle(event)) == told(expected)
+        assert describe_commands(engine.handle(event)) == describe_commands(expected)
+        assert describe_commands(twin.handle(event)) == describe_commands(expected)
         assert engine.state_digest() == twin.state_digest()
 
 
@@ -212,7 +196,7 @@ def test_an_event_that_is_taken_back_leaves_no_trace(seed: int) -> None:
         assert before.pop("memory")
         assert after.pop("memory")
         assert after == before
-        assert told(engine.handle(event)) == told(expected)
+        assert describe_commands(engine.handle(event)) == describe_commands(expected)
 
 
 @pytest.mark.parametrize("seed", EVENTFUL)
@@ -292,7 +276,7 @@ def test_a_policy_without_its_memory_goes_on(seed: int) -> None:
 def test_bags_survive_servers_that_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster, jobs, _ = random_bag_world(seed)
-    jobs = with_training(cluster, jobs, seed)
+    jobs = add_training_jobs(cluster, jobs, seed)
     engine = Engine(cluster, rolling(cluster), keeps_memory=False)
     each = int(cluster.capacity[0, 0])
     name = cluster.names[int(rng.integers(cluster.servers))]
@@ -369,7 +353,7 @@ def crowded_world(seed: int) -> tuple[Cluster, list[Job]]:
             )
             continue
         workers = int(rng.integers(1, 5))
-        one = make_job(
+        new_job = make_job(
             cluster,
             f"job-{number}",
             worker_amounts={"gpu": 1000 * int(rng.integers(1, 3))},
@@ -381,7 +365,7 @@ def crowded_world(seed: int) -> tuple[Cluster, list[Job]]:
             worker_range=(1 if rng.random() < 0.7 else workers, workers),
             utility=Deadline(float(rng.uniform(1.0, 100.0)), float(rng.integers(1, 25))),
         )
-        jobs.append(replace(one, restart=Fraction(int(rng.choice([1, 10, 20, 38])), 40)))
+        jobs.append(replace(new_job, restart=Fraction(int(rng.choice([1, 10, 20, 38])), 40)))
     return cluster, sorted(jobs, key=lambda job: job.arrival)
 
 

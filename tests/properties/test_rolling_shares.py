@@ -324,7 +324,7 @@ def answers(
     first: dict[str, tuple[object, ...]] = {}
     for _, made in recorder.decisions:
         name = getattr(made, "job", None)
-        if name is None or name in first or name not in {one.name for one in last}:
+        if name is None or name in first or name not in {entry.name for entry in last}:
             continue
         told = (
             (made.completion, made.utility, round(made.cost, 9))

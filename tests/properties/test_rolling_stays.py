@@ -36,10 +36,10 @@ from shadowprice.policies.rolling.state import JointPlan
 from shadowprice.results.recorder import Recorder
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.promises import completions
-from tests.properties.test_engine import Auditor
-from tests.properties.test_rolling_bags import with_training
-from tests.properties.test_snapshots import told
+from tests.support.audited_runs import Auditor
+from tests.support.bag_cases import add_training_jobs
 from tests.support.bag_cases import random_bag_world as world_of_bags
+from tests.support.engine_events import describe_commands
 from tests.support.examples import example_count, sample
 from tests.support.policy_cases import EventRecorder
 from tests.support.policy_runs import SlotObserver, random_world
@@ -231,9 +231,11 @@ def test_jobs_that_come_while_slots_are_under_way_break_no_promise(seed: int, st
     engine = Engine(on, rolling(on, steady=steady), keeps_memory=False)
     made = slots(engine, jobs)
     promises = [
-        (0, one.decision) for one in made if isinstance(getattr(one, "decision", None), Promise)
+        (0, entry.decision)
+        for entry in made
+        if isinstance(getattr(entry, "decision", None), Promise)
     ]
-    done = {one.job: one.slot for one in made if isinstance(one, Completed)}
+    done = {entry.job: entry.slot for entry in made if isinstance(entry, Completed)}
     kept(promises, done)
 
 
@@ -243,15 +245,15 @@ def test_promises_are_kept_beside_bags(seed: int) -> None:
     cluster, jobs, _ = world_of_bags(seed)
     rng = np.random.default_rng(seed)
     jobs = [
-        one
-        if one.bag is not None
+        job
+        if job.bag is not None
         else replace(
-            one,
-            epochs=one.epochs * int(rng.integers(1, 5)),
+            job,
+            epochs=job.epochs * int(rng.integers(1, 5)),
             utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(3, 25))),
             restart=SHARES[int(rng.integers(len(SHARES)))],
         )
-        for one in with_training(cluster, jobs, seed)
+        for job in add_training_jobs(cluster, jobs, seed)
     ]
     policy = rolling(cluster)
     recorder = Recorder(cluster, jobs, policy)
@@ -324,8 +326,8 @@ def test_restarts_at_every_event_change_nothing(seed: int) -> None:
     for event, expected in zip(seen.events, seen.commands, strict=True):
         engine = restore(json.loads(json.dumps(snapshot(engine))), rolling(on))
         twin = clone(twin)
-        assert told(engine.handle(event)) == told(expected)
-        assert told(twin.handle(event)) == told(expected)
+        assert describe_commands(engine.handle(event)) == describe_commands(expected)
+        assert describe_commands(twin.handle(event)) == describe_commands(expected)
         assert engine.state_digest() == twin.state_digest()
         assert isinstance(engine.policy, RollingPolicy)
         most = max(most, stays(engine.policy))

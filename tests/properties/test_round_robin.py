@@ -19,7 +19,7 @@ def frozen(values: list[int]) -> np.ndarray:
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(st.integers(0, 2**32 - 1))
-def test_agrees_with_the_twin(seed: int) -> None:
+def test_round_robin_matches_its_reference(seed: int) -> None:
     rng = np.random.default_rng(seed)
     servers, resources = int(rng.integers(1, 6)), int(rng.integers(1, 4))
     free = rng.integers(0, 12, (servers, resources))

@@ -49,7 +49,7 @@ def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
         step += max(0, steps - lost)  # what was done after the newest checkpoint is done again
     for epoch in range(step // order.steps):
         steps_of = range(epoch * order.steps, (epoch + 1) * order.steps)
-        once = sum((seen[one] for one in steps_of), Counter())
+        once = sum((seen[entry] for entry in steps_of), Counter())
         assert once == Counter(range(order.samples))
 
 
@@ -104,7 +104,7 @@ def test_orders_that_cannot_be_are_refused(changes: dict[str, int], message: str
 
 def test_numbers_of_numpy_are_taken_as_pythons_own() -> None:
     order = Order(np.int64(10), np.int32(4), np.int8(2), np.uint8(1), np.bool_(False), whole=True)
-    assert [type(one) for one in order.state().values()] == [int] * 4 + [bool] * 2
+    assert [type(entry) for entry in order.state().values()] == [int] * 4 + [bool] * 2
     with pytest.raises(TrainingError, match=r"batch is 4\.0: it has to be a whole number"):
         Order(10, 4.0, 2)  # type: ignore[arg-type]
 

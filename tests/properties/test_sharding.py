@@ -26,7 +26,7 @@ def test_servers_have_every_element_once_and_differ_by_one(sizes: list[int], ser
         [(piece.name, element) for piece in pieces for element in range(piece.start, piece.stop)]
         for pieces in (layout.pieces(server, servers) for server in range(servers))
     ]
-    assert [one for part in dealt for one in part] == line
+    assert [entry for part in dealt for entry in part] == line
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
     assert [layout.span(server, servers) for server in range(servers)] == [
         (sum(map(len, dealt[:server])), sum(map(len, dealt[: server + 1])))

@@ -114,8 +114,8 @@ def test_gandiva_fair_trades_tickets_at_the_given_speeds() -> None:
     on = ClusterSpec.model_validate(document).resolve()
 
     def tickets(speeds: Any) -> Any:
-        made = make_policy("gandiva_fair", PolicyContext(on), {"speeds": speeds})
-        return made.parameters_in_force()["tickets"]
+        policy = make_policy("gandiva_fair", PolicyContext(on), {"speeds": speeds})
+        return policy.parameters_in_force()["tickets"]
 
     even = {"worker/k80": 4000, "worker/v100": 4000}
     assert tickets({}) == {"a": even, "b": even}

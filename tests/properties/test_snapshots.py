@@ -13,30 +13,20 @@ from typing import Any
 import pytest
 
 from shadowprice.core.errors import InputError, ShadowpriceError
-from shadowprice.core.events import DriverEvent, SlotBegan, SlotEnded
+from shadowprice.core.events import DriverEvent
 from shadowprice.core.policy import Status
 from shadowprice.engine import Engine
 from shadowprice.engine.memory import dump_policy_state, load_policy_state
 from shadowprice.engine.snapshot import Captured, clone, restore, snapshot
 from shadowprice.kernels.replanning.jobs import JobArrays
-from tests.properties.test_engine import Auditor, Simulation, world
+from shadowprice.simulator.driver import Simulation
+from tests.support.audited_runs import Auditor, random_world
+from tests.support.engine_events import describe_commands, external_events
 from tests.support.examples import sample
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.policy_cases import build_policy, policy_names, record_run, run_slot
 
 SEEDS = (1, 4)
-
-
-def told(commands: Any) -> list[str]:
-    """Return commands in words, numbers and generations included."""
-    words = []
-    for command in commands:
-        text = repr(command)
-        decision = getattr(command, "decision", None)
-        if hasattr(decision, "schedule"):
-            text = repr((decision.schedule.rows(), decision.payoff, decision.cost, decision.copies))
-        words.append(text)
-    return words
 
 
 @pytest.mark.parametrize("policy", policy_names())
@@ -50,7 +40,7 @@ def test_restarts_at_every_event_change_nothing(policy: str) -> None:
         engine = restore(
             json.loads(json.dumps(snapshot(engine))), build_policy(policy, on, jobs, seed)
         )
-        assert told(engine.handle(event)) == told(expected)
+        assert describe_commands(engine.handle(event)) == describe_commands(expected)
         straight.handle(event)
         assert engine.state_digest() == straight.state_digest()
         assert (engine.ledger.used == straight.ledger.used).all()
@@ -72,7 +62,7 @@ def test_a_clone_goes_its_own_way(policy: str) -> None:
         ends = []
         for each in (copy, engine):
             for event, expected in zip(events[half:], commands[half:], strict=True):
-                assert told(each.handle(event)) == told(expected)
+                assert describe_commands(each.handle(event)) == describe_commands(expected)
             ends.append(each.state_digest())
             if each is copy:
                 assert engine.state_digest() == before
@@ -112,7 +102,9 @@ def _go_on(order: tuple[str, int, str]) -> tuple[list[list[str]], str]:
     on, jobs, events, _ = record_run(policy, seed)
     engine = restore(json.loads(text), build_policy(policy, on, jobs, seed))
     half = len(events) // 2
-    return [told(engine.handle(event)) for event in events[half:]], engine.state_digest()
+    return [
+        describe_commands(engine.handle(event)) for event in events[half:]
+    ], engine.state_digest()
 
 
 @pytest.mark.extended
@@ -128,7 +120,9 @@ def test_another_process_decides_on_as_this_one_would() -> None:
         orders.append((policy, seed, json.dumps(snapshot(engine))))
         for event in events[half:]:
             engine.handle(event)
-        expected.append(([told(command) for command in commands[half:]], engine.state_digest()))
+        expected.append(
+            ([describe_commands(command) for command in commands[half:]], engine.state_digest())
+        )
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         result = pool.map(_go_on, orders)
     for (policy, _, _), there, here in zip(orders, result, expected, strict=True):
@@ -156,16 +150,11 @@ def test_recovery_applies_what_was_decided(policy: str) -> None:
     assert again.state_digest() == engine.state_digest()
     again.session.load_state(memory)
     for event, expected in zip(events[2 * third :], commands[2 * third :], strict=True):
-        assert told(again.handle(event)) == told(expected)
-
-
-def outside(events: list[DriverEvent]) -> list[DriverEvent]:
-    """Return what came from outside: jobs, cancellations, servers."""
-    return [event for event in events if not isinstance(event, SlotBegan | SlotEnded)]
+        assert describe_commands(again.handle(event)) == describe_commands(expected)
 
 
 def drive_on(engine: Engine, coming: list[DriverEvent], slots: int) -> None:
-    """Drive an engine on: what comes from outside, and jobs that yield what they declare."""
+    """Drive an engine on: apply external events, and yield what jobs declare."""
     running = engine.slot_running
     for slot in range(engine.slot if running is None else running, engine.slot + slots):
         if engine.slot_running is None:
@@ -195,7 +184,7 @@ def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) ->
             for entry in entries[:cut]:
                 again.apply(entry)
             again.handle(events[cut])
-            drive_on(again, outside(events[cut + 1 :]), 40)
+            drive_on(again, external_events(events[cut + 1 :]), 40)
             assert again.jobs.keys() == {job.name for job in jobs}
             for record in again.jobs.values():
                 assert record.status is not Status.FINISHED or record.progress
@@ -203,7 +192,7 @@ def test_recovery_without_the_memory_goes_on_whatever_comes_next(policy: str) ->
 
 @pytest.mark.parametrize("seed", sample(range(6)))
 def test_planners_with_faults_survive_restarts(seed: int) -> None:
-    cluster, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = random_world(seed)
     for made in (EarliestPlanner, lambda: RandomPolicy(seed)):
         auditor = Auditor(cluster, jobs)
         done = Simulation(cluster, jobs, made(), until=60, incidents=incidents).run([auditor])
@@ -268,6 +257,6 @@ def test_a_memory_holds_no_strange_classes() -> None:
 def test_a_policy_that_holds_a_file_says_so() -> None:
     policy = EarliestPlanner()
     policy.answer = lambda: None  # type: ignore[attr-defined]
-    engine = Engine(world(1)[0], policy)
+    engine = Engine(random_world(1)[0], policy)
     with pytest.raises(ShadowpriceError, match="memory of policy EarliestPlanner cannot be kept"):
         dump_policy_state(engine.policy, engine.view)

@@ -242,7 +242,7 @@ def random_entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[s
 
 
 def check_advice(case: Case, position: int, counsel: JobAdvice) -> list[tuple[Advice, bool, bool]]:
-    """Return for each advice whether it gets the job admitted, and the next smaller change not."""
+    """Return whether each advice gets the job admitted, and the next smaller change doesn't."""
     return [
         (
             advice,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -11,9 +12,13 @@ from numpy.typing import NDArray
 from shadowprice.core.amounts import Dimension
 from shadowprice.core.bag import Bag, BagTaskGroup, DurationDistribution
 from shadowprice.core.cluster import Cluster, Role, build_cluster
-from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
+from shadowprice.core.events import (
+    JobCancelled,
+    ServerBack,
+    ServerLost,
+)
 from shadowprice.core.job import Job, build_bag_job
-from shadowprice.core.utility import Constant, Sigmoid, Utility
+from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
 from shadowprice.simulator.driver import Incident
 from tests.support.workloads import make_job
 
@@ -155,3 +160,25 @@ def random_bag_world(seed: int) -> tuple[Cluster, list[Job], list[Incident]]:
         or event.slot > next(job.arrival for job in jobs if job.name == event.job)
     ]
     return on, jobs, incidents
+
+
+def add_training_jobs(cluster: Cluster, jobs: Sequence[Job], seed: int) -> list[Job]:
+    """Return bags among training jobs of several widths, some of which need whole servers."""
+    rng = np.random.default_rng(seed)
+    room = int(cluster.capacity[:, 0].min()) // 1000
+    made = [job for job in jobs if job.bag is not None]
+    made += [
+        make_job(
+            cluster,
+            f"wide-{index}",
+            arrival=int(rng.integers(0, 8)),
+            epochs=1,
+            chunks=int(rng.integers(1, 4)),
+            minibatches=int(rng.integers(1, 5)),
+            worker_amounts={"gpu": 1000 * int(rng.integers(1, room + 1))},
+            ps_amounts=None,
+            utility=Deadline(float(rng.uniform(1, 200)), float(rng.integers(1, 9))),
+        )
+        for index in range(int(rng.integers(1, 7)))
+    ]
+    return sorted(made, key=lambda one: one.arrival)

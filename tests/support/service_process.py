@@ -16,19 +16,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import httpx
+import pytest
 
+from tests.support.services import build_client
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    [
-        "shadowprice.service.server",
-        "shadowprice.executors.local.executor",
-        "tests.support.service_process",
-        "pytest",
-    ]
-)
+_CONTEXT.set_forkserver_preload(["tests.support.service_imports", __name__, "pytest"])
 
 
 def _run(
@@ -78,9 +72,7 @@ class ServiceProcess:
         assert first["pid"] == self.process.pid
         token = (folder / "operator.token").read_text().strip()
         headers = {"Authorization": f"Bearer {token}"}
-        self.client = httpx.Client(
-            base_url=first["address"], headers=headers, timeout=WAIT_LIMIT_SECONDS
-        )
+        self.client = build_client(first["address"], headers)
 
     def signal(self, number: int) -> None:
         """Send a signal, unless the process has ended."""
@@ -109,3 +101,17 @@ class ServiceProcess:
 
         wait_until(has_state, lambda: record)
         return record
+
+
+def refused_start(
+    capsys: pytest.CaptureFixture[str], cluster: Path, data: Path | str, *more: str
+) -> str:
+    """Return the one line of the error with which `serve` refuses to start."""
+    arguments = ["serve", "-c", str(cluster), "--data", str(data), "--listen", "127.0.0.1:0"]
+    from shadowprice.cli.main import main
+
+    assert main([*arguments, "-q", "-p", "fifo", *more]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    [line] = captured.err.splitlines()
+    return line

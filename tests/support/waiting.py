@@ -19,7 +19,13 @@ WAIT_LIMIT_SECONDS: Final = 600.0
 It is shorter than pytest's timeout, so that the wait fails first and names the missing condition.
 """
 
-POLL_SECONDS: Final = 0.05
+FIRST_POLL_SECONDS: Final = 0.01
+
+MAX_POLL_SECONDS: Final = 0.2
+"""Longest pause between two polls. A poll is often a request to a service in the same process, and
+takes time from what the test waits for."""
+
+POLL_GROWTH: Final = 1.3
 
 
 def _no_details() -> object:
@@ -30,10 +36,11 @@ def wait_until(
     condition: Callable[[], Value], describe: Callable[[], object] = _no_details
 ) -> Value:
     """Poll a condition until it is true; return its value. Fail with `describe()` at the limit."""
-    deadline = time.monotonic() + WAIT_LIMIT_SECONDS
+    deadline, pause = time.monotonic() + WAIT_LIMIT_SECONDS, FIRST_POLL_SECONDS
     while not (value := condition()):
         assert time.monotonic() < deadline, describe()
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)
+        pause = min(pause * POLL_GROWTH, MAX_POLL_SECONDS)
     return value
 
 

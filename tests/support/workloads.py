@@ -141,3 +141,11 @@ def random_job(cluster: Cluster, rng: np.random.Generator, name: str, latest: in
         ps_amounts=ps if rng.random() < 0.6 else None,
         utility=random_utility(rng),
     )
+
+
+def gpu_pool(places: int) -> Cluster:
+    """Return a cluster of one server that has only GPUs."""
+    servers = [("gpu", Role.ANY, {"gpu": places * 1000})]
+    return build_cluster(
+        slot_seconds=Fraction(600), horizon=50, servers=servers, dimensions=DIMENSIONS
+    )

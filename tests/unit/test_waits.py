@@ -24,8 +24,8 @@ def waits(tree: ast.AST, limited: bool = False) -> Iterator[int]:
             told = {keyword.arg for keyword in node.keywords}  # of **more, None
             method, silent = node.func.attr, not node.args and not told
             if (silent and method in ENDLESS) or (
-                ast.unparse(node.func).startswith("subprocess.")
-                and method in {"run", "call", "check_call", "check_output"}
+                method in {"run", "call", "check_call", "check_output"}
+                and ast.unparse(node.func).startswith("subprocess.")
                 and not told & {"timeout", None}
             ):
                 yield node.lineno

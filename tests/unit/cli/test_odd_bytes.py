@@ -9,7 +9,7 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.client.endpoints import normalize_url
 from shadowprice.core.errors import InputError
-from tests.integration.test_command_line import CLUSTER, JOBS
+from tests.support.command_line import CLUSTER, JOBS
 
 ODD = "half\udcff"
 

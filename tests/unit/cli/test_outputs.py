@@ -17,7 +17,7 @@ import typer
 from shadowprice.cli import console
 from shadowprice.cli.commands.bound import bound_progress
 from shadowprice.cli.console import NOTE_SECONDS, progress_bar
-from shadowprice.cli.main import app
+from shadowprice.cli.main import app, main
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -40,24 +40,18 @@ def test_every_command_has_json(words: str) -> None:
     assert "-o" in option.opts
 
 
-def shadowprice(*words: str, cwd: Path) -> object:
-    command = [sys.executable, "-m", "shadowprice", *words, "-o", "json"]
-    answer = subprocess.run(
-        command, cwd=cwd, capture_output=True, text=True, check=True, timeout=WAIT_LIMIT_SECONDS
-    )
-    return json.loads(answer.stdout)
+def test_commands_that_write_files_name_them_as_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def shadowprice(*words: str) -> Any:
+        assert main([*words, "-o", "json"]) == 0
+        return json.loads(capfd.readouterr().out)
 
-
-def test_commands_that_write_files_name_them_as_json(tmp_path: Path) -> None:
-    generated = shadowprice(
-        "generate", "--jobs", "4", "--slots", "12", "--out", "made", cwd=tmp_path
-    )
+    monkeypatch.chdir(tmp_path)
+    generated = shadowprice("generate", "--jobs", "4", "--slots", "12", "--out", "made")
     assert generated == {"jobs": 4, "servers": 100, "directory": "made"}
     (tmp_path / "log.csv").write_text("submit,duration,gpus\n0,3600,2\n60,1800,1\n")
-    converted = shadowprice(
-        *("trace", "convert", "csv:log.csv", "jobs.jsonl", "--cluster", "c.yaml"), cwd=tmp_path
-    )
-    assert isinstance(converted, dict)
+    converted = shadowprice("trace", "convert", "csv:log.csv", "jobs.jsonl", "--cluster", "c.yaml")
     assert {name: converted[name] for name in ("jobs", "file", "cluster")} == {
         "jobs": 2,
         "file": "jobs.jsonl",
@@ -65,8 +59,8 @@ def test_commands_that_write_files_name_them_as_json(tmp_path: Path) -> None:
     }
     assert "2 x submit: column 'submit' (read)" in converted["notes"]
     files = ("-c", "c.yaml", "-j", "jobs.jsonl")
-    shadowprice("simulate", *files, "-p", "fifo", "--out", "run", cwd=tmp_path)
-    assert shadowprice("report", "run", cwd=tmp_path) == {"page": "run/report.html"}
+    shadowprice("simulate", *files, "-p", "fifo", "--out", "run")
+    assert shadowprice("report", "run") == {"page": "run/report.html"}
 
 
 class Clock:

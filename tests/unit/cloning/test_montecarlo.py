@@ -7,7 +7,7 @@ from scipy import stats
 from shadowprice.cloning.api import CloningProblem, SamplingMethod, TaskGroup, simulate, solve
 from shadowprice.cloning.montecarlo import clopper_pearson
 from shadowprice.core.errors import InputError
-from tests.unit.cloning.test_distributions import DISTRIBUTIONS
+from tests.support.distributions import DISTRIBUTIONS
 
 # Only if the variance with two copies is finite does the standard error mean something.
 STEADY = [name for name in DISTRIBUTIONS if name != "pareto, order 1.1"]

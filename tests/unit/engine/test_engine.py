@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 import pytest
@@ -33,48 +33,14 @@ from shadowprice.core.events import (
     Start,
     Stop,
 )
-from shadowprice.core.policy import Capabilities, Status, View
+from shadowprice.core.policy import Status, View
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import EMPTY_SCHEDULE, Placement, Schedule
 from shadowprice.engine import Engine
+from tests.support.scripted_policy import GOOD, Scripted, commit, engine, on_arrival
 from tests.support.workloads import make_cluster, make_job
 
-Answer = Callable[[View, PolicyEvent], Iterable[Decision]]
 WHY = Refusal(RefusalReason.POLICY, "because")
-
-
-class Scripted:
-    """A policy that answers as the test says."""
-
-    def __init__(self, answer: Answer, *, plans: bool = True, wakes: bool = False) -> None:
-        self.answer = answer
-        self.capabilities = Capabilities(plans_ahead=plans, wakes_every_slot=wakes)
-        self.events: list[PolicyEvent] = []
-
-    def resume(self, view: View) -> None:
-        pass  # it knows nothing of earlier events that it needs
-
-    def parameters_in_force(self) -> Mapping[str, object]:
-        return {}
-
-    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
-        self.events.append(event)
-        return self.answer(view, event)
-
-
-def on_arrival(*decisions: Decision) -> Answer:
-    return lambda _, event: decisions if isinstance(event, JobsArrived) else ()
-
-
-def commit(*entries: tuple[int, int, int, int]) -> Commit:
-    return Commit("job", Schedule.of(entries), 1.0, 2.0, 1.0)
-
-
-GOOD = ((0, 0, 4, 0), (0, 3, 0, 1), (1, 1, 4, 0), (1, 3, 0, 1))
-
-
-def engine(answer: Answer, on: Cluster | None = None, until: int | None = None) -> Engine:
-    return Engine(on or make_cluster(), Scripted(answer), until=until, keeps_memory=False)
 
 
 def test_a_plan_runs_slot_by_slot_and_completes() -> None:

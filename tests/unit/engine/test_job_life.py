@@ -10,8 +10,8 @@ from shadowprice.core.events import DriverEvent, JobsArrived, SlotBegan
 from shadowprice.core.policy import Status
 from shadowprice.engine.engine import HANDLERS
 from shadowprice.engine.job_record import TRANSITIONS, JobRecord
+from tests.support.scripted_policy import GOOD, commit, engine, on_arrival
 from tests.support.workloads import make_cluster, make_job
-from tests.unit.engine.test_engine import GOOD, commit, engine, on_arrival
 
 PAGE = Path(__file__).parents[3] / "docs" / "architecture.md"
 

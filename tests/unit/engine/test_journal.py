@@ -34,7 +34,7 @@ from shadowprice.engine.records import (
 )
 from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.journaling import JournalObserver
-from tests.properties.test_engine import SEEDS, world
+from tests.support.audited_runs import SEEDS, random_world
 from tests.support.examples import example_count
 from tests.support.policies import EarliestPlanner, RandomPolicy
 from tests.support.straggling_execution import StragglerExecution
@@ -62,7 +62,7 @@ def policy(seed: int, kind: str) -> Policy:
 
 def journal_of(path: Path, seed: int, kind: str = "planner") -> Engine:
     """Write the journal of a run; return the engine as it ended."""
-    cluster, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = random_world(seed)
     simulation = Simulation(
         cluster,
         jobs,
@@ -96,7 +96,7 @@ def test_every_prefix_is_the_state_of_its_time(
 ) -> None:
     """Digests are taken as the run goes on, and each prefix of the journal leads to its own."""
     path = tmp_path_factory.mktemp("journal") / "journal.jsonl"
-    cluster, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = random_world(seed)
     digests: list[str] = []
 
     class Digests(JournalObserver):
@@ -288,7 +288,7 @@ def test_the_command_shows_and_checks(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_a_header_is_read_as_it_was_written(tmp_path: Path) -> None:
-    on: Cluster = world(3)[0]
+    on: Cluster = random_world(3)[0]
     made = Engine(on, EarliestPlanner(), until=9, acknowledges=True)
     with JournalWriter(tmp_path / "journal.jsonl", Header.of(made, "planner")) as writer:
         writer.mark(made)

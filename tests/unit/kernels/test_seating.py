@@ -14,7 +14,7 @@ from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
 from tests.oracles.standing import put_on
 from tests.support.examples import sample
-from tests.unit.kernels.test_standing import dense, drawn_jobs
+from tests.support.placement_cases import dense_counts, random_jobs
 
 Array = np.ndarray[Any, Any]
 
@@ -97,7 +97,7 @@ class Twin:
 def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, servers, resources = int(rng.integers(1, 12)), int(rng.integers(1, 16)), 2
-    jobs = drawn_jobs(rng, rows, resources)._replace(remaining=rng.integers(1, 12, rows))
+    jobs = random_jobs(rng, rows, resources)._replace(remaining=rng.integers(1, 12, rows))
     free = rng.integers(0, 9, (servers, resources))
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
     carries = hosts_workers * WORKER_ROLE + hosts_ps * PS_ROLE
@@ -117,7 +117,7 @@ def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
         rng.integers(-1, 3, rows),
         rng.random((rows, 3)) < 0.1,
     )
-    before = dense(stood, rows, servers)
+    before = dense_counts(stood, rows, servers)
     twin = Twin(free.copy(), carries, jobs, worth, terms)
     expected = level.copy()
     seated = twin.seat(expected)
@@ -129,7 +129,7 @@ def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
     assert level.tolist() == expected.tolist()
     assert (rest == twin.free).all()
     assert (rest >= np.minimum(free, 0)).all()
-    workers, ps = dense(result, rows, servers)
+    workers, ps = dense_counts(result, rows, servers)
     for row in range(rows):
         one, other = seated.get(row, (before[0][row], before[1][row]))
         assert workers[row].tolist() == one.tolist(), row

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shadowprice.kernels.reactive.worth import Worths
 from shadowprice.kernels.replanning.jobs import JobArrays
 from shadowprice.kernels.replanning.placement import (
     Placements,
@@ -17,48 +16,7 @@ from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.policies.rolling.open_jobs import NO_PLACEMENTS
 from tests.oracles import standing as twin
 from tests.support.examples import sample
-
-
-def drawn_jobs(rng: np.random.Generator, rows: int, resources: int) -> JobArrays:
-    """Return the rows of jobs that may run at three levels, some of them whole.
-
-    Some have parameter servers.
-    """
-    workers = np.sort(rng.choice(np.arange(1, 9), (rows, 3)), axis=1)
-    ps = rng.integers(0, 4, (rows, resources)) * (rng.random(rows) < 0.6)[:, None]
-    none, wide = np.zeros(rows, np.int64), np.zeros((rows, 3), np.int64)
-    return JobArrays(
-        worker=rng.integers(0, 4, (rows, resources)) + np.eye(1, resources, dtype=np.int64),
-        ps=ps,
-        levels=np.full(rows, 3),
-        spread_levels=rng.integers(1, 4, rows),
-        worker_counts=workers,
-        ps_counts=-(-workers // 2) * (ps.sum(axis=1) > 0)[:, None],
-        gains=workers,
-        certain_gains=wide,
-        starts_free=np.zeros(rows, np.bool_),
-        hull_size=none,
-        spread_hull_size=none,
-        hull=wide,
-        remaining=none,
-        arrival=none,
-        last_slot=none,
-        tenant=none,
-        worths=Worths(
-            none, np.zeros((rows, 3)), np.zeros((rows, 0), np.int64), np.zeros((rows, 0))
-        ),
-    )
-
-
-def dense(stood: Placements, rows: int, servers: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return workers and parameter servers by row and server."""
-    workers, ps = np.zeros((rows, servers), np.int64), np.zeros((rows, servers), np.int64)
-    for row in range(rows):
-        part = slice(int(stood.first[row]), int(stood.first[row] + stood.size[row]))
-        assert (np.diff(stood.server[part]) > 0).all()
-        workers[row, stood.server[part]] = stood.workers[part]
-        ps[row, stood.server[part]] = stood.ps[part]
-    return workers, ps
+from tests.support.placement_cases import dense_counts, random_jobs
 
 
 @pytest.mark.parametrize("seed", sample(range(60)))
@@ -68,9 +26,9 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
     kinds = rng.integers(2, 12, (int(rng.integers(1, 4)), resources))
     capacity = kinds[rng.integers(0, len(kinds), servers)]
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
-    jobs = drawn_jobs(rng, rows, resources)
+    jobs = random_jobs(rng, rows, resources)
     stood = Placements(*(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3)
-    on_workers, on_ps = dense(stood, rows, servers)
+    on_workers, on_ps = dense_counts(stood, rows, servers)
     for _ in range(6):
         level = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
         # A job may be packed in two steps: at a lower level, and what it lacks of a higher one.
@@ -117,7 +75,7 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
             if whole or not stay:
                 break
         assert (log.level == old.level).all()
-        workers, ps = dense(found, rows, servers)
+        workers, ps = dense_counts(found, rows, servers)
         assert (workers == new_workers).all()
         assert (ps == new_ps).all()
         assert (room == free).all()
@@ -129,7 +87,7 @@ def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
 
 
 def test_a_pinned_job_whose_level_does_not_fit_keeps_only_what_is_pinned() -> None:
-    jobs = drawn_jobs(np.random.default_rng(0), 1, 1)._replace(
+    jobs = random_jobs(np.random.default_rng(0), 1, 1)._replace(
         worker=np.array([[2]]),
         ps=np.array([[3]]),
         spread_levels=np.array([3]),
@@ -148,7 +106,7 @@ def test_a_pinned_job_whose_level_does_not_fit_keeps_only_what_is_pinned() -> No
     )
     assert not fits
     assert log.level.tolist() == [0]
-    workers, ps = dense(placements, 1, 2)
+    workers, ps = dense_counts(placements, 1, 2)
     assert workers.tolist() == ps.tolist() == [[1, 0]]
     assert free.tolist() == [[0], [2]]
 
@@ -191,7 +149,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     kinds = rng.integers(4, 16, (int(rng.integers(1, 4)), resources))
     capacity = kinds[rng.integers(0, len(kinds), servers)]
     hosts_workers, hosts_ps = rng.random(servers) < 0.8, rng.random(servers) < 0.8
-    jobs = drawn_jobs(rng, rows, resources)
+    jobs = random_jobs(rng, rows, resources)
     nobody = Placements(
         *(np.zeros(rows, np.int64) for _ in range(2)), *(np.zeros(0, np.int64),) * 3
     )
@@ -201,7 +159,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
     _, stood = place_packed_jobs(
         capacity.copy(), hosts_workers, hosts_ps, jobs, log, nobody, NO_PLACEMENTS, none[:0], False
     )
-    on_workers, on_ps = dense(stood, rows, servers)
+    on_workers, on_ps = dense_counts(stood, rows, servers)
     # Some of those that stand are fixed, and some of them rise: spread ones, to a higher level.
     least = np.where((log.level >= 0) & (rng.random(rows) < 0.6), log.level, -1)
     drawn = np.where(rng.random(rows) < 0.8, rng.integers(0, 3, rows), -1)
@@ -217,7 +175,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
         whole, found = place_packed_jobs(
             free, hosts_workers, hosts_ps, jobs, log, stood, fixed, least, stay
         )
-        workers, ps = dense(found, rows, servers)
+        workers, ps = dense_counts(found, rows, servers)
         held = np.einsum("js,jr->sr", workers, jobs.worker) + np.einsum("js,jr->sr", ps, jobs.ps)
         assert (held + free == capacity).all()
         assert (free >= 0).all()
@@ -235,7 +193,7 @@ def test_what_is_fixed_stays_and_others_stand_as_if_it_were_not_there(
             same, expected = place_packed_jobs(
                 room, hosts_workers, hosts_ps, jobs, others, stood, NO_PLACEMENTS, none[:0], stay
             )
-            some, some_ps = dense(expected, rows, servers)
+            some, some_ps = dense_counts(expected, rows, servers)
             assert same == whole
             assert (theirs + some == workers).all()
             assert (their_ps + some_ps == ps).all()

@@ -4,8 +4,6 @@ is sent to it."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,50 +23,14 @@ from shadowprice.executors.kubernetes.pods import (
 )
 from shadowprice.executors.kubernetes.settings import read_settings
 from shadowprice.kubernetes.definition import build_crd, supports_cel_rules
-
-RECORDED = json.loads((Path(__file__).parent / "recorded" / "schemas.json").read_text())
-VERSIONS = [str(version) for version in RECORDED["versions"]]
-OLDEST_WITH_GATES, OLDEST_WITH_RULES = "1.26", "1.23"
-
-
-def fields(model: str, version: str) -> dict[str, str]:
-    """The fields of a model in a version, each with the model of its own."""
-    at = VERSIONS.index(version)
-    result = RECORDED["models"].get(model, {})
-    return {name: kind for name, (kind, first, last) in result.items() if first <= at <= last}
-
-
-def described(version: str) -> dict[str, Any]:
-    """What a server of a version publishes of itself, as far as is looked at here."""
-
-    def schema(model: str) -> dict[str, Any]:
-        return {"properties": {name: {} for name in fields(model, version)}}
-
-    props = "io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSONSchemaProps"
-    schemas = {
-        "io.k8s.api.core.v1.PodSpec": schema("V1PodSpec"),
-        props: schema("V1JSONSchemaProps"),
-    }
-    return {"components": {"schemas": schemas}}
-
-
-def unknown(found: Any, model: str, version: str, path: str) -> Iterator[str]:
-    """Yield the places of an object that a version knows nothing of."""
-    if isinstance(found, list):
-        for index, one in enumerate(found):
-            yield from unknown(one, model, version, f"{path}[{index}]")
-        return
-    known = fields(model, version)
-    if not isinstance(found, Mapping) or not model or not known:
-        return
-    for name, value in found.items():
-        if name not in known:
-            yield f"{path}.{name}"
-        elif known[name] and not (known[name] == "V1JSONSchemaProps" and name == "properties"):
-            yield from unknown(value, known[name], version, f"{path}.{name}")
-        elif name == "properties":
-            for key, one in value.items():
-                yield from unknown(one, known[name], version, f"{path}.{name}.{key}")
+from tests.support.kubernetes_versions import (
+    OLDEST_WITH_GATES,
+    OLDEST_WITH_RULES,
+    VERSIONS,
+    fields,
+    openapi_document,
+    unknown_fields,
+)
 
 
 def sent(*, gated: bool) -> list[dict[str, Any]]:
@@ -105,15 +67,17 @@ def sent(*, gated: bool) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_what_a_version_has_is_found_by_its_own_description(version: str) -> None:
     minor = VERSIONS.index(version)
-    assert schema_has_scheduling_gates(described(version)) == (
+    assert schema_has_scheduling_gates(openapi_document(version)) == (
         minor >= VERSIONS.index(OLDEST_WITH_GATES)
     )
-    assert supports_cel_rules(described(version)) == (minor >= VERSIONS.index(OLDEST_WITH_RULES))
+    assert supports_cel_rules(openapi_document(version)) == (
+        minor >= VERSIONS.index(OLDEST_WITH_RULES)
+    )
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
-    document = described(version)
+    document = openapi_document(version)
     budget = "policy/v1" if VERSIONS.index(version) else "policy/v1beta1"
     values = {**kubernetes_objects.VALUES, "namespace": kubernetes_objects.NAMESPACE}
     documents = [
@@ -127,14 +91,16 @@ def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
         model = f"V1{one['kind']}"
         if not (budget.endswith("beta1") and one["kind"] == "PodDisruptionBudget"):
             assert fields(model, version), model
-        faults += unknown(json.loads(json.dumps(one)), model, version, one["kind"])
+        faults += unknown_fields(json.loads(json.dumps(one)), model, version, one["kind"])
     assert faults == []
 
 
 def test_what_is_sent_to_newer_ones_would_be_unknown_to_older_ones() -> None:
     """The walk finds what it has to find."""
     pod = sent(gated=True)[-1]
-    assert list(unknown(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
-    faults = list(unknown(build_crd(rules=True), "V1CustomResourceDefinition", "1.20", "crd"))
+    assert list(unknown_fields(pod, "V1Pod", "1.20", "Pod")) == ["Pod.spec.schedulingGates"]
+    faults = list(
+        unknown_fields(build_crd(rules=True), "V1CustomResourceDefinition", "1.20", "crd")
+    )
     assert faults
     assert all(fault.endswith("x-kubernetes-validations") for fault in faults)

@@ -108,8 +108,8 @@ def test_the_instance_of_fig_5_in_which_all_ten_were_refused() -> None:
     policy: Any = make_policy("oasis", PolicyContext(on, jobs, ratio.SLOTS), options)
     seen = FirstDecisions()
     Simulation(on, jobs, policy, until=ratio.SLOTS).run([seen])
-    admitted = [one for one in seen.by_job.values() if isinstance(one, Commit)]
-    assert sum(one.utility for one in admitted) == pytest.approx(69.94, abs=0.01)
+    admitted = [entry for entry in seen.by_job.values() if isinstance(entry, Commit)]
+    assert sum(entry.utility for entry in admitted) == pytest.approx(69.94, abs=0.01)
     # The prices of each pool as one machine, as they were.
     learners: list[ConstantsLearner] = list(policy._learners)
     cleared = [learner.constants() for learner in learners]
@@ -150,9 +150,9 @@ def test_l_falls_until_the_best_job_pays_half_of_its_utility() -> None:
     assert [math.exp(pool.ln_lower) for pool in limited] == pytest.approx([3 * factor, 5 * factor])
     # They stay if a job pays, and if none can complete.
     cheap = [constant.lowered(math.log(factor)) for constant in constants]
-    assert [one.ln_lower for one in limit_lower(cheap, learners, alone, [rich])] == pytest.approx(
-        [one.ln_lower for one in cheap]
-    )
+    assert [
+        entry.ln_lower for entry in limit_lower(cheap, learners, alone, [rich])
+    ] == pytest.approx([entry.ln_lower for entry in cheap])
     endless = replace(rich, required=rich.required * 99)
     assert limit_lower(constants, learners, alone, [endless]) == constants
 
@@ -207,8 +207,8 @@ def test_prices_are_lowered_for_the_job_on_an_empty_cluster_alone() -> None:
     arriving = [*poor, rich]
 
     def admitted(empty: str, among: list[Job]) -> list[str]:
-        made = decide(cluster, among, among, empty=empty, **dear)
-        return [name for name, one in made.items() if isinstance(one, Commit)]
+        decisions = decide(cluster, among, among, empty=empty, **dear)
+        return [name for name, one in decisions.items() if isinstance(one, Commit)]
 
     assert admitted("priced", arriving) == ["rich"]
     assert admitted("admits", arriving) == ["poor-0", "rich"]

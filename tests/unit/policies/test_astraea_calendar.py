@@ -30,7 +30,7 @@ def test_the_example_s_batch() -> None:
 
 
 @pytest.mark.parametrize(("rounds", "longest"), [(1, 64), (2, 64), (3, 64), (2, 20), (1, 2)])
-def test_rounds_follow_each_other_and_leave_no_arrival_out(rounds: int, longest: int) -> None:
+def test_consecutive_rounds_include_every_arrival(rounds: int, longest: int) -> None:
     turns = first(rounds, longest, 10 * rounds)
     assert all(a.end == b.start for a, b in itertools.pairwise(turns))
     assert all(a.collected <= b.collected for a, b in itertools.pairwise(turns))
@@ -142,7 +142,7 @@ def test_a_theta_that_lemma_3_does_not_allow_breaks_the_premises(theta: Any, *, 
     assert proved.guarantee(jobs)["premises_held"] is held
 
 
-def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:
+def test_run_states_whether_the_theorem_applies() -> None:
     on = shared_cluster(horizon=64)
     jobs = [shared_job(on, f"j{index}", None, index) for index in range(3)]
     for rounds, held in ((1, False), ("lemma", True)):
@@ -150,7 +150,7 @@ def test_a_run_says_whether_the_theorem_speaks_of_it() -> None:
         policy = make_policy("astraea", context, {"lambda": rounds})
         proved = as_guaranteed_policy(policy)
         assert proved is not None
-        told = proved.guarantee(jobs)
-        assert told["premises_held"] is held
+        guarantee = proved.guarantee(jobs)
+        assert guarantee["premises_held"] is held
         thetas = (t[0] for t in policy.pools[0].thetas())  # type: ignore[attr-defined]
-        assert told["sigma"] == pytest.approx(lemma3_sigma(*thetas))
+        assert guarantee["sigma"] == pytest.approx(lemma3_sigma(*thetas))

@@ -32,12 +32,12 @@ PRICES = {"prices": "given", "worker": {"L": 0.01, "U": {"gpu": 100.0}}}
 
 
 def best(seed: int, factor: float | None = None, slot: int = 0) -> CopyPlan | None:
-    made, cost, worth = random_bag_market(seed)
+    bag, cost, worth = random_bag_market(seed)
     if factor is not None:
         cost = cost.copy()
         cost[slot] *= factor
-    left = [group.count for group in made.groups]
-    return BagPlanner(made, left, 0, cost, worth, made.miss_probability).best()
+    left = [group.count for group in bag.groups]
+    return BagPlanner(bag, left, 0, cost, worth, bag.miss_probability).best()
 
 
 def simulated(
@@ -82,13 +82,13 @@ def test_the_cheapest_copies_are_near_the_best_ones_and_their_bound_is_one(seed:
         if late(copies) <= budget
     }
     copies, change = np.empty(groups, np.int64), np.empty(4, np.int64)
-    found, bound = cheapest_copies(count, cost, decay, budget, room, copies, change)
+    cheapest, bound = cheapest_copies(count, cost, decay, budget, room, copies, change)
     fitting = [paid for given, paid in allowed.items() if sum(given) <= room]
     if not fitting:
-        assert not found
+        assert not cheapest
         return
     assert bound <= min(allowed.values()) + 1e-9
-    if not found:
+    if not cheapest:
         return  # room is short: the planner has the fewest copies to fall back on
     given = [int(copies[g]) for g in owner]
     if change[0] >= 0:
@@ -104,24 +104,24 @@ def test_the_cheapest_copies_are_near_the_best_ones_and_their_bound_is_one(seed:
 
 def test_the_reserve_is_the_quantile_of_its_definition() -> None:
     for seed in sample(range(60)):
-        made, _, worth = random_bag_market(seed)
+        bag, _, worth = random_bag_market(seed)
         rng = np.random.default_rng(seed)
-        tasks = [g for g, group in enumerate(made.groups) for _ in range(group.count)]
-        copies = rng.integers(1, 4, len(made.groups))
+        tasks = [g for g, group in enumerate(bag.groups) for _ in range(group.count)]
+        copies = rng.integers(1, 4, len(bag.groups))
         slots = len(worth)
-        level = made.miss_probability * RESERVE_SHARE / max(slots - 1, 1)
-        asked = BagPlanner(
-            made,
-            [group.count for group in made.groups],
+        level = bag.miss_probability * RESERVE_SHARE / max(slots - 1, 1)
+        planner = BagPlanner(
+            bag,
+            [group.count for group in bag.groups],
             0,
             np.zeros((slots, 40)),
             worth,
-            made.miss_probability,
+            bag.miss_probability,
         )
-        counts = np.array([group.count for group in made.groups])
-        need = reserve(counts, copies, asked._log_survival, level)
+        counts = np.array([group.count for group in bag.groups])
+        need = reserve(counts, copies, planner._log_survival, level)
         wanted = places_by_definition(
-            made, tasks, [int(copies[g]) for g in tasks], slots, RESERVE_SHARE
+            bag, tasks, [int(copies[g]) for g in tasks], slots, RESERVE_SHARE
         )
         assert need[need > 0].tolist() == wanted, seed
 
@@ -131,29 +131,29 @@ def test_the_reserve_is_the_quantile_of_its_definition() -> None:
 
 def test_the_plan_is_the_best_of_all_starts_promises_and_copies() -> None:
     """Tiny bags, where a single task weighs most; the copies of larger ones are closer still."""
-    found = 0
+    compared = 0
     for seed in range(70):
-        made, cost, worth = random_bag_market(seed, most_tasks=2)
+        bag, cost, worth = random_bag_market(seed, most_tasks=2)
         plan = BagPlanner(
-            made,
-            [group.count for group in made.groups],
+            bag,
+            [group.count for group in bag.groups],
             0,
             cost,
             worth,
-            made.miss_probability,
+            bag.miss_probability,
         ).best()
-        most = min(7, cost.shape[1] - made.tasks)
-        every = [payoff for payoff, *_ in plans(made, 0, cost, worth, RESERVE_SHARE, most)]
+        most = min(7, cost.shape[1] - bag.tasks)
+        every = [payoff for payoff, *_ in plans(bag, 0, cost, worth, RESERVE_SHARE, most)]
         assert (plan is None) == (not every), seed
         if plan is None:
             continue
         payoff = float(worth[plan.promise]) - plan.cost
-        found += 1
+        compared += 1
         # Of so few tasks every way to give them copies is looked at.
         assert payoff == pytest.approx(max(every), rel=1e-9, abs=1e-9), seed
         assert plan.loss_at_most == 0.0
-        found += 1
-    assert found > 25
+        compared += 1
+    assert compared > 25
 
 
 def test_the_loss_of_copies_that_are_not_proved_is_bounded(
@@ -161,21 +161,21 @@ def test_the_loss_of_copies_that_are_not_proved_is_bounded(
 ) -> None:
     """Without the listing, against all starts, promises and copies of tiny bags."""
     monkeypatch.setattr(planner, "MAX_LISTED", 0)
-    found = lost = 0
+    compared = lost = 0
     for seed in range(140):
-        made, cost, worth = random_bag_market(seed, most_tasks=2)
-        left = [group.count for group in made.groups]
-        plan = BagPlanner(made, left, 0, cost, worth, made.miss_probability).best()
+        bag, cost, worth = random_bag_market(seed, most_tasks=2)
+        left = [group.count for group in bag.groups]
+        plan = BagPlanner(bag, left, 0, cost, worth, bag.miss_probability).best()
         if plan is None:
             continue
-        most = min(7, cost.shape[1] - made.tasks)
-        every = [payoff for payoff, *_ in plans(made, 0, cost, worth, RESERVE_SHARE, most)]
+        most = min(7, cost.shape[1] - bag.tasks)
+        every = [payoff for payoff, *_ in plans(bag, 0, cost, worth, RESERVE_SHARE, most)]
         payoff = float(worth[plan.promise]) - plan.cost
         assert payoff + plan.loss_at_most >= max(every) - 1e-9 * max(1.0, abs(max(every))), seed
-        found += 1
+        compared += 1
         lost += payoff < max(every) - 1e-9 * max(1.0, abs(max(every)))
-    assert found > 50
-    assert 0 < lost < found / 10
+    assert compared > 50
+    assert 0 < lost < compared / 10
 
 
 def test_a_dearer_start_never_gets_more_copies() -> None:
@@ -194,7 +194,7 @@ def test_a_dearer_start_never_gets_more_copies() -> None:
     assert fewer > 2
 
 
-def test_a_later_deadline_and_a_looser_promise_never_pay_less() -> None:
+def test_later_deadline_or_higher_miss_probability_never_lowers_the_payoff() -> None:
     def payoff(deadline: float, miss_probability: float, seed: int) -> float:
         rng = np.random.default_rng(seed)
         on = place_cluster()
@@ -284,7 +284,7 @@ def _predicted(copies: tuple[TaskCopies, ...], slots: float) -> float:
     return 1.0 - in_time
 
 
-def test_a_bag_draws_the_same_whatever_else_runs() -> None:
+def test_bag_durations_are_independent_of_other_jobs() -> None:
     on = place_cluster()
     alone = simulated(on, [build_bag(on)], seed=3).jobs["bag"]
     other = build_bag(on, pareto(3, 1.5, 0.4), name="other", arrival=9)
@@ -322,7 +322,7 @@ def test_a_bag_beside_training_jobs() -> None:
 
 
 @pytest.mark.parametrize("name", ["optimum", "srtf", "fifo", "drf"])
-def test_what_runs_no_bags_refuses_them_and_schedules_the_rest_as_ever(name: str) -> None:
+def test_policies_without_bags_refuse_them_and_schedule_the_rest(name: str) -> None:
     from tests.support.workloads import make_job
 
     on = place_cluster()
@@ -382,7 +382,7 @@ def test_pdors_plans_bags_as_oasis_does_on_servers_that_carry_workers() -> None:
     assert finished > 60
 
 
-def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
+def test_infeasible_deadline_names_a_feasible_one() -> None:
     on = place_cluster(1, 4)
     tight = build_bag(on, pareto(4, 2.0, 0.9), deadline=1.5, miss_probability=0.01)
     refusal = simulated(on, [tight]).jobs["bag"].refusal
@@ -396,7 +396,7 @@ def test_a_deadline_that_no_copies_meet_names_what_would_do() -> None:
     assert simulated(on, [sooner]).jobs["bag"].plans == 0
 
 
-def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
+def test_bag_below_the_price_is_refused_with_the_price() -> None:
     on = place_cluster()
     refusal = simulated(on, [build_bag(on, utility=Constant(1e-6))]).jobs["bag"].refusal
     assert refusal is not None
@@ -406,7 +406,7 @@ def test_a_bag_worth_less_than_its_places_is_told_the_price() -> None:
     assert refusal.cost > refusal.value
 
 
-def test_a_full_cluster_says_how_many_places_are_missing() -> None:
+def test_full_cluster_states_the_missing_capacity() -> None:
     on = place_cluster(2, 4)
     first = build_bag(on, pareto(8, 2.0, 0.9), name="first", deadline=7.0, miss_probability=0.5)
     second = build_bag(on, pareto(8, 2.0, 0.6), name="second", deadline=2.0, miss_probability=0.9)
@@ -418,7 +418,7 @@ def test_a_full_cluster_says_how_many_places_are_missing() -> None:
     assert refusal.numbers["places_needed"] == 8
 
 
-def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
+def test_lost_server_replans_the_remaining_tasks_before_the_deadline() -> None:
     on = place_cluster()
     jobs = [build_bag(on, exponential(8, 1.5, 0.9), deadline=12.0)]
     lost: list[Incident] = [ServerLost(1, on.names[server]) for server in range(2)]
@@ -429,12 +429,12 @@ def test_a_lost_server_gives_the_rest_a_new_plan_before_the_deadline() -> None:
     assert record.completion < 12
 
 
-def test_a_bag_that_misses_its_deadline_is_given_up() -> None:
+def test_bag_that_misses_its_deadline_is_abandoned() -> None:
     on = place_cluster()
     dropped = None
     for seed in sample(range(60)):
-        one = build_bag(on, pareto(6, 1.2, 0.6), deadline=1.7, miss_probability=0.5)
-        record = simulated(on, [one], seed).jobs["bag"]
+        bag = build_bag(on, pareto(6, 1.2, 0.6), deadline=1.7, miss_probability=0.5)
+        record = simulated(on, [bag], seed).jobs["bag"]
         if record.status is Status.DROPPED:
             dropped = record
             break

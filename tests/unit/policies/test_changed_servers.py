@@ -26,8 +26,8 @@ CHANGES: Mapping[str, Mapping[str, tuple[int, int] | None]] = {
 
 
 def state(cluster: Cluster, size: tuple[int, int]) -> ServerState:
-    whole = dict(zip(cluster.resources, cluster.capacity[0].tolist(), strict=True))
-    return ServerState(Role.ANY, whole | {"gpu": size[0] * 1000, "cpu": size[1] * 1000})
+    full = dict(zip(cluster.resources, cluster.capacity[0].tolist(), strict=True))
+    return ServerState(Role.ANY, full | {"gpu": size[0] * 1000, "cpu": size[1] * 1000})
 
 
 def asking(cluster: Cluster, at: int) -> Job:
@@ -41,7 +41,7 @@ def asking(cluster: Cluster, at: int) -> Job:
 @pytest.mark.parametrize("lower", ["theory", "clearing", "guaranteed"])
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["oasis", "pdors"])
-def test_prices_are_those_of_who_learnt_on_the_servers_of_now(
+def test_prices_equal_those_learnt_on_the_current_servers(
     name: str, change: str, lower: str
 ) -> None:
     cluster = make_cluster(0, 0, both=2)
@@ -57,18 +57,22 @@ def test_prices_are_those_of_who_learnt_on_the_servers_of_now(
     assert (engine.ledger.used <= engine.ledger.capacity).all()
     engine.handle(JobsArrived(1, (asking(cluster, 20),)))
     policy: Any = engine.policy
-    told = policy.parameters_in_force()
+    parameters = policy.parameters_in_force()
     fresh: Any = make_policy(name, PolicyContext(engine.cluster), {"lower": lower})
     for one in (asking(cluster, index) for index in range(21)):
         if engine.jobs[one.name].status not in (Status.REFUSED, Status.DROPPED):
             fresh.learn(engine.view, one)
     expected = fresh.parameters_in_force()
-    pools = [(told, expected)] if name == "pdors" else [(told["worker"], expected["worker"])]
-    for found, wanted in pools:
-        assert found["ln_U"] == pytest.approx(wanted["ln_U"], rel=1e-12)
+    pools = (
+        [(parameters, expected)]
+        if name == "pdors"
+        else [(parameters["worker"], expected["worker"])]
+    )
+    for actual, wanted in pools:
+        assert actual["ln_U"] == pytest.approx(wanted["ln_U"], rel=1e-12)
         if lower == "guaranteed" and change == "no GPU left":
             continue  # what a job earned alone stays, though nothing can run now
         if wanted["ln_L"] is None:  # no job that teaches could run
-            assert found["ln_L"] is None
+            assert actual["ln_L"] is None
         else:
-            assert found["ln_L"] == pytest.approx(wanted["ln_L"], rel=1e-12)
+            assert actual["ln_L"] == pytest.approx(wanted["ln_L"], rel=1e-12)

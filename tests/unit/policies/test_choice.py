@@ -12,7 +12,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 
 
-def test_what_is_written_is_what_is_chosen() -> None:
+def test_text_of_a_choice_parses_to_the_same_choice() -> None:
     read = PolicyChoice.parse("dorm?window=4&gap=0.1")
     assert (read.name, read.settings) == ("dorm", {"window": "4", "gap": "0.1"})
     assert read.label == "dorm window=4 gap=0.1"
@@ -20,7 +20,7 @@ def test_what_is_written_is_what_is_chosen() -> None:
     assert PolicyChoice("oasis", {"prices": "online"}, "the paper's").label == "the paper's"
 
 
-def test_its_own_parameters_go_before_shared_ones_and_its_label_stays() -> None:
+def test_own_parameters_override_shared_ones_and_keep_the_label() -> None:
     shared = {"prices": "online", "lower": {"rule": "a", "share": 1}}
     chosen = PolicyChoice("oasis", {"lower": {"rule": "b"}}).merged_over(shared)
     assert chosen.settings == {"prices": "online", "lower": {"rule": "b", "share": 1}}
@@ -28,15 +28,15 @@ def test_its_own_parameters_go_before_shared_ones_and_its_label_stays() -> None:
     assert shared["lower"] == {"rule": "a", "share": 1}
 
 
-def test_a_command_that_is_told_it_reads_the_same() -> None:
+def test_command_line_of_a_choice_parses_to_the_same_choice() -> None:
     settings = {"a": True, "b": {"c": 0.1, "d": "online"}, "e": [1, 2], "f": 4}
-    told = PolicyChoice("oasis", settings).argv()
-    assert told[:2] == ["--policy", "oasis"]
-    read = options.policy_settings(None, told[3::2], [policy_info("oasis")])["oasis"]
+    argv = PolicyChoice("oasis", settings).argv()
+    assert argv[:2] == ["--policy", "oasis"]
+    read = options.policy_settings(None, argv[3::2], [policy_info("oasis")])["oasis"]
     assert read == {"a": "true", "b": {"c": "0.1", "d": "online"}, "e": [1, 2], "f": "4"}
 
 
-def test_it_builds_what_it_names_or_says_what_is_wrong() -> None:
+def test_choice_builds_its_policy_or_reports_the_error() -> None:
     servers = [{"name": "s", "capacity": {"gpu": 8}}]
     on = ClusterSpec.model_validate({"slot": "1min", "servers": servers}).resolve()
     choice = PolicyChoice("oasis", {"prices": "online"})

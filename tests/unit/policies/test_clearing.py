@@ -24,7 +24,7 @@ def add(market: ClearingPrice, arrival: int, ln_density: float, use: Floats) -> 
     market.add(arrival, ln_density + math.log(use.sum()), ln_density, use, use)
 
 
-def test_it_is_the_density_of_the_job_that_uses_up_the_pool() -> None:
+def test_clearing_price_is_the_density_of_the_marginal_job() -> None:
     market = ClearingPrice(np.array([2.0, 4.0]), 10)
     for density, use in ((5.0, 6.0), (1.0, 9.0), (3.0, 15.0), (2.0, 1.0)):
         add(market, 3, math.log(density), np.array([use, 1.0]))
@@ -32,7 +32,7 @@ def test_it_is_the_density_of_the_job_that_uses_up_the_pool() -> None:
     assert market.ln_price() == pytest.approx(math.log(3.0))
 
 
-def test_it_is_zero_where_there_is_room_for_all() -> None:
+def test_clearing_price_is_zero_without_scarcity() -> None:
     market = ClearingPrice(np.array([2.0, 0.0]), 10)
     add(market, 0, 0.0, np.array([19.0, 7.0]))
     assert market.ln_price() == -math.inf
@@ -40,7 +40,7 @@ def test_it_is_zero_where_there_is_room_for_all() -> None:
 
 
 @pytest.mark.parametrize("seed", sample(range(8)))
-def test_it_is_the_dual_price_of_the_pool_as_one_machine(seed: int) -> None:
+def test_clearing_price_is_the_dual_price_of_the_pooled_machine(seed: int) -> None:
     rng = np.random.default_rng(seed)
     density, use = rng.uniform(0.1, 9, 30), rng.uniform(1, 5, 30)
     market = ClearingPrice(np.array([1.0]), 40)
@@ -93,9 +93,7 @@ def test_without_scarcity_the_price_falls_below_every_promised_job() -> None:
 
 @pytest.mark.parametrize("prices", ["offline", "online"])
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
-def test_what_most_servers_do_not_limit_is_not_scarce_for_the_one_that_does(
-    policy: str, prices: str
-) -> None:
+def test_resource_unlimited_on_most_servers_is_not_scarce(policy: str, prices: str) -> None:
     cluster = make_cluster(4, 0)
     capacity = cluster.capacity.copy()
     bandwidth = cluster.resources.index("bandwidth")
@@ -112,7 +110,7 @@ def test_what_most_servers_do_not_limit_is_not_scarce_for_the_one_that_does(
         )
         for index in range(24)
     ]
-    made = make_policy(policy, PolicyContext(cluster, jobs, None), {"prices": prices})
-    engine = Simulation(cluster, jobs, made).run()
+    built = make_policy(policy, PolicyContext(cluster, jobs, None), {"prices": prices})
+    engine = Simulation(cluster, jobs, built).run()
     # Their 96 worker-slots are less than the other three hold in the 12 slots of the horizon.
     assert all(record.completion is not None for record in engine.jobs.values())

@@ -31,7 +31,7 @@ def candidates(rng: np.random.Generator, jobs: int) -> Candidates:
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(80))
 @given(st.integers(0, 2**32 - 1))
-def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
+def test_adding_jobs_singly_equals_appraising_all(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs = int(rng.integers(1, 90))
     table, slot = candidates(rng, jobs), 5
@@ -43,8 +43,8 @@ def test_joining_one_by_one_is_appraising_all(seed: int) -> None:
         crowd.add(row, table)
         there.append(row)
         present = np.array(there, dtype=np.int64)
-        made = appraise(slot, present, table, 0.3, 0.01)
-        expected = admission(len(present) - 1, present, table, made)
+        appraised = appraise(slot, present, table, 0.3, 0.01)
+        expected = admission(len(present) - 1, present, table, appraised)
         assert crowd.admission(table, 0.3, 0.01) == expected
         assert crowd.count == len(there)
         if rng.random() < 0.4:

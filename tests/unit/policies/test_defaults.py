@@ -30,7 +30,7 @@ from tests.support.workloads import make_cluster, make_job
 
 
 @pytest.mark.parametrize("name", [n for n, info in policies().items() if not info.knows_all_jobs])
-def test_every_policy_runs_live_as_it_stands(name: str) -> None:
+def test_every_policy_runs_live_with_defaults(name: str) -> None:
     if name in PLACE_COUNTING_POLICIES:
         on = shared_cluster()
         jobs = [shared_job(on, f"job-{index}", tenant="u1") for index in range(2)]
@@ -46,10 +46,10 @@ def test_every_policy_runs_live_as_it_stands(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", policies())
-def test_every_policy_takes_what_is_set_where_jobs_really_run(name: str) -> None:
+def test_every_policy_accepts_the_settings_of_the_live_service(name: str) -> None:
     wanted = policies()[name].live_settings
-    told = policy_parameters(name, wanted).model_dump()
-    assert {key: told[key] for key in wanted} == wanted
+    parameters = policy_parameters(name, wanted).model_dump()
+    assert {key: parameters[key] for key in wanted} == wanted
 
 
 class Wrapped:
@@ -61,20 +61,20 @@ class Wrapped:
 
 
 @pytest.mark.parametrize("name", policy_names())
-def test_what_a_policy_says_that_it_offers_it_has(name: str) -> None:
+def test_declared_features_of_policies_exist(name: str) -> None:
     cluster, jobs, _ = build_world(name, 1)
-    made = build_policy(name, cluster, jobs, 1)
-    for told, offered, method in (
-        (made.capabilities.prices, as_priced_policy, "slot_prices"),
-        (made.capabilities.quotes, as_quoting_policy, "quote"),
-        (made.capabilities.guarantees, as_guaranteed_policy, "guarantee"),
+    policy = build_policy(name, cluster, jobs, 1)
+    for declared, feature, method in (
+        (policy.capabilities.prices, as_priced_policy, "slot_prices"),
+        (policy.capabilities.quotes, as_quoting_policy, "quote"),
+        (policy.capabilities.guarantees, as_guaranteed_policy, "guarantee"),
     ):
-        for asked in (made, Wrapped(made)):
-            assert offered(asked) is (made if told else None)  # type: ignore[arg-type]  # a part
-        assert not told or callable(getattr(made, method))
+        for candidate in (policy, Wrapped(policy)):
+            assert feature(candidate) is (policy if declared else None)  # type: ignore[arg-type]  # a part
+        assert not declared or callable(getattr(policy, method))
 
 
-def test_what_depends_on_settings_is_told_of_them() -> None:
+def test_features_depend_on_settings() -> None:
     cluster = make_cluster(2, 1, both=1)
 
     def can(name: str, **settings: Any) -> Capabilities:
@@ -102,15 +102,15 @@ def test_prices_learnt_from_a_job_or_two_refuse_none_on_an_empty_cluster(
 
 
 @pytest.mark.parametrize("name", sorted(policies()))
-def test_every_policy_takes_its_paper_s_preset(name: str) -> None:
+def test_every_policy_accepts_the_preset_of_its_paper(name: str) -> None:
     on = shared_cluster() if name in PLACE_COUNTING_POLICIES else make_cluster(2, 1)
     context = PolicyContext(on, [])
-    told = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
-    assert told["preset"] == "paper"
+    parameters = make_policy(name, context, {"preset": "paper"}).parameters_in_force()
+    assert parameters["preset"] == "paper"
 
 
 @pytest.mark.parametrize("name", ["oasis", "pdors"])
-def test_the_paper_s_preset_is_its_literal_prices_and_gives_way_to_what_is_set(name: str) -> None:
+def test_paper_preset_sets_literal_prices_and_is_overridable(name: str) -> None:
     context = PolicyContext(make_cluster(2, 1), [])
 
     def told(**settings: Any) -> tuple[object, object]:

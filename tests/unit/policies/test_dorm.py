@@ -21,10 +21,10 @@ from shadowprice.engine import Engine
 from shadowprice.policies.dorm.model import DormInstance, JobItem, solve
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
+from tests.oracles.progressive_filling import progressive_filling
 from tests.support.examples import example_count, sample
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import make_cluster, make_job, random_job
-from tests.unit.policies.test_drf import plain_filling
 
 SEEDS = st.integers(0, 2**32 - 1)
 Layout = tuple[tuple[int, ...], tuple[int, ...]]
@@ -126,7 +126,7 @@ def test_the_program_finds_the_largest_utilisation(seed: int) -> None:
     assert solution.utilisation == pytest.approx(brute_force(instance), abs=1e-6)
 
 
-def test_a_search_that_is_cut_short_keeps_what_stands() -> None:
+def test_interrupted_search_keeps_the_current_placement() -> None:
     for seed in sample(range(20)):
         instance = random_instance(np.random.default_rng(seed))
         stands = sum(item.standing_gain for item in instance.items)
@@ -152,14 +152,14 @@ class Bounds:
         assert len(changed) <= math.ceil(self.theta[1] * len(before) - 1e-9)
         assert before.keys() <= now.keys()  # no running job is stopped
         capacity = engine.cluster.capacity
-        whole = [sum(column) if max(column) < UNLIMITED else 0 for column in capacity.T.tolist()]
+        totals = [sum(column) if max(column) < UNLIMITED else 0 for column in capacity.T.tolist()]
         fair = [
-            share(job, workers, whole)
-            for job, workers in zip(jobs, plain_filling(engine.cluster, jobs), strict=True)
+            share(job, workers, totals)
+            for job, workers in zip(jobs, progressive_filling(engine.cluster, jobs), strict=True)
         ]
-        allowed = math.ceil(self.theta[0] * 2 * sum(total > 0 for total in whole) - 1e-9)
-        still = loss(jobs, fair, before, whole)
-        assert loss(jobs, fair, now, whole) <= max(allowed, still) + 1e-9
+        allowed = math.ceil(self.theta[0] * 2 * sum(total > 0 for total in totals) - 1e-9)
+        still = loss(jobs, fair, before, totals)
+        assert loss(jobs, fair, now, totals) <= max(allowed, still) + 1e-9
         self.adjusted += len(changed)
         self.before = now
 
@@ -224,7 +224,7 @@ def test_classes_of_servers_keep_within_the_adjustments_too(seed: int) -> None:
     assert not run_policy("dorm", seed, setting, watch, incidents=False).open_jobs
 
 
-def test_the_same_run_twice() -> None:
+def test_equal_runs_give_equal_results() -> None:
     digests = {run_policy("dorm", 5, {"exact_servers": 0}).state_digest() for _ in range(2)}
     assert len(digests) == 1
 
@@ -256,7 +256,7 @@ def wide(cluster: Cluster, name: str, chunks: int = 4, arrival: int = 0) -> Job:
     )
 
 
-def test_a_displaced_job_runs_again_at_once_on_what_is_left() -> None:
+def test_displaced_job_restarts_immediately_on_free_capacity() -> None:
     cluster = make_cluster(2, 1, gpus=4)
     seen = placements(
         cluster,
@@ -266,7 +266,7 @@ def test_a_displaced_job_runs_again_at_once_on_what_is_left() -> None:
     assert [slot["one"] for slot in seen[:5]] == [4, 4, 4, 4, 4]
 
 
-def test_a_cancelled_job_makes_room() -> None:
+def test_cancelled_job_frees_capacity() -> None:
     cluster = make_cluster(1, 1, gpus=4)
     jobs = [wide(cluster, "first"), wide(cluster, "second")]
     seen = placements(cluster, jobs, (JobCancelled(2, "first"),))
@@ -274,7 +274,7 @@ def test_a_cancelled_job_makes_room() -> None:
 
 
 @pytest.mark.parametrize(("theta_2", "expected"), [(0.1, [3, 1]), (0.0, [4, None])])
-def test_a_running_job_gives_way_where_that_uses_more(
+def test_running_job_is_preempted_for_higher_utilisation(
     theta_2: float, expected: list[int | None]
 ) -> None:
     # A worker of the second takes the CPUs that all of the first's leave idle.
@@ -287,13 +287,13 @@ def test_a_running_job_gives_way_where_that_uses_more(
     assert [seen[2].get("first"), seen[2].get("second")] == expected
 
 
-def test_a_running_job_stays_where_nothing_is_gained() -> None:
+def test_running_job_is_not_moved_without_gain() -> None:
     cluster = make_cluster(1, 1, gpus=4)
     seen = placements(cluster, [wide(cluster, "first"), wide(cluster, "second", arrival=2)])
     assert seen[2] == {"first": 4}
 
 
-def test_beyond_the_window_jobs_stand_by_in_order_of_arrival() -> None:
+def test_jobs_beyond_the_window_wait_in_order_of_arrival() -> None:
     cluster = make_cluster(1, 1, gpus=4)
     jobs = [wide(cluster, f"job-{index}") for index in range(6)]
     assert placements(cluster, jobs, window=2, fairness_loss=1)[0].keys() <= {"job-0", "job-1"}

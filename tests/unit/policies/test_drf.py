@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import Job
@@ -17,6 +16,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Simulation
+from tests.oracles.progressive_filling import progressive_filling, useful
 from tests.support.examples import example_count
 from tests.support.policy_runs import SlotObserver, run_policy
 from tests.support.workloads import GBPS, GIB, make_cluster, make_job, random_job
@@ -24,69 +24,16 @@ from tests.support.workloads import GBPS, GIB, make_cluster, make_job, random_jo
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def useful(job: Job) -> list[int]:
-    """Numbers of workers that gain more than every smaller one."""
-    best, counts = 0, []
-    for count, gain in zip(job.worker_counts.tolist(), job.gains.tolist(), strict=True):
-        if gain > best:
-            best = gain
-            counts.append(count)
-    return counts
-
-
-def plain_filling(cluster: Cluster, jobs: list[Job]) -> list[int]:
-    """Return the workers of each job by Algorithm 1, on one server for each role."""
-    pools = [cluster.capacity[index].tolist() for index in range(2)]
-    total = [sum(row) if max(row) < UNLIMITED else 0 for row in zip(*pools, strict=True)]
-    counts = [0] * len(jobs)
-    shares = [Fraction(0)] * len(jobs)
-    active = set(range(len(jobs)))
-
-    def used(at: int, workers: int) -> tuple[list[int], list[int]]:
-        one = jobs[at]
-        servers = one.ps_needed(workers)
-        ps = [0] * len(total) if one.ps is None else one.ps.tolist()
-        return [workers * need for need in one.worker.tolist()], [servers * need for need in ps]
-
-    while active:
-        at = min(active, key=lambda one: (shares[one], one))
-        larger = [count for count in useful(jobs[at]) if count > counts[at]]
-        trial = list(counts)
-        if larger:
-            trial[at] = larger[0]
-        sums = [
-            [
-                sum(column)
-                for column in zip(*(used(k, trial[k])[pool] for k in range(len(jobs))), strict=True)
-            ]
-            for pool in range(2)
-        ]
-        fits = all(
-            need <= have
-            for needs, pool in zip(sums, pools, strict=True)
-            for need, have in zip(needs, pool, strict=True)
-        )
-        if not larger or not fits:
-            active.discard(at)
-            continue
-        counts = trial
-        worker, ps = used(at, counts[at])
-        shares[at] = max(
-            Fraction(a + b, whole) for a, b, whole in zip(worker, ps, total, strict=True) if whole
-        )
-    return counts
-
-
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
-def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> None:
+def test_matches_progressive_filling_if_placement_is_irrelevant(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = make_cluster(1, 1, gpus=int(rng.integers(2, 17)))
     jobs = [random_job(cluster, rng, f"job-{index}") for index in range(int(rng.integers(1, 12)))]
 
     def watch(engine: Engine, slot: int) -> None:
         open_jobs = [record.job for record in engine.open_jobs.values()]
-        wanted = plain_filling(cluster, open_jobs)
+        wanted = progressive_filling(cluster, open_jobs)
         placed = [engine.running.get(job.name) for job in open_jobs]
         assert [0 if p is None else p.total_workers for p in placed] == wanted
 
@@ -100,8 +47,8 @@ def test_agrees_with_plain_filling_where_placement_cannot_matter(seed: int) -> N
 def room_for(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     free = engine.ledger.capacity - engine.ledger.used[0]
     up = hosts & np.array([index not in engine.lost for index in range(engine.cluster.servers)])
-    asked = demand > 0
-    return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+    demanded = demand > 0
+    return int((free[up][:, demanded] // demand[demanded]).min(axis=1, initial=10**6).sum())
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
@@ -109,16 +56,16 @@ def room_for(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
 def test_no_job_can_be_given_more_without_taking_from_another(seed: int) -> None:
     def watch(engine: Engine, slot: int) -> None:
         for name, record in engine.open_jobs.items():
-            one, placement = record.job, engine.running.get(name)
+            job, placement = record.job, engine.running.get(name)
             workers = 0 if placement is None else placement.total_workers
-            larger = [count for count in useful(one) if count > workers]
+            larger = [count for count in useful(job) if count > workers]
             if not larger:
                 continue
             more = larger[0] - workers
-            servers = one.ps_needed(larger[0]) - one.ps_needed(workers)
-            fits = room_for(engine, one.worker, engine.cluster.hosts_workers) >= more
-            if one.ps is not None:
-                fits &= room_for(engine, one.ps, engine.cluster.hosts_ps) >= servers
+            servers = job.ps_needed(larger[0]) - job.ps_needed(workers)
+            fits = room_for(engine, job.worker, engine.cluster.hosts_workers) >= more
+            if job.ps is not None:
+                fits &= room_for(engine, job.ps, engine.cluster.hosts_ps) >= servers
             assert not fits
 
     assert not run_policy("drf", seed, {}, watch, both=False).open_jobs
@@ -167,7 +114,7 @@ def test_the_example_of_the_paper() -> None:
     assert workers_in_first_slot(small, jobs) == [3, 2]
 
 
-def test_numbers_that_gain_nothing_are_not_granted() -> None:
+def test_workers_without_speedup_are_not_granted() -> None:
     cluster = make_cluster(4, 1, gpus=8)
     speed = {1: Fraction(1, 10), 2: Fraction(2, 10), 4: Fraction(2, 10), 8: Fraction(1, 10)}
     worker = {"gpu": 1000, "cpu": 1000, "memory": GIB, "bandwidth": GBPS}
@@ -201,6 +148,6 @@ def test_a_settled_job_stays_where_it_is() -> None:
     assert all(len(placements) == 1 for placements in seen.values())
 
 
-def test_it_has_no_parameters() -> None:
+def test_drf_has_no_parameters() -> None:
     with pytest.raises(InputError, match="theta"):
         make_policy("drf", PolicyContext(make_cluster()), {"theta": 1})

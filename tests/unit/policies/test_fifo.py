@@ -25,14 +25,14 @@ CHOICES = st.sampled_from(["drawn", "max", "min", 1, 2, 3])
 
 def places(engine: Engine, demand: np.ndarray, hosts: np.ndarray) -> int:
     free = engine.ledger.capacity - engine.ledger.used[0]
-    asked = demand > 0
+    demanded = demand > 0
     up = hosts & np.array([index not in engine.lost for index in range(engine.cluster.servers)])
-    return int((free[up][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+    return int((free[up][:, demanded] // demand[demanded]).min(axis=1, initial=10**6).sum())
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS, CHOICES)
-def test_no_job_runs_before_an_earlier_one_and_the_head_waits_only_for_room(
+def test_jobs_start_in_order_and_the_head_waits_only_for_capacity(
     seed: int, workers: str | int
 ) -> None:
     widths: dict[str, int] = {}
@@ -91,12 +91,12 @@ def started(settings_: dict[str, Any]) -> list[int | None]:
     return [record.started for record in engine.jobs.values()]
 
 
-def test_the_head_of_line_blocks_unless_backfill_is_asked_for() -> None:
+def test_head_of_line_blocks_without_backfill() -> None:
     assert started({}) == [0, 2, 3]
     assert started({"backfill": 1}) == [0, 2, 0]
 
 
-def test_drawn_numbers_are_uniform_within_what_the_job_allows() -> None:
+def test_random_worker_counts_are_uniform_within_the_limits() -> None:
     cluster = make_cluster(1, 1)
     shapes = [make_job(cluster, f"j{index}", chunks=60) for index in range(3000)]
     draw = fixed_workers("drawn", 7)
@@ -113,7 +113,7 @@ def test_drawn_numbers_are_uniform_within_what_the_job_allows() -> None:
     assert fixed_workers(1, 0)(narrow) == 2
 
 
-def test_wrong_parameters_are_refused() -> None:
+def test_invalid_parameters_are_refused() -> None:
     cluster = make_cluster()
     for wrong in ({"workers": 0}, {"workers": "many"}, {"backfill": -1}, {"worker": 3}):
         with pytest.raises(InputError):

@@ -54,16 +54,16 @@ def ran(name: str, cluster: Cluster, jobs: list[Job], until: int | None, **optio
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS)
 def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> None:
-    cluster, (one,) = random_world(seed, 1)
+    cluster, (job,) = random_world(seed, 1)
     # Completing a slot later costs something, however late it is.
-    one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
+    job = replace(job, utility=Sigmoid(1e6, 0.01, 0.0))
     members = server_pools(cluster, halved=False)
-    slots = StandaloneValue(cluster, *members).slots(one)
-    _, done = ran("oasis", cluster, [one], None, **FREE)
+    slots = StandaloneValue(cluster, *members).slots(job)
+    _, done = ran("oasis", cluster, [job], None, **FREE)
     if slots is None or slots > cluster.horizon:
-        assert done.get(one.name) is None
+        assert done.get(job.name) is None
     else:
-        assert done[one.name] == one.arrival + slots - 1
+        assert done[job.name] == job.arrival + slots - 1
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
@@ -71,21 +71,21 @@ def test_alone_is_when_oasis_completes_a_job_that_costs_nothing(seed: int) -> No
 def test_alone_is_never_before_what_pdors_can_do(seed: int) -> None:
     rng = np.random.default_rng(seed)
     on = random_pool(rng)
-    one = random_two_rate_job(on, rng, "job", latest=2)
-    one = replace(one, utility=Sigmoid(1e6, 0.01, 0.0))
-    slots = StandaloneValue(on, on.hosts_workers, on.hosts_ps).slots(one)
+    job = random_two_rate_job(on, rng, "job", latest=2)
+    job = replace(job, utility=Sigmoid(1e6, 0.01, 0.0))
+    slots = StandaloneValue(on, on.hosts_workers, on.hosts_ps).slots(job)
     free = {"prices": "given", "L": 1e-12, "U": dict.fromkeys(on.resources, 1e-12)}
-    _, done = ran("pdors", on, [one], None, placement="exact", **free)
+    _, done = ran("pdors", on, [job], None, placement="exact", **free)
     if slots is not None and slots <= on.horizon:
-        assert done[one.name] is not None
-        assert done[one.name] <= one.arrival + slots - 1
+        assert done[job.name] is not None
+        assert done[job.name] <= job.arrival + slots - 1
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("lower", ["guaranteed", "clearing", "theory"])
 @settings(deadline=None, derandomize=True, max_examples=example_count(100))
 @given(seed=SEEDS)
-def test_the_premise_is_told_rightly(lower: str, seed: int) -> None:
+def test_premise_is_evaluated_correctly(lower: str, seed: int) -> None:
     """Against the exact optimum; with the guaranteed L the premise holds."""
     cluster, jobs = random_world(seed, 4)
     until = 3 + seed % 5
@@ -207,12 +207,12 @@ def test_exact_placements_of_pdors_have_the_ratio_of_oasis() -> None:
     for placement in ("exact", "randomised", "greedy"):
         options = {"placement": placement, "delta": 1.0, "lower": "guaranteed"}
         policy: Any = make_policy("pdors", PolicyContext(on, jobs, 8), options)
-        told = policy.guarantee(jobs)
-        ratios[placement] = told["ratio"]
-        assert told["D0"] <= told["optimum_at_least"] / 2 * (1 + 1e-9)
-    assert ratios["exact"] == 2 * told["alpha"]
+        guarantee = policy.guarantee(jobs)
+        ratios[placement] = guarantee["ratio"]
+        assert guarantee["D0"] <= guarantee["optimum_at_least"] / 2 * (1 + 1e-9)
+    assert ratios["exact"] == 2 * guarantee["alpha"]
     # G of Theorem 2 at delta = 1 and W_1 = 1 is 5.4.
-    assert ratios["randomised"] == pytest.approx(6 * 5.397 * told["alpha"], rel=1e-3)
+    assert ratios["randomised"] == pytest.approx(6 * 5.397 * guarantee["alpha"], rel=1e-3)
     assert ratios["greedy"] is None
 
 
@@ -242,7 +242,7 @@ def test_a_wrong_ratio_moves_the_constant_that_absorbs_it() -> None:
         ("pdors", {"lower": "guaranteed", "placement": "exact"}, True),
     ],
 )
-def test_a_ratio_that_a_run_misses_is_not_claimed(
+def test_missed_ratio_is_not_claimed(
     policy: str, options: dict[str, Any], *, covered: bool
 ) -> None:
     """Jobs worth 1 fill a server before jobs that are worth 1,000 in their arrival slot only."""
@@ -262,10 +262,10 @@ def test_a_ratio_that_a_run_misses_is_not_claimed(
         for index in range(100)
     ]
     jobs = [*small, *urgent]
-    made, done = ran(policy, cluster, jobs, 1, prices="offline", **options)
+    built, done = ran(policy, cluster, jobs, 1, prices="offline", **options)
     worth = {job.name: utility_value(job.utility, 0) for job in jobs}
     earned = sum(worth[name] for name, slot in done.items() if slot is not None)
-    told: Any = made.guarantee(jobs)
+    told: Any = built.guarantee(jobs)
     assert told["U_covers_all_jobs"] is covered
     assert (earned * told["ratio"] >= 100_000.0) is covered
 
@@ -276,6 +276,6 @@ def test_a_run_whose_gain_is_not_theorem_2_s_claims_no_ratio() -> None:
     jobs = [random_two_rate_job(on, rng, f"job-{index}", latest=3) for index in range(6)]
     for gain, held in ((1.006, False), ("theorem", True)):
         policy: Any = make_policy("pdors", PolicyContext(on, jobs, 8), {"gain": gain})
-        told = policy.guarantee(jobs)
-        assert told["gain_is_theorem_2"] is held
-        assert ("G is not" in guarantee_text({"guarantee": told})) is not held
+        guarantee = policy.guarantee(jobs)
+        assert guarantee["gain_is_theorem_2"] is held
+        assert ("G is not" in guarantee_text({"guarantee": guarantee})) is not held

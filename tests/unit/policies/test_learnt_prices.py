@@ -26,7 +26,7 @@ def lowest(policy: Any) -> float:
     return float(policy._learners[0].constants().ln_lower)
 
 
-def test_servers_stay_divided_for_an_open_job_that_teaches_nothing() -> None:
+def test_servers_stay_divided_for_an_open_job_without_learning() -> None:
     cluster = make_cluster(0, 0, both=4, horizon=20)
     engine, policy = live("oasis", cluster)
     engine.handle(JobsArrived(0, (replace(make_job(cluster, "with-ps", epochs=8), points=0.0),)))
@@ -42,7 +42,7 @@ def test_servers_stay_divided_for_an_open_job_that_teaches_nothing() -> None:
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
-def test_a_revised_job_teaches_what_it_asks_for_now(policy: str) -> None:
+def test_revised_job_updates_learnt_demand(policy: str) -> None:
     cluster = make_cluster(2, 0, horizon=20)
     results = []
     for first in (1.0, 1e5):

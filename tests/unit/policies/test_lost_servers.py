@@ -21,7 +21,7 @@ from tests.support.workloads import make_cluster, make_job
 @pytest.mark.parametrize(
     "policy", [name for name in policy_names() if name not in PLACE_COUNTING_POLICIES]
 )
-def test_what_takes_nothing_leaves_a_lost_server(
+def test_jobs_without_demand_leave_a_lost_server(
     tmp_path: Path, policy: str, limited: dict[str, str]
 ) -> None:
     # Nothing limits bandwidth where parameter servers stand; whether anything does elsewhere.
@@ -53,7 +53,7 @@ class OnFirst:
             yield Place(event.jobs[0].name, Placement((0,), (1,), (0,)))
 
 
-def test_the_engine_refuses_what_stands_on_a_lost_server() -> None:
+def test_engine_refuses_placements_on_a_lost_server() -> None:
     cluster = make_cluster(2, 0)
     single_job = make_job(cluster, worker_amounts={}, ps_amounts=None)
     engine = Engine(cluster, OnFirst())

@@ -28,7 +28,7 @@ def narrowed(job: Job, below: int) -> Job | None:
 
 
 @pytest.mark.parametrize("policy", policy_names())
-def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: str) -> None:
+def test_job_above_its_worker_limit_is_scaled_down(policy: str) -> None:
     """It ends its slot as it is, and whoever decides goes on; it stopped the service."""
     narrower = wider = 0
     for seed in SEEDS:
@@ -47,17 +47,17 @@ def test_a_job_that_may_have_fewer_workers_than_it_runs_with_gets_fewer(policy: 
                 if fewer is not None:
                     narrower += 1
                     engine.handle(JobRevised(slot + 1, fewer))
-            made = {}
+            progress = {}
             for name, placement in engine.running.items():
                 record = engine.jobs[name]
                 gain = record.job.gain(placement.total_workers)
                 assert gain > 0
-                made[name] = min(gain, record.remaining)
-            engine.handle(SlotEnded(slot, made))
+                progress[name] = min(gain, record.remaining)
+            engine.handle(SlotEnded(slot, progress))
     assert narrower > 3 or not wider, "nothing was tried"
 
 
-def test_what_a_job_yields_with_a_number_that_it_may_not_have_is_that_of_the_next_lower() -> None:
+def test_throughput_at_a_disallowed_count_is_that_of_the_next_lower() -> None:
     _, jobs, _ = build_world("drf", 0)
     job = next(job for job in jobs if job.bag is None and len(job.worker_counts) > 2)
     counts, gains = job.worker_counts.tolist(), job.gains.tolist()

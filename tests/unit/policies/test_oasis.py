@@ -203,8 +203,11 @@ def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> 
             factor = refusal.cost / refusal.value
             assert factor >= 1.0
             for nudge, admitted in ((1 + 1e-5, True), (1 - 1e-5, False)):
-                again = [*crowd[:index], replace(one, utility=scaled(one.utility, factor * nudge))]
-                status = run(cluster, again, GIVEN, until=10).jobs[one.name].status
+                rescaled = [
+                    *crowd[:index],
+                    replace(one, utility=scaled(one.utility, factor * nudge)),
+                ]
+                status = run(cluster, rescaled, GIVEN, until=10).jobs[one.name].status
                 assert (status is not Status.REFUSED) == admitted
     assert tried > 20
 
@@ -233,7 +236,7 @@ def test_the_bottleneck_of_a_price_is_the_resource_that_costs_most() -> None:
     assert str(refusal.bottleneck).startswith("cpu of parameter-server servers")
 
 
-def test_a_job_too_long_for_the_window_is_told_by_how_much() -> None:
+def test_job_too_long_for_the_window_states_the_excess() -> None:
     cluster = make_cluster(2, 1, horizon=5)
     long = make_job(cluster, epochs=20)  # 80 worker-slots, 20 slots at full width
     refusal = refusal_of(run(cluster, [long], {}))
@@ -246,7 +249,7 @@ def test_a_job_too_long_for_the_window_is_told_by_how_much() -> None:
     assert "timespan" in refusal.message
 
 
-def test_a_full_cluster_names_the_resource_that_is_short() -> None:
+def test_full_cluster_names_the_scarce_resource() -> None:
     cluster = make_cluster(1, 1, gpus=4, horizon=4)
     crowd = make_job(cluster, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
     late = make_job(cluster, utility=Constant(1e6))
@@ -265,7 +268,7 @@ def test_a_full_cluster_names_the_resource_that_is_short() -> None:
     assert refusal.bottleneck == "cpu of parameter-server servers"
 
 
-def test_a_job_past_its_deadline_has_no_value_left() -> None:
+def test_job_past_its_deadline_has_no_utility() -> None:
     cluster = make_cluster(1, 1, horizon=6)
     refusal = refusal_of(run(cluster, [make_job(cluster, utility=Deadline(5.0, 0.0))], {}))
     assert refusal.reason is RefusalReason.NO_VALUE
@@ -274,7 +277,7 @@ def test_a_job_past_its_deadline_has_no_value_left() -> None:
     assert "needs 2 slots with its maximum number of workers" in refusal.message
 
 
-def test_a_job_that_others_keep_past_its_deadline_finds_no_room() -> None:
+def test_job_delayed_past_its_deadline_by_others_is_refused_for_capacity() -> None:
     cluster = make_cluster(1, 1, horizon=6)
     first = make_job(cluster, "first", utility=Constant(1e3))
     refusal = refusal_of(run(cluster, [first, make_job(cluster, utility=Deadline(5.0, 1.0))], {}))
@@ -340,7 +343,7 @@ def test_an_admitted_job_is_kept_at_any_price_while_it_fits() -> None:
     assert engine.jobs["job"].completion > 3
 
 
-def test_a_job_that_nothing_is_left_for_is_dropped_with_the_reason() -> None:
+def test_job_without_remaining_capacity_is_abandoned_with_the_reason() -> None:
     cluster = make_cluster(1, 1, horizon=10)
     engine = run(
         cluster, [make_job(cluster, epochs=4)], {}, incidents=[ServerLost(2, cluster.names[0])]
@@ -452,14 +455,14 @@ def test_learnt_prices_of_halves_are_those_of_halves_from_the_beginning() -> Non
     cluster = make_cluster(0, 0, both=4, horizon=12)
     jobs = [all_reduce(cluster, f"a-{index}") for index in range(3)]
     jobs += [make_job(cluster, f"p-{index}", utility=Constant(4.0 + index)) for index in range(9)]
-    told = []
+    messages = []
     for split in ("auto", "half"):
         policy = oasis(cluster, prices="online", split=split)
-        for one in jobs:
-            for _ in policy.decide(Engine(cluster, policy).view, JobsArrived(0, (one,))):
+        for job in jobs:
+            for _ in policy.decide(Engine(cluster, policy).view, JobsArrived(0, (job,))):
                 pass
-        told.append(policy.parameters_in_force() | {"split": None})
-    assert told[0] == told[1]
+        messages.append(policy.parameters_in_force() | {"split": None})
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("lower", ["theory", "clearing"])
@@ -487,10 +490,10 @@ def test_unlike_servers_are_divided_and_prices_are_those_of_the_halves(
     for one in admitted:
         halves.learn(engine.view, one)
     for pool in ("worker", "ps"):
-        found, expected = (each.parameters_in_force()[pool] for each in (policy, halves))
-        assert found["ln_L"] == pytest.approx(expected["ln_L"], rel=1e-12)
-        assert found["ln_U"] == pytest.approx(expected["ln_U"], rel=1e-12)
-    assert any(one.ps is not None for one in admitted)
+        actual, expected = (each.parameters_in_force()[pool] for each in (policy, halves))
+        assert actual["ln_L"] == pytest.approx(expected["ln_L"], rel=1e-12)
+        assert actual["ln_U"] == pytest.approx(expected["ln_U"], rel=1e-12)
+    assert any(entry.ps is not None for entry in admitted)
 
 
 def test_whole_chunks_are_planned_with_their_restarts() -> None:
@@ -520,7 +523,7 @@ def test_whole_chunks_are_planned_with_their_restarts() -> None:
         ({"price_scal": 1.0}, "price_scale"),
     ],
 )
-def test_a_wrong_parameter_is_refused_with_its_name_and_mend(
+def test_invalid_parameter_is_refused_with_its_name_and_hint(
     settings: dict[str, Any], said: str
 ) -> None:
     cluster = make_cluster()
@@ -579,10 +582,10 @@ def test_prices_shown_are_those_of_the_whole_server_and_rise_with_use() -> None:
     assert busy.max() > empty.max()
 
 
-def test_parameters_in_force_tell_the_constants_as_logarithms() -> None:
+def test_effective_parameters_state_constants_as_logarithms() -> None:
     cluster = make_cluster()
-    told = oasis(cluster, **GIVEN).parameters_in_force()
-    assert told["worker"] == {
+    parameters = oasis(cluster, **GIVEN).parameters_in_force()
+    assert parameters["worker"] == {
         "ln_L": pytest.approx(math.log(0.5)),
         "ln_U": {
             name: pytest.approx(math.log(value)) for name, value in GIVEN["worker"]["U"].items()
@@ -619,7 +622,7 @@ def test_online_constants_end_at_the_offline_ones() -> None:
         assert online.parameters_in_force()[pool] == offline.parameters_in_force()[pool]
 
 
-def test_a_learnt_price_is_in_force_for_the_job_that_taught_it() -> None:
+def test_learnt_price_applies_to_the_job_that_taught_it() -> None:
     cluster = make_cluster(1, 1, horizon=8)
     policy = oasis(cluster, prices="online")
     engine = Engine(cluster, policy)
@@ -629,7 +632,7 @@ def test_a_learnt_price_is_in_force_for_the_job_that_taught_it() -> None:
     assert first["ln_U"]["gpu"] == pytest.approx(math.log(10.0 / 0.25))
 
 
-def test_after_a_loss_the_job_that_has_most_to_lose_chooses_first() -> None:
+def test_after_a_loss_jobs_replan_in_order_of_potential_loss() -> None:
     cluster = make_cluster(2, 1, horizon=10)
     shape = {"chunks": 8, "worker_range": (4, 8), "ps_amounts": None}
     patient = make_job(cluster, "patient", utility=Constant(1.0), **shape)
@@ -641,7 +644,7 @@ def test_after_a_loss_the_job_that_has_most_to_lose_chooses_first() -> None:
 
 
 @pytest.mark.parametrize("decay", [30.0, 50.0, 100.0, 1e6])
-def test_a_utility_that_has_all_but_vanished_is_refused_in_plain_numbers(decay: float) -> None:
+def test_vanishing_utility_is_refused_with_plain_numbers(decay: float) -> None:
     cluster = make_cluster(horizon=40)
     # At a price of 1e6 or so, cost over utility is more than any number.
     dear = {
@@ -658,7 +661,7 @@ def test_a_utility_that_has_all_but_vanished_is_refused_in_plain_numbers(decay: 
 
 
 @pytest.mark.parametrize("short", ["worker", "ps"])
-def test_what_asks_for_nothing_counted_is_not_what_lacks_room(short: str) -> None:
+def test_job_without_counted_demand_is_not_refused_for_capacity(short: str) -> None:
     # Nobody declares bandwidth, so nothing limits it: the refusal tells of the other demand.
     servers = [
         {"name": "g", "role": "worker", "capacity": {"gpu": 1}},
@@ -674,7 +677,9 @@ def test_what_asks_for_nothing_counted_is_not_what_lacks_room(short: str) -> Non
     ]
     cluster_ = {"slot": "10min", "horizon": 8, "servers": servers}
     ran = simulate(cluster_, jobs, policy="oasis", parameters={"lower": "theory"})
-    told = {decision["job"]: decision for decision in ran.run.decisions(False)}
-    assert told["long"]["outcome"] == "admitted"
-    assert told["next"]["reason"] == "no-room"
-    assert told["next"]["refusal"]["bottleneck"].startswith({"worker": "gpu", "ps": "cpu"}[short])
+    decisions = {decision["job"]: decision for decision in ran.run.decisions(False)}
+    assert decisions["long"]["outcome"] == "admitted"
+    assert decisions["next"]["reason"] == "no-room"
+    assert decisions["next"]["refusal"]["bottleneck"].startswith(
+        {"worker": "gpu", "ps": "cpu"}[short]
+    )

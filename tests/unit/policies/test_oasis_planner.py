@@ -33,7 +33,7 @@ def keeps_rules(market: Market, job: Job, schedule: Schedule, remaining: int) ->
 
 @pytest.mark.parametrize("batch", range(10))
 def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(batch: int) -> None:
-    found = 0
+    offers = 0
     for seed in range(batch * BATCH, (batch + 1) * BATCH):
         market, job, remaining = random_case(seed)
         start, slots = market.ledger.start, market.on.horizon
@@ -43,7 +43,7 @@ def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(
         assert (offer is None) == (exact is None), seed
         if offer is None or exact is None:
             continue
-        found += 1
+        offers += 1
         assert offer.payoff == pytest.approx(exact, rel=1e-6, abs=1e-6), seed
         schedule = planner.schedule(job, start, offer)
         keeps_rules(market, job, schedule, remaining)
@@ -52,11 +52,11 @@ def test_the_payoff_is_that_of_the_exact_milp_and_the_schedule_keeps_every_rule(
         assert cost == pytest.approx(offer.cost, rel=1e-9, abs=1e-12), seed
         worth = utility_value(job.utility, schedule.completion - job.arrival)
         assert offer.payoff == pytest.approx(worth - cost, rel=1e-9, abs=1e-9)
-    assert found > BATCH // 3  # the draw is not a row of hopeless instances
+    assert offers > BATCH // 3  # the draw is not a row of hopeless instances
 
 
 def test_whole_chunks_are_those_of_algorithm_2_line_by_line() -> None:
-    found = 0
+    offers = 0
     for seed in range(2000, 2150):
         market, job, _ = random_case(seed, horizon=4, linear=True)
         start, end = market.ledger.start, market.ledger.end
@@ -66,14 +66,14 @@ def test_whole_chunks_are_those_of_algorithm_2_line_by_line() -> None:
         exact = market.planner().best(job, start, end, job.required)
         if offer is None or printed is None:
             continue
-        found += 1
+        offers += 1
         assert offer.payoff == pytest.approx(printed[0], rel=1e-9, abs=1e-9), seed
         assert exact is not None
         assert exact.payoff >= offer.payoff - 1e-9 * abs(offer.payoff), seed
         keeps_rules(
             market, job, market.planner(literal=True).schedule(job, start, offer), job.required
         )
-    assert found > 50
+    assert offers > 50
 
 
 def test_whole_chunks_can_lose_what_the_exact_search_finds() -> None:
@@ -89,7 +89,7 @@ def test_whole_chunks_can_lose_what_the_exact_search_finds() -> None:
     assert better > 5
 
 
-def test_looking_near_first_misses_nothing_of_a_long_window() -> None:
+def test_searching_near_slots_first_misses_no_offer() -> None:
     ended_near = 0
     for seed in range(4000, 4019):
         market, job, remaining = random_case(seed, horizon=44)
@@ -103,7 +103,7 @@ def test_looking_near_first_misses_nothing_of_a_long_window() -> None:
     assert 4 < ended_near < 15
 
 
-def test_an_offer_within_a_gap_says_what_no_schedule_exceeds() -> None:
+def test_offer_within_a_gap_states_an_upper_bound() -> None:
     short = 0
     for seed in (*range(4000, 4019), *range(6000, 6060)):
         market, job, remaining = random_case(seed, **({"horizon": 44} if seed < 5000 else {}))
@@ -120,7 +120,7 @@ def test_an_offer_within_a_gap_says_what_no_schedule_exceeds() -> None:
     assert short  # the gap was used: the bound is not the payoff by another name
 
 
-def test_the_same_question_has_the_same_answer() -> None:
+def test_equal_queries_have_equal_results() -> None:
     for seed in sample(range(5000, 5030)):
         answers = []
         for _ in range(2):

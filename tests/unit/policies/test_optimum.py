@@ -266,7 +266,9 @@ def test_the_best_pattern_is_best(seed: int) -> None:
     worth, bound = best_pattern(weight, demand, capacity, limit, 10**6, pattern)
     every = itertools.product(*(range(int(most) + 1) for most in limit))
     best = max(
-        int(weight @ np.array(one)) for one in every if (np.array(one) @ demand <= capacity).all()
+        int(weight @ np.array(entry))
+        for entry in every
+        if (np.array(entry) @ demand <= capacity).all()
     )
     assert worth == bound == best == int(weight @ pattern)
     assert (pattern @ demand <= capacity).all()
@@ -293,11 +295,11 @@ def test_packing_is_exact(seed: int) -> None:
     def fits(at: int, left: np.ndarray) -> bool:
         if at == len(singles):
             return True
-        one, hosts = singles[at]
+        job, hosts = singles[at]
         for server in np.flatnonzero(hosts).tolist():
-            if (left[server] >= one.demand).all():
+            if (left[server] >= job.demand).all():
                 after = left.copy()
-                after[server] -= one.demand
+                after[server] -= job.demand
                 if fits(at + 1, after):
                     return True
         return False
@@ -371,9 +373,7 @@ def test_a_job_longer_than_the_horizon_is_planned_to_its_end() -> None:
 
 
 @pytest.mark.parametrize(("until", "status"), [(1, Status.DROPPED), (2, Status.FINISHED)])
-def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
-    until: int, status: Status
-) -> None:
+def test_plan_short_in_the_last_slot_is_abandoned_with_a_reason(until: int, status: Status) -> None:
     cluster = replace(make_cluster(1, 0, gpus=1), restart_first=True)
     single_job = make_job(
         cluster, ps=None, epochs=1, chunks=1, minibatches=10, restart_seconds=Fraction(300)
@@ -388,12 +388,12 @@ def test_a_plan_that_falls_short_in_the_last_slot_is_given_up_with_a_reason(
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(8))
 @given(SEEDS)
-def test_it_survives_lost_servers_and_cancelled_jobs(seed: int) -> None:
+def test_optimum_replans_after_lost_servers_and_cancelled_jobs(seed: int) -> None:
     engine = run_policy("optimum", seed, {}, until=14)
     assert not engine.open_jobs
 
 
-def test_a_displaced_job_is_planned_anew_and_a_returned_server_is_used() -> None:
+def test_displaced_job_is_replanned_and_a_returned_server_is_used() -> None:
     cluster = make_cluster(2, 0, gpus=4)
     jobs = [
         make_job(cluster, "first", ps_amounts=None, chunks=4, epochs=4, minibatches=10),
@@ -429,7 +429,7 @@ def test_servers_that_change_before_anybody_arrives_are_as_if_they_had_always_be
     assert earned(engine) == pytest.approx(best.utility, rel=1e-5, abs=1e-6)
 
 
-def test_a_job_that_is_to_come_uses_a_new_server_and_gives_way_where_one_goes() -> None:
+def test_future_job_uses_a_new_server_and_yields_after_a_loss() -> None:
     cluster = make_cluster(1, 0, gpus=2)
     jobs = [
         make_job(cluster, name, arrival=2, ps_amounts=None, chunks=2, epochs=2, minibatches=10)
@@ -448,7 +448,7 @@ def test_a_job_that_is_to_come_uses_a_new_server_and_gives_way_where_one_goes() 
     assert finished == [1, 2, 1]
 
 
-def test_a_revised_job_is_planned_anew() -> None:
+def test_revised_job_is_replanned() -> None:
     cluster = make_cluster(1, 0, gpus=2)
     single_job = make_job(cluster, "one", ps_amounts=None, chunks=2, epochs=2, minibatches=10)
     policy = make_policy("optimum", PolicyContext(cluster, [single_job], 9), {})

@@ -52,9 +52,9 @@ def stated(name: str, *, slots: int = 2, by: int = 40, **changes: Any) -> Job:
 def engine(policy: str, jobs: Sequence[Job]) -> Engine:
     """Return an engine of a live service to which jobs have come."""
     context = PolicyContext(ON, None, None, 0)
-    made = Engine(ON, make_policy(policy, context, {}), acknowledges=True)
-    made.handle(JobsArrived(0, tuple(jobs)))
-    return made
+    built = Engine(ON, make_policy(policy, context, {}), acknowledges=True)
+    built.handle(JobsArrived(0, tuple(jobs)))
+    return built
 
 
 def begin(made: Engine, slot: int) -> list[Command]:
@@ -90,50 +90,50 @@ def stops(commands: Sequence[Command]) -> list[str]:
 
 @pytest.mark.parametrize("policy", PLANNERS)
 def test_a_job_that_overruns_keeps_its_place_and_the_next_ones_are_shifted(policy: str) -> None:
-    made = engine(policy, [stated(name) for name in ("a", "b", "c", "d")])
-    assert [made.jobs[name].plan.completion for name in "abcd"] == [1, 1, 3, 3]
-    commands = [one for slot in range(4) for one in run(made, slot)]
+    driven = engine(policy, [stated(name) for name in ("a", "b", "c", "d")])
+    assert [driven.jobs[name].plan.completion for name in "abcd"] == [1, 1, 3, 3]
+    commands = [entry for slot in range(4) for entry in run(driven, slot)]
     assert stops(commands) == []
-    assert set(made.running) == {"a", "b"}
-    assert made.jobs["a"].generation == made.jobs["b"].generation == 1
+    assert set(driven.running) == {"a", "b"}
+    assert driven.jobs["a"].generation == driven.jobs["b"].generation == 1
     for name in ("c", "d"):
-        assert made.jobs[name].status is Status.ADMITTED
-        assert made.jobs[name].plan.start == 5
-        assert len(made.jobs[name].plan) == 2
+        assert driven.jobs[name].status is Status.ADMITTED
+        assert driven.jobs[name].plan.start == 5
+        assert len(driven.jobs[name].plan) == 2
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
-def test_a_job_that_saves_gives_way_to_a_deadline_that_its_extension_would_break(
+def test_checkpointing_job_yields_to_a_deadline_that_its_overrun_would_break(
     policy: str,
 ) -> None:
     slow = stated("slow", slots=4, by=40, resumable=True)
-    made = engine(policy, [replace(slow, name=name) for name in ("slow", "slow too")])
+    driven = engine(policy, [replace(slow, name=name) for name in ("slow", "slow too")])
     for slot in range(2):
-        run(made, slot)
+        run(driven, slot)
     urgent = [replace(stated(name, slots=2, by=3), arrival=2) for name in ("u", "v")]
-    made.handle(JobsArrived(2, tuple(urgent)))
-    assert {made.jobs[name].plan.start for name in ("u", "v")} == {4}
+    driven.handle(JobsArrived(2, tuple(urgent)))
+    assert {driven.jobs[name].plan.start for name in ("u", "v")} == {4}
     late = {"slow": 1, "slow too": 1}
     for slot in range(2, 4):
-        run(made, slot, late)
-    run(made, 4, late)
+        run(driven, slot, late)
+    run(driven, 4, late)
     # Both urgent jobs would earn nothing a slot later; the slow ones lose nothing by waiting.
-    assert set(made.running) == {"u", "v"}
-    assert made.jobs["slow"].status is Status.ADMITTED
-    assert made.jobs["slow"].plan.start == 6
+    assert set(driven.running) == {"u", "v"}
+    assert driven.jobs["slow"].status is Status.ADMITTED
+    assert driven.jobs["slow"].plan.start == 6
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
-def test_a_job_that_never_saved_is_not_stopped_for_anybody(policy: str) -> None:
+def test_job_without_a_checkpoint_is_not_preempted(policy: str) -> None:
     slow = stated("slow", slots=4)
-    made = engine(policy, [replace(slow, name=name) for name in ("slow", "slow too")])
+    driven = engine(policy, [replace(slow, name=name) for name in ("slow", "slow too")])
     for slot in range(2):
-        run(made, slot)
+        run(driven, slot)
     urgent = [replace(stated(name, slots=2, by=3), arrival=2) for name in ("u", "v")]
-    made.handle(JobsArrived(2, tuple(urgent)))
+    driven.handle(JobsArrived(2, tuple(urgent)))
     for slot in range(2, 6):
-        assert stops(run(made, slot)) == []
-    assert set(made.running) == {"slow", "slow too"}
+        assert stops(run(driven, slot)) == []
+    assert set(driven.running) == {"slow", "slow too"}
 
 
 @pytest.mark.parametrize("policy", PLANNERS)
@@ -141,11 +141,11 @@ def test_a_job_that_saves_nothing_is_planned_with_one_placement(policy: str) -> 
     cluster = make_cluster(3, 0, gpus=2, horizon=60)
     busy = [make_job(cluster, f"busy {n}", epochs=2, chunks=2, ps_amounts=None) for n in range(2)]
     rigid = make_job(cluster, "rigid", epochs=6, chunks=4, ps_amounts=None)
-    made = Engine(
+    driven = Engine(
         cluster, make_policy(policy, PolicyContext(cluster, None, None, 0), {}), acknowledges=True
     )
-    made.handle(JobsArrived(0, (*busy, replace(rigid, resumable=False))))
-    record = made.jobs["rigid"]
+    driven.handle(JobsArrived(0, (*busy, replace(rigid, resumable=False))))
+    record = driven.jobs["rigid"]
     assert record.status is Status.ADMITTED
     placements = {placement for _, placement in record.plan.placements()}
     assert len(placements) == 1
@@ -154,48 +154,50 @@ def test_a_job_that_saves_nothing_is_planned_with_one_placement(policy: str) -> 
 
 
 def test_a_generation_that_made_no_progress_yet_is_pinned() -> None:
-    made = engine("oasis", [stated("a", slots=6, resumable=True)])
-    run(made, 0)
-    made.handle(ProgressMeasured(1, {"a": (1, MICRO)}))
-    assert not made.view.is_pinned("a")
-    made.handle(SlotBegan(1))
-    made.handle(SlotEnded(1, {}))
+    driven = engine("oasis", [stated("a", slots=6, resumable=True)])
+    run(driven, 0)
+    driven.handle(ProgressMeasured(1, {"a": (1, MICRO)}))
+    assert not driven.view.is_pinned("a")
+    driven.handle(SlotBegan(1))
+    driven.handle(SlotEnded(1, {}))
     # It moves: nothing was measured of its second generation.
-    record = made.jobs["a"]
+    record = driven.jobs["a"]
     record.generation, record.resumed_before, record.resumed_at = 2, 0, record.measured
-    assert made.view.is_pinned("a")
-    made.handle(ProgressMeasured(2, {"a": (2, 2 * MICRO)}))
-    assert not made.view.is_pinned("a")
+    assert driven.view.is_pinned("a")
+    driven.handle(ProgressMeasured(2, {"a": (2, 2 * MICRO)}))
+    assert not driven.view.is_pinned("a")
 
 
-def test_what_is_known_of_checkpoints_changes_no_plan() -> None:
-    made = engine("oasis", [stated("a"), stated("b")])
-    made.handle(SlotBegan(0))
-    assert made.view.is_pinned("a")
-    before = made.jobs["a"].plan
-    made.handle(JobRevised(1, replace(made.jobs["a"].job, resumable=True)))
-    assert made.jobs["a"].plan is before
-    assert not made.view.is_pinned("a")
+def test_checkpoint_state_changes_no_plan() -> None:
+    driven = engine("oasis", [stated("a"), stated("b")])
+    driven.handle(SlotBegan(0))
+    assert driven.view.is_pinned("a")
+    before = driven.jobs["a"].plan
+    driven.handle(JobRevised(1, replace(driven.jobs["a"].job, resumable=True)))
+    assert driven.jobs["a"].plan is before
+    assert not driven.view.is_pinned("a")
 
 
-def test_in_a_simulation_nothing_is_pinned() -> None:
-    made = Engine(ON, make_policy("oasis", PolicyContext(ON, None, None, 0), {}))
-    made.handle(JobsArrived(0, (stated("a"),)))
-    assert any(isinstance(one, Start) for one in made.handle(SlotBegan(0)))
-    assert not made.view.is_pinned("a")
+def test_simulation_pins_no_job() -> None:
+    driven = Engine(ON, make_policy("oasis", PolicyContext(ON, None, None, 0), {}))
+    driven.handle(JobsArrived(0, (stated("a"),)))
+    assert any(isinstance(entry, Start) for entry in driven.handle(SlotBegan(0)))
+    assert not driven.view.is_pinned("a")
 
 
 def gangs(policy: str, resumable: bool | None) -> Engine:
     """Return an engine under rounds, with two gangs of four slots and two that come after them."""
     on = shared_cluster(2, {"a": {"worker": 1, "ps": 1}, "b": {"worker": 1, "ps": 1}}, worker=1)
-    made = Engine(on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True)
+    driven = Engine(
+        on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True
+    )
     jobs = [
         replace(gang(on, f"{tenant}{number}", tenant), resumable=resumable)
         for number in range(2)
         for tenant in ("a", "b")
     ]
-    made.handle(JobsArrived(0, tuple(jobs)))
-    return made
+    driven.handle(JobsArrived(0, tuple(jobs)))
+    return driven
 
 
 def gang(cluster: Cluster, name: str, tenant: str) -> Job:
@@ -209,53 +211,53 @@ def gang(cluster: Cluster, name: str, tenant: str) -> Job:
 def test_a_gang_that_overruns_keeps_its_places_into_the_next_round(
     policy: str, resumable: bool | None
 ) -> None:
-    made = gangs(policy, resumable)
+    driven = gangs(policy, resumable)
     slot = 0
-    while not made.running:
-        made.handle(SlotBegan(slot))
-        made.handle(SlotEnded(slot, {}))
+    while not driven.running:
+        driven.handle(SlotBegan(slot))
+        driven.handle(SlotEnded(slot, {}))
         slot += 1
-    first, begun = set(made.running), made.slot
-    commands = [one for index in range(begun, begun + 4) for one in run(made, index)]
+    first, begun = set(driven.running), driven.slot
+    commands = [entry for index in range(begun, begun + 4) for entry in run(driven, index)]
     assert stops(commands) == []
-    assert set(made.running) == first
-    assert all(made.jobs[name].generation == 1 for name in first)
+    assert set(driven.running) == first
+    assert all(driven.jobs[name].generation == 1 for name in first)
     # The market of the next round sees that the places are taken.
-    assert (made.ledger.used <= made.ledger.capacity).all()
+    assert (driven.ledger.used <= driven.ledger.capacity).all()
     for name in first:
-        made.handle(JobEnded(made.slot, name, 1))
-    for index in range(made.slot, made.slot + 40):
-        for name in sorted(set(run(made, index) and made.running)):
-            if made.jobs[name].remaining == 1:
-                made.handle(JobEnded(made.slot, name, made.jobs[name].generation))
-    assert all(record.status is Status.FINISHED for record in made.jobs.values())
+        driven.handle(JobEnded(driven.slot, name, 1))
+    for index in range(driven.slot, driven.slot + 40):
+        for name in sorted(set(run(driven, index) and driven.running)):
+            if driven.jobs[name].remaining == 1:
+                driven.handle(JobEnded(driven.slot, name, driven.jobs[name].generation))
+    assert all(record.status is Status.FINISHED for record in driven.jobs.values())
 
 
 def test_a_borrowing_gang_that_overruns_pays_for_each_slot_that_it_runs() -> None:
     on = shared_cluster(2, {"a": {"worker": 1, "ps": 0}, "b": {"worker": 3, "ps": 0}}, ps=0)
     parameters = {"theta": {"worker": "16", "ps": "16"}, "workers": "rigid", "lambda": "1"}
-    made = Engine(
+    driven = Engine(
         on, make_policy("astraea", PolicyContext(on, None, None, 0), parameters), acknowledges=True
     )
     wide = shared_job(on, "wide", "a", ps=None, chunks=2, epochs=2, minibatches=1)
     other = shared_job(on, "other", "b", ps=None, chunks=1, epochs=2, minibatches=1)
     # The price of a place is above zero because the other job has one.
     jobs = [replace(stated_job, utility=Deadline(100.0, 60)) for stated_job in (wide, other)]
-    made.handle(JobsArrived(0, tuple(jobs)))
+    driven.handle(JobsArrived(0, tuple(jobs)))
     paid: dict[int, int] = {}
     ran: list[int] = []
     for slot in range(12):
-        commands = begin(made, slot)
-        if "wide" in made.running:
+        commands = begin(driven, slot)
+        if "wide" in driven.running:
             ran.append(slot)
         for command in commands:
             if isinstance(command, Decided) and isinstance(command.decision, Charge):
                 paid[slot] = paid.get(slot, 0) + sum(command.decision.amounts.values())
-        left = {name: made.jobs[name].remaining - 1 for name in made.running}
-        gains = {name: made.jobs[name].job.gain(2 if name == "wide" else 1) for name in left}
-        made.handle(SlotEnded(slot, {name: min(gains[name], left[name]) for name in left}))
-        if len(ran) == 7 and "wide" in made.running:
-            made.handle(JobEnded(slot + 1, "wide", 1))
+        left = {name: driven.jobs[name].remaining - 1 for name in driven.running}
+        gains = {name: driven.jobs[name].job.gain(2 if name == "wide" else 1) for name in left}
+        driven.handle(SlotEnded(slot, {name: min(gains[name], left[name]) for name in left}))
+        if len(ran) == 7 and "wide" in driven.running:
+            driven.handle(JobEnded(slot + 1, "wide", 1))
     assert len(ran) == 7  # stated as 2
     assert list(paid) == ran
     assert len(set(paid.values())) == 1
@@ -264,40 +266,40 @@ def test_a_borrowing_gang_that_overruns_pays_for_each_slot_that_it_runs() -> Non
 
 @pytest.mark.parametrize("policy", LIVE)
 def test_a_worthless_job_is_abandoned_only_if_it_seems_to_never_end(policy: str) -> None:
-    made = endless(policy, Deadline(10.0, 3))
-    slots = ran(made, 20)
+    driven = endless(policy, Deadline(10.0, 3))
+    slots = ran(driven, 20)
     # It is worth nothing from slot 4 on, and has saved nothing.
     assert len(slots) == 6  # stated as 2
-    record = made.jobs["endless"]
+    record = driven.jobs["endless"]
     assert record.status is Status.DROPPED
     assert record.refusal is not None
     assert "has run for 6 slots without an end, 3 times as long as stated" in record.refusal.message
-    assert not made.running
-    assert not made.ledger.used.any()
+    assert not driven.running
+    assert not driven.ledger.used.any()
 
 
 @pytest.mark.parametrize("policy", LIVE)
-def test_a_start_that_takes_long_is_no_overrun(policy: str) -> None:
-    made = endless(policy, Deadline(10.0, 3))
+def test_slow_start_is_no_overrun(policy: str) -> None:
+    driven = endless(policy, Deadline(10.0, 3))
     first = 0
     for slot in range(12):
-        made.handle(SlotBegan(slot))
-        if not made.running:
+        driven.handle(SlotBegan(slot))
+        if not driven.running:
             first = slot + 1
-        made.handle(SlotEnded(slot, dict.fromkeys(made.running, 0)))
-    assert set(made.running) == {"endless"}
-    for event in started(made, 11):
-        made.handle(event)
-    assert made.jobs["endless"].generation_slot == first
+        driven.handle(SlotEnded(slot, dict.fromkeys(driven.running, 0)))
+    assert set(driven.running) == {"endless"}
+    for event in started(driven, 11):
+        driven.handle(event)
+    assert driven.jobs["endless"].generation_slot == first
     # It counts from the slot in which the processes began, 11.
-    assert len(ran(made, 20)) == 5
-    assert made.jobs["endless"].status is Status.DROPPED
+    assert len(ran(driven, 20)) == 5
+    assert driven.jobs["endless"].status is Status.DROPPED
 
 
 @pytest.mark.parametrize("policy", ["fifo", "oasis", "rolling", "astraea"])
-def test_a_job_that_is_worth_something_may_run_for_as_long_as_it_takes(policy: str) -> None:
-    made = endless(policy, Constant(10.0))
-    assert len(ran(made, 20)) >= 19
+def test_job_with_utility_may_overrun_without_limit(policy: str) -> None:
+    driven = endless(policy, Constant(10.0))
+    assert len(ran(driven, 20)) >= 19
 
 
 @pytest.mark.parametrize("policy", LIVE)
@@ -312,106 +314,106 @@ def test_a_job_that_is_worth_something_may_run_for_as_long_as_it_takes(policy: s
         ),
     ],
 )
-def test_a_job_that_is_worth_something_ends_at_its_limit(
+def test_job_with_utility_ends_at_its_limit(
     policy: str, limits: dict[str, Any], slots: int, message: str
 ) -> None:
-    made = endless(policy, Constant(10.0), **limits)
-    assert len(ran(made, 20)) == slots
-    record = made.jobs["endless"]
+    driven = endless(policy, Constant(10.0), **limits)
+    assert len(ran(driven, 20)) == slots
+    record = driven.jobs["endless"]
     assert record.status is Status.DROPPED
     assert record.refusal is not None
     assert record.refusal.reason is RefusalReason.TIME_LIMIT
     assert record.refusal.message == message
-    assert not made.running
-    assert not made.ledger.used.any()
+    assert not driven.running
+    assert not driven.ledger.used.any()
 
 
 @pytest.mark.parametrize("limits", [{"walltime": 6}, {"max_overrun": 3.0}])
 def test_a_lost_server_resets_a_limit_and_the_journal_replays(limits: dict[str, Any]) -> None:
-    made, again = (engine("oasis", []) for _ in range(2))
+    driven, replayed = (engine("oasis", []) for _ in range(2))
     job = replace(stated("endless"), utility=Constant(10.0), **limits)
     slots = []
 
     def handle(event: DriverEvent) -> None:
-        made.handle(event)
-        assert made.last is not None
-        line = entry_line(made.last, ON.names)
-        again.apply(parse_entry(line, ON))
+        driven.handle(event)
+        assert driven.last is not None
+        line = entry_line(driven.last, ON.names)
+        replayed.apply(parse_entry(line, ON))
 
     handle(JobsArrived(0, (job,)))
     for slot in range(14):
         handle(SlotBegan(slot))
-        for event in started(made, slot):
+        for event in started(driven, slot):
             handle(event)
-        if "endless" in made.running:
+        if "endless" in driven.running:
             slots.append(slot)
         if slot == 4:
-            (server,) = made.running["endless"].servers
+            (server,) = driven.running["endless"].servers
             handle(ServerLost(slot + 1, ON.names[server]))
-        progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}
+        progress = {name: min(1, driven.jobs[name].remaining - 1) for name in driven.running}
         handle(SlotEnded(slot, progress))
     assert slots == list(range(11))  # five slots, and six after the server was lost
-    assert made.jobs["endless"].status is Status.DROPPED
-    assert again.state_digest() == made.state_digest()
+    assert driven.jobs["endless"].status is Status.DROPPED
+    assert replayed.state_digest() == driven.state_digest()
 
 
 def test_a_limit_counts_for_a_job_that_takes_turns() -> None:
     on = shared_cluster(1, {"t": {"worker": 1, "ps": 1}}, worker=1)
-    made = Engine(
+    driven = Engine(
         on, make_policy("gandiva_fair", PolicyContext(on, None, None, 0), {}), acknowledges=True
     )
     jobs = [shared_job(on, name, "t", ps=None, chunks=1, epochs=5, minibatches=1) for name in "ab"]
     limited = (replace(job, walltime=6, utility=Constant(10.0)) for job in jobs)
-    made.handle(JobsArrived(0, tuple(limited)))
+    driven.handle(JobsArrived(0, tuple(limited)))
     slots: dict[str, int] = {"a": 0, "b": 0}
     for slot in range(20):
-        begin(made, slot)
-        for name in made.running:
+        begin(driven, slot)
+        for name in driven.running:
             slots[name] += 1
-        progress = {name: min(1, made.jobs[name].remaining - 1) for name in made.running}
-        made.handle(SlotEnded(slot, progress))
+        progress = {name: min(1, driven.jobs[name].remaining - 1) for name in driven.running}
+        driven.handle(SlotEnded(slot, progress))
     assert slots == {"a": 6, "b": 6}
-    assert all(made.jobs[name].generation > 2 for name in "ab")
+    assert all(driven.jobs[name].generation > 2 for name in "ab")
 
 
 def test_the_start_up_of_a_moved_job_is_no_run_time() -> None:
     """Jobs take turns, and every second start-up takes longer than the turn."""
     on = shared_cluster(1, {"t": {"worker": 1, "ps": 1}}, worker=1)
     policy = make_policy("gandiva_fair", PolicyContext(on, None, None, 0), {})
-    made = Engine(on, policy, acknowledges=True)
+    driven = Engine(on, policy, acknowledges=True)
     jobs = [shared_job(on, name, "t", ps=None, chunks=1, epochs=9, minibatches=1) for name in "ab"]
     limited = (replace(job, walltime=4, utility=Constant(10.0)) for job in jobs)
-    made.handle(JobsArrived(0, tuple(limited)))
+    driven.handle(JobsArrived(0, tuple(limited)))
     slots: dict[str, int] = {"a": 0, "b": 0}
     for slot in range(60):
-        made.handle(SlotBegan(slot))
-        made.handle(Acknowledged(slot + 1, tuple(made.unacknowledged)))
-        progress = dict.fromkeys(made.running, 0)
-        for name in made.running:
-            record = made.jobs[name]
+        driven.handle(SlotBegan(slot))
+        driven.handle(Acknowledged(slot + 1, tuple(driven.unacknowledged)))
+        progress = dict.fromkeys(driven.running, 0)
+        for name in driven.running:
+            record = driven.jobs[name]
             if record.generation % 2:
-                made.handle(JobStarted(slot + 1, name, record.generation, slot))
+                driven.handle(JobStarted(slot + 1, name, record.generation, slot))
                 slots[name] += 1
                 progress[name] = min(1, record.remaining - 1)
-        made.handle(SlotEnded(slot, progress))
+        driven.handle(SlotEnded(slot, progress))
     assert slots == {"a": 4, "b": 4}
-    assert [made.jobs[name].generation for name in "ab"] == [7, 7]
+    assert [driven.jobs[name].generation for name in "ab"] == [7, 7]
 
 
 @pytest.mark.parametrize("policy", [*PLANNERS, "astraea"])
 def test_a_job_that_saved_nothing_runs_on_past_the_horizon(policy: str) -> None:
     """It is a hundred times slower than stated, so that the rest of its work needs 100 slots."""
-    made = endless(policy, Constant(10.0))
-    assert len(ran(made, 1)) == 1
-    slow = with_corrected_curve(made.jobs["endless"].job, {1: 0.01})
-    made.handle(JobRevised(1, slow))
+    driven = endless(policy, Constant(10.0))
+    assert len(ran(driven, 1)) == 1
+    slow = with_corrected_curve(driven.jobs["endless"].job, {1: 0.01})
+    driven.handle(JobRevised(1, slow))
     for slot in range(1, 90):
-        begin(made, slot)
-        assert "endless" in made.running
-        progress = min(slow.gain(1), made.jobs["endless"].remaining - 1)
-        made.handle(SlotEnded(slot, {"endless": progress}))
-    assert made.jobs["endless"].generation == 1
-    assert made.jobs["endless"].plan.completion >= 90
+        begin(driven, slot)
+        assert "endless" in driven.running
+        progress = min(slow.gain(1), driven.jobs["endless"].remaining - 1)
+        driven.handle(SlotEnded(slot, {"endless": progress}))
+    assert driven.jobs["endless"].generation == 1
+    assert driven.jobs["endless"].plan.completion >= 90
 
 
 def endless(policy: str, utility: Utility, **limits: Any) -> Engine:
@@ -419,11 +421,13 @@ def endless(policy: str, utility: Utility, **limits: Any) -> Engine:
     if not policies()[policy].counts_places:
         return engine(policy, [replace(stated("endless"), utility=utility, **limits)])
     on = shared_cluster(2, {"a": {"worker": 2, "ps": 2}}, worker=1)
-    made = Engine(on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True)
+    driven = Engine(
+        on, make_policy(policy, PolicyContext(on, None, None, 0), {}), acknowledges=True
+    )
     endless = shared_job(on, "endless", "a", ps=None, chunks=1, epochs=2, minibatches=1)
     endless = replace(endless, utility=utility, resumable=None, **limits)
-    made.handle(JobsArrived(0, (endless,)))
-    return made
+    driven.handle(JobsArrived(0, (endless,)))
+    return driven
 
 
 def ran(made: Engine, slots: int) -> list[int]:

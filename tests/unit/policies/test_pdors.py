@@ -165,17 +165,17 @@ def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_opt
     for index in range(40):
         on = build_pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=5)
         job = wide(on, rng, "job")
-        found = {}
+        results = {}
         for placement in ("exact", "randomised", "greedy"):
             arena = PdorsEngine.of(on, placement=placement, seed=index)
             arena.crowd(np.random.default_rng(index))
-            found[placement] = found_payoff(arena.arrive(job))
-        exact = found["exact"]
+            results[placement] = found_payoff(arena.arrive(job))
+        exact = results["exact"]
         feasible += exact > -math.inf
-        for payoff in found.values():
+        for payoff in results.values():
             assert (payoff == -math.inf) == (exact == -math.inf)
             assert payoff == exact or payoff <= exact + 1e-9 * max(1.0, abs(exact))
-        dearer += found["randomised"] < exact - 1e-9
+        dearer += results["randomised"] < exact - 1e-9
     assert feasible > 15
     assert dearer > 5  # rounding has its price
 
@@ -239,7 +239,7 @@ def test_a_job_that_trains_faster_together_is_put_on_one_machine() -> None:
     assert all(row[1] == 1 for row in plan)
 
 
-def test_by_the_letter_fast_links_inside_forbid_one_machine() -> None:
+def test_literal_mode_forbids_one_machine_with_fast_internal_links() -> None:
     on = build_pool([(4, 8, 9)] * 2)
     job = build_two_rate_job(on, most=4, work=10, bandwidths=(1, 40, 3), utility=Constant(30.0))
     plan = plan_rows(PdorsEngine.of(on, bandwidth="literal").arrive(job))
@@ -300,7 +300,7 @@ def test_separate_roles_never_co_locate() -> None:
         ({"prices": "offline"}, "whole job set"),
     ],
 )
-def test_bad_parameters_are_refused_with_their_mend(settings: Any, says: str) -> None:
+def test_invalid_parameters_are_refused_with_a_hint(settings: Any, says: str) -> None:
     with pytest.raises(InputError, match=says):
         make_policy("pdors", PolicyContext(build_pool([(1, 1, 1)]), None), settings)
 
@@ -412,7 +412,7 @@ def test_cost_over_value_is_the_least_factor_that_admits() -> None:
     assert isinstance(arena.arrive(build_two_rate_job(on, "more", utility=more)), Commit)
 
 
-def test_other_refusals_say_why() -> None:
+def test_other_refusals_state_the_reason() -> None:
     on = build_pool([(4, 8, 8), (2, 4, 8)])
     late = PdorsEngine.of(on).arrive(build_two_rate_job(on, work=1000))
     assert isinstance(late, Reject)
@@ -434,7 +434,7 @@ def test_other_refusals_say_why() -> None:
     assert nothing.refusal.reason is RefusalReason.NO_VALUE
 
 
-def test_a_lost_server_moves_what_stood_on_it() -> None:
+def test_lost_server_moves_its_jobs() -> None:
     on = build_pool([(4, 8, 8), (4, 8, 8)], horizon=8)
     arena = PdorsEngine.of(on)
     engine = arena.engine
@@ -452,7 +452,7 @@ def test_a_lost_server_moves_what_stood_on_it() -> None:
     assert not engine.ledger.used.any()
 
 
-def test_cancelling_gives_everything_back() -> None:
+def test_cancellation_releases_all_reservations() -> None:
     on = build_pool([(4, 8, 8)] * 2)
     arena = PdorsEngine.of(on)
     arena.arrive(build_two_rate_job(on))
@@ -460,12 +460,12 @@ def test_cancelling_gives_everything_back() -> None:
     arena.engine.handle(SlotEnded(0, {"job": 1}))
     arena.engine.handle(JobCancelled(1, "job"))
     assert not arena.engine.ledger.used.any()
-    again = plan_rows(arena.arrive(build_two_rate_job(on, "again", arrival=1)))
+    replanned = plan_rows(arena.arrive(build_two_rate_job(on, "again", arrival=1)))
     fresh = plan_rows(PdorsEngine.of(on).arrive(build_two_rate_job(on, "again")))
-    assert again == [[slot + 1, *row] for slot, *row in fresh]
+    assert replanned == [[slot + 1, *row] for slot, *row in fresh]
 
 
-def test_the_seed_decides_and_nothing_else() -> None:
+def test_runs_depend_only_on_the_seed() -> None:
     rng = np.random.default_rng(11)
     on = build_pool(rng.integers(3, 12, (6, 3)).tolist(), horizon=12)
     jobs = [wide(on, rng, f"job-{index}", arrival=index // 2) for index in range(16)]
@@ -544,9 +544,9 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
         context = PolicyContext(on, None, None, seed)
         asked, plain = (
             PdorsEngine(
-                on, Engine(on, make_policy("pdors", one, PRICES | {"bandwidth": bandwidth}))
+                on, Engine(on, make_policy("pdors", entry, PRICES | {"bandwidth": bandwidth}))
             )
-            for one in (replace(context, explained=False), context)
+            for entry in (replace(context, explained=False), context)
         )
         jobs = [random_two_rate_job(on, rng, f"job-{index}") for index in range(6)]
         for job in jobs:

@@ -77,13 +77,13 @@ def test_the_clearing_price_chooses_online(tmp_path: Path) -> None:
     assert done == {f"job-{worth}" for worth in range(6, 11)}
 
 
-def test_free_slots_go_to_who_comes_first(tmp_path: Path) -> None:
+def test_free_slots_go_to_the_first_arrival(tmp_path: Path) -> None:
     on = machine()
     done = completed(on, whole_machine_jobs(on), post(on, tmp_path / "prices.json", 0.0))
     assert done == {f"job-{worth}" for worth in range(1, 6)}
 
 
-def test_a_refusal_names_what_the_price_is_for(tmp_path: Path) -> None:
+def test_refusal_names_the_priced_resource(tmp_path: Path) -> None:
     from shadowprice.core.events import Decided, Reject
 
     on = machine()
@@ -93,7 +93,7 @@ def test_a_refusal_names_what_the_price_is_for(tmp_path: Path) -> None:
         def on_event(self, event, commands) -> None:  # type: ignore[no-untyped-def]
             del event
             decided = (command.decision for command in commands if isinstance(command, Decided))
-            refusals.extend(one.refusal for one in decided if isinstance(one, Reject))
+            refusals.extend(entry.refusal for entry in decided if isinstance(entry, Reject))
 
     prices = post(on, tmp_path / "prices.json", 2.75)
     policy = make_policy("oasis", PolicyContext(on, None, 10), {"prices": prices})

@@ -112,9 +112,9 @@ def test_a_utility_that_underflows_still_has_a_price() -> None:
     use = 8 * share
     eta = 300 * 2 * 4.0 / use  # T times four resources of two equal servers
     assert constants.ln_lower == pytest.approx(expected - math.log(use) - math.log(4 * eta))
-    asked = constants.ln_upper[np.isfinite(constants.ln_upper)]
-    assert len(asked) == 4
-    assert (asked > constants.ln_lower + 1400).all()
+    finite = constants.ln_upper[np.isfinite(constants.ln_upper)]
+    assert len(finite) == 4
+    assert (finite > constants.ln_lower + 1400).all()
     assert np.isfinite(constants.scaled(0.2).ln_upper).sum() == 4
 
 
@@ -213,7 +213,7 @@ def test_given_constants_are_taken_as_they_are() -> None:
     ("floor", "known"), [("theory", True), ("theory", False), ("clearing", True)]
 )
 @pytest.mark.parametrize("seed", sample(range(6)))
-def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
+def test_predicted_change_of_constants_equals_the_actual_one(
     seed: int, known: bool, floor: str
 ) -> None:
     cluster = make_cluster(1, 1)
@@ -230,11 +230,11 @@ def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
         other = replace(single_job, utility=Constant(float(rng.uniform(1, 1e4))))
         for shown in (single_job, other, single_job):
             before, twin = learner.constants(), learner.copy()
-            told = learner.constants_with(shown)
+            shown_constants = learner.constants_with(shown)
             assert not learner.constants().differ(before)
-            assert twin.learn([shown]) == told.differ(before)
-            changes += told.differ(before)
-            assert not told.differ(twin.constants())
+            assert twin.learn([shown]) == shown_constants.differ(before)
+            changes += shown_constants.differ(before)
+            assert not shown_constants.differ(twin.constants())
         learner.learn([single_job])
     assert changes
 
@@ -245,7 +245,7 @@ def test_what_a_job_would_change_is_what_it_changes_when_it_is_taken_in(
     later=st.integers(0, 30),
 )
 @settings(max_examples=example_count(40), deadline=None, derandomize=True)
-def test_a_job_that_was_taken_back_leaves_no_trace(
+def test_removed_job_leaves_no_trace(
     floor: Lower, arrivals: list[tuple[int, bool, int]], later: int
 ) -> None:
     """Whatever it was worth, and whatever else was learnt and forgotten in between."""
@@ -289,15 +289,13 @@ def test_after_an_idle_horizon_prices_are_those_of_a_new_service() -> None:
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
 @pytest.mark.parametrize("carries", ["workers", "ps"])
-def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
-    floor: Lower, carries: Carries
-) -> None:
+def test_summary_of_other_jobs_gives_the_constants_of_all(floor: Lower, carries: Carries) -> None:
     on, jobs = linear_jobs(5)
     assert isinstance(on, Cluster)
     assert len(jobs) > 3
     members = on.hosts_workers, on.hosts_ps
     pool = PricePool.of(on, members[carries == "ps"])
-    told = set()
+    distinct = set()
     for index in range(len(jobs)):
         others = ContributionCache(index)
         for factor in (1.0, 0.5, 30.0, 1e4):
@@ -312,23 +310,21 @@ def test_what_is_remembered_of_the_other_jobs_gives_the_constants_of_all(
             plain.learn(changed)
             with use_cache(others):
                 quick.learn_all(changed)
-            one, other = plain.constants(), quick.constants()
-            assert one.ln_lower == other.ln_lower
-            assert list(one.ln_upper) == list(other.ln_upper)
-            told.add((one.ln_lower, *one.ln_upper))
-    assert len(told) > 1, "no change is of consequence"
+            expected, actual = plain.constants(), quick.constants()
+            assert expected.ln_lower == actual.ln_lower
+            assert list(expected.ln_upper) == list(actual.ln_upper)
+            distinct.add((expected.ln_lower, *expected.ln_upper))
+    assert len(distinct) > 1, "no change is of consequence"
 
 
 @pytest.mark.parametrize("floor", ["theory", "clearing"])
 @pytest.mark.parametrize("carries", ["workers", "ps", "both"])
-def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_there(
-    carries: Carries, floor: Lower
-) -> None:
+def test_constants_for_new_servers_equal_learning_there(carries: Carries, floor: Lower) -> None:
     """Larger or smaller in each resource by itself, without some, or with some for the first time.
 
     And once more, on the servers of before.
     """
-    told = 0
+    count = 0
     for seed in range(60):
         on, jobs = linear_jobs(seed)
         assert isinstance(on, Cluster)
@@ -368,8 +364,8 @@ def test_learnt_for_other_servers_it_is_what_the_same_jobs_would_have_taught_the
             constants, expected = moved.constants(), twin.constants()
             assert constants.ln_lower == pytest.approx(expected.ln_lower, rel=1e-12)
             assert constants.ln_upper == pytest.approx(expected.ln_upper, rel=1e-12)
-            told += math.isfinite(expected.ln_lower)
-    assert told > 60
+            count += math.isfinite(expected.ln_lower)
+    assert count > 60
 
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
@@ -379,9 +375,9 @@ def test_a_job_teaches_up_to_the_points_of_its_tenant(floor: Lower) -> None:
     lower = LowerConstant(floor, StandaloneValue(cluster, cluster.hosts_workers, cluster.hosts_ps))
     rich, poor = (make_job(cluster, "job", utility=Constant(value)) for value in (1e5, 3.0))
     learnt = []
-    for one in (replace(rich, points=3.0), poor):
+    for job in (replace(rich, points=3.0), poor):
         learner = ConstantsLearner(pool, "workers", 12, None, lower, known=False)
-        learner.learn([one])
+        learner.learn([job])
         learnt.append(learner.constants())
     assert learnt[0].ln_lower == learnt[1].ln_lower
     assert list(learnt[0].ln_upper) == list(learnt[1].ln_upper)

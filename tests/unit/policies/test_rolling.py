@@ -44,24 +44,8 @@ from shadowprice.results.recorder import Recorder
 from shadowprice.results.tables import decision_records
 from shadowprice.simulator.driver import Simulation
 from tests.support.examples import sample
+from tests.support.rolling_cases import gpus, promises, rolling, training
 from tests.support.workloads import DIMENSIONS, faster_together, make_cluster, make_job, random_job
-
-
-def gpus(servers: int, each: int, *, horizon: int = 400, tenants: Sequence[Tenant] = ()) -> Cluster:
-    """Return servers that have GPUs and nothing else, for workers only."""
-    rows = [(f"gpu-{index}", Role.WORKER, {"gpu": each * 1000}) for index in range(servers)]
-    return build_cluster(
-        slot_seconds=Fraction(600),
-        horizon=horizon,
-        servers=rows,
-        dimensions=DIMENSIONS,
-        tenants=tenants,
-    )
-
-
-def training(cluster: Cluster, name: str, **changes: Any) -> Job:
-    """Return an all-reduce job of one GPU a worker."""
-    return make_job(cluster, name, worker_amounts={"gpu": 1000}, ps_amounts=None, **changes)
 
 
 def decide(cluster: Cluster, jobs: Sequence[Job], **settings: object) -> list[Decision]:
@@ -69,11 +53,6 @@ def decide(cluster: Cluster, jobs: Sequence[Job], **settings: object) -> list[De
     policy = make_policy("rolling", PolicyContext(cluster), settings)
     commands = Engine(cluster, policy).handle(JobsArrived(0, tuple(jobs)))
     return [command.decision for command in commands]  # type: ignore[union-attr]
-
-
-def rolling(cluster: Cluster, **settings: object) -> Engine:
-    """Return an engine that `rolling` decides for."""
-    return Engine(cluster, make_policy("rolling", PolicyContext(cluster), settings))
 
 
 # ------------------------------------------------------------------ promises
@@ -86,20 +65,22 @@ def test_a_promise_lasts_as_long_as_the_utility_does() -> None:
     assert (made.completion, made.utility, made.cost) == (5, 10.0, 0.0)
 
 
-def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back() -> None:
+def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
     """Kept, it would be met to the day, and earn nothing."""
     on = gpus(1, 4)
-    one = training(on, "a", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
+    job = training(on, "a", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
     other = training(on, "b", chunks=4, worker_range=(1, 4), utility=Deadline(10.0, 30.0))
     for soonest, steady in ((8.0, False), (8.0, True), (1.0, True)):
         engine = rolling(on, steady=steady)
-        engine.handle(JobsArrived(0, (one, other)))
+        engine.handle(JobsArrived(0, (job, other)))
         engine.handle(SlotBegan(0))
         assert engine.jobs["a"].promise == 30
-        tight = replace(one, utility=Deadline(10.0, soonest))
+        tight = replace(job, utility=Deadline(10.0, soonest))
         engine.handle(JobRevised(1, tight))
         engine.handle(SlotEnded(0, dict.fromkeys(engine.running, 0)))
-        told = [one.decision for one in engine.handle(SlotBegan(1)) if isinstance(one, Decided)]
+        told = [
+            entry.decision for entry in engine.handle(SlotBegan(1)) if isinstance(entry, Decided)
+        ]
         (made,) = [decision for decision in told if isinstance(decision, Promise)][:1]
         assert made.job == "a"
         assert "revised" in made.message
@@ -121,7 +102,7 @@ def test_a_promise_that_a_revision_makes_worthless_is_given_anew_or_taken_back()
         ([(Role.WORKER, 7000), (Role.ANY, 7000)], {"s-0": (2, 0), "s-1": (0, 1)}),
     ],
 )
-def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
+def test_lone_feasible_job_is_promised_and_runs_as_planned(
     kinds: list[tuple[Role, int]], stands: dict[str, tuple[int, int]]
 ) -> None:
     rows = [(f"s-{index}", role, {"cpu": amount}) for index, (role, amount) in enumerate(kinds)]
@@ -149,7 +130,7 @@ def test_a_lone_job_that_fits_is_promised_and_stands_as_planned(
 
 
 @pytest.mark.extended
-def test_servers_may_all_differ_however_many_there_are() -> None:
+def test_all_servers_may_differ() -> None:
     # More kinds than groups that a timeline keeps of a few kinds: what was beyond was written into
     # other intervals, and with some thousands beyond the arrays.
     many = 600
@@ -171,7 +152,7 @@ def test_servers_may_all_differ_however_many_there_are() -> None:
     assert engine.running["a"].total_workers == workers
 
 
-def test_a_promise_gives_up_no_more_of_a_utility_than_it_may(
+def test_promise_loses_at_most_the_allowed_utility(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on = gpus(1, 1)
@@ -186,7 +167,7 @@ def test_a_promise_gives_up_no_more_of_a_utility_than_it_may(
         assert later < planned * (1.0 - slack) <= promised
 
 
-def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
+def test_promise_is_limited_by_observed_durations_of_other_jobs() -> None:
     on = gpus(2, 2, horizon=40)
     # A quarter of a horizon counts as watched before the first arrival: ten slots, and this one.
     # The job takes ten slots of the whole cluster.
@@ -200,13 +181,15 @@ def test_a_promise_takes_no_more_than_is_known_of_others() -> None:
         (half, 4.9 / watched, False),
         (half, 5.1 / watched, True),
     ):
-        made, _ = decide(on, [one, other], evidence=evidence)
-        assert isinstance(made, Promise if known else Queue)
-        assert known or "while demand was observed for only 10.3 slots (evidence)" in made.message
+        decision, _ = decide(on, [one, other], evidence=evidence)
+        assert isinstance(decision, Promise if known else Queue)
+        assert (
+            known or "while demand was observed for only 10.3 slots (evidence)" in decision.message
+        )
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
-            made, _ = decide(on, [one, other], evidence=evidence, **settings)
-            assert isinstance(made, Promise)
+            decision, _ = decide(on, [one, other], evidence=evidence, **settings)
+            assert isinstance(decision, Promise)
 
 
 def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
@@ -217,17 +200,19 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
         training(on, name, epochs=10, chunks=4, utility=Linear(100.0, -1.0)) for name in "ab"
     )
     for evidence, known in ((10.1 / 6 / watched, True), (9.9 / 6 / watched, False)):
-        (made,) = decide(on, [first], evidence=evidence)
-        assert isinstance(made, Promise if known else Queue)
-        assert all(isinstance(one, Queue) for one in decide(on, [first, second], evidence=evidence))
+        (decisions,) = decide(on, [first], evidence=evidence)
+        assert isinstance(decisions, Promise if known else Queue)
+        assert all(
+            isinstance(entry, Queue) for entry in decide(on, [first, second], evidence=evidence)
+        )
     # With shares, the job has to be its tenant's only one.
     shared = gpus(2, 2, horizon=40, tenants=[Tenant(name, {"gpu": 2000}) for name in "ab"])
     for owners, answer in (("ab", Promise), ("aa", Queue)):  # twenty slots of the tenant's share
         mine = [
             replace(one, tenant=name) for one, name in zip((first, second), owners, strict=True)
         ]
-        made = decide(shared, mine, evidence=20.1 / 6 / watched)
-        assert [type(one) for one in made] == [answer, answer]
+        decisions = decide(shared, mine, evidence=20.1 / 6 / watched)
+        assert [type(entry) for entry in decisions] == [answer, answer]
 
 
 def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
@@ -251,13 +236,13 @@ def test_a_promise_earns_at_least_a_part_of_the_maximum_utility(
         for value in (12.0, 30.0)  # 1 of 9, and 19 of 27
     )
     for second, known in ((steep, False), (flat, True)):
-        made = decide(on, [first, second], evidence=1e6)
-        assert [type(one) for one in made] == [Promise, Promise if known else Queue]
-        assert known or made[1].message.endswith(
+        decisions = decide(on, [first, second], evidence=1e6)
+        assert [type(entry) for entry in decisions] == [Promise, Promise if known else Queue]
+        assert known or decisions[1].message.endswith(
             "its utility by slot 11 is 1, less than 30% of its maximum, 9"
         )
-        made = decide(on, [first, second], evidence=1e6, standby=False)
-        assert isinstance(made[1], Promise)
+        decisions = decide(on, [first, second], evidence=1e6, standby=False)
+        assert isinstance(decisions[1], Promise)
 
 
 def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
@@ -282,28 +267,28 @@ def test_a_job_that_takes_all_of_a_resource_without_a_price_pays() -> None:
         )
         for value in (1e-3, 100.0)
     )  # fmt: skip
-    for one, promised in ((poor, False), (rich, True)):
+    for job, promised in ((poor, False), (rich, True)):
         engine = rolling(cluster, evidence=1e6)
         engine.handle(JobsArrived(0, tuple(dense)))
-        engine.handle(JobsArrived(0, (one,)))
+        engine.handle(JobsArrived(0, (job,)))
         assert (engine.jobs["b"].promise is not None) == promised
 
 
-def test_a_job_that_is_promised_nothing_yet_runs_and_is_promised_when_less_is_left() -> None:
+def test_waiting_job_runs_and_is_promised_when_less_work_remains() -> None:
     on = gpus(1, 4, horizon=40)
-    one = training(on, "a", epochs=16, chunks=4, utility=Reciprocal(5.0))
+    job = training(on, "a", epochs=16, chunks=4, utility=Reciprocal(5.0))
     policy = make_policy("rolling", PolicyContext(on), {})
-    recorder = Recorder(on, [one], policy)
-    Simulation(on, [one], policy).run([recorder])
-    assert recorder.completions["a"] == one.shortest_slots - 1  # not a slot later for it
-    told = [(slot, made) for slot, made in recorder.decisions if made.job == "a"]
-    assert isinstance(told[0][1], Queue)
-    assert isinstance(told[-1][1], Promise)
-    assert 0 < told[-1][0] < one.shortest_slots
+    recorder = Recorder(on, [job], policy)
+    Simulation(on, [job], policy).run([recorder])
+    assert recorder.completions["a"] == job.shortest_slots - 1  # not a slot later for it
+    decisions_on_a = [(slot, made) for slot, made in recorder.decisions if made.job == "a"]
+    assert isinstance(decisions_on_a[0][1], Queue)
+    assert isinstance(decisions_on_a[-1][1], Promise)
+    assert 0 < decisions_on_a[-1][0] < job.shortest_slots
 
 
 @pytest.mark.parametrize("restart_first", [False, True])
-def test_a_job_that_loses_a_whole_slot_by_a_start_runs_where_nothing_else_would(
+def test_job_that_loses_a_slot_to_its_start_runs_on_otherwise_idle_capacity(
     *, restart_first: bool
 ) -> None:
     """No plan counts on a slot of it, so nothing is promised; idle servers take it all the same."""
@@ -334,8 +319,8 @@ def test_a_job_that_no_plan_with_restarts_completes_is_promised_one_that_never_m
         )
         for name in ("a", "b", "c")
     ]  # fmt: skip
-    made = decide(on, jobs, evidence=1e6)
-    assert [type(one) for one in made] == [Promise, Promise, Queue]
+    decisions = decide(on, jobs, evidence=1e6)
+    assert [type(entry) for entry in decisions] == [Promise, Promise, Queue]
     policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
     recorder = Recorder(on, jobs, policy)
     Simulation(on, jobs, policy).run([recorder])
@@ -349,19 +334,19 @@ def test_a_first_start_counts_as_a_restart_only_where_it_costs_one(
 ) -> None:
     """What is done in one slot is promised that slot, however much of it a restart takes."""
     on = replace(gpus(1, 4), restart_first=restart_first)
-    one = training(on, "a", epochs=1, utility=Deadline(5.0, 0.0))
-    one = replace(one, restart=share)
-    assert one.shortest_slots == 1
-    (answer,) = decide(on, [one])
+    job = training(on, "a", epochs=1, utility=Deadline(5.0, 0.0))
+    job = replace(job, restart=share)
+    assert job.shortest_slots == 1
+    (answer,) = decide(on, [job])
     assert isinstance(answer, Queue if restart_first else Promise)
     engine = Engine(on, make_policy("rolling", PolicyContext(on), {}))
-    engine.handle(JobsArrived(0, (one,)))
+    engine.handle(JobsArrived(0, (job,)))
     engine.handle(SlotBegan(0))
     assert engine.running["a"].total_workers == 4
 
 
 @pytest.mark.parametrize("share", [Fraction(1, 10), Fraction(1, 2)])
-def test_who_waits_is_planned_by_density_also_where_only_restarts_are_in_its_way(
+def test_waiting_jobs_are_planned_by_density_also_if_limited_by_restarts(
     share: Fraction,
 ) -> None:
     on = gpus(1, 4, horizon=60)
@@ -394,7 +379,7 @@ def test_a_job_that_completes_only_where_it_does_not_restart_is_planned_before_l
 
 
 @pytest.mark.parametrize("seed", sample(range(20)))
-def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -> None:
+def test_minimum_demand_is_that_of_the_most_efficient_level(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = make_cluster(3, 2, 2)
     jobs = faster_together([random_job(cluster, rng, f"job-{index}") for index in range(4)], rng)
@@ -422,7 +407,7 @@ def test_the_least_that_a_job_takes_is_that_of_its_thriftiest_level(seed: int) -
         assert slot == pytest.approx(expected)
 
 
-def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way(
+def test_without_scarcity_flexible_jobs_displace_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     on = gpus(1, 1)
@@ -440,7 +425,7 @@ def test_where_all_have_room_those_who_can_wait_stand_in_nobodys_way(
         assert engine.jobs["soon"].status.value == outcome
 
 
-def test_who_was_promised_moves_over_for_who_comes_later() -> None:
+def test_promised_job_is_replanned_for_a_later_arrival() -> None:
     on = gpus(1, 2)
     engine = rolling(on)
     # 8 worker-slots within 8 slots: alone it runs on both GPUs for 4 slots.
@@ -458,7 +443,7 @@ def test_who_was_promised_moves_over_for_who_comes_later() -> None:
     assert engine.jobs["urgent"].promise == 2
 
 
-def test_plans_stay_as_the_room_for_them_grows() -> None:
+def test_plans_are_kept_when_capacity_grows() -> None:
     on = gpus(3, 4)
     jobs = [
         training(
@@ -471,14 +456,14 @@ def test_plans_stay_as_the_room_for_them_grows() -> None:
     ]
 
     def answers(engine: Engine) -> list[str]:
-        told = []
+        results = []
         for slot in range(len(jobs) // 4):
             come = tuple(replace(job, arrival=slot) for job in jobs[4 * slot : 4 * slot + 4])
-            told.append(repr(engine.handle(JobsArrived(slot, come))))
-            told.append(repr(engine.handle(SlotBegan(slot))))
+            results.append(repr(engine.handle(JobsArrived(slot, come))))
+            results.append(repr(engine.handle(SlotBegan(slot))))
             progress = dict.fromkeys(engine.running, 1)
-            told.append(repr(engine.handle(SlotEnded(slot, progress))))
-        return told
+            results.append(repr(engine.handle(SlotEnded(slot, progress))))
+        return results
 
     growing = answers(rolling(on))
     roomy: Any = make_policy("rolling", PolicyContext(on), {})
@@ -487,7 +472,7 @@ def test_plans_stay_as_the_room_for_them_grows() -> None:
     assert any("Promise" in text for text in growing)
 
 
-def test_without_revision_a_plan_stays() -> None:
+def test_plan_is_kept_without_revision() -> None:
     on = gpus(1, 2)
     jobs = [
         training(on, "first", utility=Sigmoid(10.0, 3.0, 4.0)),
@@ -501,7 +486,7 @@ def test_without_revision_a_plan_stays() -> None:
     assert recorder.completions == {"first": 3}
 
 
-def test_a_job_worth_less_than_its_price_waits_and_is_told_what_it_lacks() -> None:
+def test_job_below_its_price_waits_with_the_missing_resource() -> None:
     on = gpus(1, 4)
     poor = training(on, "poor", utility=Constant(1.0))
     (made,) = decide(on, [poor], prices="given", price=10.0)
@@ -511,7 +496,7 @@ def test_a_job_worth_less_than_its_price_waits_and_is_told_what_it_lacks() -> No
     assert "is 1, below the price of its plan, 20: it lacks 19" in made.message
 
 
-def test_without_standby_the_same_is_a_refusal_by_its_price() -> None:
+def test_without_standby_a_job_below_its_price_is_refused() -> None:
     on = gpus(1, 4)
     poor = training(on, "poor", utility=Constant(1.0))
     (made,) = decide(on, [poor], prices="given", price=10.0, standby=False)
@@ -520,7 +505,7 @@ def test_without_standby_the_same_is_a_refusal_by_its_price() -> None:
     assert (made.refusal.value, made.refusal.cost) == (1.0, pytest.approx(20.0))
 
 
-def test_who_would_break_a_promise_is_told_whose_and_what_would_do() -> None:
+def test_job_that_would_break_a_promise_names_it_and_a_feasible_change() -> None:
     on = gpus(1, 2)
     jobs = [
         training(on, "first", utility=Deadline(50.0, 3.0)),
@@ -554,7 +539,7 @@ def test_jobs_that_arrive_together_choose_by_what_they_earn_by_their_share() -> 
     assert isinstance(second, Queue)
 
 
-def test_a_waiting_job_is_promised_when_room_appears_and_given_up_when_worthless() -> None:
+def test_waiting_job_is_promised_when_capacity_frees_and_abandoned_when_worthless() -> None:
     on = gpus(2, 1)
     jobs = [
         training(on, "first", epochs=1, utility=Deadline(50.0, 1.0)),
@@ -567,7 +552,7 @@ def test_a_waiting_job_is_promised_when_room_appears_and_given_up_when_worthless
     assert outcomes == {"first": "finished", "second": "finished", "third": "refused"}
 
 
-def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
+def test_promise_broken_by_a_lost_server_is_reported_immediately() -> None:
     on = gpus(2, 2)
     engine = rolling(on)
     engine.handle(JobsArrived(0, (training(on, "a", utility=Sigmoid(10.0, 0.2, 4.0)),)))
@@ -576,20 +561,14 @@ def test_a_lost_server_breaks_a_promise_which_is_told_at_once() -> None:
     engine.handle(SlotEnded(0, {"a": 4}))
     commands = engine.handle(ServerLost(1, on.names[0]))
     commands += engine.handle(SlotBegan(1))
-    told = [c.decision for c in commands if isinstance(getattr(c, "decision", None), Promise)]
-    assert [made.completion for made in told] == [2]
-    assert told[0].message == "servers were lost"
+    promised = [c.decision for c in commands if isinstance(getattr(c, "decision", None), Promise)]
+    assert [made.completion for made in promised] == [2]
+    assert promised[0].message == "servers were lost"
     assert engine.jobs["a"].promise == 2
 
 
-def promises(commands: Sequence[object]) -> list[tuple[str, int | None]]:
-    """Return what was promised, or promised anew, in order."""
-    results = [getattr(command, "decision", None) for command in commands]
-    return [(made.job, made.completion) for made in results if isinstance(made, Promise)]
-
-
 @pytest.mark.parametrize("steady", [False, True])
-def test_a_job_that_comes_while_a_slot_is_under_way_breaks_no_promise(steady: bool) -> None:
+def test_arrival_within_a_slot_breaks_no_promise(steady: bool) -> None:
     # "a" needs all of both slots. What the slot under way is yet to yield is counted by nobody.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
@@ -609,9 +588,7 @@ def test_a_job_that_comes_while_a_slot_is_under_way_breaks_no_promise(steady: bo
 
 
 @pytest.mark.parametrize(("yields", "new"), [(0, 3), (3, 2)])
-def test_a_promise_that_was_counted_on_too_much_is_told_when_the_slot_is_over(
-    yields: int, new: int
-) -> None:
+def test_underestimated_promise_is_reported_at_the_slot_end(yields: int, new: int) -> None:
     on = gpus(1, 4)
     engine = rolling(on)
     engine.handle(JobsArrived(0, (training(on, "a", utility=Sigmoid(10.0, 3.0, 1.0)),)))
@@ -622,28 +599,28 @@ def test_a_promise_that_was_counted_on_too_much_is_told_when_the_slot_is_over(
     assert promises(engine.handle(SlotBegan(1))) == [("a", new)]
 
 
-def test_a_job_that_ended_in_the_slot_under_way_is_not_expected_to_go_on() -> None:
+def test_job_that_ended_in_the_current_slot_is_not_planned_further() -> None:
     on = gpus(1, 4)
     engine = rolling(on)
     engine.handle(JobsArrived(0, (training(on, "a", utility=Deadline(10.0, 1.0)),)))
     engine.handle(SlotBegan(0))
     engine.handle(JobFailed(1, "a", 1, "out of memory", retries=3))
-    told = promises(engine.handle(JobsArrived(1, (training(on, "b", arrival=1),))))
-    assert ("a", None) in told
+    promised = promises(engine.handle(JobsArrived(1, (training(on, "b", arrival=1),))))
+    assert ("a", None) in promised
 
 
-def test_nothing_is_promised_in_a_slot_that_is_over_or_never_comes() -> None:
+def test_no_promise_is_in_the_past_or_beyond_the_end() -> None:
     on = gpus(1, 2)
     engine = rolling(on)
-    one = training(on, "a")
-    engine.handle(JobsArrived(0, (one,)))
+    job = training(on, "a")
+    engine.handle(JobsArrived(0, (job,)))
     engine.state.until = 3
     for completion in (-1, 3):
         with pytest.raises(PolicyError, match="promised for slot"):
             apply_decision(engine.state, Promise("a", completion))
 
 
-def test_bad_parameters_are_refused_with_their_place() -> None:
+def test_invalid_parameters_are_refused_with_their_location() -> None:
     on = gpus(1, 1)
     for name, value in (("price", -1.0), ("evidence", 0.0), ("evidence", 1e7)):
         with pytest.raises(InputError, match=f"policy rolling.*{name}"):
@@ -727,16 +704,18 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
     for _ in range(60):
         size = int(rng.integers(2, 6))
         on = gpus(1, size)
-        jobs = {one.name: one for one in random_set(on, rng)}
-        jobs |= {f"{one.name}b": replace(one, name=f"{one.name}b") for one in random_set(on, rng)}
+        jobs = {entry.name: entry for entry in random_set(on, rng)}
+        jobs |= {
+            f"{entry.name}b": replace(entry, name=f"{entry.name}b") for entry in random_set(on, rng)
+        }
         kept: list[Job] = []
-        for made in decide(on, list(jobs.values()), prices="given"):
-            one = jobs[made.job]  # type: ignore[union-attr]
-            if isinstance(made, Promise):
-                kept.append(one)
+        for decision in decide(on, list(jobs.values()), prices="given"):
+            job = jobs[decision.job]  # type: ignore[union-attr]
+            if isinstance(decision, Promise):
+                kept.append(job)
                 continue
             refused += 1
-            missed += joint(size, [*kept, one])
+            missed += joint(size, [*kept, job])
         assert not kept or joint(size, kept)
     assert refused > 150
     assert missed <= 0.01 * refused
@@ -751,7 +730,7 @@ def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
     for _ in range(150):
         servers, each = int(rng.integers(1, 4)), int(rng.integers(1, 5))
         on = gpus(servers, each)
-        one = training(
+        job = training(
             on,
             "a",
             epochs=int(rng.integers(1, 8)),
@@ -764,22 +743,22 @@ def test_one_job_at_a_given_price_is_decided_as_by_oasis() -> None:
             PolicyContext(on),
             {"prices": "given", "worker": {"L": price, "U": {"gpu": price}}},
         )
-        (theirs,) = Engine(on, oasis).handle(JobsArrived(0, (one,)))
+        (theirs,) = Engine(on, oasis).handle(JobsArrived(0, (job,)))
         (ours,) = decide(
-            on, [one], prices="given", price=price * servers, revision=False, standby=False
+            on, [job], prices="given", price=price * servers, revision=False, standby=False
         )
-        made = theirs.decision  # type: ignore[union-attr]
-        outcomes.add(type(made))
-        if isinstance(made, Commit):
+        decision = theirs.decision  # type: ignore[union-attr]
+        outcomes.add(type(decision))
+        if isinstance(decision, Commit):
             assert isinstance(ours, Promise)
-            assert ours.payoff == pytest.approx(made.payoff)
-            assert ours.expected == made.schedule.completion
+            assert ours.payoff == pytest.approx(decision.payoff)
+            assert ours.expected == decision.schedule.completion
         else:
             assert isinstance(ours, Reject)
     assert outcomes == {Commit, Reject}
 
 
-def test_it_never_looks_at_the_jobs_that_are_known() -> None:
+def test_known_jobs_are_ignored() -> None:
     cluster = make_cluster(2, 1)
     jobs = [
         make_job(cluster, f"job-{index}", arrival=index, epochs=1 + index % 3) for index in range(8)
@@ -796,7 +775,7 @@ def test_it_never_looks_at_the_jobs_that_are_known() -> None:
 @pytest.mark.parametrize(
     ("until", "reason"), [(None, RefusalReason.NO_VALUE), (7, RefusalReason.TOO_LATE)]
 )
-def test_an_abandoned_job_is_told_the_slot_in_which_its_remaining_work_would_end(
+def test_abandoned_job_states_when_its_remaining_work_would_end(
     until: int | None, reason: RefusalReason
 ) -> None:
     cluster = make_cluster(1, 0, gpus=1)

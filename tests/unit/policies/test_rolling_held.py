@@ -45,9 +45,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return slots
 
 
-def test_layouts_are_held_and_earn_as_much(
-    plans: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kept_layouts_earn_as_much(plans: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     earned, planned = [0.0, 0.0], [0, 0]
     for twin in (0, 1):
         if twin:

@@ -33,7 +33,7 @@ from shadowprice.policies.registry import make_policy
 from shadowprice.policies.rolling.policy import RollingPolicy
 from shadowprice.policies.rolling.state import PinnedPlan
 from tests.support.bag_cases import build_bag, exponential, place_cluster
-from tests.unit.policies.test_rolling import gpus, promises, rolling, training
+from tests.support.rolling_cases import gpus, promises, rolling, training
 
 
 def restarting(cluster: Cluster, name: str, restart: Fraction, **changes: Any) -> Job:
@@ -54,9 +54,7 @@ def ran(engine: Engine, slot: int, moved: frozenset[str] = frozenset()) -> None:
 
 
 @pytest.mark.parametrize(("restart", "now"), [(Fraction(1, 4), True), (Fraction(1, 2), False)])
-def test_a_promise_that_counts_on_a_free_start_is_not_begun_early_for_less(
-    restart: Fraction, *, now: bool
-) -> None:
+def test_promise_with_a_free_start_is_not_started_early(restart: Fraction, *, now: bool) -> None:
     """A start on one GPU would waste what the plan counts on: that of the slot with four."""
     on = gpus(1, 4)
     engine = rolling(on, steady=True)  # what is planned is not planned anew
@@ -64,9 +62,9 @@ def test_a_promise_that_counts_on_a_free_start_is_not_begun_early_for_less(
         training(on, name, epochs=1, chunks=workers, utility=Deadline(50.0, 0.0))
         for name, workers in (("b", 3), ("c", 1))
     ]
-    one = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
-    made = promises(engine.handle(JobsArrived(0, (*others, one))))
-    assert sorted(made) == [("a", 3), ("b", 0), ("c", 0)]
+    job = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
+    promised = promises(engine.handle(JobsArrived(0, (*others, job))))
+    assert sorted(promised) == [("a", 3), ("b", 0), ("c", 0)]
     engine.handle(JobCancelled(0, "c"))
     told = []
     for slot in range(4):
@@ -87,8 +85,8 @@ def test_the_plan_of_a_job_that_stays_counts_no_restarts(restart: Fraction, stea
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
     first = restarting(on, "a", restart, utility=Deadline(10.0, 3.0))
-    made = promises(engine.handle(JobsArrived(0, (first,))))
-    assert made == [("a", 3)]
+    promised = promises(engine.handle(JobsArrived(0, (first,))))
+    assert promised == [("a", 3)]
     engine.handle(SlotBegan(0))
     assert engine.running["a"].total_workers == 4
     ran(engine, 0)
@@ -108,8 +106,8 @@ def test_a_promise_of_a_plan_that_never_moves_survives_changes_before_it_starts(
     # With a restart in every slot eight slots of work on one GPU take sixteen.
     on = gpus(2, 1)
     engine = rolling(on)
-    one = restarting(on, "a", Fraction(1, 2), epochs=8, chunks=1, utility=Deadline(10.0, 7.0))
-    assert promises(engine.handle(JobsArrived(0, (one,)))) == [("a", 7)]
+    job = restarting(on, "a", Fraction(1, 2), epochs=8, chunks=1, utility=Deadline(10.0, 7.0))
+    assert promises(engine.handle(JobsArrived(0, (job,)))) == [("a", 7)]
     assert isinstance(engine.policy, RollingPolicy)
     (plan,) = engine.policy._state.plan.pinned.values()
     server = on.names[int(plan.servers[0])]
@@ -166,7 +164,7 @@ def test_the_narrowest_plan_that_never_moves_is_tried_too(most: int) -> None:
     assert promises(engine.handle(JobsArrived(0, (narrow,)))) == [("a", 11)]
 
 
-def test_without_a_plan_that_stays_the_same_job_would_have_had_no_room() -> None:
+def test_without_pinned_plans_the_job_is_infeasible() -> None:
     on = gpus(1, 4)
     engine = rolling(on)
     first = restarting(on, "a", Fraction(1, 2), utility=Deadline(10.0, 3.0))
@@ -175,7 +173,7 @@ def test_without_a_plan_that_stays_the_same_job_would_have_had_no_room() -> None
     assert promises(engine.handle(JobsArrived(0, (second,)))) == []  # it has not begun to stay
 
 
-def test_who_stays_rises_into_what_others_leave_and_stays_there() -> None:
+def test_pinned_job_scales_up_into_free_capacity_and_keeps_it() -> None:
     on = gpus(1, 4)
     engine = rolling(on)
     wide = training(on, "x", epochs=2, chunks=3, utility=Deadline(100.0, 1.0))
@@ -195,7 +193,7 @@ def test_who_stays_rises_into_what_others_leave_and_stays_there() -> None:
     assert engine.jobs["a"].completion is not None
 
 
-def test_who_stays_does_not_rise_where_it_would_come_back_too_late() -> None:
+def test_pinned_job_does_not_scale_up_if_it_would_return_too_late() -> None:
     # Four workers make 1.24 of what one does after a restart, but then the next slot may be one of
     # a restart, too: then it would be done a slot after its plan.
     on = gpus(1, 4)
@@ -215,7 +213,7 @@ def test_who_stays_does_not_rise_where_it_would_come_back_too_late() -> None:
     assert engine.jobs["a"].completion == 5
 
 
-def test_who_stays_moves_over_for_a_promise_that_fits_no_other_way() -> None:
+def test_pinned_job_is_moved_for_an_otherwise_infeasible_promise() -> None:
     on = gpus(1, 4)
     engine = rolling(on)
     long = restarting(on, "a", Fraction(1, 10), epochs=8, utility=Deadline(10.0, 60.0))
@@ -239,9 +237,7 @@ def test_who_stays_moves_over_for_a_promise_that_fits_no_other_way() -> None:
 
 
 @pytest.mark.parametrize(("steady", "workers"), [(False, 1), (True, 4)])
-def test_live_who_stays_keeps_its_margin_while_others_ask_for_room(
-    steady: bool, workers: int
-) -> None:
+def test_live_pinned_job_keeps_its_margin_against_new_requests(steady: bool, workers: int) -> None:
     # What it could do without is offered to who comes, but not live: it may run slower than stated.
     on = gpus(1, 4)
     engine = rolling(on, steady=steady)
@@ -257,7 +253,7 @@ def test_live_who_stays_keeps_its_margin_while_others_ask_for_room(
     assert plan.workers.sum() == workers
 
 
-def test_a_lost_server_ends_a_plan_that_stays() -> None:
+def test_lost_server_ends_a_pinned_plan() -> None:
     on = gpus(2, 2)
     engine = rolling(on)
     long = restarting(on, "a", Fraction(1, 4), epochs=4, utility=Deadline(10.0, 20.0))
@@ -279,14 +275,14 @@ def test_a_lost_server_ends_a_plan_that_stays() -> None:
 
 
 @pytest.mark.parametrize("server", [0, 1])
-def test_copies_are_planned_where_nobody_stays(server: int) -> None:
+def test_bag_copies_are_planned_beside_pinned_jobs(server: int) -> None:
     on = place_cluster(2, 1)
     policy = make_policy("rolling", PolicyContext(on), {})
     assert isinstance(policy, RollingPolicy)
     row = policy._state.jobs.add(training(on, "a"))
-    one = np.ones(1, np.int64)
+    count = np.ones(1, np.int64)
     policy._state.plan.pinned = {
-        row: PinnedPlan(0, 9, np.array([server]), one, np.zeros(1, np.int64))
+        row: PinnedPlan(0, 9, np.array([server]), count, np.zeros(1, np.int64))
     }
     wanted = CopyPlan(3, 4, (), np.ones(2, np.int64), 0.0)
     later = build_bag(on, exponential(1, 0.3, 0.2), deadline=10.0)

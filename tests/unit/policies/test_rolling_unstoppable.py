@@ -28,15 +28,15 @@ from shadowprice.core.policy import PolicyContext
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
-from tests.unit.policies.test_rolling import gpus, training
+from tests.support.rolling_cases import gpus, training
 
 
 def command(cluster: Cluster, name: str, *, slots: int, gpu: int = 1, **changes: Any) -> Job:
     """Return a command without checkpoints, of one worker."""
-    one = checkpointing(
+    job = checkpointing(
         cluster, name, slots=slots, gpu=gpu, **{"utility": Constant(1e-6), **changes}
     )
-    return replace(one, resumable=None)
+    return replace(job, resumable=None)
 
 
 def checkpointing(cluster: Cluster, name: str, *, slots: int, gpu: int, **changes: Any) -> Job:
@@ -201,8 +201,8 @@ def test_a_promised_start_that_cannot_be_stopped_keeps_to_its_plan(steady: bool)
 
     def wide(name: str, epochs: int, due: float) -> Job:
         utility = Deadline(10.0, due)
-        one = training(cluster, name, epochs=epochs, chunks=3, worker_range=(3, 3), utility=utility)
-        return replace(one, resumable=True)
+        job = training(cluster, name, epochs=epochs, chunks=3, worker_range=(3, 3), utility=utility)
+        return replace(job, resumable=True)
 
     narrow = training(
         cluster, "a", epochs=6, chunks=2, worker_range=(1, 2), utility=Deadline(10.0, 11.0)

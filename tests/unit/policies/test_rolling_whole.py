@@ -80,19 +80,19 @@ def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take(
     assert len(result) >= 3
 
 
-def test_a_job_that_is_faster_on_one_server_stands_on_one() -> None:
+def test_job_faster_on_one_server_is_co_located() -> None:
     on = machines(3, 4)
-    one = training(on, "a", 5, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
-    slots = placed(on, [one], 2)
+    job = training(on, "a", 5, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
+    slots = placed(on, [job], 2)
     assert slots[0]["a"].servers == (0,)
     assert slots[0]["a"].workers == (4,)
 
 
-def test_a_job_that_is_hardly_faster_on_one_server_takes_several() -> None:
+def test_job_hardly_faster_on_one_server_is_spread() -> None:
     on = machines(3, 4)
-    one = training(on, "a", 1, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
-    one = replace(one, internal_gains=one.gains + one.gains // 2)  # 4 workers count as 6, 12 as 12
-    slots = placed(on, [one], 1)
+    job = training(on, "a", 1, epochs=40, chunks=12, worker_range=(1, 12), utility=Reciprocal(10.0))
+    job = replace(job, internal_gains=job.gains + job.gains // 2)  # 4 workers count as 6, 12 as 12
+    slots = placed(on, [job], 1)
     assert sum(slots[0]["a"].workers) == 12
 
 
@@ -102,7 +102,7 @@ def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
     rng = np.random.default_rng(seed)
     number, gpus = int(rng.integers(1, 5)), int(rng.integers(1, 6))
     on = machines(number, gpus)
-    one = training(
+    job = training(
         on,
         "a",
         int(rng.integers(1, 6)),
@@ -111,15 +111,15 @@ def test_alone_a_job_completes_as_soon_as_it_can(seed: int) -> None:
         worker_range=(1, int(rng.integers(1, 13))),
         utility=Reciprocal(10.0),
     )
-    if one.worker_counts[0] > number * gpus:
+    if job.worker_counts[0] > number * gpus:
         return
-    spread = one.gains[one.worker_counts <= number * gpus]
-    whole = one.internal_gains[one.worker_counts <= gpus]
+    spread = job.gains[job.worker_counts <= number * gpus]
+    whole = job.internal_gains[job.worker_counts <= gpus]
     best = max(spread.max(), whole.max(initial=0))
     # Promised at once, however little is known of others.
     policy = make_policy("rolling", PolicyContext(on), {"evidence": 1e6})
-    engine = Simulation(on, [one], policy).run([])
-    assert engine.jobs["a"].completion == -(-one.required // int(best)) - 1
+    engine = Simulation(on, [job], policy).run([])
+    assert engine.jobs["a"].completion == -(-job.required // int(best)) - 1
 
 
 def together(number: int, gpus: int, jobs: Sequence[Job]) -> bool:
@@ -186,20 +186,20 @@ def test_verdicts_are_those_of_an_exact_program() -> None:
         commands = Engine(on, policy).handle(JobsArrived(0, tuple(jobs.values())))
         kept: list[Job] = []
         for command in commands:
-            made = command.decision  # type: ignore[union-attr]
-            one = jobs[made.job]
-            if isinstance(made, Promise):
-                kept.append(one)
-                whole += one.two_rates
+            decision = command.decision  # type: ignore[union-attr]
+            job = jobs[decision.job]
+            if isinstance(decision, Promise):
+                kept.append(job)
+                whole += job.two_rates
                 continue
             refused += 1
-            missed += together(number, gpus, [*kept, one])
+            missed += together(number, gpus, [*kept, job])
         assert not kept or together(number, gpus, kept)
     assert refused > 40 < whole
     assert missed <= 0.08 * refused
 
 
-def test_a_whole_job_grows_where_it_stands_and_is_moved_no_more_than_it_gains() -> None:
+def test_co_located_job_scales_up_in_place_and_moves_only_for_a_gain() -> None:
     """Two jobs with time to spare share one server; when one is done the other takes it all."""
     on = machines(1, 4)
     jobs = [
@@ -217,30 +217,30 @@ def test_a_whole_job_grows_where_it_stands_and_is_moved_no_more_than_it_gains() 
     assert set(alone) == {(4,)}
 
 
-def test_without_dealing_out_what_is_left_a_whole_job_has_the_fewest_workers() -> None:
+def test_without_spare_allocation_a_co_located_job_has_the_minimum_workers() -> None:
     on = machines(2, 4)
-    one = training(
+    job = training(
         on, "a", 3, epochs=12, chunks=4, minibatches=10, worker_range=(1, 4),
         utility=Deadline(5.0, 30.0),
     )  # fmt: skip
     # In the first slot it runs as it was offered to; then it is laid out by its promise.
-    fewest = placed(on, [one], 2, spare=False, evidence=1e6)[1]
-    most = placed(on, [one], 2, evidence=1e6)[1]
+    fewest = placed(on, [job], 2, spare=False, evidence=1e6)[1]
+    most = placed(on, [job], 2, evidence=1e6)[1]
     assert fewest["a"].workers == (1,)
     assert most["a"].workers == (4,)
 
 
-def test_parameter_servers_stand_with_their_workers_where_servers_carry_both() -> None:
+def test_parameter_servers_are_co_located_with_their_workers() -> None:
     cluster = make_cluster(2, 2, 2, gpus=4)
     rng = np.random.default_rng(0)
     whole = 0
     for index in range(30):
-        (one,) = faster_together([random_job(cluster, rng, f"job-{index}", latest=0)], rng)
-        if one.ps is None or not one.two_rates or not len(ColocationFit(cluster).choices(one)):
+        (job,) = faster_together([random_job(cluster, rng, f"job-{index}", latest=0)], rng)
+        if job.ps is None or not job.two_rates or not len(ColocationFit(cluster).choices(job)):
             continue
-        one = replace(one, utility=Reciprocal(10.0), arrival=0)
+        job = replace(job, utility=Reciprocal(10.0), arrival=0)
         engine = Engine(cluster, make_policy("rolling", PolicyContext(cluster), {}))
-        engine.handle(JobsArrived(0, (one,)))
+        engine.handle(JobsArrived(0, (job,)))
         commands = engine.handle(SlotBegan(0))
         for command in commands:
             if isinstance(command, Start | Resize) and command.placement.colocated:

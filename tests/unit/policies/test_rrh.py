@@ -41,7 +41,7 @@ def told(utilities: list[Utility]) -> Worths:
     return table.columns
 
 
-def test_the_kernel_knows_every_family() -> None:
+def test_kernel_supports_every_utility_family() -> None:
     rng = np.random.default_rng(0)
     some = [random_utility(rng) for _ in range(40)] + [Linear(9.0, -0.4), Power(20.0, 1.5)]
     columns = told(some)
@@ -124,7 +124,7 @@ def test_the_threshold_is_value_less_the_cost_of_delay() -> None:
     assert engine.jobs["new"].completion == 5
 
 
-def test_what_is_worth_nothing_by_then_is_refused() -> None:
+def test_job_without_utility_at_completion_is_refused() -> None:
     cluster = make_cluster(1, 0)
     late = one_gpu_job(cluster, "late", 4, utility=Deadline(50.0, 2.0))
     engine = Simulation(cluster, [late], make_policy("rrh", PolicyContext(cluster), {})).run()
@@ -133,7 +133,7 @@ def test_what_is_worth_nothing_by_then_is_refused() -> None:
     assert refusal.reason is RefusalReason.NO_VALUE
 
 
-def test_the_more_rewarding_runs_and_the_other_pauses() -> None:
+def test_more_rewarding_job_preempts_the_other() -> None:
     cluster = make_cluster(1, 0)
     jobs = [
         one_gpu_job(cluster, "cheap", 6, utility=Constant(5.0)),
@@ -219,8 +219,8 @@ def test_a_job_waits_only_for_room_beside_more_rewarding_ones(seed: int, workers
 
 
 def places(free: np.ndarray, demand: np.ndarray, hosts: np.ndarray) -> int:
-    asked = demand > 0
-    return int((free[hosts][:, asked] // demand[asked]).min(axis=1, initial=10**6).sum())
+    demanded = demand > 0
+    return int((free[hosts][:, demanded] // demand[demanded]).min(axis=1, initial=10**6).sum())
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))

@@ -46,7 +46,7 @@ class Wrapped(_Family):
     st.lists(st.integers(0, 40_000), min_size=1, max_size=6, unique=True),
     st.lists(st.floats(0.01, 1000.0), min_size=6, max_size=6),
 )
-def test_steps_are_told_to_the_slot(ends: list[int], values: list[float]) -> None:
+def test_steps_are_exact_to_the_slot(ends: list[int], values: list[float]) -> None:
     ends.sort()
     stairs = Stairs(tuple(ends), tuple(sorted(values, reverse=True)[: len(ends)]))
     table = UtilityTable()
@@ -71,7 +71,7 @@ def test_steps_are_told_to_the_slot(ends: list[int], values: list[float]) -> Non
         (Sigmoid(10.0, 3.0, 12.0), 1e-9),
     ],
 )
-def test_lines_are_told_exactly_and_curves_nearly(utility: Utility, miss: float) -> None:
+def test_lines_are_exact_and_curves_approximate(utility: Utility, miss: float) -> None:
     durations = np.unique(np.geomspace(1, 5e6, 4000).astype(np.int64))
     at, values = knots(Wrapped(utility))
     assert at[0] == 0
@@ -79,9 +79,9 @@ def test_lines_are_told_exactly_and_curves_nearly(utility: Utility, miss: float)
     assert len(at) <= MAX_KNOTS
     assert (np.diff(at) > 0).all()
     assert (np.diff(values) <= 0).all()
-    told = np.interp(durations, at, values)
+    interpolated = np.interp(durations, at, values)
     best = utility_value(utility, 0)
-    assert np.abs(told - utility.values(durations)).max() <= miss * best
+    assert np.abs(interpolated - utility.values(durations)).max() <= miss * best
     table = UtilityTable()
     table.enter(0, Wrapped(utility))
     for duration in (0.0, 3.0, 17.5, 999.0, 1e9, float(LAST_KNOT), 2.0 * LAST_KNOT):

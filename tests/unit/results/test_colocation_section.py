@@ -17,7 +17,7 @@ from shadowprice.results.report.section_colocation import colocation, shares, sl
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.pdors_cases import build_pool, random_two_rate_job
-from tests.unit.results.test_report import check_page, data_of, run_of
+from tests.support.report_pages import check_page, page_data, simulated_run
 
 
 def pdors_run() -> RunData:
@@ -49,7 +49,7 @@ def test_the_drawing_covers_every_slot_once() -> None:
     run = pdors_run()
     text = colocation(run)
     assert text is not None
-    (drawing,) = [block for block in data_of(text) if block.get("kind") == "gantt"]
+    (drawing,) = [block for block in page_data(text) if block.get("kind") == "gantt"]
     drawn: dict[tuple[str, str], int] = {}
     for bar in drawing["bars"]:
         name = drawing["rows"][bar["row"]].rpartition(" ")[0]
@@ -65,7 +65,7 @@ def test_the_drawing_covers_every_slot_once() -> None:
 
 
 def test_separate_servers_leave_nothing_to_say() -> None:
-    assert colocation(run_of()) is None
+    assert colocation(simulated_run()) is None
 
 
 def test_where_nothing_was_to_be_chosen_slots_are_not_gone_through(
@@ -75,7 +75,7 @@ def test_where_nothing_was_to_be_chosen_slots_are_not_gone_through(
         raise AssertionError(f"{len(run.allocations)} rows were grouped by slot")
 
     monkeypatch.setattr(section_colocation, "slots_of_jobs", refuse)
-    run = run_of()
+    run = simulated_run()
     alone = replace(run, allocations=run.allocations.with_columns(server=0, workers=1, ps=0))
     assert colocation(alone) is None
     # With parameter servers beside workers, or jobs on two servers, it takes the rows.

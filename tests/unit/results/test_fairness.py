@@ -28,7 +28,7 @@ from shadowprice.simulator.as_it_was import as_it_was
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run, run_policy
 from shadowprice.simulator.source import ScenarioSource
-from tests.properties.test_engine import SEEDS, world
+from tests.support.audited_runs import SEEDS, random_world
 from tests.support.bag_cases import build_bag, pareto, place_cluster
 from tests.support.examples import example_count, sample
 from tests.support.flat_rate import FlatPricePolicy
@@ -176,7 +176,7 @@ def check(cluster: Cluster, jobs: list[Job], run: RunData) -> None:
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))
 @given(SEEDS, st.sampled_from(["planner", "reactive", "drf", "srtf"]))
 def test_metrics_agree_with_a_naive_account(seed: int, kind: str) -> None:
-    cluster, jobs, incidents, rng = world(seed)
+    cluster, jobs, incidents, rng = random_world(seed)
     if rng.random() < 0.5:
         cluster = mixed(cluster, rng)
     cluster = replace(cluster, restart_first=bool(rng.random() < 0.5))
@@ -202,7 +202,7 @@ def test_the_account_covers_what_it_claims() -> None:
     """Some of the random runs have restarts, losses, dropped jobs and jobs that never ran."""
     seen = set()
     for seed in sample(range(40)):
-        cluster, jobs, incidents, _ = world(seed)
+        cluster, jobs, incidents, _ = random_world(seed)
         jobs = [replace(job, restart=Fraction(1, 4)) for job in jobs]
         run = record_run(
             Scenario(cluster, jobs, until=20, incidents=incidents), "random", RandomPolicy(seed)
@@ -250,7 +250,7 @@ def test_a_job_wider_than_its_share_takes_turns() -> None:
 
 
 def test_times_alone_are_the_same_in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster, jobs, _, _ = world(11)
+    cluster, jobs, _, _ = random_world(11)
     shared = np.linspace(1.0, 5.0, len(jobs))
     whole = fairness.slots_alone(cluster, jobs, shared)
     monkeypatch.setattr(fairness, "_BLOCK", 3)

@@ -26,55 +26,8 @@ from shadowprice.results.slot_snapshot import read_slot_snapshot, slot_snapshot_
 from shadowprice.simulator.driver import Incident
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import random_jobs, shared_cluster
-from tests.support.flat_rate import FlatPricePolicy
-from tests.support.pdors_cases import build_pool, random_two_rate_job
+from tests.support.report_pages import check_page, flat_run, planned_run, promised_run
 from tests.support.workloads import make_cluster, make_job
-from tests.unit.results.test_report import check_page
-
-
-def planned_run(jobs: int = 12) -> RunData:
-    """A planner's run in which servers are lost, so that some plans are not kept."""
-    rng = np.random.default_rng(2)
-    on = build_pool([(3, 6, 6), (2, 6, 4), (2, 3, 5)], horizon=16)
-    work = [random_two_rate_job(on, rng, f"job-{index}", latest=9) for index in range(jobs)]
-    policy = make_policy("pdors", PolicyContext(on, work, 20), {})
-    incidents = [
-        ServerLost(3, on.names[0]),
-        ServerLost(3, on.names[1]),
-        ServerBack(8, on.names[0]),
-        ServerBack(8, on.names[1]),
-    ]
-    return record_run(Scenario(on, work, until=20, incidents=incidents), "pdors", policy)
-
-
-def flat_run(jobs: int) -> RunData:
-    cluster = make_cluster(3, 2)
-    work = [
-        make_job(
-            cluster, f"job-{index}", arrival=index // 3, utility=Sigmoid(5.0 + index, 0.5, 2.0)
-        )
-        for index in range(jobs)
-    ]
-    return record_run(Scenario(cluster, work), "flat-rate", FlatPricePolicy(0.5))
-
-
-def promised_run() -> RunData:
-    """A run of `rolling` in which servers are lost, so that promises are moved."""
-    cluster = make_cluster(4, 2, horizon=30)
-    work = [
-        make_job(
-            cluster,
-            f"job-{index}",
-            arrival=index // 3,
-            chunks=8,
-            utility=Sigmoid(5.0 + index, 0.5, 8.0),
-        )
-        for index in range(9)
-    ]
-    policy = make_policy("rolling", PolicyContext(cluster, None, 40), {})
-    incidents: list[Incident] = [ServerLost(3, name) for name in cluster.names[:3]]
-    incidents += [ServerBack(12, name) for name in cluster.names[:3]]
-    return record_run(Scenario(cluster, work, until=40, incidents=incidents), "rolling", policy)
 
 
 def stories_of(run: RunData, budget: int = MAX_CHARS) -> dict[str, Any]:
@@ -255,9 +208,9 @@ def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_payments_are_summed_by_payee() -> None:
-    from tests.unit.results.test_report import run_of
+    from tests.support.report_pages import simulated_run
 
-    run = run_of(jobs=2)
+    run = simulated_run(jobs=2)
     lines = [
         {"job": "job-0", "slot": 1, "payer": "a", "payee": "b", "worker": 1.0, "ps": 0.5},
         {"job": "job-0", "slot": 2, "payer": "a", "payee": "b", "worker": 2.0, "ps": 0.0},

@@ -21,9 +21,9 @@ from shadowprice.results.observer import Observer
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.slot_snapshot import SlotSnapshot, parse_demand, slot_snapshot_of
 from shadowprice.simulator.scenario import Scenario, record_run
+from tests.oracles.name_lists import expand_name_list
 from tests.support.examples import sample
 from tests.support.policy_runs import random_world
-from tests.unit.results.test_server_names import unfolded
 
 
 @dataclass
@@ -84,7 +84,7 @@ def _standing(told: str) -> dict[str, tuple[int, int]]:
     """Return the workers and parameter servers that are told to be on each server."""
     standing: dict[str, tuple[int, int]] = {}
     for names, workers, ps in re.findall(r"(\S+)(?: x(\d+))?(?: \+(\d+)ps)?(?: |$)", told):
-        standing |= {name: (int(workers or 0), int(ps or 0)) for name in unfolded(names)}
+        standing |= {name: (int(workers or 0), int(ps or 0)) for name in expand_name_list(names)}
     return standing
 
 

@@ -25,7 +25,7 @@ from shadowprice.results.recorder import HeatBins, Recorder
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.tables import plain
 from shadowprice.simulator.scenario import Scenario, record_run
-from tests.properties.test_engine import SEEDS, world
+from tests.support.audited_runs import SEEDS, random_world
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
@@ -66,7 +66,7 @@ class Account(Observer):
 
 
 def recorded(seed: int, kind: str) -> tuple[Cluster, list[Job], Account, RunData]:
-    cluster, jobs, incidents, _ = world(seed)
+    cluster, jobs, incidents, _ = random_world(seed)
     account = Account(cluster)
     policy = FlatPricePolicy(0.5) if kind == "planner" else RandomPolicy(seed)
     account.policy = policy if isinstance(policy, FlatPricePolicy) else None
@@ -163,7 +163,7 @@ def test_a_planner_tells_why_and_what(tmp_path: object) -> None:
 
 
 def test_a_run_of_nothing_has_empty_tables() -> None:
-    cluster, _, _, _ = world(0)
+    cluster, _, _, _ = random_world(0)
     recorder = Recorder(cluster, [], FlatPricePolicy())
     assert len(recorder.segments().jobs) == 0
     run = record_run(Scenario(cluster, []), "flat-rate", FlatPricePolicy())

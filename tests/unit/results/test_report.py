@@ -8,7 +8,6 @@ import re
 import unicodedata
 from dataclasses import asdict, replace
 from html import unescape
-from html.parser import HTMLParser
 from importlib import resources
 from typing import Any
 
@@ -18,7 +17,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.results import slot_tables
 from shadowprice.results.metrics import summarise
@@ -31,81 +29,15 @@ from shadowprice.results.report.tables import TableColumn, data_table
 from shadowprice.results.run_builder import RunInput
 from shadowprice.results.run_directory import RunData
 from shadowprice.simulator.scenario import Scenario, record_run
-from shadowprice.simulator.trials import SeedRuns, collect_seed_runs
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
+from tests.support.report_pages import check_page, page_data, seed_runs, simulated_run
 from tests.support.workloads import make_cluster, make_job
-
-VOID = {"meta", "input", "br"}
-
-
-class Balanced(HTMLParser):
-    """Checks that every element is closed in order, and keeps what it would load."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.loads: list[str] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.loads += [v or "" for name, v in attrs if name in {"src", "href", "xlink:href"}]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open.pop() == tag, tag
-
-
-def check_page(text: str) -> None:
-    """Check that a page is one whole, loads nothing, and runs no script but its own."""
-    parser = Balanced()
-    parser.feed(text)
-    assert parser.open == []
-    for target in parser.loads:
-        assert target.startswith("#") or re.fullmatch(
-            r"[^/:]+/report\.html(#job=[\w.%~-]+)?", target
-        )
-    plain, running = re.subn(r"<script>.*?</script>", "", text, flags=re.DOTALL)
-    assert running == 2
-    content = inline_assets.content_security_policy()
-    assert f'<meta http-equiv="Content-Security-Policy" content="{content}">' in text
-    for forbidden in ("http:", "https:", "@import", "url(", "javascript:", "NaN", "Infinity"):
-        assert forbidden not in plain
-    assert len(text.encode()) < 2_000_000
-
-
-def data_of(text: str) -> list[Any]:
-    """Return all blocks of data of a page, in order."""
-    result = re.findall(r"<script type=.*?</script>", text, re.DOTALL)
-    return [inline_assets.unpack(block) for block in result]
-
-
-def run_of(price: float = 0.5, jobs: int = 8, **changes: object) -> RunData:
-    cluster = make_cluster(3, 2)
-    work = [
-        make_job(
-            cluster,
-            f"job-{index}",
-            arrival=index // 2,
-            utility=Sigmoid(5.0 + index, 0.5, 2.0),
-            **changes,
-        )
-        for index in range(jobs)
-    ]
-    return record_run(
-        Scenario(
-            cluster,
-            work,
-            incidents=[ServerLost(2, cluster.names[0]), JobCancelled(9, "job-7")][: jobs // 4],
-        ),
-        "flat-rate",
-        FlatPricePolicy(price),
-    )
 
 
 def test_the_page_is_whole_and_needs_no_network() -> None:
-    run = run_of()
+    run = simulated_run()
     text = render_report(run)
     check_page(text)
     for heading in (
@@ -122,22 +54,22 @@ def test_the_page_is_whole_and_needs_no_network() -> None:
 
 
 def test_refusals_tell_value_price_and_bottleneck() -> None:
-    text = render_report(run_of(price=1e3))
+    text = render_report(simulated_run(price=1e3))
     refusals = text.partition('<section id="refusals">')[2].partition("</section>")[0]
-    table = data_of(refusals)[1]
+    table = page_data(refusals)[1]
     headings = [column["heading"] for column in table["columns"]]
     rows = [dict(zip(headings, row, strict=True)) for row in table["rows"]]
     assert len(rows) == 8
     assert "gpu of worker servers in slots" in rows[0]["first bottleneck"]
     assert rows[0]["price"] == 8000  # 8 worker-slots at a price of 1,000
     assert '<td class="num">8,000</td>' in refusals  # told without a script as well
-    assert "No job was refused." in render_report(run_of(price=0.0))
+    assert "No job was refused." in render_report(simulated_run(price=0.0))
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 4])
 def test_tiny_runs_have_a_page(jobs: int) -> None:
-    check_page(render_report(run_of(jobs=jobs)))
-    check_page(render_report(run_of(jobs=jobs, price=1e9)))
+    check_page(render_report(simulated_run(jobs=jobs)))
+    check_page(render_report(simulated_run(jobs=jobs, price=1e9)))
 
 
 def test_names_cannot_break_out_of_the_page() -> None:
@@ -158,12 +90,12 @@ def test_names_cannot_break_out_of_the_page() -> None:
     check_page(text)
     assert "<script>alert" not in text
     assert text.count("<script") == text.count("</script>")
-    (stories,) = [block for block in data_of(text) if "facts" in block]
+    (stories,) = [block for block in page_data(text) if "facts" in block]
     assert stories["jobs"]["job"] == [name, "b"]
 
 
 def test_a_partial_run_says_so() -> None:
-    run = run_of()
+    run = simulated_run()
     run.info.update(partial=True, interrupted_in_slot=3)
     assert "Partial result: the run was interrupted (flat-rate in slot 3)" in render_report(run)
 
@@ -194,36 +126,18 @@ def test_comparison_shows_every_policy() -> None:
     assert apart
 
 
-def trials() -> SeedRuns:
-    """Two policies from six seeds, one of which draws."""
-    cluster = make_cluster(3, 2)
-    work = [
-        make_job(cluster, f"job-{index}", arrival=index, utility=Sigmoid(5.0, 0.5, 2.0))
-        for index in range(6)
-    ]
-    measured: list[tuple[str, int, Any]] = []
-    for seed in range(6):
-        for name, policy in (
-            ("flat-rate", FlatPricePolicy()),
-            ("wanderer <b>", RandomPolicy(seed)),
-        ):
-            run = record_run(Scenario(cluster, work, until=30, seed=seed), name, policy)
-            measured.append((name, seed, run.info))
-    return collect_seed_runs(measured)
-
-
 def test_a_comparison_shows_what_seeds_say() -> None:
     cluster = make_cluster(2, 1)
     runs = [
         record_run(Scenario(cluster, [make_job(cluster, "a")]), name, FlatPricePolicy())
         for name in ("flat-rate", "wanderer <b>")
     ]
-    several = trials()
+    several = seed_runs()
     text = render_comparison(runs, [], several.record())
     check_page(text)
     told = text.partition('<section id="seeds">')[2].partition("</section>")[0]
     assert "<h2>Over 6 seeds</h2>" in told
-    drawn = {chart["x_label"]: chart for chart in data_of(told)}
+    drawn = {chart["x_label"]: chart for chart in page_data(told)}
     row = drawn["total utility"]["rows"][1]
     values = several.values("wanderer <b>", "total_utility")
     mean = several.interval("wanderer <b>", "total_utility")
@@ -240,13 +154,13 @@ def test_a_comparison_shows_what_seeds_say() -> None:
 
 
 def test_dates_are_those_of_the_trace() -> None:
-    run = run_of()
-    assert data_of(render_report(run))[-1] == {"slot": 600, "origin": None}
+    run = simulated_run()
+    assert page_data(render_report(run))[-1] == {"slot": 600, "origin": None}
     trace = RunInput("trace", "philly:a.csv", "", "2017-09-07T03:58:57")
     run.info["inputs"] = [asdict(trace)]
-    assert data_of(render_report(run))[-1]["origin"] == 1504756737
+    assert page_data(render_report(run))[-1]["origin"] == 1504756737
     del run.info["inputs"][0]["begins"]  # as an earlier version wrote it
-    assert data_of(render_report(run))[-1]["origin"] is None
+    assert page_data(render_report(run))[-1]["origin"] is None
 
 
 def test_a_section_is_a_function() -> None:
@@ -255,7 +169,7 @@ def test_a_section_is_a_function() -> None:
         return f"<p>{run.policy} has {len(run.jobs)} jobs</p>"
 
     try:
-        assert "<h2>Extra</h2><p>flat-rate has 8 jobs</p>" in render_report(run_of())
+        assert "<h2>Extra</h2><p>flat-rate has 8 jobs</p>" in render_report(simulated_run())
         with pytest.raises(ValueError, match="two sections are called 'Extra'"):
             sections.section("Extra", 16)(lambda run: None)
     finally:
@@ -350,7 +264,7 @@ def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool
         what="share",
         title="Load",
     )
-    told, cells = data_of(text)
+    told, cells = page_data(text)
     assert (told["rows"], told["bins"], told["first"], told["bin"]) == (rows, bins, 5, 2)
     share = cells.reshape(rows, bins) / 255
     read = np.where(share > 0, 0.01 * 100.0**share, 0.0) if log else share
@@ -425,7 +339,7 @@ def test_a_line_carries_its_numbers() -> None:
         y_label="jobs",
         steps=True,
     )
-    (data,) = data_of(text)
+    (data,) = page_data(text)
     assert data["series"] == [{"name": "a<b", "colour": 2, "values": [1, None, 3.5]}]
     assert data["x"] == {"first": 0, "step": 1, "count": 3}
     assert data["end"] == 3
@@ -434,7 +348,7 @@ def test_a_line_carries_its_numbers() -> None:
 def test_boxes_carry_their_quantiles_and_few_dots() -> None:
     few, many = np.arange(5.0), np.linspace(-1, 1, 1001)
     boxes = [charts.Box("few", few), charts.Box("many", many), charts.Box("none", few[:0])]
-    (data,) = data_of(charts.box_plot(boxes, x_label="slots", zero="on target"))
+    (data,) = page_data(charts.box_plot(boxes, x_label="slots", zero="on target"))
     assert data["rows"][0]["five"] == [0.2, 1, 2, 3, 3.8]
     assert data["rows"][0]["dots"] == [0, 1, 2, 3, 4]
     assert data["rows"][1]["dots"] == []
@@ -446,7 +360,7 @@ def test_tables_say_what_is_left_out() -> None:
     columns = [TableColumn("job"), TableColumn("value", numeric=True)]
     rows = [[f"<{index}>", float(index)] for index in range(5000)]
     text = data_table(columns, rows, total=9000, remark="those worth most.")
-    (kept,) = data_of(text)
+    (kept,) = page_data(text)
     assert len(kept["rows"]) == 1000
     assert kept["rows"][3] == ["<3>", 3]
     assert "1,000 of 9,000 are shown: those worth most." in text
@@ -454,11 +368,11 @@ def test_tables_say_what_is_left_out() -> None:
     assert "&lt;3&gt;" in text
     assert "<script" not in data_table(columns, rows[:3])
     holes = data_table(columns, [["a", float("nan")]] * 8)
-    assert data_of(holes)[0]["rows"][0] == ["a", None]
+    assert page_data(holes)[0]["rows"][0] == ["a", None]
 
 
 def test_the_number_of_refused_jobs_counts_no_dropped_ones() -> None:
-    run = run_of(1e9)
+    run = simulated_run(1e9)
     given_up = pl.when(pl.col("job") == run.jobs["job"][0]).then(pl.lit("dropped"))
     jobs = run.jobs.with_columns(given_up.otherwise("outcome").alias("outcome"))
     told = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
@@ -470,7 +384,7 @@ def test_the_number_of_refused_jobs_counts_no_dropped_ones() -> None:
 def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
     times: int, beyond: int
 ) -> None:
-    run = run_of(0.0, 40)
+    run = simulated_run(0.0, 40)
     [*spans] = pl.concat([run.jobs["jct"]] * 8)
     spans[spans.index(max(run.jobs["jct"].drop_nulls()))] *= times
     jobs = pl.concat([run.jobs] * 8).with_columns(pl.Series("jct", spans))
@@ -478,7 +392,7 @@ def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
     page = render_comparison([told], [])
     [chart] = [
         one
-        for one in data_of(page)
+        for one in page_data(page)
         if isinstance(one, dict) and one.get("y_label") == "share of jobs that arrived"
     ]
     summary = told.summary

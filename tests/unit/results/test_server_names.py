@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +11,7 @@ from shadowprice.results.server_names import (
     group_equal_placements,
     server_group,
 )
+from tests.oracles.name_lists import expand_name_list
 
 NAMES = st.one_of(
     st.builds("{}-{}".format, st.sampled_from(["gpu", "a-b", "rack-1"]), st.integers(0, 40)),
@@ -21,21 +19,9 @@ NAMES = st.one_of(
 )
 
 
-def unfolded(part: str) -> Iterator[str]:
-    """Yield the names that one part of a folded list stands for."""
-    match = re.fullmatch(r"(.*)-\[([\d,-]+)\]", part)
-    if not match:
-        yield part
-        return
-    for span in match[2].split(","):
-        low, _, high = span.partition("-")
-        for number in range(int(low), int(high or low) + 1):
-            yield f"{match[1]}-{number}"
-
-
 @given(st.lists(NAMES, unique=True))
 def test_every_name_is_told_once(names: list[str]) -> None:
-    told = [name for part in compress_name_list(names) for name in unfolded(part)]
+    told = [name for part in compress_name_list(names) for name in expand_name_list(part)]
     assert sorted(told) == sorted(names)
 
 

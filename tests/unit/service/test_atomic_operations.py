@@ -298,7 +298,7 @@ def fails_and_is_asked_again(
 @pytest.mark.parametrize("again", [False, True], ids=["goes on", "begins again"])
 @pytest.mark.parametrize("policy", ["oasis", "rolling", "drf"])
 @pytest.mark.parametrize("what", OPERATIONS)
-def test_one_that_fails_leaves_no_trace_and_can_be_asked_again(
+def test_failed_operation_is_rolled_back_and_can_be_retried(
     tmp_path: Path, patch: pytest.MonkeyPatch, what: str, policy: str, again: bool
 ) -> None:
     """Asked again, it comes to what it would have come to."""
@@ -309,7 +309,7 @@ def test_one_that_fails_leaves_no_trace_and_can_be_asked_again(
 
 @pytest.mark.parametrize("policy", ["oasis", "rolling", "drf"])
 @pytest.mark.parametrize("what", OPERATIONS)
-def test_one_that_fails_leaves_what_is_done_beside_it(
+def test_failed_operation_keeps_other_operations_of_the_batch(
     tmp_path: Path, patch: pytest.MonkeyPatch, what: str, policy: str
 ) -> None:
     bench = _bench(tmp_path, policy)
@@ -329,7 +329,7 @@ def test_one_that_fails_leaves_what_is_done_beside_it(
 
 
 @pytest.mark.parametrize("policy", ["oasis", "rolling"])
-def test_a_report_that_cannot_be_taken_in_costs_those_after_it_nothing(
+def test_failed_report_does_not_block_later_reports(
     tmp_path: Path, patch: pytest.MonkeyPatch, policy: str
 ) -> None:
     bench = _bench(tmp_path, policy)
@@ -350,7 +350,7 @@ def test_a_report_that_cannot_be_taken_in_costs_those_after_it_nothing(
     bench.store.close()
 
 
-def test_an_end_that_is_told_twice_in_one_batch_is_one(tmp_path: Path) -> None:
+def test_end_reported_twice_in_one_batch_is_recorded_once(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
     lost = _ended(bench, "one", Ending.LOST)
     bench.truth.commit([RecordReports([lost, lost]), RecordReports([lost])])
@@ -363,7 +363,7 @@ def test_an_end_that_is_told_twice_in_one_batch_is_one(tmp_path: Path) -> None:
     bench.store.close()
 
 
-def test_slots_that_ended_before_one_that_cannot_begin_have_ended(
+def test_slots_ended_before_a_failed_slot_start_stay_ended(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     bench = _bench(tmp_path, "drf")  # which is asked when a slot begins
@@ -383,7 +383,7 @@ def test_slots_that_ended_before_one_that_cannot_begin_have_ended(
     bench.store.close()
 
 
-def test_a_job_that_is_done_and_cannot_be_closed_holds_up_no_slot(
+def test_completed_job_that_cannot_be_closed_delays_no_slot(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     bench = _bench(tmp_path, "rolling")
@@ -413,7 +413,7 @@ def test_a_job_that_is_done_and_cannot_be_closed_holds_up_no_slot(
     bench.store.close()
 
 
-def test_who_waits_is_given_up_only_for_what_happens(
+def test_waiting_job_is_abandoned_only_by_committed_operations(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     """An event that prices a job beyond its tenant, and then fails, withdraws nobody."""
@@ -443,7 +443,7 @@ def test_who_waits_is_given_up_only_for_what_happens(
     till.store.close()
 
 
-def test_what_was_whole_by_itself_is_taken_back_with_what_it_is_part_of(tmp_path: Path) -> None:
+def test_released_savepoint_is_rolled_back_with_its_transaction(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
     before = picture(bench)
 
@@ -462,7 +462,7 @@ def test_what_was_whole_by_itself_is_taken_back_with_what_it_is_part_of(tmp_path
     bench.store.close()
 
 
-def test_what_was_paid_is_given_back_with_what_fails(
+def test_payment_is_rolled_back_with_its_operation(
     tmp_path: Path, patch: pytest.MonkeyPatch
 ) -> None:
     till = Till(tmp_path / "data", "rolling")
@@ -488,7 +488,7 @@ def test_what_was_paid_is_given_back_with_what_fails(
     till.store.close()
 
 
-def test_readers_see_no_revision_before_it_is_written(tmp_path: Path) -> None:
+def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
     bench = _bench(tmp_path, "rolling")
     writer = Writer(bench.truth, Metrics())
     stated = writer.specification("one")

@@ -157,7 +157,7 @@ def test_admission_debits_the_price(till: Till) -> None:
     assert "debited" in till.kinds(view.key)
 
 
-def test_a_job_that_was_never_run_gets_all_of_it_back(till: Till) -> None:
+def test_job_that_never_ran_is_fully_refunded(till: Till) -> None:
     till.give("vision", 1_000)
     view = priced(till, "job")
     before = till.held("vision")
@@ -169,7 +169,7 @@ def test_a_job_that_was_never_run_gets_all_of_it_back(till: Till) -> None:
     )
 
 
-def test_what_was_held_is_paid_at_the_mean_price(tmp_path: Path) -> None:
+def test_used_slots_are_charged_at_the_mean_price(tmp_path: Path) -> None:
     till = Till(tmp_path / "data", "oasis")
     till.give("vision", 1_000)
     till.submit("filler", chunks=12, minibatches=200, tenant="speech")
@@ -193,7 +193,7 @@ def test_what_was_held_is_paid_at_the_mean_price(tmp_path: Path) -> None:
     till.store.close()
 
 
-def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> None:
+def test_unused_slots_are_refunded_at_their_price(tmp_path: Path) -> None:
     till = Till(tmp_path / "data", "oasis")
     till.give("vision", 1_000)
     # The first slots are fuller than the later ones, and dearer; the last job needs one of them.
@@ -223,7 +223,7 @@ def test_what_was_not_used_comes_back_at_what_its_slots_cost(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
-def test_commitments_tell_slots_whose_costs_make_up_the_whole(tmp_path: Path, policy: str) -> None:
+def test_commitment_costs_of_slots_sum_to_the_price(tmp_path: Path, policy: str) -> None:
     till = Till(tmp_path / "data", policy)
     till.give("vision", 1_000)
     late = {"kind": "deadline", "value": 50, "by": "30 slots"}
@@ -258,7 +258,7 @@ def _commits(record: Any) -> Iterator[dict[str, Any]]:
         yield from _commits(part)
 
 
-def test_who_cannot_pay_is_refused_and_told_why(till: Till) -> None:
+def test_job_above_the_budget_is_refused_with_the_reason(till: Till) -> None:
     till.give("vision", 1_000)
     dear = priced(till, "job")
     till.give("vision", 1_000 - till.held("vision"))  # all that is left goes
@@ -297,7 +297,7 @@ def test_a_refused_job_leaves_no_trace_in_engine_or_policy(till: Till) -> None:
     assert "poor" not in till.truth.state.views
 
 
-def test_several_are_judged_by_what_those_before_them_left(till: Till) -> None:
+def test_batch_jobs_are_admitted_in_order_within_the_budget(till: Till) -> None:
     till.give("vision", 1_000)
     price = priced(till, "job").price or 0
     till.give("vision", 1_000 - till.held("vision") + 2.5 * price / POINT)
@@ -315,7 +315,7 @@ def test_several_are_judged_by_what_those_before_them_left(till: Till) -> None:
     assert not till.truth.state.backlog
 
 
-def test_a_quote_says_what_would_be_left(till: Till) -> None:
+def test_quote_states_the_remaining_budget(till: Till) -> None:
     till.give("vision", 1_000)
     priced(till, "job")
     [asked] = read_submissions([_record("x", tenant="vision")], CLUSTER, tenant=None, runs=False)
@@ -334,7 +334,7 @@ def test_a_quote_says_what_would_be_left(till: Till) -> None:
     assert (told.held, told.reason) == (None, None)
 
 
-def test_more_work_costs_more_and_is_refused_where_it_cannot_be_paid(till: Till) -> None:
+def test_additional_work_is_charged_or_refused_above_the_budget(till: Till) -> None:
     till.give("vision", 1_000)
     view = priced(till, "job")
     held = till.held("vision")
@@ -352,7 +352,7 @@ def test_more_work_costs_more_and_is_refused_where_it_cannot_be_paid(till: Till)
     assert till.truth.state.specs[view.key]["minibatches"] == 30
 
 
-def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
+def test_lost_slots_are_not_charged(tmp_path: Path) -> None:
     till = Till(tmp_path / "data", "oasis")
     till.give("vision", 1_000)
     till.submit("filler", chunks=12, minibatches=200, tenant="speech")
@@ -373,7 +373,7 @@ def test_slots_that_were_lost_do_not_count(tmp_path: Path) -> None:
     till.store.close()
 
 
-def test_a_job_that_waited_and_cannot_be_paid_is_given_up(tmp_path: Path) -> None:
+def test_waiting_job_above_the_budget_is_abandoned(tmp_path: Path) -> None:
     """It has no price while it waits; with the slot that gives it one, it goes."""
     till = Till(tmp_path / "data", "rolling")
     till.give("vision", 0)
@@ -409,7 +409,7 @@ def test_a_job_that_waited_and_cannot_be_paid_is_given_up(tmp_path: Path) -> Non
     till.store.close()
 
 
-def test_what_waits_without_a_promise_runs_free(tmp_path: Path) -> None:
+def test_job_without_a_promise_runs_free(tmp_path: Path) -> None:
     till = Till(tmp_path / "data", "fifo")
     till.give("vision", 0)
     till.submit("free", tenant="vision")
@@ -420,7 +420,7 @@ def test_what_waits_without_a_promise_runs_free(tmp_path: Path) -> None:
     till.store.close()
 
 
-def test_periods_begin_by_themselves_and_only_once(till: Till) -> None:
+def test_budget_periods_start_automatically_and_once(till: Till) -> None:
     now = till.clock.wall() // SECOND
     till.give("vision", 100, period=3_600, since=now - 600, carry=30 * POINT)
     assert till.held("vision") == 100
@@ -444,7 +444,7 @@ def test_periods_begin_by_themselves_and_only_once(till: Till) -> None:
     ]  # fmt: skip
 
 
-def test_a_clock_that_was_weeks_ahead_leaves_no_account_in_a_later_period(till: Till) -> None:
+def test_clock_error_leaves_no_account_in_a_future_period(till: Till) -> None:
     now, week, weeks_ahead = till.clock.wall() // SECOND, 7 * 86_400, 40 * 86_400 * SECOND
     till.give("vision", 100, period=week, since=now - 600)
     period = till.truth.state.accounts.get("vision").period
@@ -497,7 +497,7 @@ def test_budgets_are_set_changed_and_removed(till: Till) -> None:
     assert [row.kind for row in told] == ["debit", "refund"]
 
 
-def test_a_budget_below_what_was_debited_admits_nothing_that_costs(till: Till) -> None:
+def test_budget_below_the_debits_admits_no_priced_job(till: Till) -> None:
     till.give("vision", 1_000)
     view = priced(till, "job")
     paid = 1_000 - till.held("vision")
@@ -520,7 +520,7 @@ def test_a_budget_below_what_was_debited_admits_nothing_that_costs(till: Till) -
     assert till.view("free").state.open
 
 
-def test_the_cluster_file_sets_budgets_and_leaves_what_operators_set(till: Till) -> None:
+def test_cluster_file_sets_budgets_except_those_set_by_operators(till: Till) -> None:
     file = Budget(10 * POINT, DAY)
     till.do(SyncBudgets({"vision": file}))
     assert till.held("vision") == 10
@@ -585,7 +585,7 @@ def _hours(market: Market, hours: int) -> None:
         market.check()
 
 
-def test_payments_between_tenants_go_through_their_accounts(market: Market) -> None:
+def test_payments_between_tenants_use_their_accounts(market: Market) -> None:
     market.give("vision", 1_000, period=400 * DAY)
     market.give("speech", 500, period=400 * DAY)
     market.open()
@@ -604,7 +604,7 @@ def test_payments_between_tenants_go_through_their_accounts(market: Market) -> N
     assert market.held("vision") + market.held("speech") == 1_500  # nothing is lost between them
 
 
-def test_a_gang_that_is_revised_keeps_its_places_and_pays_for_the_additional_work(
+def test_revised_gang_keeps_its_placement_and_pays_for_the_additional_work(
     market: Market,
 ) -> None:
     market.give("vision", 1_000, period=400 * DAY)
@@ -626,7 +626,7 @@ def test_a_gang_that_is_revised_keeps_its_places_and_pays_for_the_additional_wor
     assert view.used == view.price
 
 
-def test_what_is_not_paid_out_comes_back(market: Market) -> None:
+def test_undistributed_payments_are_refunded(market: Market) -> None:
     market.give("vision", 1_000, period=400 * DAY)
     market.give("speech", 500, period=400 * DAY)
     market.open()
@@ -639,7 +639,7 @@ def test_what_is_not_paid_out_comes_back(market: Market) -> None:
     assert market.held("vision") + market.held("speech") == 1_500
 
 
-def test_a_borrower_that_cannot_pay_is_given_up(market: Market) -> None:
+def test_borrower_above_its_budget_is_abandoned(market: Market) -> None:
     market.give("vision", 0, period=400 * DAY)
     market.give("speech", 0, period=400 * DAY)
     market.open()
@@ -652,7 +652,7 @@ def test_a_borrower_that_cannot_pay_is_given_up(market: Market) -> None:
     assert market.entries() == []
 
 
-def test_a_borrower_whose_budget_was_removed_pays_lenders_no_more(market: Market) -> None:
+def test_borrower_without_a_budget_stops_paying_lenders(market: Market) -> None:
     market.give("vision", 1_000, period=400 * DAY)
     market.give("speech", 500, period=400 * DAY)
     market.open()
@@ -748,7 +748,7 @@ class Crashing(Till):
 
 @pytest.mark.extended
 @pytest.mark.parametrize("policy", ["oasis", "rolling"])
-def test_the_ledger_is_the_same_whatever_write_a_crash_hits(tmp_path: Path, policy: str) -> None:
+def test_crash_at_any_write_leaves_the_same_ledger(tmp_path: Path, policy: str) -> None:
     counted = [0]
 
     def count(_: str) -> None:
@@ -795,7 +795,7 @@ def _views(till: Till) -> list[JobView]:
 
 
 @pytest.mark.parametrize("cost", [0.0, -1.0, 1e-9, 2.5e-7, 1.0, 1e12, 1e13, math.inf, math.nan])
-def test_prices_are_whole_millionths(cost: float) -> None:
+def test_prices_are_integer_millionths(cost: float) -> None:
     price = to_price_units(cost)
     assert price >= 0
     if 0 < cost <= 1e12:

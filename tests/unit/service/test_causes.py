@@ -28,7 +28,7 @@ Script = Callable[[VirtualService, VirtualExecutor], Awaitable[None]]
 
 
 def record(**changes: Any) -> dict[str, Any]:
-    """A job that states ten minutes, and is worth less the later it ends."""
+    """Return a job that states ten minutes and whose utility decreases with time."""
     return {
         "name": "job",
         "chunks": 1,
@@ -60,7 +60,7 @@ def told(
     state: State = State.FINISHED,
     log: str = "",
 ) -> dict[str, Any]:
-    """Return why the promise of a job was not kept, after so much of its life."""
+    """Return the causes of the job's broken promise after a part of its life."""
 
     async def main(clock: VirtualClock) -> dict[str, Any]:
         executor = VirtualExecutor(clock, {"job": job})
@@ -113,7 +113,7 @@ def test_an_overrun_names_stated_and_measured_time(
     assert result["late_seconds"] > 0.0
 
 
-def test_a_late_start_is_none_of_the_work(tmp_path: Path) -> None:
+def test_late_start_is_not_attributed_to_the_work(tmp_path: Path) -> None:
     job = runs(launch_seconds=70.0, start_seconds=(100.0,), report_every=5.0)
     result = told(tmp_path, job)
     assert seconds(result)["late-start"] == pytest.approx(170.0, abs=5.0)
@@ -137,7 +137,7 @@ def test_a_lost_server_is_named(tmp_path: Path, report_every: float | None) -> N
     assert cause["share"] > 0.95
 
 
-def test_several_causes_have_a_share_each(tmp_path: Path) -> None:
+def test_each_of_several_causes_has_its_share(tmp_path: Path) -> None:
     async def lose(service: VirtualService, executor: VirtualExecutor) -> None:
         await until_running(service)
         await asyncio.sleep(4 * SLOT)
@@ -150,13 +150,13 @@ def test_several_causes_have_a_share_each(tmp_path: Path) -> None:
     assert result["lost-server"] > 20.0  # it was launched again, and repeats what was not saved
 
 
-def test_a_failure_costs_what_was_not_saved(tmp_path: Path) -> None:
+def test_failure_costs_the_work_since_the_checkpoint(tmp_path: Path) -> None:
     result = seconds(told(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
     assert result["failure"] >= 235.0
     assert result.get("overrun", 0.0) < 8.0
 
 
-def test_a_job_that_fails_early_was_not_late(tmp_path: Path) -> None:
+def test_early_failure_is_no_delay(tmp_path: Path) -> None:
     fails = runs(start_seconds=(20.0,) * 3, fails_after=dict.fromkeys((1, 2, 3), 1.0))
     line = told(tmp_path, fails, state=State.FAILED)["line"]
     assert line.startswith("failed before its promise was kept (")
@@ -183,7 +183,7 @@ def test_a_drained_server_is_named(tmp_path: Path) -> None:
     assert cause["seconds"] > 200.0
 
 
-def test_more_work_is_the_owners(tmp_path: Path) -> None:
+def test_additional_work_is_attributed_to_the_owner(tmp_path: Path) -> None:
     async def revise(service: VirtualService, executor: VirtualExecutor) -> None:
         del executor
         await until_running(service)

@@ -59,7 +59,7 @@ CALENDAR = SlotCalendar.starting(
         ("nothing to see", "nothing to see"),
     ],
 )
-def test_texts(text: str, expected: str) -> None:
+def test_slot_numbers_in_texts_become_clock_times(text: str, expected: str) -> None:
     assert with_clock_times(text, CALENDAR) == expected
 
 

@@ -17,11 +17,12 @@ from shadowprice.executors.supervision.children import spawn_error_message
 from shadowprice.service.state.command_failures import explain_command_failure
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
+NOT_EXPANDED = "is not expanded, because no shell runs a list"
 STATE = "set run.workdir, or write an absolute path"
 
 
 def said(command: str | list[str], folder: Path) -> list[str]:
-    """Return what a command says in a folder, as an executor would begin it."""
+    """Return the error output of a command in a folder, started as by an executor."""
     words = ["/bin/sh", "-c", command] if isinstance(command, str) else command
     ran = subprocess.run(
         words, cwd=folder, capture_output=True, text=True, check=False, timeout=WAIT_LIMIT_SECONDS
@@ -46,15 +47,15 @@ def said(command: str | list[str], folder: Path) -> list[str]:
     ],
     ids=str,
 )
-def test_what_is_not_there_is_named_with_the_folder_and_the_mend(
+def test_missing_program_is_named_with_directory_and_hint(
     tmp_path: Path, command: str | list[str], what: str, folder: str | None
 ) -> None:
     if isinstance(command, list) and shutil.which(command[0]) is None:
         pytest.skip(f"there is no {command[0]} here")
     tail = said(command, tmp_path)
-    told = explain_command_failure({"command": command}, "worker-0 exited 2", tail)
-    where = told.partition(" is not in ")[2].partition(", where the job runs; ")[0]
-    assert told == f"{what!r} is not in {where}, where the job runs; {STATE}"
+    message = explain_command_failure({"command": command}, "worker-0 exited 2", tail)
+    where = message.partition(" is not in ")[2].partition(", where the job runs; ")[0]
+    assert message == f"{what!r} is not in {where}, where the job runs; {STATE}"
     if folder is not None:
         assert where == folder.format(tmp_path)
     stated = {"command": command, "workdir": str(tmp_path)}
@@ -69,19 +70,19 @@ def test_a_script_of_torchrun_is_named(tmp_path: Path, workers: int) -> None:
     pytest.importorskip("torch")
     torchrun = str(Path(sys.executable).with_name("torchrun"))
     command = [torchrun, "--standalone", f"--nproc-per-node={workers}", "train.py"]
-    told = explain_command_failure(
+    message = explain_command_failure(
         {"command": command}, "worker-0 exited 1", said(command, tmp_path)
     )
-    assert told == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
+    assert message == f"'train.py' is not in {tmp_path}, where the job runs; {STATE}"
 
 
-def test_a_module_is_looked_for_there_too(tmp_path: Path) -> None:
+def test_missing_module_is_named(tmp_path: Path) -> None:
     for module in ("train_it_here", "project_here.train"):
         command = [sys.executable, "-m", module]
-        told = explain_command_failure(
+        message = explain_command_failure(
             {"command": command}, "worker-0 exited 1", said(command, tmp_path)
         )
-        assert told == (
+        assert message == (
             f"module {module!r} is neither installed nor in its own directory, where the job runs; "
             f"{STATE}"
         )
@@ -139,7 +140,7 @@ BASH_LINE = "write command: [bash, -c, ...], because /bin/sh runs a line"
         ),
         (
             "select x in a b; do echo; done",
-            'sh doesn't support bash syntax (Syntax error: "do" unexpected); ' + BASH_LINE,
+            'sh doesn\'t support bash syntax (Syntax error: "do" unexpected); ' + BASH_LINE,
         ),
         ("[ 1 == 1 ]", "sh compares texts by = and not by ==; write =, or " + BASH_LINE),
         (
@@ -210,7 +211,7 @@ def test_the_hint_names_the_shell_or_script_that_reported_the_word(tmp_path: Pat
         ),
         (
             {"command": ["~/train.sh"]},
-            "'~/train.sh' is not expanded, because no shell runs a list; write the whole path, or one line",
+            f"'~/train.sh' {NOT_EXPANDED}; write the whole path, or one line",
         ),
         (
             {"command": ["module", "load", "cuda"]},
@@ -239,14 +240,14 @@ def test_a_list_whose_first_word_is_no_program_gets_the_hint_of_a_list(
 @pytest.mark.parametrize(
     ("command", "hint"),
     [
-        (["ls", "*.none"], "'*.none' is not expanded, because no shell runs a list; write one line"),
+        (["ls", "*.none"], f"'*.none' {NOT_EXPANDED}; write one line"),
         (
             [sys.executable, "~/none.py"],
-            "'~/none.py' is not expanded, because no shell runs a list; write the whole path, or one line",
+            f"'~/none.py' {NOT_EXPANDED}; write the whole path, or one line",
         ),
         (
             [sys.executable, "$NOWHERE/none.py"],
-            "'$NOWHERE/none.py' is not expanded, because no shell runs a list; write the whole path, or one line",
+            f"'$NOWHERE/none.py' {NOT_EXPANDED}; write the whole path, or one line",
         ),
         (
             ["sh", "-c", "ls *.none"],

@@ -1,4 +1,4 @@
-"""What comes before a token is bounded: how many connections, how long, how large a head."""
+"""Limits before authentication: connections, their duration, and the size of a head."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ CHUNKED = BEGUN + b"Transfer-Encoding: chunked\r\n\r\n"
     ],
     ids=["a header", "headers", "the address", "trailers", "an extension of a chunk"],
 )
-def test_what_is_beside_a_body_is_bounded(begun: bytes, piece: bytes) -> None:
+def test_headers_trailers_and_chunk_extensions_are_limited(begun: bytes, piece: bytes) -> None:
     async def scenario() -> bytes:
         async with listening() as port:
             return await heard(port, begun, *[piece] * (4 * MAX_HEADER_BYTES // len(piece)))
@@ -106,7 +106,7 @@ def test_what_is_beside_a_body_is_bounded(begun: bytes, piece: bytes) -> None:
     assert asyncio.run(scenario()).startswith((b"HTTP/1.1 431", b"reset")) or b"Trans" in begun
 
 
-def test_a_body_that_goes_on_after_the_response_ends_with_the_connection() -> None:
+def test_unread_body_ends_with_the_connection() -> None:
     async def refusing(_scope: Any, _receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 401, "headers": []})
         await send({"type": "http.response.body", "body": b"no"})
@@ -146,7 +146,7 @@ def test_a_slow_body_of_a_pipelined_request_is_read_to_its_end() -> None:
     asyncio.run(scenario())
 
 
-def test_a_long_head_and_a_body_in_small_pieces_are_taken() -> None:
+def test_long_head_and_fragmented_body_are_accepted() -> None:
     async def scenario() -> tuple[bytes, bytes]:
         async with listening() as port:
             large = await heard(port, BEGUN + b"X: " + b"a" * (MAX_HEADER_BYTES // 2) + b"\r\n\r\n")
@@ -158,7 +158,7 @@ def test_a_long_head_and_a_body_in_small_pieces_are_taken() -> None:
     assert b"read 39960" in small
 
 
-def test_one_connection_more_than_there_may_be_is_closed() -> None:
+def test_connection_above_the_limit_is_closed() -> None:
     async def scenario() -> None:
         async with listening(most=2) as port:
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
@@ -173,7 +173,7 @@ def test_one_connection_more_than_there_may_be_is_closed() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"", BEGUN, b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" + BEGUN])
-def test_who_says_nothing_is_not_waited_for(sent: bytes) -> None:
+def test_silent_connection_times_out(sent: bytes) -> None:
     async def scenario() -> bytes:
         async with listening(header_seconds=1.0) as port:
             return await heard(port, sent)
@@ -201,7 +201,7 @@ def test_only_errors_of_the_service_are_logged(
     )
 
 
-def test_files_are_left_to_the_service_itself() -> None:
+def test_connection_limit_reserves_file_descriptors() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         most = max_connections()
@@ -211,7 +211,7 @@ def test_files_are_left_to_the_service_itself() -> None:
 
 
 @pytest.mark.parametrize("pipelined", [1, 3])
-def test_a_response_to_a_connection_that_was_reset_is_dropped(
+def test_response_to_a_reset_connection_is_dropped(
     pipelined: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     uvloop = pytest.importorskip("uvloop")  # raises where asyncio drops what is written
@@ -256,7 +256,7 @@ def test_errors_are_logged_once_a_minute_for_each_address() -> None:
     assert admitted.count(None) == 1_000 - MAX_LOGGED_ADDRESSES
 
 
-def test_a_handler_that_fails_fills_no_log(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_handler_log_is_rate_limited(caplog: pytest.LogCaptureFixture) -> None:
     async def failing(scope: Any, receive: Any, send: Any) -> None:
         raise KeyError("a bug")
 

@@ -21,7 +21,7 @@ from shadowprice.service.state.commit_result import StreamEvent
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
-def test_who_catches_up_hears_something_though_nothing_of_it_is_theirs() -> None:
+def test_resuming_subscriber_gets_keepalives_without_visible_events() -> None:
     def entry(number: int, tenant: str) -> StoredEvent:
         at = datetime(2026, 11, 26, tzinfo=UTC)
         return StoredEvent(id=number, at=at, kind="a", job="a", tenant=tenant, data={})
@@ -59,9 +59,9 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
             hub.resync(9)
             rest = [chunk async for chunk in live]
             assert not hub.subscribers
-            again = hub.follow(None, 2)
-            assert await anext(again) == b"retry: 2000\n\n"  # not beyond the missed events
-            return rest, await anext(again)
+            resumed = hub.follow(None, 2)
+            assert await anext(resumed) == b"retry: 2000\n\n"  # not beyond the missed events
+            return rest, await anext(resumed)
 
     rest, missed = asyncio.run(scenario())
     assert [chunk.split(b"\n")[0] for chunk in rest] == [b"id: 2"]
@@ -69,7 +69,7 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
     assert hub.last == 9
 
 
-def test_one_tenant_leaves_streams_to_others_and_tenants_leave_some_to_operators() -> None:
+def test_streams_are_limited_per_tenant_and_reserved_for_operators() -> None:
     hub = EventBroadcaster(lambda _after: [])
 
     async def scenario() -> None:

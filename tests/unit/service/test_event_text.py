@@ -1,4 +1,4 @@
-"""What a job's story says to people, entry by entry."""
+"""Text of the events of a job history."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ def test_exit_0_on_a_stop_without_reports_is_judged_by_time(tmp_path: Path) -> N
 
 
 class PlainCommand(MovedJob):
-    """A job of one step, as ``submit -- COMMAND`` makes it, whose script counts its own steps."""
+    """Return a job of ``submit -- COMMAND`` with one step, whose script counts its own steps."""
 
     work = 1
 
@@ -146,13 +146,13 @@ def test_reported_steps_of_a_plain_command_do_not_count_as_progress(
     assert "train" in reporting.truth.state.engine.open_jobs, "it was stopped, not finished"
 
 
-def test_a_share_that_a_plain_command_reports_is_counted(tmp_path: Path) -> None:
+def test_progress_share_of_a_plain_command_is_counted(tmp_path: Path) -> None:
     bench = PlainCommand(tmp_path, 0.25)
     assert bench.truth.state.engine.jobs["train"].measured == MICRO // 4
     assert bench.events("misreported") == []
 
 
-def test_the_last_share_of_a_plain_command_is_all_of_its_time(tmp_path: Path) -> None:
+def test_full_share_of_a_plain_command_is_all_of_its_time(tmp_path: Path) -> None:
     """1.0 is also what a script that counts its own steps reports first."""
     bench = PlainCommand(tmp_path, 0.25)
     bench.report(1.0)

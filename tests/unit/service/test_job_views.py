@@ -70,7 +70,7 @@ def test_a_job_that_runs_without_a_promise_has_an_expected_completion(bench: Ben
     assert times_of(bench, "cheap") == (running + 4, None)
 
 
-def test_a_job_that_runs_longer_than_stated_has_none(bench: Bench) -> None:
+def test_overrunning_job_has_no_expected_completion(bench: Bench) -> None:
     bench.submit("longer", minibatches=20, utility=CONSTANT)
     bench.slot()
     bench.started("longer")
@@ -80,7 +80,7 @@ def test_a_job_that_runs_longer_than_stated_has_none(bench: Bench) -> None:
     assert times_of(bench, "longer")[0] is None
 
 
-def test_a_promised_job_that_doesnt_start_as_planned_has_none(bench: Bench) -> None:
+def test_promised_job_that_missed_its_start_has_no_expected_completion(bench: Bench) -> None:
     """The jobs before it take longer than stated, and keep their servers."""
     worker, utility = {"gpu": 4, "cpu": 1}, {"kind": "constant", "value": 20}
     for name in ("a", "b", "c"):

@@ -116,7 +116,7 @@ def test_a_tenant_without_jobs_has_the_median_margin_of_the_others() -> None:
     assert margins.margin("b", None, 9, 0).jobs == 3
 
 
-def test_a_tenant_whose_jobs_end_late_moves_no_promise_of_others() -> None:
+def test_late_jobs_of_a_tenant_change_no_promise_of_other_tenants() -> None:
     margins = Margins()
     for tenant in ("a", "b", "c"):
         for _ in range(3):
@@ -131,7 +131,7 @@ def test_a_tenant_whose_jobs_end_late_moves_no_promise_of_others() -> None:
     assert margins.margin("new", None, 9, 0).slots == 0
 
 
-def test_old_jobs_and_surplus_groups_are_forgotten() -> None:
+def test_old_jobs_and_surplus_groups_are_evicted() -> None:
     margins = Margins()
     for _ in range(100):
         margins.follow(finished(9))
@@ -143,7 +143,7 @@ def test_old_jobs_and_surplus_groups_are_forgotten() -> None:
     assert len(margins._tenants) == MAX_TENANTS
 
 
-def test_a_tenants_many_families_push_out_no_margin_of_another() -> None:
+def test_families_of_a_tenant_evict_no_margin_of_another() -> None:
     margins = Margins()
     for _ in range(MIN_TENANT_JOBS):
         margins.follow(finished(9, tenant="honest"))
@@ -156,7 +156,7 @@ def test_a_tenants_many_families_push_out_no_margin_of_another() -> None:
     assert margins.margin("other", None, 9, 0).jobs == MAX_DELAYS_PER_GROUP
 
 
-def test_a_tenants_many_jobs_push_out_no_margin_of_another_at_a_restart(tmp_path: Path) -> None:
+def test_jobs_of_a_tenant_evict_no_margin_of_another_at_a_restart(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "fifo")
     views = [finished(9, tenant="honest") for _ in range(MIN_TENANT_JOBS)]
     views += [finished(0, tenant="busy") for _ in range(2 * RECOVERED_JOBS)]
@@ -235,7 +235,7 @@ def test_a_plan_that_slips_within_the_margin_keeps_its_promise(bench: _Bench) ->
     assert (bench.truth.state.views["slips"].promise or 0) > (promised or 0)
 
 
-def test_a_quote_has_the_margin_too(bench: _Bench) -> None:
+def test_quote_includes_the_margin(bench: _Bench) -> None:
     for _ in range(3):
         bench.run(12)
     bench.submit("first", minibatches=100)

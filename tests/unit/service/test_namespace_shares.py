@@ -81,7 +81,7 @@ def test_a_share_is_read_in_the_units_of_the_cluster(
         (quota("a", requests_storage="9Gi"), "no server has 'storage'"),
     ],
 )
-def test_what_is_no_share_is_told_in_one_line_with_a_mend(
+def test_invalid_share_is_reported_in_one_line_with_a_hint(
     stated: ShareStatement, words: str
 ) -> None:
     with pytest.raises(InvalidShareError) as caught:
@@ -91,7 +91,7 @@ def test_what_is_no_share_is_told_in_one_line_with_a_mend(
     assert len(str(caught.value)) < 300
 
 
-def test_what_several_say_of_one_tenant_adds_up_and_faults_stand_alone() -> None:
+def test_shares_of_one_tenant_add_up_without_the_invalid_ones() -> None:
     spaces = [space("a", "{gpu: 2}", "one"), space("b", "{gpu: 3, cpu: 1}", "one"),
               space("c", "{gpus: 1}"), space("d"), space("e", "{gpu: 1}")]  # fmt: skip
     by_name = {space.name: space for space in spaces}
@@ -105,7 +105,7 @@ def test_what_several_say_of_one_tenant_adds_up_and_faults_stand_alone() -> None
     assert desired_shares({}, [], file=cluster(), cluster=cluster(), also=["f"]).shares == {}
 
 
-def test_the_cluster_file_comes_first() -> None:
+def test_cluster_file_takes_precedence() -> None:
     file = cluster({"name": "a", "share": {"gpu": 1}}, {"name": "b"})
     spaces = {name: space(name, "{gpu: 2}") for name in "abc"}
     result = desired_shares(spaces, [], file=file, cluster=file)
@@ -116,7 +116,7 @@ def test_the_cluster_file_comes_first() -> None:
     }
 
 
-def test_shares_are_no_more_than_the_servers_hold() -> None:
+def test_shares_are_limited_to_the_capacity() -> None:
     now = cluster({"name": "file", "share": {"gpu": 20}})
     assert excess_message({"a": {"gpu": 12_000}}, now) == ""
     assert excess_message({"a": {"gpu": 12_001}}, now) == (
@@ -126,7 +126,7 @@ def test_shares_are_no_more_than_the_servers_hold() -> None:
 
 def shares(service: RunningService) -> dict[str, dict[str, str]]:
     body = service.client.get("/v1/tenants").json()["tenants"]
-    return {one["name"]: one["share"] for one in body}
+    return {entry["name"]: entry["share"] for entry in body}
 
 
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
@@ -136,7 +136,7 @@ def follow(service: RunningService, *, anew: bool = False, **given: dict[str, in
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 
-def test_tenants_follow_what_changed_and_operators_keep_the_rest(tmp_path: Path) -> None:
+def test_changed_shares_update_tenants_except_operator_settings(tmp_path: Path) -> None:
     with run_service(tmp_path) as service:
         assert service.client.post("/v1/jobs", json=job("of-nobody")).is_success
         assert service.client.post("/v1/jobs", json=job("of-x", tenant="x")).is_success
@@ -157,7 +157,7 @@ def test_tenants_follow_what_changed_and_operators_keep_the_rest(tmp_path: Path)
         assert service.client.post("/v1/jobs", json=job("of-y", tenant="y")).is_success
 
 
-def test_what_is_followed_outlives_a_restart_and_another_cluster_file(tmp_path: Path) -> None:
+def test_namespace_shares_survive_a_restart_and_a_new_cluster_file(tmp_path: Path) -> None:
     with run_service(tmp_path) as service:
         follow(service, a={"gpu": 4000})
     servers = [{"name": "g", "count": 4, "capacity": {"gpu": 8, "cpu": 64}}]

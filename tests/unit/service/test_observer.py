@@ -75,8 +75,8 @@ class Watched(Bench):
 
     def pair(self, name: str) -> dict[str, Any]:
         with self.store.reading() as connection:
-            found = {job.view.name: job for job in compare_jobs(connection, self.published())}
-        return found[name].to_resource().record
+            by_name = {job.view.name: job for job in compare_jobs(connection, self.published())}
+        return by_name[name].to_resource().record
 
 
 @pytest.fixture
@@ -90,7 +90,7 @@ def on(*servers: str) -> tuple[ServerAllocation, ...]:
     return tuple(ServerAllocation(server, 1) for server in servers)
 
 
-def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None:
+def test_ended_job_earns_its_utility(bench: Watched) -> None:
     bench.submit("a")
     bench.slot()
     began = bench.now
@@ -101,18 +101,20 @@ def test_a_job_that_ended_is_worth_what_its_utility_says(bench: Watched) -> None
     bench.slot(20)
     bench.look()
     slot = bench.truth.state.calendar.slot_at(int(ended * SECOND))
-    told = bench.pair("a")
-    assert told["observed"]["state"] == "ended"
-    assert told["observed"]["completion"] == told_time(ended)
+    compared = bench.pair("a")
+    assert compared["observed"]["state"] == "ended"
+    assert compared["observed"]["completion"] == told_time(ended)
     # value / (1 + exp(decay (d - target))), from the slot in which it arrived
     with bench.store.reading() as connection:
         [one] = compare_jobs(connection, bench.published())
     assert one.view.arrival is not None
     duration = slot - one.view.arrival
     assert one.utility == pytest.approx(20 / (1 + 2.718281828459045 ** (0.1 * (duration - 20))))
-    assert told["simulated"]["state"] == "finished"
-    assert told["gain"] == pytest.approx(told["simulated"]["utility"] - told["observed"]["utility"])
-    assert bench.compared()["observed"]["utility"] == told["observed"]["utility"]
+    assert compared["simulated"]["state"] == "finished"
+    assert compared["gain"] == pytest.approx(
+        compared["simulated"]["utility"] - compared["observed"]["utility"]
+    )
+    assert bench.compared()["observed"]["utility"] == compared["observed"]["utility"]
 
 
 def told_time(moment: float) -> str:
@@ -120,26 +122,26 @@ def told_time(moment: float) -> str:
     return to_datetime(int(moment * SECOND)).isoformat().replace("+00:00", "Z")
 
 
-def test_what_nobody_submitted_has_no_known_worth(bench: Watched) -> None:
+def test_unmanaged_job_has_no_utility(bench: Watched) -> None:
     bench.submit("a")
     began = bench.now
     for _ in range(2):
         bench.look(ObservedJob("stranger", on("gpu-1"), began, "red"))
         bench.slot()
     bench.look()
-    told = bench.compared()
-    assert told["jobs"] == 1
-    assert told["observed"]["utility"] == 0
-    [stranger] = told["unmanaged_jobs"]["newest"]
+    compared = bench.compared()
+    assert compared["jobs"] == 1
+    assert compared["observed"]["utility"] == 0
+    [stranger] = compared["unmanaged_jobs"]["newest"]
     assert stranger["name"] == "stranger"
     assert stranger["utility"] is None
     assert stranger["state"] == "ended"
-    assert told["utilization"]["unknown_jobs"] == 1
+    assert compared["utilization"]["unknown_jobs"] == 1
     assert bench.compared("blue")["unmanaged_jobs"]["count"] == 0
     assert bench.compared("red")["unmanaged_jobs"]["count"] == 1
 
 
-def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> None:
+def test_failed_job_earns_nothing(bench: Watched) -> None:
     bench.submit("a")
     bench.submit("b")
     began = bench.now
@@ -158,8 +160,8 @@ def test_a_job_that_is_known_to_have_failed_earned_nothing(bench: Watched) -> No
         "utility": 0.0,
         "runs": 1,
     }
-    told = bench.compared()["observed"]
-    assert (told["failed"], told["finished"], told["assumed_completed"]) == (1, 1, 0)
+    observed = bench.compared()["observed"]
+    assert (observed["failed"], observed["finished"], observed["assumed_completed"]) == (1, 1, 0)
     kinds = [event.kind for event in _events(bench) if event.kind.startswith("real")]
     assert kinds == ["real-started", "real-started", "real-ended", "real-ended"]
 
@@ -169,7 +171,7 @@ def _events(bench: Watched) -> list[StoredEvent]:
         return list_events(connection, after=0, limit=1_000)
 
 
-def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) -> None:
+def test_job_between_two_polls_is_recorded_from_its_end(bench: Watched) -> None:
     bench.submit("a")
     bench.look()
     bench.slot()
@@ -181,7 +183,7 @@ def test_a_job_between_two_looks_is_known_where_its_end_is_told(bench: Watched) 
     assert bench.outcome("a").runs == 1
 
 
-def test_what_moves_and_begins_again_is_told_apart(bench: Watched) -> None:
+def test_move_and_restart_are_distinguished(bench: Watched) -> None:
     bench.submit("a")
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began))
@@ -202,7 +204,7 @@ def test_what_moves_and_begins_again_is_told_apart(bench: Watched) -> None:
     assert bench.outcome("a").runs == 3
 
 
-def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
+def test_job_that_ended_during_a_downtime_ended_when_last_seen(
     bench: Watched,
 ) -> None:
     bench.submit("a")
@@ -217,16 +219,16 @@ def test_what_ended_while_the_service_was_away_ended_when_it_was_last_seen(
     assert bench.outcome("a").ended / SECOND == last
 
 
-def test_a_withdrawn_job_counts_on_neither_side(bench: Watched) -> None:
+def test_withdrawn_job_is_not_compared(bench: Watched) -> None:
     bench.submit("a")
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.do(CancelJob("a"))
     bench.look()
-    told = bench.compared()
-    assert (told["jobs"], told["withdrawn"], told["observed"]["utility"]) == (0, 1, 0)
+    compared = bench.compared()
+    assert (compared["jobs"], compared["withdrawn"], compared["observed"]["utility"]) == (0, 1, 0)
 
 
-def test_what_was_over_before_the_job_was_submitted_is_another_one(bench: Watched) -> None:
+def test_run_that_ended_before_the_submission_is_another_job(bench: Watched) -> None:
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.slot()
     bench.look()
@@ -247,12 +249,12 @@ def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
     bench.slot(30)
     with bench.store.reading() as connection:
         result = compare_jobs(connection, bench.published())
-    told = totals(result)
-    jobs = [one.to_resource() for one in result]
-    assert told.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
-    assert told.observed.utility == sum(job.observed.utility or 0 for job in jobs)
-    assert (told.observed.running, told.observed.waiting) == (1, 1)
-    assert told.both.jobs == 2
+    computed = totals(result)
+    jobs = [entry.to_resource() for entry in result]
+    assert computed.simulated.utility == sum(job.simulated.utility or 0 for job in jobs)
+    assert computed.observed.utility == sum(job.observed.utility or 0 for job in jobs)
+    assert (computed.observed.running, computed.observed.waiting) == (1, 1)
+    assert computed.both.jobs == 2
 
 
 # ------------------------------------------------------------------ any history
@@ -288,7 +290,9 @@ def histories(draw: st.DrawFn) -> list[Moment]:
 @pytest.mark.extended
 @settings(max_examples=example_count(40), deadline=None)
 @given(history=histories(), crashes=st.sets(st.integers(0, 60), max_size=6))
-def test_any_history_is_kept_as_it_was_seen(history: list[Moment], crashes: Iterable[int]) -> None:
+def test_random_histories_are_recorded_as_observed(
+    history: list[Moment], crashes: Iterable[int]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         bench = Watched(Path(folder))
         try:
@@ -345,7 +349,7 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
             assert (outcome.utility is not None) == (job == "a" and not running)
 
 
-def test_bars_of_what_was_seen_end_at_the_last_look(bench: Watched) -> None:
+def test_observed_bars_end_at_the_last_poll(bench: Watched) -> None:
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
     bench.slot()
     bench.look(ObservedJob("a", on("gpu-1"), bench.now - SLOT))

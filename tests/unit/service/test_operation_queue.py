@@ -70,7 +70,7 @@ def test_a_third_tenants_slow_operation_waits_for_one_of_each_of_the_others() ->
     assert {operation.key for operation in (*first, *second)} >= {"a0", "b0", "c0"}
 
 
-def test_operations_that_were_put_back_come_first() -> None:
+def test_requeued_operations_come_first() -> None:
     async def names() -> list[Any]:
         queue = OperationQueue()
         for name in ("a", "b", "c"):

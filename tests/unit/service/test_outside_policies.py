@@ -55,7 +55,7 @@ def bench(tmp_path: Path, path: Path) -> Iterator[_Bench]:
     result.store.close()
 
 
-def test_the_same_file_gets_its_state_back(bench: _Bench, path: Path) -> None:
+def test_unchanged_policy_file_restores_its_state(bench: _Bench, path: Path) -> None:
     bench.truth.write_snapshot()
     digest, seen = bench.truth.state.engine.state_digest(), bench.policy.seen
     assert type(seen[0]).__name__ == "FirstFitParameters"
@@ -87,7 +87,7 @@ def test_a_parameter_that_is_gone_does_not_stop_a_restart(bench: _Bench, path: P
     assert not bench.truth.state.views
 
 
-def test_another_policy_takes_over_though_the_file_is_gone(bench: _Bench, path: Path) -> None:
+def test_another_policy_takes_over_after_the_file_is_deleted(bench: _Bench, path: Path) -> None:
     bench.truth.write_snapshot()
     path.unlink()
     digest = bench.truth.state.engine.state_digest()

@@ -38,7 +38,7 @@ from shadowprice.service.store import Store
 from tests.support.simulated_hours import CLUSTER, SLOT, Crash
 from tests.unit.service.test_billing import Market, Till, _record
 
-POLICIES = ["rolling", "oasis", "pdors"]
+POLICIES = ["rolling", "oasis", pytest.param("pdors", marks=pytest.mark.extended)]
 
 BY_39 = {"kind": "deadline", "value": 100, "by": "39 slots"}
 ALWAYS = {"kind": "constant", "value": 100}
@@ -236,7 +236,7 @@ def test_the_owner_sees_the_price_of_each_slot_and_how_to_avoid_it(till: Shop) -
     assert view.planned == before.planned
 
 
-def test_a_job_that_states_the_truth_pays_its_price_only(till: Shop) -> None:
+def test_truthful_job_pays_only_its_price(till: Shop) -> None:
     """Also if its processes start a little after the slot, so that it ends in one more slot."""
     till.submit("job", tenant="vision", minibatches=3 * SLOT_WORK, utility=BY_39)
     price = till.view("job").price
@@ -260,7 +260,7 @@ def test_a_slot_price_is_the_posted_price_of_its_place(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_placements_are_priced_together_as_one_by_one(tmp_path: Path, policy: str) -> None:
+def test_batch_prices_equal_individual_prices(tmp_path: Path, policy: str) -> None:
     """Each at the posted prices without its own use, whatever the others use."""
     till = shop(tmp_path / "data", policy)
     till.crowd(8)
@@ -347,7 +347,7 @@ def test_a_lost_slot_costs_nothing_and_its_work_is_not_counted_again(oasis: Shop
     assert (oasis.view("job").price or 0) >= (price or 0)
 
 
-def test_a_lost_process_is_no_fault_of_the_job_but_a_failure_is(oasis: Shop) -> None:
+def test_lost_process_is_forgiven_but_not_a_failure(oasis: Shop) -> None:
     for ending, covered in ((Ending.LOST, 0), (Ending.FAILED, 1)):
         name = f"job-{ending}"
         oasis.submit(name, tenant="vision", minibatches=9 * SLOT_WORK, utility=BY_39)
@@ -509,7 +509,7 @@ def test_a_job_that_was_admitted_for_free_can_be_revised_when_it_pays(
     till.store.close()
 
 
-def test_a_slot_that_cannot_be_billed_stops_no_other_job(
+def test_billing_error_of_a_slot_stops_no_other_job(
     till: Shop, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     till.admit(2 * SLOT_WORK)
@@ -529,7 +529,7 @@ def test_a_slot_that_cannot_be_billed_stops_no_other_job(
     assert till.view("job").slot_price is not None
 
 
-def test_a_command_is_revised_to_the_time_that_it_really_takes(till: Shop) -> None:
+def test_plain_command_is_revised_to_its_actual_duration(till: Shop) -> None:
     """Its work is one mini-batch: slots that it held did half of what was stated."""
     record = _record("job", tenant="vision", minibatch_time=f"{4 * SLOT}s", utility=BY_39)
     till.ask(

@@ -81,7 +81,7 @@ class BudgetWorld(LiveWorld):
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling"])
-def test_a_job_that_runs_on_pays_until_it_can_not_and_then_saves_and_ends(policy: str) -> None:
+def test_overrunning_job_pays_until_its_budget_ends_then_saves_and_stops(policy: str) -> None:
     runs_on = LiveJob(stated=2, utility={"kind": "constant", "value": 10}, error=1000.0, save=0.1)
     waits = tuple(LiveJob(submitted=1.0 + number, stated=2, tenant=1) for number in range(6))
     world = BudgetWorld(5, (2,), (1.0,), (runs_on, runs_on, *waits))

@@ -75,12 +75,12 @@ def test_old_samples_become_one_a_minute_and_then_one_an_hour(store: Store) -> N
     assert [at for at in left if at < now - 2 * DAY] == [at for at in lately if at % HOUR == 0]
 
 
-def test_history_is_told_evenly_and_in_order(store: Store) -> None:
+def test_history_is_evenly_sampled_and_ordered(store: Store) -> None:
     fill(store, list(range(0, 10 * HOUR, 20 * SECOND)))
     calendar = SlotCalendar(0, Fraction(SECOND))
     with store.reading() as connection:
-        told = history(connection, calendar, 0, 100)
-        slots = [row.slot for row in told]
+        samples = history(connection, calendar, 0, 100)
+        slots = [row.slot for row in samples]
         assert slots == sorted(slots)
         assert 50 < len(slots) <= 100
         gaps = [b - a for a, b in pairwise(slots)]

@@ -30,7 +30,9 @@ def test_a_token_states_its_job_and_generation(job: str, generation: int) -> Non
 
 
 @given(st.text(min_size=1), st.text(min_size=1), generations, generations)
-def test_parts_of_two_tokens_are_no_token(one: str, other: str, first: int, second: int) -> None:
+def test_mixed_parts_of_two_tokens_are_invalid(
+    one: str, other: str, first: int, second: int
+) -> None:
     assume((one, first) != (other, second))
     start, _, job = progress_token(KEY, one, first).partition(".")
     other_start, _, other_job = progress_token(KEY, other, second).partition(".")
@@ -56,5 +58,5 @@ def test_parts_of_two_tokens_are_no_token(one: str, other: str, first: int, seco
         "Bearer spp_\u0661_a.YQ",
     ],
 )
-def test_other_texts_are_refused(header: str | None) -> None:
+def test_invalid_tokens_are_refused(header: str | None) -> None:
     assert _is_refused(header)

@@ -41,9 +41,9 @@ def _held(
 
 @pytest.fixture
 def outbox() -> Reconciler:
-    made, held = Reconciler(), (_held("theirs", "one"), _held("ours", "two"))
-    made.set_actual_state(held, held[:1])
-    return made
+    reconciler, held = Reconciler(), (_held("theirs", "one"), _held("ours", "two"))
+    reconciler.set_actual_state(held, held[:1])
+    return reconciler
 
 
 def test_what_is_foreign_is_stopped_though_its_number_is_wanted(outbox: Reconciler) -> None:
@@ -83,8 +83,8 @@ def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
     assert not outbox.is_orphan_report(refused)
     outbox.record_report(refused, 0)
     outbox.on_end_recorded("other", 1)
-    again = {"other": _start("other", 6, "two", generation=2)}
-    assert outbox.actions(again, {}, 0)[-1] == StartAction(again["other"])
+    restarted = {"other": _start("other", 6, "two", generation=2)}
+    assert outbox.actions(restarted, {}, 0)[-1] == StartAction(restarted["other"])
 
 
 def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:

@@ -194,7 +194,7 @@ def test_an_extreme_utility_is_quoted_and_decided(
     assert bench.kinds("plain") == ["submitted", "admitted"]
 
 
-def test_a_value_that_fails_to_compare_refuses_one_job(
+def test_comparison_error_of_a_value_refuses_only_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)

@@ -70,8 +70,8 @@ class Played(SimulatedHour):
     async def hear(self, *reports: Report, later: bool = False) -> None:
         """Take reports in; later: once pauses are over."""
         if later:
-            for one in self.runner.pending.kept.values():
-                one.due = 0.0
+            for entry in self.runner.pending.kept.values():
+                entry.due = 0.0
         self.runner.pending.reports += reports
         await self.runner.record_pending()
 
@@ -109,7 +109,7 @@ class Bug:
 
 
 @pytest.mark.parametrize("error", [PolicyError("a passing bug"), EventError("out of order")])
-def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
+def test_unrecordable_report_is_kept_and_blocks_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     others = ("one", "two", "three")
@@ -121,8 +121,8 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
         assert [hour.state(name) for name in others] == ["finished"] * 3
         assert hour.state("bad") == "running"
         assert hour.world.forgotten == {(name, 1) for name in others}
-        said = "failed to record a report on generation 1 of 'bad': "
-        assert hour.runner.health_error == f"{said}{type(error).__name__}: {error}"
+        message = "failed to record a report on generation 1 of 'bad': "
+        assert hour.runner.health_error == f"{message}{type(error).__name__}: {error}"
         [obstacle] = hour.runner.obstacles()
         assert (obstacle.job, obstacle.generation) == ("bad", 1)
         assert obstacle.reason.startswith("the report of its end can't be recorded")
@@ -141,7 +141,9 @@ def test_one_that_cannot_be_recorded_stays_and_holds_up_no_other(
     play(tmp_path, scenario)
 
 
-def test_what_the_truth_leaves_out_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_report_left_out_of_a_commit_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     taken: list[int] = []
 
     async def leaving_out(operation: object) -> object:
@@ -167,7 +169,7 @@ def test_what_the_truth_leaves_out_stays(tmp_path: Path, monkeypatch: pytest.Mon
     assert taken == [2, 1]
 
 
-def test_a_start_that_could_not_be_recorded_is_of_no_use_after_the_end(
+def test_unrecorded_start_is_dropped_after_the_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def scenario(hour: Played) -> None:
@@ -214,7 +216,7 @@ def test_only_an_end_or_a_refused_start_that_cannot_be_recorded_is_an_obstacle(
 # ------------------------------------------------------------------ servers
 
 
-def test_a_server_that_cannot_be_recorded_costs_no_other_report(
+def test_unrecordable_server_report_blocks_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ServerDiscovery.take
@@ -227,8 +229,8 @@ def test_a_server_that_cannot_be_recorded_costs_no_other_report(
         monkeypatch.setattr(ServerDiscovery, "take", failing)
         await hour.hear(ServerGone("g-1", hour.world.now), hour.end("job"))
         assert hour.state("job") == "finished"
-        said = "failed to record a report on server 'g-1': KeyError: 'a bug'"
-        assert hour.runner.health_error == said
+        message = "failed to record a report on server 'g-1': KeyError: 'a bug'"
+        assert hour.runner.health_error == message
         monkeypatch.setattr(ServerDiscovery, "take", server)
         await hour.hear(later=True)
         assert set(hour.writer.published.servers.lost) == {"g-1"}
@@ -237,7 +239,7 @@ def test_a_server_that_cannot_be_recorded_costs_no_other_report(
     play(tmp_path, scenario)
 
 
-def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
+def test_newer_server_report_replaces_an_unrecorded_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = ServerDiscovery.take
@@ -263,7 +265,7 @@ def test_what_could_not_be_recorded_of_a_server_is_overtaken_by_what_is_newer(
 
 
 @pytest.mark.parametrize("error", [PolicyError("a passing bug"), None])
-def test_a_server_that_went_while_nothing_could_be_written_is_lost_later(
+def test_server_lost_during_a_write_failure_is_recorded_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
     """None: the store is out."""
@@ -303,7 +305,7 @@ def _raising(error: Exception) -> Callable[[object, Batch], None]:
 # ------------------------------------------------------------------ found again
 
 
-def test_an_end_that_nobody_heard_is_found_when_all_is_compared_again(tmp_path: Path) -> None:
+def test_missed_end_is_found_by_the_next_resync(tmp_path: Path) -> None:
     async def scenario(hour: Played) -> None:
         await hour.begin("job")
         hour.end("job")  # told while nobody listened
@@ -315,7 +317,7 @@ def test_an_end_that_nobody_heard_is_found_when_all_is_compared_again(tmp_path: 
     play(tmp_path, scenario)
 
 
-def test_a_failure_that_is_told_again_lets_a_job_wait_no_longer() -> None:
+def test_repeated_failure_report_does_not_extend_the_backoff() -> None:
     outbox = Reconciler()
     lost = Ended(0, "job", 1, 0.0, Ending.LOST, None, "")
     outbox.record_report(lost, 0)

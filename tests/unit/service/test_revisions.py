@@ -68,7 +68,7 @@ def test_more_work_than_a_new_job_would_get_leaves_everything_as_it_was(till: Ti
     assert events(till, "broken", "displaced", "given-up", "moved") == []
 
 
-def test_more_work_costs_its_part_of_the_present_price(till: Till) -> None:
+def test_additional_work_costs_its_share_of_the_current_price(till: Till) -> None:
     till.submit("job", tenant="vision", minibatches=40)
     price = till.view("job").price
     assert price is not None
@@ -86,7 +86,7 @@ def test_more_work_costs_its_part_of_the_present_price(till: Till) -> None:
     assert till.view("job").used == view.price
 
 
-def test_work_that_was_paid_for_is_not_charged_again(till: Till) -> None:
+def test_paid_work_is_not_charged_again(till: Till) -> None:
     till.submit("job", tenant="vision", minibatches=40)
     price = till.view("job").price
     till.do(ReviseJob(till.key("job"), {"minibatches": 10}))

@@ -73,23 +73,23 @@ def engine() -> Engine:
         ),
     ],
 )
-def test_what_the_empty_cluster_lacks(
+def test_missing_resource_of_an_empty_cluster_is_named(
     engine: Engine, worker: dict[str, Any], minimum: int, resource: str, servers: str, text: str
 ) -> None:
     result = scarcest(engine, "a", worker, workers={"min": minimum, "max": minimum})
     assert (result.resource, result.servers, result.never_text) == (resource, servers, text)
 
 
-def test_a_resource_that_no_server_has_any_more() -> None:
+def test_resource_removed_from_all_servers_is_named() -> None:
     capacity = CLUSTER.capacity.copy()
     capacity[:, CLUSTER.column["gpu"]] = 0  # the executor lost its GPUs
     without = replace(CLUSTER, capacity=capacity)
     engine = Engine(without, PolicyChoice("fifo").build(PolicyContext(without, (), None, 0)))
-    found = scarcest(engine, "a", {"gpu": 2})
-    assert found.never_text == "a worker needs 2 gpu, and no server has any"
+    resource = scarcest(engine, "a", {"gpu": 2})
+    assert resource.never_text == "a worker needs 2 gpu, and no server has any"
 
 
-def test_what_running_jobs_leave(engine: Engine) -> None:
+def test_free_capacity_beside_running_jobs_is_named(engine: Engine) -> None:
     first = [job(f"a{i}", {"gpu": 4, "cpu": 4}) for i in range(2)]
     engine.handle(JobsArrived(0, tuple(first)))
     before = scarcest(engine, "b", {"gpu": 1, "cpu": 16})
@@ -124,7 +124,7 @@ def test_a_job_that_needs_nothing_lacks_nothing(engine: Engine) -> None:
     assert find_scarcest(engine, bandwidth_only) is None
 
 
-def test_what_never_fits_is_told_by_what_the_empty_cluster_lacks(engine: Engine) -> None:
+def test_job_that_never_fits_names_the_resource_of_the_empty_cluster(engine: Engine) -> None:
     busy = [job(f"a{i}", {"gpu": 4, "cpu": 4}) for i in range(2)]
     engine.handle(JobsArrived(0, tuple(busy)))
     engine.handle(SlotBegan(0))
@@ -138,13 +138,13 @@ def test_what_never_fits_is_told_by_what_the_empty_cluster_lacks(engine: Engine)
 @pytest.mark.parametrize("tenant", ["vision", "speech", None])
 def test_reasons_name_no_jobs_of_other_tenants(engine: Engine, tenant: str | None) -> None:
     engine.handle(JobsArrived(0, (job("secret", {"gpu": 4}, tenant="vision"),)))
-    asked = job("mine", {"gpu": 4}, tenant=tenant)
+    request = job("mine", {"gpu": 4}, tenant=tenant)
     calendar = SlotCalendar.starting(0, Fraction(600))
     text = "without other jobs, its utility by slot 1 is 3, but the promise to secret would break"
     refusal = Refusal(RefusalReason.NO_ROOM, text, bottleneck="secret")
     reasons = (
-        queue_reason(engine, calendar, asked, f"waits without a promise: {text}"),
-        refusal_reason(engine, calendar, asked, refusal),
+        queue_reason(engine, calendar, request, f"waits without a promise: {text}"),
+        refusal_reason(engine, calendar, request, refusal),
     )
     assert all(("secret" in str(reason)) == (tenant == "vision") for reason in reasons)
 
@@ -192,7 +192,7 @@ def test_rolling_names_the_resource_of_a_tenants_share() -> None:
     ):
         utility = {"kind": "deadline", "value": 9, "by": "20min" if name == "late" else "9h"}
         spec = {**record, "name": name, "worker": {"gpu": gpus}, "utility": utility}
-        asked = JobSpec.model_validate({**spec, "workers": {"max": 8}}).resolve(cluster)
-        quote = engine.quote(asked)
+        resolved = JobSpec.model_validate({**spec, "workers": {"max": 8}}).resolve(cluster)
+        quote = engine.quote(resolved)
         message = quote.message or str(quote.refusal and quote.refusal.message)
-        assert queue_reason(engine, calendar, asked, message)["message"].endswith(text)
+        assert queue_reason(engine, calendar, resolved, message)["message"].endswith(text)

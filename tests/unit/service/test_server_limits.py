@@ -43,7 +43,7 @@ def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> Non
     cluster = bench.truth.state.engine.cluster
     name = cluster.names[0]
     column = cluster.column["gpu"]
-    whole = int(cluster.capacity[0, column])
+    full = int(cluster.capacity[0, column])
 
     def amounts() -> tuple[int, int]:
         truth = bench.truth
@@ -59,20 +59,20 @@ def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> Non
         assert changes == (bench.truth.state.engine.sequence > sequence)
         return changes
 
-    assert not limit(whole)
-    assert limit(whole - 1000)
-    assert amounts() == (whole - 1000, 1000)
+    assert not limit(full)
+    assert limit(full - 1000)
+    assert amounts() == (full - 1000, 1000)
     bench.read()
-    assert amounts() == (whole - 1000, 1000)
-    assert not limit(whole - 1000)
-    assert limit(whole)
-    assert amounts() == (whole, 0)
+    assert amounts() == (full - 1000, 1000)
+    assert not limit(full - 1000)
+    assert limit(full)
+    assert amounts() == (full, 0)
     assert limit(0)
     state = bench.truth.state.engine.cluster
     row = dict(zip(state.resources, state.capacity[0].tolist(), strict=True))
     server = {name: ServerState(state.roles[0], row)}
     bench.do(UpdateServers(server, "drained", sets_capacity=False))
-    assert amounts() == (0, whole)
+    assert amounts() == (0, full)
     bench.do(UpdateServers(server, "changed"))
     assert amounts() == (0, 0)
-    assert not limit(whole)
+    assert not limit(full)

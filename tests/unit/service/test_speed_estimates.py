@@ -26,12 +26,12 @@ CURVE = {1: 1.0, 2: 1.8, 4: 3.0, 8: 4.0}
 
 def _job(speed: Any = None, **changes: Any) -> Job:
     known = {n: Fraction(str(rate)) for n, rate in CURVE.items()} if speed is None else speed
-    made = build_job(
+    job = build_job(
         name="job", arrival=0, epochs=1, chunks=8, minibatches=1_000, speed=known,
         worker=np.array([1], dtype=np.int64), ps=None, utility=Constant(1.0),
         slot_seconds=Fraction(10),
     )  # fmt: skip
-    return replace(made, **changes)
+    return replace(job, **changes)
 
 
 class Running:
@@ -101,8 +101,8 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
     result = with_corrected_curve(job, ratios)
     known = sorted(ratios)
     for n in (1, 2, 4, 8):
-        below = max((one for one in known if one <= n), default=known[0])
-        above = min((one for one in known if one >= n), default=known[-1])
+        below = max((entry for entry in known if entry <= n), default=known[0])
+        above = min((entry for entry in known if entry >= n), default=known[-1])
         if below == above or n <= known[0] or n >= known[-1]:
             ratio = ratios[min(max(n, known[0]), known[-1])]
         else:
@@ -115,7 +115,7 @@ def test_corrected_curves_agree_with_the_sum_by_hand(
     assert not result.gains.flags.writeable
 
 
-def test_noise_is_no_news_and_a_change_is() -> None:
+def test_noise_is_ignored_and_a_change_is_detected() -> None:
     """Slots that vary by a fifth around what was stated; then half as fast."""
     wrong, late = 0, 0
     for seed in sample(range(200)):
@@ -132,19 +132,19 @@ def test_noise_is_no_news_and_a_change_is() -> None:
     assert late <= 2
 
 
-def test_a_node_that_slows_down_is_noticed() -> None:
+def test_slower_node_is_detected() -> None:
     job = Running(_job())
     job.run(4, [30.0] * 10 + [18.0] * 10)
     assert job.curve[4] == pytest.approx(18.0, rel=0.12)
 
 
-def test_standing_still_is_no_speed() -> None:
+def test_stalled_job_changes_no_speed() -> None:
     job = Running(_job())
     job.run(4, [0.0] * 5)
     assert job.revisions == []
 
 
-def test_what_else_is_measured_of_a_job_keeps_its_speeds() -> None:
+def test_other_measurements_keep_the_speeds() -> None:
     job = Running(_job())
     job.run(2, [9.0, 9.0])
     job.record.job = replace(job.record.job, restart=Fraction(1, 5))  # as changes really cost
@@ -155,7 +155,7 @@ def test_what_else_is_measured_of_a_job_keeps_its_speeds() -> None:
     assert job.speeds.measured_counts("job") == (2, 8)
 
 
-def test_what_an_owner_revises_keeps_what_was_measured_unless_it_is_the_speed() -> None:
+def test_revision_keeps_measured_speeds_unless_it_states_a_speed() -> None:
     job = Running(_job())
     job.run(2, [9.0, 9.0])
     job.record.job = _job(utility=Linear(5.0, -1.0))

@@ -24,7 +24,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return now
 
 
-def test_one_answer_serves_readers_of_fewer_slots(clock: list[float]) -> None:
+def test_result_serves_readers_of_fewer_slots(clock: list[float]) -> None:
     computed: list[int] = []
     query = StandingQuery[int](lambda truth, slots: computed.append(slots) or slots)  # type: ignore[func-returns-value]
     for slots in (24, 100, 3, 99, 1):
@@ -41,7 +41,7 @@ def test_one_answer_serves_readers_of_fewer_slots(clock: list[float]) -> None:
     assert not query.is_current(3, 3)
 
 
-def test_only_answers_that_are_read_are_renewed(clock: list[float]) -> None:
+def test_only_read_results_are_renewed(clock: list[float]) -> None:
     query = StandingQuery[int](lambda truth, slots: slots)
     assert not query.is_renewed()
     query.note_read(24)
@@ -74,7 +74,7 @@ def test_renewals_take_a_limited_share_of_the_time(
     assert least <= spent / (clock[0] - began) <= most
 
 
-def test_a_computation_that_nobody_waits_for_is_cancelled() -> None:
+def test_computation_without_readers_is_cancelled() -> None:
     asyncio.run(_cancel_readers())
 
 

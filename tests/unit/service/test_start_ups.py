@@ -41,7 +41,7 @@ def warnings(bench: Bench) -> list[dict[str, Any]]:
     return servers.warnings
 
 
-def test_long_start_ups_are_told_once_with_numbers_and_cleared(tmp_path: Path) -> None:
+def test_long_start_ups_are_reported_once_and_cleared(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "fifo")
     starts(bench, 0, 12.0)
     starts(bench, 1, 12.0)
@@ -86,7 +86,7 @@ def test_a_start_up_ends_when_work_is_reported(tmp_path: Path) -> None:
     bench.store.close()
 
 
-def test_a_command_that_was_issued_late_is_no_long_start_up(tmp_path: Path) -> None:
+def test_late_command_is_no_long_start_up(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "fifo")
     bench.submit("late", minibatches=5)
     bench.clock.advance(20 * SLOT)  # the service was away; the slot's beginning comes first
@@ -102,14 +102,14 @@ def test_a_command_that_was_issued_late_is_no_long_start_up(tmp_path: Path) -> N
     bench.store.close()
 
 
-def test_long_start_ups_are_written_out() -> None:
+def test_long_start_ups_are_persisted() -> None:
     start_ups = StartUps(tuple(StartUp(f"job-{n}", 1, 181.0, 181.0) for n in range(3)), True)
     warning = start_ups.warning(2.0)
     assert warning is not None
     assert warning["message"].startswith("starting a job takes 3.02min (median of the newest 3), ")
 
 
-def test_the_metric_of_a_warning_is_there_from_the_first_look() -> None:
+def test_metric_of_a_warning_is_exported_from_the_start() -> None:
     metrics = Metrics()
     metrics.warnings.labels("slot-too-short").set(False)
     assert 'shadowprice_warning{code="slot-too-short"} 0.0' in metrics.scrape((), {}).decode()

@@ -34,7 +34,7 @@ def test_a_new_store_has_the_tables_and_the_newest_version(store: Store) -> None
         assert context.get_current_heads() == ("0002",)
 
 
-def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path: Path) -> None:
+def test_backup_completes_while_the_service_writes(store: Store, tmp_path: Path) -> None:
     point = {"job": "a", "generation": 1, "at": 0, "minibatches": 0.0, "metrics": "x" * 60_000}
     with store.transaction() as connection:
         store.write(connection, tables.progress.insert(), [point] * 500)
@@ -64,7 +64,7 @@ def test_a_copy_comes_to_its_end_while_the_service_writes(store: Store, tmp_path
     assert (points, written > 0) == (500, True)
 
 
-def test_a_log_that_grew_does_not_stay_large(store: Store) -> None:
+def test_large_log_is_truncated(store: Store) -> None:
     point = {"job": "a", "generation": 1, "at": 0, "minibatches": 0.0, "metrics": "x" * 60_000}
     log = Path(f"{store.file}-wal")
     with store.transaction() as connection:
@@ -76,7 +76,7 @@ def test_a_log_that_grew_does_not_stay_large(store: Store) -> None:
     assert log.stat().st_size <= WAL_SIZE_LIMIT_BYTES
 
 
-def test_few_decisions_are_found_among_much_else(store: Store) -> None:
+def test_rare_decisions_are_found_among_many_events(store: Store) -> None:
     def entries(first: int, several: int, **more: Any) -> list[dict[str, Any]]:
         entry = {"at": 1, "kind": "resized", "decision": 0, "job": "a", "tenant": "v", "data": "{}"}
         return [{"id": first + index, **entry, **more} for index in range(several)]
@@ -97,8 +97,8 @@ def test_few_decisions_are_found_among_much_else(store: Store) -> None:
     with store.reading() as connection:
         raw: Any = connection.connection.driver_connection
         raw.set_progress_handler(count, 10)
-        for asked in ({"tenant": "v"}, {"job": "a"}, {"job": "a", "tenant": "v"}):
-            result = list_events(connection, decisions=True, **asked)
+        for filters in ({"tenant": "v"}, {"job": "a"}, {"job": "a", "tenant": "v"}):
+            result = list_events(connection, decisions=True, **filters)
             assert [event.id for event in result] == [2, 1]
         raw.set_progress_handler(None, 0)
     assert steps < 50

@@ -104,7 +104,7 @@ ATTACKS = (
 @pytest.mark.parametrize("points", [0, RICH, None])
 @pytest.mark.parametrize("attack", [*ATTACKS, submit_without_points])
 @pytest.mark.parametrize("policy", ["rolling", "oasis", "pdors"])
-def test_an_attack_moves_no_price_of_another_tenant(
+def test_attack_changes_no_price_of_another_tenant(
     tmp_path: Path, policy: str, attack: Attack, points: int | None, is_first: bool
 ) -> None:
     if attack is submit_without_points and points != 0:
@@ -129,7 +129,7 @@ def test_an_attack_moves_no_price_of_another_tenant(
 @pytest.mark.parametrize("has_snapshot", [False, True])
 @pytest.mark.parametrize("attack", [submit_and_cancel, submit_what_never_gets_a_promise])
 @pytest.mark.parametrize("policy", ["rolling", "oasis", "pdors"])
-def test_a_crash_loses_nothing_that_a_large_policy_state_learnt(
+def test_crash_loses_no_learnt_policy_state(
     tmp_path: Path,
     policy: str,
     attack: Attack,
@@ -167,9 +167,7 @@ def test_a_crash_loses_nothing_that_a_large_policy_state_learnt(
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
-def test_after_an_idle_horizon_a_quote_is_that_of_a_new_service(
-    tmp_path: Path, policy: str
-) -> None:
+def test_quote_after_an_idle_horizon_equals_a_new_service(tmp_path: Path, policy: str) -> None:
     results = []
     for was_busy in (False, True):
         bench = Bench(tmp_path / f"data-{was_busy}", policy, virtual=True)

@@ -35,7 +35,7 @@ def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
     return raw.reshape(len(told["servers"]), told["last"] - told["first"])
 
 
-def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
+def test_future_levels_match_the_reservation_ledger(live: RunningService) -> None:
     body = live.client.get("/v1/timeline", params={"past_slots": 3, "future_slots": 40}).json()
     engine = live.service.writing._durable.state.engine
     capacity = engine.cluster.capacity
@@ -47,13 +47,13 @@ def test_levels_to_come_are_those_of_the_books(live: RunningService) -> None:
         if not body["next_slot"] <= slot < body["last"]:
             continue
         share = np.where(limited, used / np.where(limited, capacity, 1), 0).max(axis=1)
-        wanted = [math.ceil(255 * one - 1e-6) for one in share]
+        wanted = [math.ceil(255 * entry - 1e-6) for entry in share]
         assert levels[:, slot - body["first"]].tolist() == wanted
         seen += any(wanted)
     assert seen > 3
 
 
-def test_bars_to_come_are_the_plans(live: RunningService) -> None:
+def test_future_bars_match_the_plans(live: RunningService) -> None:
     body = live.client.get("/v1/timeline", params={"past_slots": 0, "future_slots": 60}).json()
     bars = body["bars"]
     result = set()
@@ -83,12 +83,12 @@ def test_bars_to_come_are_the_plans(live: RunningService) -> None:
     assert planned
 
 
-def test_one_server_and_one_job_are_parts_of_the_whole(live: RunningService) -> None:
-    whole = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
-    one = live.client.get("/v1/timeline", params={"future_slots": 30, "server": "g-1"}).json()
-    assert one["servers"] == ["g-1"]
-    assert levels_of(one).tolist() == [levels_of(whole)[1].tolist()]
-    assert set(one["bars"]["server"]) <= {"g-1"}
+def test_timeline_of_one_server_or_job_is_a_subset(live: RunningService) -> None:
+    response_body = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
+    body = live.client.get("/v1/timeline", params={"future_slots": 30, "server": "g-1"}).json()
+    assert body["servers"] == ["g-1"]
+    assert levels_of(body).tolist() == [levels_of(response_body)[1].tolist()]
+    assert set(body["bars"]["server"]) <= {"g-1"}
     mine = live.client.get("/v1/timeline", params={"future_slots": 30, "job": "job-0"}).json()
     assert [entry["job"] for entry in mine["jobs"]] == ["job-0"]
     assert mine["levels"] is None
@@ -97,11 +97,11 @@ def test_one_server_and_one_job_are_parts_of_the_whole(live: RunningService) -> 
     assert live.client.get("/v1/timeline", params={"future_slots": 0}).status_code == 422
 
 
-def test_tenants_see_others_without_their_names(live: RunningService) -> None:
+def test_other_tenants_are_anonymous(live: RunningService) -> None:
     with live.as_(live.token("red")) as red:
         body = red.get("/v1/timeline", params={"future_slots": 30}).json()
-        whole = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
-        assert body["bars"]["share"] == whole["bars"]["share"]
+        response_body = live.client.get("/v1/timeline", params={"future_slots": 30}).json()
+        assert body["bars"]["share"] == response_body["bars"]["share"]
         hidden = [entry for entry in body["jobs"] if entry["tenant"] != "red"]
         assert hidden
         assert all(set(entry.values()) == {None} for entry in hidden)
@@ -109,7 +109,7 @@ def test_tenants_see_others_without_their_names(live: RunningService) -> None:
         assert red.get("/v1/timeline", params={"job": "job-0"}).status_code == 200
 
 
-def test_what_was_planned_is_what_ran(tmp_path: Path) -> None:
+def test_past_bars_match_executed_plans(tmp_path: Path) -> None:
     """Nothing really runs here, so that a committed plan comes true slot by slot."""
     cluster = {"slot": "1s", "horizon": 30, "servers": CLUSTER["servers"]}
     quick = job("quick", minibatches=8, minibatch_time="1s", chunks=2)
@@ -141,7 +141,7 @@ def slots_of(told: dict[str, Any]) -> set[tuple[str, int, int]]:
     }
 
 
-def test_where_nothing_is_planned_it_is_said_how_long_a_job_would_stay(tmp_path: Path) -> None:
+def test_unplanned_job_has_an_expected_duration(tmp_path: Path) -> None:
     cluster = {"slot": "2s", "horizon": 30, "servers": CLUSTER["servers"]}
     long = job("long", minibatches=100, minibatch_time="1s", chunks=1)
     with run_service(tmp_path, policy="fifo", cluster=cluster) as live:

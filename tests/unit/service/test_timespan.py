@@ -73,7 +73,7 @@ def test_an_end_stays_at_its_clock_time_when_the_clock_is_set(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling"])
-def test_who_is_refused_only_for_the_end_is_told(tmp_path: Path, policy: str) -> None:
+def test_job_refused_because_of_the_end_gets_that_reason(tmp_path: Path, policy: str) -> None:
     bench = Bench(tmp_path / "data", policy)
     bench.do(ChangeTimespan(slots_ahead(bench, 3)))
     bench.submit("long")  # six slots
@@ -99,7 +99,7 @@ def reason_of(bench: Bench, name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling", "fifo", "drf"])
-def test_who_is_open_at_the_end_waits_and_goes_on(tmp_path: Path, policy: str) -> None:
+def test_open_job_at_the_end_waits_and_continues(tmp_path: Path, policy: str) -> None:
     bench = Bench(tmp_path / "data", policy)
     bench.do(ChangeTimespan(slots_ahead(bench, 3.5)))
     assert until(bench) == 3

@@ -46,7 +46,7 @@ def listed(store: Store, now: int) -> list[int]:
         return [row.id for row in connection.execute(tokens_query(now))]
 
 
-def test_valid_tokens_come_before_those_that_are_over(store: Store) -> None:
+def test_valid_tokens_are_listed_before_expired_ones(store: Store) -> None:
     keep(store, 1)
     keep(store, 2, expires=100)
     keep(store, 3, expires=20)
@@ -55,7 +55,7 @@ def test_valid_tokens_come_before_those_that_are_over(store: Store) -> None:
     assert listed(store, now=100) == [1, 4, 3, 2]
 
 
-def test_tokens_that_are_over_for_longer_than_is_kept_leave(store: Store) -> None:
+def test_expired_tokens_are_purged_after_the_retention_period(store: Store) -> None:
     keep(store, 1)
     keep(store, 2, expires=100)
     keep(store, 3, expires=20)

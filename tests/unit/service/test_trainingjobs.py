@@ -56,7 +56,7 @@ def resource(status: Mapping[str, Any] | None = None, generation: int = 1) -> Tr
 
 
 MOMENT = st.integers(NOW, NOW + 10**15)
-CODES = [*(one.value for one in Refusal), "standby", "budget", "input", "else"]
+CODES = [*(entry.value for entry in Refusal), "standby", "budget", "input", "else"]
 REASON = st.none() | st.fixed_dictionaries(
     {"code": st.sampled_from(CODES), "message": st.text(max_size=30)}
 )
@@ -95,38 +95,38 @@ def status(before: TrainingJobResource, found: Any, now: int = NOW, **more: Any)
 
 @settings(deadline=None)
 @given(found=FOUND, edited=EDITED)
-def test_every_status_is_what_the_definition_says(found: Any, edited: Any) -> None:
-    told = json.loads(json.dumps(status(resource(), found, edited=edited)))
-    assert told.keys() <= SCHEMA["properties"].keys()  # what is not there is pruned
+def test_every_status_matches_the_definition(found: Any, edited: Any) -> None:
+    record = json.loads(json.dumps(status(resource(), found, edited=edited)))
+    assert record.keys() <= SCHEMA["properties"].keys()  # what is not there is pruned
     items = SCHEMA["properties"]["conditions"]["items"]["properties"]
-    assert all(condition.keys() <= items.keys() for condition in told["conditions"])
-    VALID.validate(told)
+    assert all(condition.keys() <= items.keys() for condition in record["conditions"])
+    VALID.validate(record)
 
 
 @settings(deadline=None)
 @given(view=VIEWS)
-def test_a_job_is_over_in_one_way_at_most(view: JobView) -> None:
-    told = {
+def test_job_has_at_most_one_terminal_condition(view: JobView) -> None:
+    conditions = {
         condition["type"]: condition["status"]
         for condition in status(resource(), view)["conditions"]
     }
-    ends = [told[one] for one in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)]
+    ends = [
+        conditions[entry] for entry in (Condition.FINISHED, Condition.REJECTED, Condition.FAILED)
+    ]
     assert ends.count("True") == (not view.state.open)
-    assert (told[Condition.RUNNING] == "True") == (view.state is State.RUNNING)
-    assert (told[Condition.RESIZING] == "True") == (view.state is State.RESIZING)
-    assert {told[Condition.ADMITTED], told[Condition.REJECTED]} != {"True"}
+    assert (conditions[Condition.RUNNING] == "True") == (view.state is State.RUNNING)
+    assert (conditions[Condition.RESIZING] == "True") == (view.state is State.RESIZING)
+    assert {conditions[Condition.ADMITTED], conditions[Condition.REJECTED]} != {"True"}
 
 
 @settings(deadline=None)
 @given(found=FOUND, edited=EDITED, later=FOUND)
-def test_a_status_that_was_written_is_not_written_again(
-    found: Any, edited: Any, later: Any
-) -> None:
+def test_unchanged_status_is_not_written_again(found: Any, edited: Any, later: Any) -> None:
     first = status(resource(), found, edited=edited)
     assert needs_patch(resource(), first)
     seen = resource(json.loads(json.dumps(first)))
-    again = status(seen, found, now=NOW + 10**12, edited=edited)
-    assert not needs_patch(seen, again)  # nor do times of conditions move
+    unchanged = status(seen, found, now=NOW + 10**12, edited=edited)
+    assert not needs_patch(seen, unchanged)  # nor do times of conditions move
     # A merge patch of the next one on the first brings the next one about.
     following = status(seen, later)
     merged = {**first, **build_patch(seen, following)["status"]}
@@ -135,14 +135,14 @@ def test_a_status_that_was_written_is_not_written_again(
 
 @settings(deadline=None)
 @given(view=VIEWS)
-def test_a_new_leader_marks_what_is_open_and_leaves_what_is_over(view: JobView) -> None:
+def test_new_leader_updates_open_jobs_only(view: JobView) -> None:
     seen = resource(status(resource(), view, epoch=4))
     assert needs_patch(seen, status(seen, view, epoch=5)) == view.state.open
     assert build_patch(seen, {})["metadata"] == {"resourceVersion": "7"}
 
 
 @pytest.mark.parametrize("state", list(State))
-def test_times_move_with_the_status_of_a_condition_alone(state: State) -> None:
+def test_transition_times_change_only_with_the_status(state: State) -> None:
     view = JobView(1, OWNER.key, OWNER.job, None, State.PENDING, NOW, NOW)
     seen = resource(status(resource(), view))
     before = {condition["type"]: condition for condition in seen.status["conditions"]}
@@ -161,7 +161,7 @@ RECORDS = st.dictionaries(st.sampled_from(KEYS), st.integers(0, 3)).map(
 
 @settings(deadline=None)
 @given(before=RECORDS, after=RECORDS)
-def test_edits_lead_from_one_job_to_the_other_but_for_what_lasts(
+def test_edits_transform_one_job_into_another_except_immutable_fields(
     before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     changes, fixed = diff_spec(before, after)
@@ -206,11 +206,11 @@ def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Pat
 
 
 def test_labels_of_the_owner_are_no_edit() -> None:
-    one = replace(resource(), spec={**job("x"), "labels": {"mine": "y"}})
-    record = one.record("vision")
+    edited = replace(resource(), spec={**job("x"), "labels": {"mine": "y"}})
+    record = edited.record("vision")
     assert record["name"] == OWNER.job
     assert Owner.from_labels(record["labels"]) == OWNER
-    assert diff_spec(record, one.record("else")) == ({}, ())
+    assert diff_spec(record, edited.record("else")) == ({}, ())
     with pytest.raises(InputError):
         merge_changes(record, {"labels": {**record["labels"], "shadowprice.io/uid": "other"}})
 
@@ -231,7 +231,7 @@ class Clock:
         max_size=60,
     )
 )
-def test_the_queue_forgets_nothing_and_gives_nothing_to_two(steps: list[tuple[str, int]]) -> None:
+def test_queue_loses_no_key_and_gives_no_key_to_two_workers(steps: list[tuple[str, int]]) -> None:
     clock = Clock()
     queue = WorkQueue(0.5, clock)
     owed: set[str] = set()
@@ -251,9 +251,9 @@ def test_the_queue_forgets_nothing_and_gives_nothing_to_two(steps: list[tuple[st
         elif step == "done" and busy:
             queue.mark_done(busy.pop())
         elif step == "fail" and busy:
-            again = busy[-1]
-            queue.add_rate_limited(again)
-            owed.add(again)
+            repeated = busy[-1]
+            queue.add_rate_limited(repeated)
+            owed.add(repeated)
             queue.mark_done(busy.pop())
         elif step == "wait":
             clock.now += 0.4
@@ -267,7 +267,7 @@ def test_the_queue_forgets_nothing_and_gives_nothing_to_two(steps: list[tuple[st
     assert left == owed
 
 
-def test_what_is_new_goes_before_what_waits_but_keeps_nothing_from_its_turn_for_ever() -> None:
+def test_new_keys_precede_waiting_ones_without_starvation() -> None:
     clock = Clock()
     queue = WorkQueue(0.5, clock)
     for number in range(100):
@@ -283,7 +283,7 @@ def test_what_is_new_goes_before_what_waits_but_keeps_nothing_from_its_turn_for_
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 100, 1_000, 10_000])
-def test_figures_of_however_many_jobs_are_so_many_writes_a_second_at_most(jobs: int) -> None:
+def test_status_writes_are_rate_limited(jobs: int) -> None:
     pause = status_write_interval(jobs)
     assert pause >= STATUS_WRITE_SECONDS
     assert jobs / pause <= STATUS_WRITES_PER_SECOND
@@ -315,7 +315,7 @@ def test_a_busy_key_delays_no_other_key() -> None:
     assert run_virtual(lambda clock: main()) == pytest.approx(0.2, abs=0.05)
 
 
-def test_what_fails_waits_longer_each_time() -> None:
+def test_failures_increase_the_backoff() -> None:
     queue = WorkQueue(0.0, Clock())
     pauses = [queue.add_rate_limited("a") for _ in range(12)]
     assert all(later > 1.2 * sooner for sooner, later in itertools.pairwise(pauses[:9]))

@@ -60,7 +60,7 @@ def _job(minutes: float = 10.0, **more: Any) -> VirtualJob:
     return VirtualJob(100.0, lambda _: 100.0 / (60.0 * minutes), **more)
 
 
-def test_jobs_end_when_they_really_do(tmp_path: Path) -> None:
+def test_jobs_end_at_their_actual_time(tmp_path: Path) -> None:
     async def script(service: VirtualService, executor: VirtualExecutor) -> None:
         executor.jobs |= {"longer": _job(13.4), "shorter": _job(6.6, report_every=5.0)}
         await service.submit(_record("longer"), _record("shorter"), at_once=False)
@@ -76,7 +76,7 @@ def test_jobs_end_when_they_really_do(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("crash", [False, True], ids=["stopped", "killed"])
-def test_jobs_run_on_while_the_service_is_away(tmp_path: Path, *, crash: bool) -> None:
+def test_jobs_continue_during_a_downtime(tmp_path: Path, *, crash: bool) -> None:
     async def script(service: VirtualService, executor: VirtualExecutor) -> None:
         executor.jobs |= {"short": _job(5.0), "long": _job(12.0)}
         await service.submit(_record("short"))
@@ -93,7 +93,7 @@ def test_jobs_run_on_while_the_service_is_away(tmp_path: Path, *, crash: bool) -
     assert [generation.key for generation in executor.generations] == [("short", 1), ("long", 1)]
 
 
-def test_a_job_goes_on_elsewhere_after_its_server_is_lost(tmp_path: Path) -> None:
+def test_job_continues_on_another_server_after_a_loss(tmp_path: Path) -> None:
     async def script(service: VirtualService, executor: VirtualExecutor) -> None:
         executor.jobs["job"] = _job(save_every=60.0)
         await service.submit(_record("job"))
@@ -116,7 +116,7 @@ def test_a_job_goes_on_elsewhere_after_its_server_is_lost(tmp_path: Path) -> Non
     assert second.base == first.saved > 0.0
 
 
-def test_the_same_world_takes_the_same_course(tmp_path: Path) -> None:
+def test_equal_worlds_run_identically(tmp_path: Path) -> None:
     def course(folder: Path) -> list[Any]:
         async def script(service: VirtualService, executor: VirtualExecutor) -> None:
             for number in range(5):
@@ -135,7 +135,7 @@ def test_the_same_world_takes_the_same_course(tmp_path: Path) -> None:
     assert course(tmp_path / "one") == course(tmp_path / "another")
 
 
-def test_hours_without_an_event_cost_next_to_nothing(tmp_path: Path) -> None:
+def test_idle_hours_need_few_steps(tmp_path: Path) -> None:
     async def script(service: VirtualService, executor: VirtualExecutor) -> None:
         executor.jobs["job"] = _job(600.0)
         await service.submit(_record("job", 600))

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.cli.main import main
@@ -36,6 +36,7 @@ from shadowprice.traces.log_values import (
 from shadowprice.traces.records import Trace
 from tests.hostile.documents import nasty
 from tests.hostile.trace_files import TRACES
+from tests.support.examples import example_count
 
 MOMENT = datetime(2024, 3, 25, 17, 6, 7)
 
@@ -571,6 +572,7 @@ def test_an_array_of_slurm_with_huge_numbers_is_counted(tmp_path: Path) -> None:
     assert notes(trace) == {"element of an array that never started": ("dropped", 2)}
 
 
+@settings(max_examples=example_count(100))
 @given(st.randoms(use_true_random=False), st.sampled_from(["csv", "sacct"]), st.booleans())
 def test_a_damaged_log_gives_jobs_or_faults_with_locations(
     tmp_path_factory: pytest.TempPathFactory, rng: random.Random, form: str, skip: bool
@@ -620,6 +622,7 @@ ODD_VALUES = (
 )
 
 
+@settings(max_examples=example_count(100))
 @given(st.integers(0, 10**7))
 def test_durations_are_read_as_they_are_written(seconds: int) -> None:
     span = timedelta(seconds=seconds)
@@ -888,6 +891,7 @@ def test_wrong_rows_are_listed_with_their_lines_and_may_be_skipped(tmp_path: Pat
     assert trace.jobs["job"].to_list() == ["j-1", "j-2", "j-4"]
 
 
+@settings(max_examples=example_count(100))
 @given(
     st.lists(
         st.tuples(st.integers(0, 10**6), st.integers(0, 10**5), st.integers(1, 10**6)),
@@ -1310,6 +1314,7 @@ def test_a_start_just_before_the_submission_is_in_the_same_of_two_equal_hours(
     assert jobs["duration"].to_list() == [60.0, 2401.0]
 
 
+@settings(max_examples=example_count(100))
 @given(
     submit=st.integers(0, 5 * 3600),
     wait=st.integers(-int(CLOCK_SKEW), 5 * 3600),

@@ -16,7 +16,7 @@ from shadowprice.core.utility import Reciprocal
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.colocation import colocated_cluster
 from shadowprice.traces.generator import GeneratorOptions, generate
-from tests.unit.traces.test_trace_cli import run
+from tests.support.trace_commands import run_trace_command
 
 MINUTE = Fraction(60)
 
@@ -83,7 +83,7 @@ def test_the_ratio_changes_no_draw_and_one_means_one_rate() -> None:
 
 def test_files_give_the_same_jobs(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    run(
+    run_trace_command(
         "generate", "--out", out, "--preset", "pdors", "--jobs", 30, "--workers", 6, "--slot", "60s"
     )
     on = read_cluster(out / "cluster.yaml")

@@ -5,29 +5,16 @@ import re
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
-from shadowprice.cli.commands.trace import app as trace_app
-from shadowprice.cli.commands.trace import generate
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.locate import SELECTION_OPTIONS
 from shadowprice.traces.options import SYNTHESIS_OPTIONS
 from shadowprice.traces.registry import formats
 from tests.hostile.trace_files import TRACES
-
-app = typer.Typer()
-app.add_typer(trace_app, name="trace")
-app.command()(generate)
+from tests.support.trace_commands import app, run_trace_command
 
 RAW = "job_id,submission_time,duration,num_gpu\na,100,1000,1\nb,3700,5000,8\n"
-
-
-def run(*arguments: object) -> str:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-    if result.exception is not None:
-        raise result.exception
-    return result.stdout
 
 
 @pytest.fixture
@@ -38,31 +25,33 @@ def raw(tmp_path) -> Path:
 
 
 def test_info_as_table_and_json(raw):
-    text = run("trace", "info", f"itp:{raw}")
+    text = run_trace_command("trace", "info", f"itp:{raw}")
     assert "50.00%" in text
     assert "Fano" in text
-    record = json.loads(run("trace", "info", f"itp:{raw}?limit=1", "-o", "json"))
+    record = json.loads(run_trace_command("trace", "info", f"itp:{raw}?limit=1", "-o", "json"))
     assert record["jobs"] == 1
     assert record["arrival_cv"] is None
-    assert "unknown" in run("trace", "info", f"itp:{raw}?limit=1")
+    assert "unknown" in run_trace_command("trace", "info", f"itp:{raw}?limit=1")
     assert record["notes"] == [{"action": "dropped", "reason": "not selected", "count": 1}]
 
 
 def test_info_shows_no_gpu_time_if_durations_are_unknown(tmp_path):
     path = tmp_path / "gavel.trace"
     path.write_text(TRACES["gavel"] * 3 + TRACES["gavel"].replace("\t1\t1\t-1", "\t4\t1\t-1"))
-    text = run("trace", "info", f"gavel:{path}")
+    text = run_trace_command("trace", "info", f"gavel:{path}")
     assert re.search(r"GPU-time +│ unknown; 25% of the jobs take several GPUs", text)
 
 
 def test_convert_writes_jobs_and_a_matching_cluster(raw, tmp_path):
     out, where = tmp_path / "jobs.jsonl", tmp_path / "cluster.yaml"
-    text = run("trace", "convert", f"itp:{raw}?stretch=2", out, "--cluster", where, "--seed", 3)
+    text = run_trace_command(
+        "trace", "convert", f"itp:{raw}?stretch=2", out, "--cluster", where, "--seed", 3
+    )
     assert text.startswith("2 jobs in ")
     on = read_cluster(where)
     assert [job.name for job in read_jobs(out, on)] == ["a", "b"]
     first = out.read_bytes()
-    run("trace", "convert", f"itp:{raw}?stretch=2", out, "--seed", 3)
+    run_trace_command("trace", "convert", f"itp:{raw}?stretch=2", out, "--seed", 3)
     assert out.read_bytes() == first
     assert {path.name for path in tmp_path.iterdir()} == {"raw.csv", "jobs.jsonl", "cluster.yaml"}
 
@@ -71,15 +60,15 @@ def test_convert_refuses_names_and_folders_it_cannot_write(raw, tmp_path):
     from shadowprice.core.errors import InputError
 
     with pytest.raises(InputError, match=r"ends in \.jsonl or \.yaml"):
-        run("trace", "convert", f"itp:{raw}", tmp_path / "jobs.csv")
+        run_trace_command("trace", "convert", f"itp:{raw}", tmp_path / "jobs.csv")
     with pytest.raises(InputError, match="does not exist; create it first"):
-        run("trace", "convert", f"itp:{raw}", tmp_path / "no" / "jobs.jsonl")
+        run_trace_command("trace", "convert", f"itp:{raw}", tmp_path / "no" / "jobs.jsonl")
 
 
 def test_formats_lists_every_one():
-    rows = json.loads(run("trace", "formats", "-o", "json"))
+    rows = json.loads(run_trace_command("trace", "formats", "-o", "json"))
     assert {row["name"] for row in rows} >= {"philly", "swf"}
-    text = " ".join(run("trace", "formats").split())
+    text = " ".join(run_trace_command("trace", "formats").split())
     for name, meaning in {**SELECTION_OPTIONS, **SYNTHESIS_OPTIONS}.items():
         assert f"{name}: {meaning}" in text
 
@@ -102,7 +91,7 @@ def test_a_job_without_gpus_has_one_note(tmp_path):
     path = tmp_path / "log.csv"
     rows = TRACES["helios"].splitlines()
     path.write_text("\n".join([*rows, rows[1].replace("1,u,v,2", "2,u,v,0")]))
-    assert "CPU" not in run("trace", "info", f"helios:{path}")
+    assert "CPU" not in run_trace_command("trace", "info", f"helios:{path}")
     for option, jobs in (("", "1 job"), ("?cpu_jobs=keep", "2 jobs")):
         result = CliRunner().invoke(
             app, ["trace", "convert", f"helios:{path}{option}", str(tmp_path / "jobs.jsonl")]
@@ -115,7 +104,9 @@ def test_a_job_without_gpus_has_one_note(tmp_path):
 
 def test_generate_writes_a_runnable_pair(tmp_path):
     out = tmp_path / "gen"
-    text = run("generate", "--out", out, "--preset", "calibrated", "--jobs", 20, "--slots", 50)
+    text = run_trace_command(
+        "generate", "--out", out, "--preset", "calibrated", "--jobs", 20, "--slots", 50
+    )
     assert text.startswith("20 jobs and 100 servers in ")
     on = read_cluster(out / "cluster.yaml")
     assert on.servers == 100

@@ -14,7 +14,7 @@ from shadowprice.uploads.unpacking import (
     remove_unpacked,
     unpack,
 )
-from tests.unit.uploads.test_archive import described, make_tree
+from tests.support.archives import describe_tree, make_tree
 
 LIMIT = 1 << 24
 
@@ -30,7 +30,7 @@ def archive(tmp_path: Path) -> Path:
 def test_nothing_stays_if_nothing_changed(tmp_path: Path, archive: Path) -> None:
     work = tmp_path / "work"
     unpack(archive, work)
-    assert described(work)
+    assert describe_tree(work)
     for _ in range(2):  # as after a kill
         remove_unchanged(archive, work)
         assert not is_unpacked(archive, work)
@@ -67,7 +67,7 @@ def test_no_link_leads_outside(tmp_path: Path, archive: Path, name: str) -> None
     work, other = tmp_path / "work", tmp_path / "other"
     unpack(archive, work)
     unpack(archive, other)
-    before = described(other)
+    before = describe_tree(other)
     if name == ".":
         work.rename(tmp_path / "moved")
         work.symlink_to(other)
@@ -80,16 +80,16 @@ def test_no_link_leads_outside(tmp_path: Path, archive: Path, name: str) -> None
     else:
         remove_unchanged(archive, work)
         assert [path.name for path in work.iterdir()] == [name]
-    assert described(other) == before
+    assert describe_tree(other) == before
 
 
 def test_everything_stays_without_the_archive(tmp_path: Path, archive: Path) -> None:
     work = tmp_path / "work"
     unpack(archive, work)
-    before = described(work)
+    before = describe_tree(work)
     archive.rename(tmp_path / "elsewhere")
     remove_unchanged(archive, work)
-    assert described(work) == before
+    assert describe_tree(work) == before
     assert not is_unpacked(archive, work)
 
 
@@ -112,19 +112,19 @@ def test_a_released_directory_gets_back_only_what_is_missing(tmp_path: Path, arc
     """A job may be open again after its files were deleted, for example by a restored backup."""
     work = tmp_path / "work"
     unpack(archive, work)
-    before = described(work)
+    before = describe_tree(work)
     change_tree(work)
-    changed = described(work)
+    changed = describe_tree(work)
     for _ in range(2):
         remove_unchanged(archive, work)
         assert not is_unpacked(archive, work)
         assert not (work / "private").exists()
         unpack(archive, work)
         assert is_unpacked(archive, work)
-        found = {name: what for name, (what, _) in described(work).items()}
+        found = {name: what for name, (what, _) in describe_tree(work).items()}
         assert found == {name: what for name, (what, _) in changed.items()}
         for name in ("private", "d" * 120 + "/" + "e" * 120 + "/f", "inside"):
-            assert described(work)[name] == before[name]
+            assert describe_tree(work)[name] == before[name]
     archive.rename(tmp_path / "elsewhere")
     unpack(archive, work)
 
@@ -134,11 +134,11 @@ def test_a_released_directory_stays_if_its_archive_is_gone(tmp_path: Path, archi
     unpack(archive, work)
     change_tree(work)
     remove_unchanged(archive, work)
-    before = described(work)
+    before = describe_tree(work)
     archive.unlink()
     with pytest.raises(FileNotFoundError):
         unpack(archive, work)
-    assert described(work) == before
+    assert describe_tree(work) == before
 
 
 @pytest.mark.parametrize("name", ["größe ✓", "d" * 120, "empty", "."])
@@ -166,16 +166,16 @@ def test_a_released_directory_of_another_archive_is_filled_again(
     """As is one that is gone."""
     work, other = tmp_path / "work", archive.with_name("other")
     unpack(archive, work)
-    everything = described(work)
+    everything = describe_tree(work)
     (work / "result").write_text("of another job")
     remove_unchanged(archive, work)
     other.write_bytes(archive.read_bytes())
     unpack(other, work)
-    assert described(work) == everything
+    assert describe_tree(work) == everything
     remove_unchanged(other, work)
     work.rmdir()
     unpack(other, work)
-    assert described(work) == everything
+    assert describe_tree(work) == everything
     remove_unchanged(other, work)
     remove_unpacked(work)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["archive", "other", "sent"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.unit.kubernetes.test_recorded import described, unknown
+from tests.support.kubernetes_versions import openapi_document, unknown_fields
 
 NOW = "2026-01-01T00:00:00Z"
 Object = dict[str, Any]
@@ -61,7 +61,7 @@ class Newer:
         self._history: list[tuple[int, str, str, Object]] = []
         self._knows_gates = (
             "schedulingGates"
-            in described(version)["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"][
+            in openapi_document(version)["components"]["schemas"]["io.k8s.api.core.v1.PodSpec"][
                 "properties"
             ]
         )
@@ -193,11 +193,11 @@ class Newer:
             where = {"api/v1": {"serverRelativeURL": "/openapi/v3/api/v1?hash=1"}}
             return web.json_response({"paths": where})
         assert request.query["hash"] == "1"
-        return web.json_response(described(self.version))
+        return web.json_response(openapi_document(self.version))
 
     def _create(self, kind: str, body: Object) -> web.Response:
         name = body["metadata"]["name"]
-        self.unknown += unknown(body, f"V1{body['kind']}", self.version, body["kind"])
+        self.unknown += unknown_fields(body, f"V1{body['kind']}", self.version, body["kind"])
         if name in self._objects.setdefault(kind, {}):
             return _refused(409, "AlreadyExists")
         if kind == "pods" and self.refuse(name):

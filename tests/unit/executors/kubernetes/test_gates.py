@@ -12,11 +12,9 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytest.importorskip("kubernetes_asyncio")
 
-from shadowprice.core.program import Program
 from shadowprice.executors.contract import (
     Ended,
     ExecutorOptions,
-    GenerationSpec,
     Receipt,
     Report,
     ServerAllocation,
@@ -25,25 +23,14 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.kubernetes import controller
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from tests.support.kubernetes_executors import generation_spec
+from tests.support.kubernetes_versions import OLDEST_WITH_GATES, VERSIONS
 from tests.unit.executors.kubernetes.newer import Newer, served
-from tests.unit.kubernetes.test_recorded import OLDEST_WITH_GATES, VERSIONS
 
 PODS = ("worker-0", "worker-1", "worker-2", "ps-0")
 OLDER = VERSIONS[: VERSIONS.index(OLDEST_WITH_GATES)]
 NEWER = VERSIONS[VERSIONS.index(OLDEST_WITH_GATES) :]
 Scenario = Callable[[KubernetesExecutor, Callable[[type], Awaitable[Report]]], Awaitable[None]]
-
-
-def order(*placement: ServerAllocation) -> GenerationSpec:
-    return GenerationSpec(
-        command=10,
-        job="job",
-        generation=1,
-        placement=placement or (ServerAllocation("one", 2), ServerAllocation("two", 1, 1)),
-        program=Program(("train",), {}, image="i", grace=1.0),
-        worker={"cpu": 500},
-        ps={"cpu": 500},
-    )
 
 
 def run(server: Newer, folder: Path, scenario: Scenario) -> None:
@@ -76,7 +63,7 @@ def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def _life(executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]) -> None:
-    assert await executor.start(order()) == Receipt.ACCEPTED
+    assert await executor.start(generation_spec()) == Receipt.ACCEPTED
     await comes(Started)
     assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
     await comes(Ended)
@@ -117,7 +104,7 @@ def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
     async def scenario(
         executor: KubernetesExecutor, comes: Callable[[type], Awaitable[Report]]
     ) -> None:
-        assert await executor.start(order()) == Receipt.ACCEPTED
+        assert await executor.start(generation_spec()) == Receipt.ACCEPTED
         refused = await comes(StartRefused)
         assert isinstance(refused, StartRefused)
         assert "forbidden" in refused.reason
@@ -139,7 +126,7 @@ def test_what_gates_cost(workers: int, lists: int, tmp_path: Path) -> None:
             ServerAllocation("one", workers // 2),
             ServerAllocation("two", workers - workers // 2),
         )
-        assert await executor.start(order(*shares)) == Receipt.ACCEPTED
+        assert await executor.start(generation_spec(*shares)) == Receipt.ACCEPTED
         await comes(Started)
 
     asked = {}

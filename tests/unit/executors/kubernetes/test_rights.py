@@ -26,9 +26,8 @@ from shadowprice.executors.kubernetes import controller, launcher, orphan_pods
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import generation_name, pod_name
+from tests.support.kubernetes_executors import generation_spec, open_executor, run_scenario
 from tests.unit.executors.kubernetes.newer import Newer
-from tests.unit.executors.kubernetes.test_gates import order
-from tests.unit.executors.kubernetes.test_unready import opened, run
 
 ONE = ServerAllocation("one", 1)
 
@@ -67,40 +66,48 @@ async def refused(reports: list[Report], generation: int = 1) -> str:
 
 def test_a_namespace_without_rights_holds_no_node(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.deny = no_rights
-            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+            assert await executor.start(generation_spec(ONE)) == Receipt.ACCEPTED
             assert 'cannot POST resource "secrets"' in await refused(reports)
             assert server.asked["DELETE secrets"] == 0  # there is none
             assert executor.obstacles() == ()
             server.deny = lambda _method, _kind: False
-            assert await executor.start(replace(order(ONE), job="other")) == Receipt.ACCEPTED
+            assert (
+                await executor.start(replace(generation_spec(ONE), job="other")) == Receipt.ACCEPTED
+            )
             await wait_until_async(lambda: bool(of(Started, reports)))
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("kind", ["pods", "services"])
 def test_a_role_without_one_of_its_rights_refuses_the_start(tmp_path: Path, kind: str) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.deny = lambda method, of_: (method, of_) == ("POST", kind)
-            assert await executor.start(order(ONE, ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            assert (
+                await executor.start(generation_spec(ONE, ServerAllocation("two", 1)))
+                == Receipt.ACCEPTED
+            )
             assert f'cannot POST resource "{kind}"' in await refused(reports)
             assert server.pods() == server.names("secrets") == []
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_gates_that_may_not_be_removed_refuse_the_start(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.deny = lambda method, _: method == "PATCH"
-            assert await executor.start(order(ONE, ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            assert (
+                await executor.start(generation_spec(ONE, ServerAllocation("two", 1)))
+                == Receipt.ACCEPTED
+            )
             assert 'cannot PATCH resource "pods"' in await refused(reports)
             assert server.pods() == []
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: Path) -> None:
@@ -108,8 +115,8 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
         return executor.session.cluster.servers["one"].capacity["cpu"]
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
-            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
+            assert await executor.start(generation_spec(ONE)) == Receipt.ACCEPTED
             await wait_until_async(lambda: bool(of(Started, reports)))
             server.deny = no_rights
             assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
@@ -130,9 +137,12 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
             await wait_until_async(lambda: "cannot DELETE" in executor.obstacles()[0].reason)
             [obstacle] = executor.obstacles()
             assert (obstacle.job, obstacle.generation, obstacle.servers) == ("job", 1, ("one",))
-            assert await executor.start(replace(order(ONE), generation=2)) == Receipt.ACCEPTED
+            assert (
+                await executor.start(replace(generation_spec(ONE), generation=2))
+                == Receipt.ACCEPTED
+            )
             assert pod_name("job", 1, "worker-0") in await refused(reports, 2)
-            other = replace(order(ONE), job="other", generation=3)
+            other = replace(generation_spec(ONE), job="other", generation=3)
             assert await executor.start(other) == Receipt.ACCEPTED
             await wait_until_async(
                 lambda: bool(of(StartRefused, reports, 3))
@@ -140,10 +150,13 @@ def test_rights_that_go_while_a_job_runs_hold_only_what_its_pods_use(tmp_path: P
             server.deny = lambda _method, _kind: False
             await wait_until_async(lambda: executor.obstacles() == () and cpu(executor) == 4000)
             assert server.pods() == []
-            assert await executor.start(replace(order(ONE), generation=4)) == Receipt.ACCEPTED
+            assert (
+                await executor.start(replace(generation_spec(ONE), generation=4))
+                == Receipt.ACCEPTED
+            )
             await wait_until_async(lambda: bool(of(Started, reports, 4)))
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_errors_are_an_obstacle_once_they_last(
@@ -157,15 +170,15 @@ def test_errors_are_an_obstacle_once_they_last(
             before = server.asked[request]
             await wait_until_async(lambda: server.asked[request] > before + 3)
 
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.fail = lambda method, kind: (method, kind) == ("POST", "secrets")
-            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+            assert await executor.start(generation_spec(ONE)) == Receipt.ACCEPTED
             await some("POST secrets")
             assert executor.obstacles() == ()
             server.fail = lambda _method, _kind: False
             await wait_until_async(lambda: bool(of(Started, reports)))
         server.fail = lambda method, kind: (method, kind) == ("GET", "secrets")
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             monkeypatch.setattr(controller, "REFUSED_SECONDS", 0.0)
             await some("GET secrets")
             assert executor.obstacles() == ()  # a running generation needs nothing
@@ -180,13 +193,13 @@ def test_errors_are_an_obstacle_once_they_last(
             await wait_until_async(lambda: bool(of(Ended, reports)))
             assert executor.obstacles() == ()
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_job_that_completes_without_rights_is_done(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
-            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
+            assert await executor.start(generation_spec(ONE)) == Receipt.ACCEPTED
             await wait_until_async(lambda: bool(of(Started, reports)))
             server.deny = no_rights
             server.complete(pod_name("job", 1, "worker-0"))
@@ -196,27 +209,30 @@ def test_a_job_that_completes_without_rights_is_done(tmp_path: Path) -> None:
             assert ended.ending is Ending.DONE
             assert executor.obstacles() == ()
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_service_that_starts_without_rights_counts_what_runs(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
-            assert await executor.start(order(ONE)) == Receipt.ACCEPTED
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
+            assert await executor.start(generation_spec(ONE)) == Receipt.ACCEPTED
             await wait_until_async(lambda: bool(of(Started, reports)))
         server.deny = no_rights
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
             await wait_until_async(lambda: bool(of(Ended, reports)))
             await executor.acknowledge_end("job", 1)
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             await wait_until_async(
                 lambda: executor.session.cluster.servers["one"].capacity["cpu"] == 3500
             )
-            assert await executor.start(replace(order(ONE), generation=2)) == Receipt.ACCEPTED
+            assert (
+                await executor.start(replace(generation_spec(ONE), generation=2))
+                == Receipt.ACCEPTED
+            )
             await refused(reports, 2)
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 @pytest.mark.parametrize("kind", ["secrets", "pods", "services"])
@@ -227,25 +243,28 @@ def test_an_object_of_something_else_with_a_generations_name_is_left_alone(
     meta = {"name": name, "namespace": "default", "labels": {}, "annotations": {}}
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.put(kind, {"metadata": meta, "spec": {"containers": []}, "status": {}})
-            assert await executor.start(order(ONE, ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            assert (
+                await executor.start(generation_spec(ONE, ServerAllocation("two", 1)))
+                == Receipt.ACCEPTED
+            )
             assert "already exists, and has another owner" in await refused(reports)
             await wait_until_async(lambda: server.names(kind) == [name])
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_services_with_one_name_in_two_namespaces_leave_each_others_pods(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         folders = [tmp_path / name for name in ("left", "right")]
         async with (
-            opened(kubeconfig, folders[0], namespace="left") as (left, reports),
-            opened(kubeconfig, folders[1], namespace="right") as (right, others),
+            open_executor(kubeconfig, folders[0], namespace="left") as (left, reports),
+            open_executor(kubeconfig, folders[1], namespace="right") as (right, others),
         ):
-            assert await left.start(order(ONE)) == Receipt.ACCEPTED
+            assert await left.start(generation_spec(ONE)) == Receipt.ACCEPTED
             await wait_until_async(lambda: bool(of(Started, reports)))
-            assert await right.start(order(ONE)) == Receipt.ACCEPTED
+            assert await right.start(generation_spec(ONE)) == Receipt.ACCEPTED
             assert "has another owner" in await refused(others)
             await wait_until_async(
                 lambda: right.session.cluster.servers["one"].capacity["cpu"] == 3500
@@ -254,4 +273,4 @@ def test_services_with_one_name_in_two_namespaces_leave_each_others_pods(tmp_pat
             assert server.pods() == [pod_name("job", 1, "worker-0")]
             assert not of(Ended, reports)
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)

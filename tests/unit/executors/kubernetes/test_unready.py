@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until_async
+from tests.support.waiting import wait_until_async
 
 pytest.importorskip("kubernetes_asyncio")
 
 from shadowprice.executors.contract import (
-    ExecutorOptions,
     Receipt,
     Report,
     ServerAllocation,
@@ -28,15 +25,11 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.kubernetes import cluster_cache
 from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
-from shadowprice.executors.kubernetes.executor import KubernetesExecutor
 from shadowprice.executors.kubernetes.names import ServiceId
 from shadowprice.executors.kubernetes.nodes import NodeView
 from shadowprice.executors.kubernetes.settings import KubernetesSettings
-from tests.unit.executors.kubernetes.newer import Newer, served
-from tests.unit.executors.kubernetes.test_gates import order
-
-VERSION = "1.34"
-BOTH = [ServerInfo(name, {"cpu": 4000}) for name in ("one", "two")]
+from tests.support.kubernetes_executors import generation_spec, open_executor, run_scenario
+from tests.unit.executors.kubernetes.newer import Newer
 
 
 class Clock:
@@ -128,48 +121,19 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RESYNC_SECONDS", 0.02)
 
 
-@asynccontextmanager
-async def opened(
-    kubeconfig: Path, folder: Path, **settings: str
-) -> AsyncIterator[tuple[KubernetesExecutor, list[Report]]]:
-    """An executor that reckons with both nodes, and what it tells."""
-    options = ExecutorOptions(str(folder / "executor"), "s", str(kubeconfig), settings)
-    executor = KubernetesExecutor(options)
-    await executor.open()
-    await executor.set_servers(BOTH)
-    reports: list[Report] = []
-
-    async def follow() -> None:
-        async for report in executor.watch():
-            reports.append(report)  # noqa: PERF401  # it is looked at meanwhile
-
-    following = asyncio.create_task(follow())
-    try:
-        yield executor, reports
-    finally:
-        await executor.close()
-        await following
-
-
-def run(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> None:
-    async def whole() -> None:
-        server = Newer(VERSION)
-        async with served(server, folder) as kubeconfig, asyncio.timeout(WAIT_LIMIT_SECONDS):
-            await scenario(server, kubeconfig)
-
-    asyncio.run(whole())
-
-
 def gone(reports: list[Report]) -> list[str]:
     return [report.server for report in reports if isinstance(report, ServerGone)]
 
 
 def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.say("two", "Unknown")
             await wait_until_async(lambda: not executor.session.cluster.node("two").ready)
-            assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            assert (
+                await executor.start(generation_spec(ServerAllocation("two", 1)))
+                == Receipt.ACCEPTED
+            )
             await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
             await asyncio.sleep(0.3)
             server.say("two", "True")
@@ -178,15 +142,18 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
             assert gone(reports) == []
             assert not [report for report in reports if isinstance(report, StartRefused)]
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
             server.say("two", "False")
             await wait_until_async(lambda: gone(reports) == ["two"])
-            assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
+            assert (
+                await executor.start(generation_spec(ServerAllocation("two", 1)))
+                == Receipt.ACCEPTED
+            )
             await wait_until_async(
                 lambda: any(isinstance(report, StartRefused) for report in reports)
             )
@@ -200,16 +167,16 @@ def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path)
             server.remove("one")
             await wait_until_async(lambda: gone(reports) == ["two", "one"])
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_a_service_that_begins_while_a_node_flickers_keeps_it(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         server.say("two", "Unknown")
-        async with opened(kubeconfig, tmp_path) as (_, reports):
+        async with open_executor(kubeconfig, tmp_path) as (_, reports):
             await asyncio.sleep(0.3)
             assert gone(reports) == []
             seen = {report.server.name for report in reports if isinstance(report, ServerSeen)}
             assert seen == {"one", "two"}
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)

@@ -18,9 +18,8 @@ from shadowprice.executors.kubernetes import executor as module
 from shadowprice.executors.kubernetes.cluster_cache import ClusterCache
 from shadowprice.executors.kubernetes.controller import KubernetesGenerationController
 from shadowprice.executors.kubernetes.executor import KubernetesExecutor
+from tests.support.kubernetes_executors import generation_spec, open_executor, run_scenario
 from tests.unit.executors.kubernetes.newer import Newer
-from tests.unit.executors.kubernetes.test_gates import order
-from tests.unit.executors.kubernetes.test_unready import opened, run
 
 
 @pytest.fixture(autouse=True)
@@ -41,17 +40,20 @@ def test_a_generation_is_carried_on_again(
         raise KeyError("a bug")
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, reports):
+        async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             with monkeypatch.context() as patch:
                 patch.setattr(KubernetesGenerationController, step, failing)
-                assert await executor.start(order(ServerAllocation("two", 1))) == Receipt.ACCEPTED
+                assert (
+                    await executor.start(generation_spec(ServerAllocation("two", 1)))
+                    == Receipt.ACCEPTED
+                )
                 await wait_until_async(lambda: met > 2)
                 said = "carrying generation 1 of 'job' on failed: KeyError: 'a bug'"
                 assert executor.health_error == said
             await wait_until_async(lambda: executor.health_error is None)
             await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
 
 
 def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +63,7 @@ def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.Monk
         raise KeyError("a bug")
 
     async def scenario(server: Newer, kubeconfig: Path) -> None:
-        async with opened(kubeconfig, tmp_path) as (executor, _):
+        async with open_executor(kubeconfig, tmp_path) as (executor, _):
             executor.background._failed = counted.append
             with monkeypatch.context() as patch:
                 patch.setattr(KubernetesExecutor, "_poll_nodes", failing)
@@ -71,7 +73,7 @@ def test_the_cluster_is_looked_at_again(tmp_path: Path, monkeypatch: pytest.Monk
                 )
             await wait_until_async(lambda: executor.health_error is None)
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
     assert set(counted) == {"resync"}
 
 
@@ -88,10 +90,10 @@ def test_whatever_fails_when_it_ends_its_lock_is_free(
         with monkeypatch.context() as patch:
             patch.setattr(ClusterCache, "close", failing)
             with pytest.raises(KeyError):
-                async with opened(kubeconfig, tmp_path):
+                async with open_executor(kubeconfig, tmp_path):
                     pass
         lock = FileLock.try_acquire(tmp_path / "executor")
         assert lock is not None
         lock.release()
 
-    run(tmp_path, scenario)
+    run_scenario(tmp_path, scenario)
