@@ -518,7 +518,7 @@ def test_a_schedule_that_exits_ends_its_server(tmp_path: Path) -> None:
         0, Message(MessageKind.PUSH, 1, 0, payload=torch.zeros_like(server.shard.values))
     )
     ours.send(Message(MessageKind.APPLY, payload=torch.tensor([1, 0])))
-    thread.join()
+    thread.join(WAIT_LIMIT_SECONDS)
     assert server.failure is leaving
 
 
