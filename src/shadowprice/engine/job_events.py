@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import (
     Acknowledged,
@@ -101,11 +103,12 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     job = event.job
     record = state.open_jobs[job.name]
     old_job = record.job
-    done_minibatches = record.progress * old_job.work // old_job.required
+    # In mini-batches it would be rounded, and a command has a single one.
+    done = Fraction(record.progress * old_job.work, old_job.required * job.work)
     state.touch(record).job = job
     if job.resumable and job.differs_only("resumable", old_job):
         return []  # plans don't depend on this field
-    record.progress = min(job.required, done_minibatches * job.required // job.work)
+    record.progress = min(job.required, int(done * job.required))
     if record.measured:
         record.progress = min(job.required, record.units(record.measured))
     if event.admission and (record.promise is not None or len(record.plan)):
