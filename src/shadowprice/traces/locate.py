@@ -158,8 +158,8 @@ def escape_path(path: str) -> str:
 
 
 def _exists(location: str) -> bool:
-    path = resolve(_expand_home(location))
     try:
+        path = resolve(_expand_home(location))
         file, member = split_member(path)
         if member:
             open_unpacked(path, "zip").close()
