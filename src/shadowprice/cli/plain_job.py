@@ -241,7 +241,7 @@ class PlainJob(JobOptions):
             "name": generate_name(self.title) if self.name is None else self.name,
             "tenant": self.tenant,
             **self._work(),
-            "walltime": self.walltime and _duration(self.walltime, "--walltime")[0],
+            "walltime": self._limit(),
             "worker": self._worker(),
             "by": None if self.by is None else absolute_moment(self.by, "--by"),
             "priority": self.priority,
@@ -269,6 +269,16 @@ class PlainJob(JobOptions):
             message = f"each of {steps:,} steps would take less than a nanosecond"
             raise InputError(Fault("--steps", message, "give fewer, or a longer --time"))
         return {"steps": steps, "minibatch_time": minibatch_time(text, seconds, steps)}
+
+    def _limit(self) -> str | None:
+        """Return the time limit; refuse one before the expected end."""
+        if self.walltime is None:
+            return None
+        text, limit = _duration(self.walltime, "--walltime")
+        if self.time is not None and limit < _duration(self.time, "--time")[1]:
+            message = f"{self.walltime} is less than the expected run time {self.time}"
+            raise InputError(Fault("--walltime", message, "the job would be ended before its end"))
+        return text
 
     def _worker(self) -> dict[str, Any]:
         worker: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from shadowprice.core.events import Command, Drop, JobCancelled
+from shadowprice.core.job import Job
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.utility import utility_value
 from shadowprice.engine.decisions import apply_decision
@@ -35,6 +36,15 @@ def abandon_endless(state: EngineState, session: PolicySession) -> list[Command]
     return commands
 
 
+def _is_long_worthless(job: Job, slot: int) -> bool:
+    """Return whether a job of unknown length was worth something for a third of its life at most.
+
+    Its predicted length grows while it runs, so it never runs far beyond that.
+    """
+    age = (slot - job.arrival) / ENDLESS_FACTOR
+    return job.predicted and utility_value(job.utility, age) <= 0
+
+
 def _refusal(state: EngineState, name: str) -> Refusal | None:
     """Return why a running job is abandoned, or None."""
     record, placement = state.jobs[name], state.running[name]
@@ -55,7 +65,7 @@ def _refusal(state: EngineState, name: str) -> Refusal | None:
     numbers = {"slots": float(slots), "share": share}
     overrun = f"has run for {slots} slots without an end, {share:.3g} times as long as stated"
     is_worthless = utility_value(job.utility, state.slot - job.arrival) <= 0
-    if share >= ENDLESS_FACTOR and is_worthless:
+    if is_worthless and (share >= ENDLESS_FACTOR or _is_long_worthless(job, state.slot)):
         return Refusal(
             RefusalReason.NO_VALUE,
             f"{overrun}, and its utility is 0 from slot {state.slot} on",

@@ -48,7 +48,8 @@ class PredictedLength(ApiRecord):
     seconds: float
     jobs: int = Field(description="similar finished jobs that it was predicted from; 0 if too few")
     probability: float | None = Field(
-        description="with which the job takes no longer, if it is like them; null without them"
+        description="with which the job takes no longer, if it is like them: null without them, "
+        "and 1 if it is the time limit"
     )
 
 
@@ -108,7 +109,7 @@ class Job(ApiRecord):
     lost: int = Field(description="generations lost through no fault of the job")
     speed: JobSpeed
     predicted: PredictedLength | None = Field(
-        description="null if the job states its length, its speed is measured, or it is closed. A "
+        description="null if the job states its length, its speed is measured, or it is over. A "
         "job with a prediction has no promise"
     )
     points: JobPoints | None

@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from shadowprice.core.amounts import parse_duration
 from shadowprice.core.budget import POINT
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.snapshot import snapshot
+from shadowprice.service.queries.whatif import workload
 from shadowprice.service.state.operations import QuoteJob, ReviseJob
 from shadowprice.service.state.start_ups import stated_seconds
 from shadowprice.service.state.submission import read_submissions
@@ -180,11 +182,11 @@ def test_progress_that_agrees_with_the_prediction_confirms_it(rolling: Lab) -> N
 
 def test_a_time_limit_is_the_length_of_a_job_without_history(lab: Lab) -> None:
     lab.ask(plain("train-x", walltime="7min"))
-    assert lab.view("train-x").predicted == (420.0, 0, None)
+    assert lab.view("train-x").predicted == (420.0, 0, 1.0)
     lab.teach()
     lab.ask(plain("train-y", walltime="7min"), plain("train-z", walltime="4min"))
     assert (lab.view("train-y").predicted or (0,))[0] == pytest.approx(5 * SLOT, rel=0.01)
-    assert lab.view("train-z").predicted == (240.0, 3, None)
+    assert lab.view("train-z").predicted == (240.0, 3, 1.0)
 
 
 def test_slots_beyond_the_first_prediction_are_paid(tmp_path: Path) -> None:
@@ -240,3 +242,67 @@ def test_a_report_of_a_job_without_a_time_measures_its_start_by_the_prediction(
     placement = Placement((0,), (1,), (0,))
     half = stated_seconds(job, placement, 50 * MICRO, SLOT)
     assert half == pytest.approx(2.5 * SLOT, rel=0.01)
+
+
+def test_without_history_a_prediction_doubles(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "data", "fifo")
+    lab.ask(plain("train-x"))
+    lab.slot(50)
+    predicted = lab.view("train-x").predicted
+    assert predicted is not None
+    assert predicted.length == pytest.approx(80 * SLOT, rel=0.05)  # 40 slots first, the horizon
+    lab.store.close()
+
+
+def test_a_revision_keeps_the_progress_that_is_counted_by_time(lab: Lab) -> None:
+    lab.teach((8, 8, 8))
+    lab.ask(plain("train-x"), plain("timed", steps=1, minibatch_time="8min"))
+    while {lab.view(name).state for name in ("train-x", "timed")} != {"running"}:
+        lab.slot()
+    lab.slot(4)
+    for name in ("train-x", "timed"):
+        before = lab.view(name)
+        assert before.progress > 0.4
+        lab.do(ReviseJob(before.key, {"priority": "high"}))
+        after = lab.view(name)
+        assert after.progress == before.progress
+        if lab.choice.name == "rolling":
+            assert after.expected == before.expected
+
+
+def test_a_stated_time_ends_the_prediction(rolling: Lab) -> None:
+    rolling.teach()
+    rolling.ask(plain("train-x"))
+    while rolling.view("train-x").state != "running":
+        rolling.slot()
+    assert rolling.view("train-x").to_resource().predicted is not None
+    rolling.do(ReviseJob(rolling.key("train-x"), {"minibatch_time": "10min"}))
+    view = rolling.view("train-x")
+    assert view.to_resource().predicted is None
+    assert view.promise is not None
+
+
+def test_a_job_of_unknown_length_is_abandoned_long_after_it_lost_its_worth(lab: Lab) -> None:
+    lab.ask(plain("train-x", by="9 slots"))
+    while lab.view("train-x").state != "running":
+        lab.slot()
+    slots = 0
+    while lab.view("train-x").state == "running":
+        lab.slot()
+        slots += 1
+        assert slots < 60
+    assert slots >= 18  # three times as long as it was worth something
+    assert lab.view("train-x").state == "failed"
+
+
+def test_what_if_runs_simulate_measured_and_predicted_lengths(rolling: Lab) -> None:
+    rolling.teach()
+    rolling.ask(plain("train-x"), plain("train-y", steps=10))
+    with rolling.store.reading() as connection:
+        records = {record["name"]: record for record in workload(connection, 0, 2**62)}
+    seconds = {
+        name: parse_duration(record["minibatch_time"]).seconds for name, record in records.items()
+    }
+    assert seconds["vision/train-a0"] == pytest.approx(2 * SLOT, rel=0.01)
+    assert seconds["vision/train-x"] == pytest.approx(5 * SLOT, rel=0.01)
+    assert seconds["vision/train-y"] == pytest.approx(5 * SLOT / 10, rel=0.01)

@@ -199,8 +199,8 @@ def submit(
         print_json(records)
     else:
         _print_submitted(submitted, outlooks, wait=wait)
-        if len(submitted) == 1 and submitted[0].predicted is not None and not quiet:
-            print_note(f"length: {predicted_text(submitted[0].predicted)}; --time states it")
+        if len(submitted) == 1 and not quiet:
+            _print_predicted(submitted[0].predicted)
     _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
     if problems:
         raise typer.Exit(2)
@@ -442,13 +442,15 @@ def _print_quotes(
         reason = item.message if item.refusal is None else item.refusal.message
         remaining = None if item.points is None else item.points.left
         reason = with_local_times(first_line(reason))
-        times = when(item.promise), when(item.expected)
+        times = when(item.promise) if item.admitted else "-", when(item.expected)
         cells = item.job, item.answer, *times, number(item.utility), number(item.price)
         rows.append((*cells, *([number(remaining)] if budgeted else []), displaced or "-", reason))
     columns = ["NAME", "ANSWER", "PROMISE", "EXPECTED", "WORTH", "PRICE", "DISPLACES", "REASON"]
     if budgeted:  # points that the tenant would have left
         columns.insert(6, "LEFT")
     show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
+    if len(quotes) == 1:
+        _print_predicted(quotes[0].predicted)
     for item in quotes:
         if item.outlook is not None and item.outlook.lines:
             print_outlook(item.outlook.lines, "" if len(quotes) == 1 else item.job)
@@ -526,6 +528,12 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "promise broken", broken.line if broken else ""
 
 
+def _print_predicted(predicted: PredictedLength | None) -> None:
+    """Print the predicted length of a job, if it states none."""
+    if predicted is not None:
+        print_note(f"length: {predicted_text(predicted)}; --time states it")
+
+
 def predicted_text(predicted: PredictedLength) -> str:
     """Describe the predicted length of a job that states none."""
     from shadowprice.core.amounts import format_seconds
@@ -533,6 +541,8 @@ def predicted_text(predicted: PredictedLength) -> str:
     length = format_seconds(predicted.seconds)
     if predicted.probability is None:
         return f"unknown; planned as {length}"
+    if predicted.probability == 1.0:
+        return f"at most {length}, its time limit"
     similar = "1 similar job" if predicted.jobs == 1 else f"{predicted.jobs} similar jobs"
     return f"at most {length} with a probability of {predicted.probability:.0%}, by {similar}"
 

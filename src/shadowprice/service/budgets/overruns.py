@@ -21,6 +21,7 @@ from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import OVERRUN
 from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.stated_work import has_covered_stated_work
+from shadowprice.service.state.submission import states_no_length
 
 log = logging.getLogger("shadowprice.service")
 
@@ -93,7 +94,7 @@ def overrun_reason(job: Job, spec: Mapping[str, Any], price: int) -> dict[str, A
 
 def stated_work_text(job: Job, spec: Mapping[str, Any]) -> str:
     """Return the stated work of a job, or the stated time of a command, for messages."""
-    if _states_no_length(spec):
+    if states_no_length(spec):
         return "its predicted time"
     if _is_command(spec):
         return f"its stated time of {spec['minibatch_time']}"
@@ -103,7 +104,7 @@ def stated_work_text(job: Job, spec: Mapping[str, Any]) -> str:
 
 def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
     """Return what the owner of a job can do that ended because its tenant can't pay for a slot."""
-    stated = "predicted" if _states_no_length(spec) else "stated"
+    stated = "predicted" if states_no_length(spec) else "stated"
     done = "time is over" if _is_command(spec) else "work is done"
     return (
         f"submit it again with its true {_stated_quantity(spec)}, or ask the operator for points; "
@@ -114,12 +115,7 @@ def unaffordable_overrun_hint(spec: Mapping[str, Any]) -> str:
 def _is_command(spec: Mapping[str, Any]) -> bool:
     """Return whether a job is a command with the time that it is expected to take."""
     is_timed = spec.get("steps") == 1 and spec.get("minibatch_time") is not None
-    return is_timed or _states_no_length(spec)
-
-
-def _states_no_length(spec: Mapping[str, Any]) -> bool:
-    """Return whether a job's length is predicted."""
-    return spec.get("minibatch_time") is None and spec.get("throughput") is None
+    return is_timed or states_no_length(spec)
 
 
 def _stated_quantity(spec: Mapping[str, Any]) -> str:

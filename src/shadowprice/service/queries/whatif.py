@@ -31,6 +31,7 @@ from shadowprice.core.amounts import UNLIMITED, format_amount, parse_duration
 from shadowprice.core.budget import parse_timestamp
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.length_history import DEFAULT_SECONDS
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import Name, Positive, StrictSpec, as_validator
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
@@ -44,7 +45,9 @@ from shadowprice.rest.monitoring import (
 )
 from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
+from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.prices import build_server_classes
+from shadowprice.service.state.submission import states_no_length
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")
@@ -260,7 +263,7 @@ def workload(connection: Connection, since: int, until: int) -> list[dict[str, A
     """Return the jobs submitted between two moments, as records of a job file."""
     table = tables.jobs
     rows = connection.execute(
-        select(table.c.id, table.c.key, table.c.spec, table.c.submitted)
+        select(table.c.id, table.c.key, table.c.spec, table.c.submitted, table.c.view)
         .where(table.c.submitted >= since, table.c.submitted <= until)
         .order_by(table.c.id.desc())
         .limit(MAX_JOBS)
@@ -277,8 +280,21 @@ def workload(connection: Connection, since: int, until: int) -> list[dict[str, A
         record["arrival"] = _seconds(Fraction(max(0, row.submitted - first), SECOND))
         if isinstance(record.get("by"), str):
             record["by"] = _to_duration(record["by"], row.submitted)
+        if states_no_length(record):
+            record["minibatch_time"] = _time_of_step(record, JobView.from_json(row.view))
         jobs.append(record)
     return jobs
+
+
+def _time_of_step(record: Mapping[str, Any], view: JobView) -> str:
+    """Return the time of a mini-batch of a job that states none: the measured or predicted one."""
+    seconds = float(DEFAULT_SECONDS)
+    if view.length is not None:
+        seconds = view.length[0]
+    elif view.predicted is not None:
+        seconds = view.predicted.length
+    workers = (record.get("workers") or {}).get("max") or 1  # lengths are those of the most workers
+    return _seconds(Fraction(seconds) * workers / (record.get("steps") or 1))
 
 
 def _to_duration(by: str, submitted: int) -> str:

@@ -68,6 +68,8 @@ def queue_reason(engine: Engine, calendar: SlotCalendar, job: Job, message: str)
     """
     text = with_clock_times(message.removeprefix("waits without a promise: "), calendar)
     text = _without_others(engine, job, text)
+    if job.predicted:  # no promise, whatever is observed, until its speed is measured
+        text = text.partition("; it gets a promise")[0]
     if (text or _waits_alone(engine, job)) and job.bag is None and has_free_capacity(engine, job):
         message = "waits for the next slot, in which it can start"
         if text:

@@ -429,8 +429,8 @@ def _emit_admission(batch: Batch, name: str, promise: int | None) -> None:
 
 def _is_first_plan(record: JobRecord, before: JobView, changes: Mapping[str, Any]) -> bool:
     """Return whether a job of unknown length, which gets no promise, is planned at last."""
-    waited = before.completion is None and not before.generation
-    return record.job.predicted and waited and changes["completion"] is not None
+    has_plan = changes["completion"] is not None
+    return record.job.predicted and before.completion is None and has_plan
 
 
 def _waits_for_end(view: JobView) -> bool:

@@ -139,7 +139,8 @@ class JobView:
     def to_resource(self) -> rest.Job:
         """Return the job as a REST resource."""
         reason, speed = self.reason, _STATED_SPEED
-        is_predicted = self.state.open and not self.measured
+        is_decided = self.state.open or self.state is State.REFUSED
+        is_predicted = is_decided and not self.measured
         completion, completion_at = self.completion, self.completion_at
         if self.state.open:
             completion, completion_at = self.expected, self.expected_at

@@ -16,6 +16,7 @@ from shadowprice.core.job import Job
 from shadowprice.core.job_keys import name_of_key
 from shadowprice.core.length_history import (
     DEFAULT_SECONDS,
+    GROWTH,
     JobKind,
     LengthHistory,
     LengthPrediction,
@@ -49,15 +50,15 @@ class ServiceLengths:
         kind = kind_of_job(job, cluster, name_of_key(job.name))
         prediction = self._history.predict(kind, attained)
         slot_seconds = float(cluster.slot_seconds)
-        if job.walltime is None:
-            if prediction.jobs or attained:
-                return prediction
+        if job.walltime is not None:
+            limit = job.walltime * slot_seconds
+            if prediction.length > limit or not prediction.jobs:
+                # Beyond its limit the job won't run, whatever similar jobs did.
+                return LengthPrediction(max(limit, attained), prediction.jobs, 1.0)
+        elif not prediction.jobs:
             # A planner would refuse a job beyond its horizon for a length that nobody stated.
-            return LengthPrediction(min(prediction.length, cluster.horizon * slot_seconds))
-        limit = job.walltime * slot_seconds
-        if prediction.length > limit or not prediction.jobs:
-            # Beyond its limit the job won't run, whatever similar jobs did.
-            return LengthPrediction(max(limit, attained), prediction.jobs)
+            longest = max(cluster.horizon * slot_seconds, GROWTH * attained)
+            return LengthPrediction(min(prediction.length, longest))
         return prediction
 
     def extend(

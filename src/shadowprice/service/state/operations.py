@@ -454,6 +454,8 @@ class ReviseJob:
             batch.update_spec(self.key, record, content)
             if submission.spec.family != view.family:
                 batch.update_view(self.key, family=submission.spec.family)
+            if view.predicted is not None and not submission.spec.has_unknown_length:
+                batch.update_view(self.key, predicted=None, first_length=None)
             batch.update_view(self.key, blamed=view.generation)
             after = state.views.get(self.key) or batch.views[self.key]
             required = [view.required, after.required]

@@ -188,6 +188,7 @@ export function outlookNote(outlook) {
 /** Return a tile with the predicted length of a job that states none. */
 export function lengthTile(predicted) {
   const similar = `${number(predicted.jobs)} similar job${predicted.jobs === 1 ? "" : "s"}`;
+  if (predicted.probability === 1) return tile("Length", `at most ${span(predicted.seconds, 2)}`, "its time limit");
   return tile("Length", `${predicted.probability === null ? "planned as" : "at most"} ${span(predicted.seconds, 2)}`, predicted.probability === null ? "no similar job ran as long" : `with a probability of ${percent(predicted.probability)}, by ${similar}`);
 }
 
