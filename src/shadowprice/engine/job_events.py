@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
+
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import (
     Acknowledged,
@@ -103,12 +105,14 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     job = event.job
     record = state.open_jobs[job.name]
     old_job = record.job
-    # In mini-batches it would be rounded, and a command has a single one.
-    done = Fraction(record.progress * old_job.work, old_job.required * job.work)
+    done = Fraction(record.progress * old_job.work, old_job.required)
+    if not _has_same_speed(job, old_job):
+        # Begun mini-batches count anew: progress by time was counted at a speed that was wrong.
+        done = Fraction(int(done))
     state.touch(record).job = job
     if job.resumable and job.differs_only("resumable", old_job):
         return []  # plans don't depend on this field
-    record.progress = min(job.required, int(done * job.required))
+    record.progress = min(job.required, int(done * job.required / job.work))
     if record.measured:
         record.progress = min(job.required, record.units(record.measured))
     if event.admission and (record.promise is not None or len(record.plan)):
@@ -125,6 +129,14 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
         else:
             commands += replan(state, session, [job.name], "it was revised")
     return commands
+
+
+def _has_same_speed(job: Job, other: Job) -> bool:
+    """Return whether two jobs do as many mini-batches in a slot, with any worker count."""
+    if job.worker_counts.tolist() != other.worker_counts.tolist():
+        return False
+    speed, before = (each.gains * (each.work / each.required) for each in (job, other))
+    return bool(np.allclose(speed, before, rtol=1e-9))
 
 
 def _readmit(

@@ -26,6 +26,7 @@ from shadowprice.core.length_history import (
     with_length,
 )
 from shadowprice.core.schedule import Placement
+from shadowprice.core.utility import Deadline
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.job_views import JobView, State
@@ -56,8 +57,12 @@ class ServiceLengths:
                 # Beyond its limit the job won't run, whatever similar jobs did.
                 return LengthPrediction(max(limit, attained), prediction.jobs, 1.0)
         elif not prediction.jobs:
-            # A planner would refuse a job beyond its horizon for a length that nobody stated.
-            longest = max(cluster.horizon * slot_seconds, GROWTH * attained)
+            # A planner would refuse the job beyond its horizon or deadline for a length that nobody
+            # stated.
+            slots = float(cluster.horizon)
+            if isinstance(job.utility, Deadline):
+                slots = min(slots, max(1.0, job.utility.by))
+            longest = max(slots * slot_seconds, GROWTH * attained)
             return LengthPrediction(min(prediction.length, longest))
         return prediction
 
