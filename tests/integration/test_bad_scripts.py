@@ -308,7 +308,6 @@ def test_job_without_reports_is_measured_by_time_and_abandoned_when_worthless(
     assert "what is a report?" in log
 
 
-@pytest.mark.extended
 def test_invalid_reports_get_an_error_message(live: RunningService) -> None:
     history = over(live, "confused")
     assert history["job"]["state"] == "failed"
