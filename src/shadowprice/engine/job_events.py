@@ -107,7 +107,7 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     old_job = record.job
     done = Fraction(record.progress * old_job.work, old_job.required)
     if not _has_same_speed(job, old_job):
-        # Begun mini-batches count anew: progress by time was counted at a speed that was wrong.
+        # A partial mini-batch starts over, because it was counted at a speed that was wrong.
         done = Fraction(int(done))
     state.touch(record).job = job
     if job.resumable and job.differs_only("resumable", old_job):
