@@ -57,8 +57,8 @@ class ServiceLengths:
                 # Beyond its limit the job won't run, whatever similar jobs did.
                 return LengthPrediction(max(limit, attained), prediction.jobs, 1.0)
         elif not prediction.jobs:
-            # The default says nothing about this job, so a planner must not refuse it for its horizon
-            # or deadline.
+            # The default says nothing about this job, so a planner must not refuse it for its
+            # horizon or deadline.
             slots = float(cluster.horizon)
             if isinstance(job.utility, Deadline):
                 slots = min(slots, max(1.0, job.utility.by))
