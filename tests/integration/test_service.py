@@ -296,6 +296,10 @@ def test_servers_are_added_drained_resized_and_removed(live: RunningService) -> 
     assert "did you mean 'gpu'?" in wrong.text
     drained = live.client.patch("/v1/servers/h-0", json={"drain": True}).json()
     assert drained["state"] == "drained"
+    cordoned = live.client.patch("/v1/servers/h-0", json={"cordon": True}).json()
+    assert cordoned["state"] == "cordoned"
+    both = live.client.patch("/v1/servers/h-0", json={"cordon": True, "drain": True})
+    assert both.status_code == 422
     assert live.client.patch("/v1/servers/h-0", json={"drain": False}).json()["state"] == "up"
     smaller = live.client.patch("/v1/servers/h-1", json={"capacity": {"gpu": 2, "cpu": 8}}).json()
     assert smaller["capacity"]["gpu"] == "2"

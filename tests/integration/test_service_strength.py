@@ -107,7 +107,7 @@ def a_revision_is_forgotten_by_the_next_start(patch: Patch) -> None:
     patch.setattr(Batch, "update_spec", revise)
 
 
-@fault(lambda api: api.drain_one("g-0", True))
+@fault(lambda api: api.change_server("g-0", "drain"))
 def a_drained_server_takes_work(patch: Patch) -> None:
     perform = UpdateServers.perform
 
@@ -155,8 +155,8 @@ def promises_are_made_silently(patch: Patch) -> None:
 
 
 @fault(
-    lambda api: api.drain_one("g-0", True),
-    lambda api: api.drain_one("g-1", True),
+    lambda api: api.change_server("g-0", "drain"),
+    lambda api: api.change_server("g-1", "drain"),
     lambda api: api.time_goes_on(4),
     lambda api: api.time_goes_on(4),
 )

@@ -218,7 +218,7 @@ def test_nodes_that_close_open_go_and_come_are_servers_that_do(
 
         def is_(state: str) -> None:
             until(lambda: servers() == {"one": "up", "two": state}, said)
-            where = {"one", "two"} if state == "up" else {"one"}
+            where = {"one", "two"} if state in {"up", "cordoned"} else {"one"}
             until(lambda: nodes() == where, said)
 
         until(lambda: len(servers()) == 2, said)
@@ -227,10 +227,12 @@ def test_nodes_that_close_open_go_and_come_are_servers_that_do(
         assert client.post("/v1/jobs", json=stays).is_success
         is_("up")
         testbed.kubectl("cordon", "two")
-        is_("drained")
+        is_("cordoned")
         testbed.kubectl("uncordon", "two")
         is_("up")
         testbed.kubectl("taint", "nodes", "two", "closed=yes:NoSchedule")
+        is_("cordoned")
+        testbed.kubectl("taint", "nodes", "two", "closed=yes:NoExecute")
         is_("drained")
         testbed.kubectl("taint", "nodes", "two", "closed-")
         is_("up")

@@ -76,7 +76,7 @@ class ApiMachine(RuleBasedStateMachine):
         """The newest job of each tenant and name."""
         self.former: list[tuple[str, Known]] = []
         """Jobs whose names others have, and the names."""
-        self.drained: set[str] = set()
+        self.closed: dict[str, str] = {}  # state of each drained or cordoned server
         self.servers = {"g-0", "g-1"}
         self.tenants = set(TENANTS)
         self.tokens: dict[str, str] = {}
@@ -229,21 +229,24 @@ class ApiMachine(RuleBasedStateMachine):
         assert answer.status_code == 200, answer.text
         assert self.everything() == before  # nothing is reserved, and no trace is left
 
-    @rule(server=servers, drain=st.booleans())
-    def drain(self, server: str, drain: bool) -> None:
-        self.drain_one(server, drain)
+    @rule(server=servers, change=st.sampled_from(["drain", "cordon", "open"]))
+    def close_or_open_server(self, server: str, change: str) -> None:
+        self.change_server(server, change)
 
     @rule(which=st.integers(0, 2))
     def drain_one_that_is_there(self, which: int) -> None:
-        self.drain_one(sorted(self.servers)[which % len(self.servers)], True)
+        self.change_server(sorted(self.servers)[which % len(self.servers)], "drain")
 
-    def drain_one(self, server: str, drain: bool) -> None:
-        answer = self.call("PATCH", f"/v1/servers/{server}", json={"drain": drain})
+    def change_server(self, server: str, change: str) -> None:
+        body = {"drain": False} if change == "open" else {change: True}
+        answer = self.call("PATCH", f"/v1/servers/{server}", json=body)
         if server not in self.servers:
             assert answer.status_code == 404, answer.text
             return
         assert answer.status_code == 200, answer.text
-        (self.drained.add if drain else self.drained.discard)(server)
+        self.closed.pop(server, None)
+        if change != "open":
+            self.closed[server] = {"drain": "drained", "cordon": "cordoned"}[change]
 
     @rule(server=st.sampled_from(SERVERS[1:]), there=st.booleans())
     def keep_servers(self, server: str, there: bool) -> None:
@@ -266,7 +269,7 @@ class ApiMachine(RuleBasedStateMachine):
         answer = self.call("DELETE", f"/v1/servers/{server}")
         assert answer.status_code == (204 if server in self.servers else 404), answer.text
         self.servers.discard(server)
-        self.drained.discard(server)
+        self.closed.pop(server, None)
 
     @rule(name=st.sampled_from(["green", *TENANTS]), there=st.booleans())
     def keep_tenants(self, name: str, there: bool) -> None:
@@ -359,7 +362,7 @@ class ApiMachine(RuleBasedStateMachine):
         response_body = self.call("GET", "/v1/servers").json()["servers"]
         assert {server["name"] for server in response_body} == self.servers
         for server in response_body:
-            assert (server["state"] == "drained") == (server["name"] in self.drained)
+            assert server["state"] == self.closed.get(server["name"], "up")
             assert sum(2 * entry["workers"] for entry in server["jobs"]) <= 4, server
             for entry in server["jobs"]:
                 body = self.call("GET", f"/v1/jobs/id:{entry['job_id']}").json()

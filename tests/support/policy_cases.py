@@ -132,7 +132,7 @@ def run_slot(engine: Engine, slot: int) -> None:
     if engine.slot_running is None:
         engine.handle(SlotBegan(slot))
     assert (engine.ledger.recompute_usage() == engine.ledger.used).all()
-    assert (engine.ledger.used <= engine.ledger.capacity).all()
+    assert (engine.ledger.used <= engine.ledger.limits).all()
     gained = {}
     for name, placement in engine.running.items():
         record = engine.jobs[name]

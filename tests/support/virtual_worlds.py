@@ -114,7 +114,7 @@ class LiveIncident:
 
     at: float
     kind: str
-    """``lost``, ``drained``, ``cancelled``, ``stopped`` or ``killed``."""
+    """``lost``, ``drained``, ``cordoned``, ``cancelled``, ``stopped`` or ``killed``."""
     subject: int = 0
     slots: float = 2.0
 
@@ -300,7 +300,7 @@ async def _play(
         script.append((job.submitted, number, job))
     for number, incident in enumerate(world.incidents):
         script.append((incident.at, len(world.jobs) + number, incident))
-        if incident.kind in {"lost", "drained"}:
+        if incident.kind in {"lost", "drained", "cordoned"}:
             script.append((incident.at + incident.slots, 10_000 + number, incident))
     for at, number, what in sorted(script, key=lambda entry: entry[:2]):
         await asyncio.sleep(max(0.0, began + at * slot - loop.time()))
@@ -317,7 +317,9 @@ async def _play(
         elif what.kind == "drained":
             # What runs there goes on to the end of its slot, and the next one is planned without.
             excused.append((now, now + 2.0 * slot + 60.0, ""))
-            await service.drain(server, drained=number < 10_000)
+            await service.set_server_state(server, "drained" if number < 10_000 else "up")
+        elif what.kind == "cordoned":
+            await service.set_server_state(server, "cordoned" if number < 10_000 else "up")
         elif what.kind == "cancelled":
             name = world.key(policy, what.subject % len(world.jobs))
             excused.append((now, float("inf"), name))
@@ -452,7 +454,7 @@ def draw_world(seed: int) -> LiveWorld:
     incidents = tuple(
         LiveIncident(
             round(draw.uniform(0.0, 15.0), 2),
-            draw.choice(["lost", "lost", "drained", "cancelled", "stopped", "killed"]),
+            draw.choice(["lost", "lost", "drained", "cordoned", "cancelled", "stopped", "killed"]),
             draw.randrange(8),
             round(draw.uniform(0.2, 4.0), 2),
         )

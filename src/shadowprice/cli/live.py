@@ -36,6 +36,7 @@ STYLES: Final = {
     "cancelled": "yellow",
     "standby": "yellow",
     "pending": "yellow",
+    "cordoned": "yellow",
     "drained": "yellow",
     "draining": "yellow",
 }

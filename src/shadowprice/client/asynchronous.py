@@ -304,8 +304,12 @@ class AsyncClient:
         """Drain a server; jobs there run on until the end of the slot."""
         return await self.send(calls.change_server(name, {"drain": True}))
 
+    async def cordon(self, name: str) -> Server:
+        """Cordon a server; jobs there run until they end."""
+        return await self.send(calls.change_server(name, {"cordon": True}))
+
     async def uncordon(self, name: str) -> Server:
-        """Return a drained server to service."""
+        """Return a drained or cordoned server to service."""
         return await self.send(calls.change_server(name, {"drain": False}))
 
     async def change_server(self, name: str, /, **changes: object) -> Server:

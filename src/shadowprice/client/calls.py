@@ -338,7 +338,7 @@ def add_servers(server: Json) -> ApiCall[tuple[Server, ...]]:
 
 
 def change_server(name: str, changes: Json) -> ApiCall[Server]:
-    """Drain a server, return it to service, or change its capacity, role or cost."""
+    """Drain or cordon a server, return it to service, or change its capacity, role or cost."""
     return ApiCall("PATCH", _path("servers", name), _read(Server), body=dict(changes))
 
 

@@ -299,8 +299,12 @@ class Client:
         """Drain a server; jobs there run on until the end of the slot."""
         return self.send(calls.change_server(name, {"drain": True}))
 
+    def cordon(self, name: str) -> Server:
+        """Cordon a server; jobs there run until they end."""
+        return self.send(calls.change_server(name, {"cordon": True}))
+
     def uncordon(self, name: str) -> Server:
-        """Return a drained server to service."""
+        """Return a drained or cordoned server to service."""
         return self.send(calls.change_server(name, {"drain": False}))
 
     def change_server(self, name: str, /, **changes: object) -> Server:

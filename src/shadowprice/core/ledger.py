@@ -73,8 +73,16 @@ class LedgerView:
 
     @property
     def capacity(self) -> Amounts:
-        """Present capacity of each server, shape (servers, resources); 0 for a lost server."""
+        """Capacity of each server for new work, shape (servers, resources).
+
+        It is 0 for an unavailable server, and then below ``used`` if the server is cordoned.
+        """
         return _read_only(self._ledger.capacity)
+
+    @property
+    def limits(self) -> Amounts:
+        """Maximum reserved amounts: the capacity, also of cordoned servers."""
+        return _read_only(self._ledger.limits)
 
     @property
     def used(self) -> Amounts:
@@ -115,7 +123,8 @@ class Ledger:
     cluster: Cluster
     horizon: int
     start: int = 0
-    capacity: Amounts = field(init=False)
+    capacity: Amounts = field(init=False)  # for new work; 0 for unavailable servers
+    limits: Amounts = field(init=False)  # maximum reserved amounts; the capacity if not cordoned
     reservations: dict[str, JobReservation] = field(init=False, default_factory=dict)
     capacity_version: int = field(init=False, default=0)
 
@@ -136,7 +145,7 @@ class Ledger:
         self._placed = np.zeros(shape, dtype=np.int64)  # amounts of all placements
         self._has_placed = False  # whether there was ever a placement
         self._zero_demand = np.zeros(shape[1], dtype=np.int64)
-        self.capacity = self.cluster.capacity.copy()
+        self.capacity, self.limits = self.cluster.capacity.copy(), self.cluster.capacity.copy()
 
     @property
     def end(self) -> int:
@@ -243,7 +252,7 @@ class Ledger:
             )
         rows = plan.slots - self.start
         amounts = self.used[rows, plan.servers] + self._plan_amounts(plan, reservation)
-        exceeds = amounts > self.capacity[plan.servers]
+        exceeds = amounts > self.limits[plan.servers]
         if exceeds.any():
             self._delete_if_empty(job)
             entry, column = (int(index) for index in np.argwhere(exceeds)[0])
@@ -302,7 +311,7 @@ class Ledger:
             self._change_placed(previous_servers, -previous_amounts)
         servers, added = placement_amounts = self._compute_placement_amounts(placement, reservation)
         amounts = self.used[:, servers] + added
-        exceeds = amounts > self.capacity[servers]
+        exceeds = amounts > self.limits[servers]
         # Most placements are small: searching bytes is then faster than `any`.
         if (b"\1" in exceeds.tobytes()) if exceeds.size <= _MAX_SMALL_ARRAY_SIZE else exceeds.any():
             if previous_placement is not None:
@@ -343,16 +352,19 @@ class Ledger:
             replaced_servers, replaced_amounts = self._placement_amounts(present)
             replaced[replaced_servers] += replaced_amounts
             amounts = amounts - replaced[servers]
-        return bool((amounts <= self.capacity[servers]).all())
+        return bool((amounts <= self.limits[servers]).all())
 
     def lose(self, server: int) -> tuple[str, ...]:
         """Set a server's capacity to 0; return the jobs with reservations on it, sorted by name.
 
         The reservations stay. The caller must release them before anything else is reserved.
         """
-        self.capacity[server] = 0
-        self.bump_capacity_version()
+        self.set_capacity(server, 0, 0)
         return self.holders(server)
+
+    def cordon(self, server: int) -> None:
+        """Set a server's capacity for new work to 0; its reservations can stay."""
+        self.set_capacity(server, 0, self.cluster.capacity[server])
 
     def holders(self, server: int) -> tuple[str, ...]:
         """Return the jobs with reservations on a server, sorted by name."""
@@ -360,20 +372,34 @@ class Ledger:
 
     def restore(self, server: int) -> None:
         """Restore a lost server's full capacity."""
-        self.capacity[server] = self.cluster.capacity[server]
-        self.bump_capacity_version()
+        self.set_capacity(server, self.cluster.capacity[server], self.cluster.capacity[server])
+
+    def set_capacity(self, server: int, capacity: Amounts | int, limits: Amounts | int) -> None:
+        """Set a server's row of `capacity` and of `limits`."""
+        self.capacity[server], self.limits[server] = capacity, limits
+        self.capacity_version += 1
+        self._touch_all()
+
+    def uses(self, job: str, server: int) -> bool:
+        """Return whether a job has reservations on a server."""
+        return job in self.reservations and self._uses_server(job, server)
 
     def is_overbooked(self, server: int) -> bool:
         """Return whether reservations on a server exceed its capacity, which may have shrunk."""
-        return bool((self.used[:, server] > self.capacity[server]).any())
+        return bool((self.used[:, server] > self.limits[server]).any())
 
     def for_changed_cluster(
-        self, cluster: Cluster, rows: NDArray[np.int64], unavailable: Collection[int]
+        self,
+        cluster: Cluster,
+        rows: NDArray[np.int64],
+        unavailable: Collection[int],
+        cordoned: Collection[int] = (),
     ) -> Ledger:
         """Return the ledger of a cluster whose servers changed; its resources must be the same.
 
         ``rows`` has the new row of each old server, -1 for a removed one, which must have no
-        reservations. ``unavailable`` are the new rows of servers without capacity.
+        reservations. ``unavailable`` are the new rows of servers without capacity for new work, and
+        ``cordoned`` those of them whose reservations stay.
         """
         ledger = Ledger(cluster, self.horizon, self.start)
         kept_rows = np.flatnonzero(rows >= 0)
@@ -384,6 +410,7 @@ class Ledger:
         ledger._restart_log(self._log_start + len(self._log) + 1)
         ledger.capacity_version = self.capacity_version + 1
         ledger.capacity[list(unavailable)] = 0
+        ledger.limits[list(set(unavailable).difference(cordoned))] = 0
         ledger.reservations = {
             job: JobReservation(
                 reservation.worker,
@@ -403,7 +430,8 @@ class Ledger:
         """Return an independent copy."""
         ledger = copy(self)
         ledger._buffer, ledger._versions = self._buffer.copy(), self._versions.copy()
-        ledger._placed, ledger.capacity = self._placed.copy(), self.capacity.copy()
+        ledger._placed = self._placed.copy()
+        ledger.capacity, ledger.limits = self.capacity.copy(), self.limits.copy()
         ledger._log = self._log.copy()
         ledger.reservations = {
             job: JobReservation(
@@ -496,11 +524,6 @@ class Ledger:
         self._changes = max(self._changes, minimum)
         self._restart_log(max(self._log_start + len(self._log), minimum) + 1)
         self.capacity_version = max(self.capacity_version, minimum)
-
-    def bump_capacity_version(self) -> None:
-        """Increment the versions after a change of `capacity`."""
-        self.capacity_version += 1
-        self._touch_all()
 
     @staticmethod
     def _plan_amounts(plan: Schedule, reservation: JobReservation) -> Amounts:

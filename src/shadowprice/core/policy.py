@@ -128,16 +128,19 @@ class View(Protocol):
         ...
 
     def is_lost(self, server: int) -> bool:
-        """Return whether a server is unavailable."""
+        """Return whether a server is unavailable for new work: lost, drained or cordoned."""
         ...
 
     @property
     def may_pin(self) -> bool:
-        """Whether running jobs can be pinned; False in simulations."""
+        """Whether running jobs can be pinned; in simulations only on cordoned servers."""
         ...
 
     def is_pinned(self, job: str) -> bool:
-        """Return whether a job must keep its placement, because it has no saved progress."""
+        """Return whether a running job must keep its placement.
+
+        It has no saved progress, or it runs on a cordoned server.
+        """
         ...
 
     def running_placement(self, job: str) -> Placement | None:

@@ -19,6 +19,7 @@ class Change:
     rows: NDArray[np.int64]  # new row of each old server, -1 if it was removed
     narrowed: tuple[str, ...]  # servers with less capacity or another role
     drained: tuple[str, ...]
+    cordoned: tuple[str, ...]
     restored: tuple[str, ...]  # servers that the event makes available
 
 
@@ -82,5 +83,6 @@ def changed_cluster(cluster: Cluster, event: CapacityChanged) -> Change:
         rows,
         tuple(narrowed),
         tuple(name for name, state in remaining if state.drained),
-        tuple(name for name, state in remaining if not state.drained),
+        tuple(name for name, state in remaining if state.cordoned),
+        tuple(name for name, state in remaining if not (state.drained or state.cordoned)),
     )

@@ -29,7 +29,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.engine.bags import check_bag, check_copies
 from shadowprice.engine.commands import stop
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.pinning import is_pinned
+from shadowprice.engine.pinning import is_pinned, runs_on
 from shadowprice.engine.state import EngineState
 from shadowprice.engine.validation import check_commitment, check_placement
 
@@ -127,14 +127,14 @@ def _place(state: EngineState, record: JobRecord, decision: Place) -> None:
 
 
 def _check_servers_available(state: EngineState, record: JobRecord, servers: Iterable[int]) -> None:
-    """Check that no lost or drained server is used.
+    """Check that no unavailable server is used, except a cordoned one on which the job runs.
 
     The ledger alone can't refuse these: a process may need no counted resource.
     """
-    unavailable = state.lost.intersection(servers) if state.lost else None
-    if unavailable:
-        name = state.cluster.names[min(unavailable)]
-        raise PolicyError(f"{record.story()}: put on {name!r}, which is lost or drained")
+    for row in state.lost.intersection(servers) if state.lost else ():
+        if row not in state.cordoned or not runs_on(state, record.job.name, row):
+            name = state.cluster.names[row]
+            raise PolicyError(f"{record.story()}: put on {name!r}, which is unavailable")
 
 
 def _pause(state: EngineState, record: JobRecord, decision: Pause) -> None:

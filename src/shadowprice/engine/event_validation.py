@@ -214,6 +214,8 @@ def _check_capacity(state: EngineState, event: CapacityChanged) -> None:
             continue
         if not isinstance(server, ServerState) or not isinstance(server.role, Role):
             raise EventError(f"unknown state {server!r} of server {name!r}")
+        if server.drained and server.cordoned:
+            raise EventError(f"server {name!r} can't be both drained and cordoned")
         for resource, amount in server.capacity.items():
             _check_known("resource", resource, cluster.column)
             _check_integer(f"the {resource} of server {name!r}", amount, 2**62)

@@ -188,6 +188,10 @@ def fail_generation(state: EngineState, session: PolicySession, event: JobFailed
     state.touch(record).failures = record.failures + 1
     state.end_run(event.job)
     if record.failures <= event.retries:
+        cordoned = [row for row in state.cordoned if state.ledger.uses(event.job, row)]
+        if cordoned:  # it can't start there again
+            name = state.cluster.names[min(cordoned)]
+            return replan(state, session, [event.job], f"{name} is cordoned")
         return []  # the job restarts in its plan or placement at the next slot
     refusal = Refusal(RefusalReason.FAILED, event.reason, numbers={"failures": record.failures})
     withdrawn = JobCancelled(event.slot, event.job)

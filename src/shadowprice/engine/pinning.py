@@ -1,9 +1,10 @@
-"""Pinned generations: they must not be stopped, because a stop would lose all their work.
+"""Pinned generations: policies must not stop or move them.
 
 A generation is pinned if its job can't resume from saved progress, or if the generation hasn't made
-progress yet that could be saved. Only a lost or drained server, a cancellation or the end of the
-timespan stops it. So every stop by a policy follows saved progress, and the work of a job bounds
-the number of its stops.
+progress yet that could be saved: a stop would lose its work. So every stop by a policy follows
+saved progress, and the work of a job bounds the number of its stops. A generation on a cordoned
+server is pinned too, because it couldn't return. Only a lost or drained server, a cancellation or
+the end of the timespan stops a pinned generation.
 """
 
 from __future__ import annotations
@@ -18,19 +19,44 @@ from shadowprice.engine.state import EngineState
 def is_pinned(state: EngineState, name: str) -> bool:
     """Return whether the running generation of a job must keep its placement.
 
-    Simulated jobs save whenever they move. So only jobs of a driver that acknowledges commands can
-    be pinned.
+    Simulated jobs save whenever they move. So they are pinned on cordoned servers only.
     """
-    if not state.acknowledges or name not in state.running:
+    placement = state.running.get(name)
+    if placement is None or not may_pin(state):
         return False
     record = state.jobs[name]
     if record.job.bag is not None:
+        return False
+    if not state.cordoned.isdisjoint(placement.servers):
+        return True
+    if not state.acknowledges:
         return False
     # A stop loses work if checkpoints are rare. The next generation is pinned until it has repeated
     # that work and done as much again, which makes a checkpoint likely. The pinned work at least
     # doubles with each loss, so the number of losses is logarithmic.
     unsaved = record.measured <= record.resumed_at + record.lost
     return record.job.resumable is not True or (record.measured > 0 and unsaved)
+
+
+def may_pin(state: EngineState) -> bool:
+    """Return whether a running job can be pinned."""
+    return state.acknowledges or bool(state.cordoned)
+
+
+def runs_on(state: EngineState, name: str, row: int) -> bool:
+    """Return whether a job runs on a server and stays there if the server is cordoned.
+
+    Bags don't stay: they start copies in every slot.
+    """
+    placement = state.running.get(name)
+    return placement is not None and row in placement.servers and state.jobs[name].job.bag is None
+
+
+def would_move(state: EngineState, name: str, slot: int) -> bool:
+    """Return whether a plan would move a pinned job in a slot."""
+    if name not in state.open_jobs or not is_pinned(state, name):
+        return False
+    return state.agenda.get(slot, {}).get(name) != state.running[name]
 
 
 def without_stops(

@@ -9,7 +9,7 @@ from shadowprice.core.events import Command, Decision, PolicyEvent
 from shadowprice.core.policy import Policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.memory import SavedPolicyState, dump_policy_state, load_policy_state
-from shadowprice.engine.pinning import is_pinned, without_stops
+from shadowprice.engine.pinning import is_pinned, may_pin, without_stops
 from shadowprice.engine.records import decision_record
 from shadowprice.engine.state import EngineState
 from shadowprice.engine.view import EngineView
@@ -65,7 +65,7 @@ class PolicySession:
 
     def _policy_decisions(self, event: PolicyEvent) -> Iterable[Decision]:
         state, decisions = self._state, self.policy.decide(self.view, event)
-        if state.acknowledges and any(is_pinned(state, name) for name in state.running):
+        if may_pin(state) and any(is_pinned(state, name) for name in state.running):
             return without_stops(state, decisions, self._resume)
         return decisions
 

@@ -231,6 +231,7 @@ def _state_record(state: ServerState) -> Fields:
         "role": state.role.value,
         "capacity": dict(state.capacity),
         "drained": state.drained,
+        "cordoned": state.cordoned,
         "cost": state.cost,
     }
 

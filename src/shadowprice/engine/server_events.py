@@ -1,12 +1,12 @@
-"""Handlers of lost, restored, drained and changed servers, and of the timespan."""
+"""Handlers of servers that become unavailable, return or change, and of the timespan."""
 
 from __future__ import annotations
 
 from copy import copy
+from typing import Literal
 
 import numpy as np
 
-from shadowprice.core.cluster import Amounts
 from shadowprice.core.events import (
     CapacityChanged,
     Command,
@@ -16,11 +16,11 @@ from shadowprice.core.events import (
     ServerLost,
     TimespanChanged,
 )
-from shadowprice.core.ledger import Ledger
 from shadowprice.engine.capacity import Change, changed_cluster
 from shadowprice.engine.commands import stop
+from shadowprice.engine.pinning import runs_on, would_move
 from shadowprice.engine.policy_session import PolicySession
-from shadowprice.engine.replanning import replan
+from shadowprice.engine.replanning import extend, replan
 from shadowprice.engine.state import EngineState
 from shadowprice.engine.validation import EmptyClusterCheck
 
@@ -28,37 +28,44 @@ from shadowprice.engine.validation import EmptyClusterCheck
 def lose_server(state: EngineState, session: PolicySession, event: ServerLost) -> list[Command]:
     """Stop all jobs on a server at once, and replan the jobs that have it in their plans."""
     row = state.cluster.index[event.server]
-    if row in state.lost and row not in state.drained:
+    if row in state.lost - state.drained - state.cordoned:
         return []
-    return _take_out(state, session, event.slot, row, drained=False)
+    commands: list[Command] = []
+    if state.slot_running is not None:
+        commands += _stop_jobs_on(state, event.slot, row)
+    return commands + _close_server(state, session, event.slot, row, "was lost")
 
 
 def restore_server(state: EngineState, session: PolicySession, event: ServerBack) -> list[Command]:
-    """Make a lost or drained server available again."""
-    row, ledger = state.cluster.index[event.server], state.ledger
+    """Make a lost, drained or cordoned server available again."""
+    row = state.cluster.index[event.server]
     if row not in state.lost:
         return []
-    state.undo.assign(state, "lost", state.lost - {row})
-    state.undo.assign(state, "drained", state.drained - {row})
-    state.undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
-    ledger.restore(row)
+    for kind in ("lost", "drained", "cordoned"):
+        state.undo.assign(state, kind, getattr(state, kind) - {row})
+    _save_capacity(state, row)
+    state.ledger.restore(row)
     return session.query(ServerBack(event.slot, event.server, row))
 
 
 def change_capacity(
     state: EngineState, session: PolicySession, event: CapacityChanged
 ) -> list[Command]:
-    """Add, remove, change, drain and restore servers, and change the tenants' shares."""
+    """Add, remove, change, drain, cordon and restore servers; change the tenants' shares."""
     change = changed_cluster(state.cluster, event)
     commands: list[Command] = []
     if change.cluster is not state.cluster:
         commands += _replace_cluster(state, session, event, change)
     for name in change.drained:
         row = state.cluster.index[name]
-        if row not in state.lost:
-            commands += _take_out(state, session, event.slot, row, drained=True)
+        if row not in state.lost or row in state.cordoned:
+            commands += _close_server(state, session, event.slot, row, "is drained")
+    for name in change.cordoned:
+        row = state.cluster.index[name]
+        if row not in state.lost or row in state.drained:
+            commands += _close_server(state, session, event.slot, row, "is cordoned")
     for name in change.restored:
-        if state.cluster.index[name] in state.drained:
+        if state.cluster.index[name] in state.drained | state.cordoned:
             commands += restore_server(state, session, ServerBack(event.slot, name))
     return commands
 
@@ -82,35 +89,50 @@ def change_timespan(
     return commands
 
 
-def _take_out(
-    state: EngineState, session: PolicySession, slot: int, row: int, *, drained: bool
+def _close_server(
+    state: EngineState,
+    session: PolicySession,
+    slot: int,
+    row: int,
+    how: Literal["was lost", "is drained", "is cordoned"],
 ) -> list[Command]:
-    """Make a server unavailable.
+    """Close a server to new work, and displace the jobs that don't stay.
 
-    If it is drained, running jobs continue to the end of the slot. If it is lost, they stop at
-    once.
+    Jobs that run on a cordoned server stay. On a drained one they run to the end of the slot.
     """
     name, ledger = state.cluster.names[row], state.ledger
-    commands: list[Command] = []
-    if not drained and state.slot_running is not None:
-        commands += _stop_jobs_on(state, slot, row)
-    was_out = row in state.lost
+    was_open = row not in state.lost
     state.undo.assign(state, "lost", state.lost | {row})
-    state.undo.assign(state, "drained", state.drained | {row} if drained else state.drained - {row})
-    state.undo.push(_set_capacity, ledger, row, ledger.capacity[row].copy())
-    displaced = state.displace(ledger.lose(row))
-    reason = f"{name} is drained" if drained else f"{name} was lost"
-    commands += [Displaced(slot, job, reason) for job in displaced]
-    if not was_out:
+    for kind in ("drained", "cordoned"):
+        rows: set[int] = getattr(state, kind)
+        state.undo.assign(state, kind, rows | {row} if how == f"is {kind}" else rows - {row})
+    _save_capacity(state, row)
+    if how == "is cordoned":
+        ledger.cordon(row)
+        leaving = tuple(job for job in ledger.holders(row) if not runs_on(state, job, row))
+    else:
+        leaving = ledger.lose(row)
+    displaced = state.displace(leaving)
+    commands: list[Command] = [Displaced(slot, job, f"{name} {how}") for job in displaced]
+    if was_open:
         commands += session.query(ServerLost(slot, name, row))
     if displaced:
         commands += session.query(JobsDisplaced(slot, displaced, row))
+    moving = [
+        job
+        for job in ledger.holders(row)
+        if len(state.jobs[job].plan) and would_move(state, job, state.slot)
+    ]
+    if moving:
+        commands += extend(state, session, moving)
     return commands
 
 
-def _set_capacity(ledger: Ledger, row: int, capacity: Amounts) -> None:
-    ledger.capacity[row] = capacity
-    ledger.bump_capacity_version()
+def _save_capacity(state: EngineState, row: int) -> None:
+    """Save a server's capacity for rollback."""
+    ledger = state.ledger
+    saved = ledger.capacity[row].copy(), ledger.limits[row].copy()
+    state.undo.push(ledger.set_capacity, row, *saved)
 
 
 def _stop_jobs_on(state: EngineState, slot: int, row: int) -> list[Command]:
@@ -171,7 +193,10 @@ def _renumber_servers(state: EngineState, change: Change) -> None:
     undo.push(ledger.replace_contents, copy(ledger))
     undo.assign(state, "lost", {int(rows[row]) for row in state.lost if rows[row] >= 0})
     undo.assign(state, "drained", {int(rows[row]) for row in state.drained if rows[row] >= 0})
-    ledger.replace_contents(ledger.for_changed_cluster(change.cluster, rows, state.lost))
+    undo.assign(state, "cordoned", {int(rows[row]) for row in state.cordoned if rows[row] >= 0})
+    ledger.replace_contents(
+        ledger.for_changed_cluster(change.cluster, rows, state.lost, state.cordoned)
+    )
     for record in state.open_jobs.values():
         if len(record.plan):
             state.touch(record).plan = record.plan.renumbered(rows)

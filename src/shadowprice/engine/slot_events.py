@@ -20,7 +20,7 @@ from shadowprice.engine.commands import add_dependencies, launch, stop
 from shadowprice.engine.endless import abandon_endless
 from shadowprice.engine.job_events import complete
 from shadowprice.engine.job_record import JobRecord
-from shadowprice.engine.pinning import is_pinned
+from shadowprice.engine.pinning import would_move
 from shadowprice.engine.policy_session import PolicySession
 from shadowprice.engine.replanning import extend, falls_short
 from shadowprice.engine.state import EngineState
@@ -95,7 +95,7 @@ def end_slot(state: EngineState, session: PolicySession, event: SlotEnded) -> li
     short_of_plan = [
         name
         for name in state.planned
-        if _plan_fell_short(state, name, slot, behind) or _would_move_pinned(state, name, slot + 1)
+        if _plan_fell_short(state, name, slot, behind) or would_move(state, name, slot + 1)
     ]
     if short_of_plan:
         commands += extend(state, session, short_of_plan)
@@ -195,13 +195,6 @@ def _is_below_expectation(state: EngineState, record: JobRecord, gained: int) ->
     if placement is None:
         return True
     return gained < record.job.gain(placement.total_workers, colocated=placement.colocated)
-
-
-def _would_move_pinned(state: EngineState, name: str, slot: int) -> bool:
-    """Return whether a plan would move a pinned job in a slot."""
-    if name not in state.open_jobs or not is_pinned(state, name):
-        return False
-    return state.agenda.get(slot, {}).get(name) != state.running[name]
 
 
 def _plan_fell_short(state: EngineState, name: str, slot: int, behind: set[str]) -> bool:

@@ -77,6 +77,7 @@ class Captured:
             "slot_running": state.slot_running,
             "lost": [names[row] for row in sorted(state.lost)],
             "drained": [names[row] for row in sorted(state.drained)],
+            "cordoned": [names[row] for row in sorted(state.cordoned)],
             **{name: list(marked) for name, marked in state.marks().items()},
             "departed_digest": f"{state.departed_digest():x}",
             "state_digest": state.state_digest(),
@@ -205,6 +206,7 @@ def _restore_engine(record: Mapping[str, Any], policy: Policy, *, keeps_memory: 
         setattr(state, name, record[name])
     state.lost = {index[name] for name in record["lost"]}
     state.drained = {index[name] for name in record["drained"]}
+    state.cordoned = {index[name] for name in record["cordoned"]}
     state.load_jobs(
         [_job_from_record(item, index) for item in record["jobs"]],
         {

@@ -46,6 +46,7 @@ class EngineState:
         self.open_jobs: dict[str, JobRecord] = {}  # in order of arrival
         self.lost: set[int] = set()  # rows of unavailable servers
         self.drained: set[int] = set()  # the subset that was drained on purpose
+        self.cordoned: set[int] = set()  # the subset whose running jobs stay
         self.running: dict[str, Placement] = {}  # in the order in which the jobs started
         self.slot_running: int | None = None  # None between two slots
         self.unacknowledged: dict[int, Start | Resize | Stop] = {}  # by command number
@@ -146,8 +147,9 @@ class EngineState:
                     [name, sorted(names[row] for row in placement.servers)]
                     for name, placement in self.running.items()
                 ),
-                "lost": sorted(names[row] for row in self.lost - self.drained),
+                "lost": sorted(names[row] for row in self.lost - self.drained - self.cordoned),
                 "drained": sorted(names[row] for row in self.drained),
+                "cordoned": sorted(names[row] for row in self.cordoned),
             }
         )
 
@@ -216,7 +218,10 @@ class EngineState:
         """
         self.ledger.advance(start)
         for row in self.lost:
-            self.ledger.lose(row)
+            if row in self.cordoned:
+                self.ledger.cordon(row)
+            else:
+                self.ledger.lose(row)
         for record in records:
             self.jobs[record.job.name] = record
             if record.status.open:
@@ -242,6 +247,7 @@ class EngineState:
         for name in ("arrivals", "commands", "commitments", "sequence", "slot_running"):
             setattr(self, name, getattr(other, name))
         self.lost, self.drained = set(other.lost), set(other.drained)
+        self.cordoned = set(other.cordoned)
         self.ledger.replace_contents(other.ledger.clone())
         self.jobs.update(other.jobs)
         for name, record in other.open_jobs.items():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import pairwise
 
+import numpy as np
+
 from shadowprice.core.policy import Status
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.job_record import JobRecord
@@ -30,7 +32,9 @@ def validate_state(state: EngineState) -> None:
     for names in (state.running, state.moved, state.planned, state.ledger.reservations):
         assert names.keys() <= state.open_jobs.keys(), names.keys() - state.open_jobs.keys()
     _validate_reservations(state)
-    assert state.drained <= state.lost
+    assert state.drained | state.cordoned <= state.lost
+    assert not state.drained & state.cordoned
+    _validate_cordons(state)
     assert state.slot_running is None or state.ledger.start - state.slot_running in {0, 1}
     assert state.acknowledges or not state.unacknowledged
     assert all(number <= state.commands for number in state.unacknowledged)
@@ -62,7 +66,10 @@ def _validate_reservations(state: EngineState) -> None:
     """Compare the agenda and the ledger with the plans and placements of the open jobs."""
     ledger = state.ledger
     assert (ledger.used == ledger.recompute_usage()).all(), "used amounts"
-    assert (ledger.used <= ledger.capacity).all(), "more is used than there is"
+    assert (ledger.used <= ledger.limits).all(), "more is used than there is"
+    open_rows = np.setdiff1d(np.arange(state.cluster.servers), list(state.lost))
+    assert (ledger.capacity[list(state.lost)] == 0).all(), "capacity of unavailable servers"
+    assert (ledger.capacity[open_rows] == state.cluster.capacity[open_rows]).all(), "capacity"
     agenda: dict[int, dict[str, Placement]] = {}
     for record in sorted(state.open_jobs.values(), key=lambda record: record.committed):
         for slot, placement in record.plan.from_slot(state.slot).placements():
@@ -70,6 +77,15 @@ def _validate_reservations(state: EngineState) -> None:
     assert state.agenda == agenda, "placements of plans"
     for slot, planned in agenda.items():
         assert list(state.agenda[slot]) == list(planned), f"order of jobs in slot {slot}"
+
+
+def _validate_cordons(state: EngineState) -> None:
+    """Check that only jobs that run on a cordoned server have reservations there."""
+    for row in state.cordoned:
+        for name in state.ledger.holders(row):
+            placement = state.running.get(name)
+            assert placement is not None, (name, row)
+            assert row in placement.servers, (name, row)
 
 
 def _is_ascending(values: Iterable[int]) -> bool:

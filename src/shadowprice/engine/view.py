@@ -9,7 +9,7 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.ledger import LedgerView
 from shadowprice.core.policy import JobState
 from shadowprice.core.schedule import Placement
-from shadowprice.engine.pinning import is_pinned
+from shadowprice.engine.pinning import is_pinned, may_pin
 from shadowprice.engine.state import EngineState
 
 
@@ -44,16 +44,16 @@ class EngineView:
         return self._state.until
 
     def is_lost(self, server: int) -> bool:
-        """Return whether a server is unavailable."""
+        """Return whether a server is unavailable for new work."""
         return server in self._state.lost
 
     @property
     def may_pin(self) -> bool:
-        """Whether running jobs can be pinned: only a driver acknowledges commands."""
-        return self._state.acknowledges
+        """Whether running jobs can be pinned: by a driver, or on cordoned servers."""
+        return may_pin(self._state)
 
     def is_pinned(self, job: str) -> bool:
-        """Return whether a job must keep its placement, because it has no saved progress."""
+        """Return whether a job must keep its placement; see `engine.pinning`."""
         return is_pinned(self._state, job)
 
     def running_placement(self, job: str) -> Placement | None:

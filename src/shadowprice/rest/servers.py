@@ -25,7 +25,7 @@ class Server(ApiRecord):
     name: str
     kind: str = Field(description="name of the group of servers with equal role and capacity")
     role: Literal["worker", "ps", "any"]
-    state: Literal["up", "drained", "lost"]
+    state: Literal["up", "cordoned", "drained", "lost"]
     capacity: dict[str, str]
     jobs: list[ServerJob]
 

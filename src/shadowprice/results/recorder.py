@@ -295,7 +295,7 @@ class Recorder(Observer):
         """Return whether each server has each resource, and how many have each, at least 1."""
         version = engine.ledger.capacity_version
         if self._owned is None or self._owned[0] != version:
-            owned = engine.ledger.capacity > 0
+            owned = engine.ledger.limits > 0
             self._owned = version, owned, np.maximum(owned.sum(axis=0), 1)
         return self._owned[1:]
 

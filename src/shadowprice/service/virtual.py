@@ -10,9 +10,8 @@ import asyncio
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import yaml
 from sqlalchemy import Connection
@@ -140,14 +139,20 @@ class VirtualService:
         with suppress(ShadowpriceError):
             await self.writer.do(CancelJob(key))
 
-    async def drain(self, server: str, *, drained: bool = True) -> None:
-        """Drain a server, or return it to service."""
+    async def set_server_state(
+        self, server: str, state: Literal["up", "cordoned", "drained"]
+    ) -> None:
+        """Cordon or drain a server, or return it to service."""
         servers = self.writer.published.servers
         row = servers.cluster.index[server]
         capacity = to_server_infos(servers.cluster)[row].capacity
-        state = ServerState(servers.cluster.roles[row], capacity)
-        change = {server: replace(state, drained=drained)}
-        await self.writer.do(UpdateServers(change, "drained" if drained else "restored"))
+        changed = ServerState(
+            servers.cluster.roles[row],
+            capacity,
+            drained=state == "drained",
+            cordoned=state == "cordoned",
+        )
+        await self.writer.do(UpdateServers({server: changed}, state))
 
     async def view(self, key: str) -> JobView:
         """Return a job as clients see it."""

@@ -58,5 +58,5 @@ def test_engine_refuses_placements_on_a_lost_server() -> None:
     single_job = make_job(cluster, worker_amounts={}, ps_amounts=None)
     engine = Engine(cluster, OnFirst())
     engine.handle(ServerLost(0, cluster.names[0]))
-    with pytest.raises(PolicyError, match="lost or drained"):
+    with pytest.raises(PolicyError, match="which is unavailable"):
         engine.handle(JobsArrived(0, (single_job,)))

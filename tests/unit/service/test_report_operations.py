@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from shadowprice.core.cluster import Role
 from shadowprice.core.errors import EventError, PolicyError
+from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import (
     Ended,
     Ending,
@@ -26,7 +29,7 @@ from shadowprice.service.execution.reconciler import Reconciler
 from shadowprice.service.execution.server_discovery import ServerDiscovery
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
-from shadowprice.service.state.operations import SetServerAvailability, SubmitJobs
+from shadowprice.service.state.operations import SetServerAvailability, SubmitJobs, UpdateServers
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.state.submission import read_submissions
@@ -260,6 +263,60 @@ def test_newer_server_report_replaces_an_unrecorded_one(
         await hour.hear(later=True)
         assert set(hour.writer.published.servers.lost) == {"g-1"}
         assert hour.runner.health_error is None
+
+    play(tmp_path, scenario)
+
+
+def test_servers_that_the_executor_closes_are_cordoned_or_drained(tmp_path: Path) -> None:
+    has = {"gpu": 4000, "cpu": 16000}
+
+    def seen(*, takes_work: bool = True, evicts: bool = False) -> ServerSeen:
+        return ServerSeen(ServerInfo("g-1", has, takes_work=takes_work, evicts=evicts), 0.0)
+
+    async def scenario(hour: Played) -> None:
+        def states() -> tuple[set[str], set[str], set[str]]:
+            servers = hour.writer.published.servers
+            return set(servers.lost), set(servers.drained), set(servers.cordoned)
+
+        async def set_by_operator(**state: bool) -> None:
+            changed = ServerState(Role.ANY, has, **state)
+            await hour.writer.do(UpdateServers({"g-1": changed}, "changed"))
+
+        is_open: tuple[set[str], ...] = (set(), set(), set())
+        is_cordoned: tuple[set[str], ...] = ({"g-1"}, set(), {"g-1"})
+        is_drained: tuple[set[str], ...] = ({"g-1"}, {"g-1"}, set())
+        await hour.begin("job")
+        await hour.hear(seen(takes_work=False))
+        assert states() == is_cordoned
+        await hour.hear(seen(takes_work=False, evicts=True))
+        assert states() == is_drained
+        await hour.hear(seen())
+        assert states() == is_open
+        for state, expected in (({"cordoned": True}, is_cordoned), ({"drained": True}, is_drained)):
+            await set_by_operator(**state)
+            await hour.hear(seen())
+            assert states() == expected, "what an operator closed stays closed"
+            await hour.hear(ServerGone("g-1", hour.world.now))
+            assert states() == ({"g-1"}, set(), set())
+            await hour.hear(seen())
+            assert states() == expected, "as before the loss"
+            await set_by_operator()
+        assert states() == is_open
+
+    play(tmp_path, scenario)
+
+
+def test_server_closed_before_a_start_of_the_service_is_opened_later(tmp_path: Path) -> None:
+    closed = ServerInfo("g-1", {"gpu": 4000, "cpu": 16000}, takes_work=False)
+
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        await hour.hear(ServerSeen(closed, 0.0))
+        discovery = ServerDiscovery(hour.writer, [], discovers=False)  # that of the next process
+        await discovery.take(ServerSeen(closed, 0.0))
+        assert set(hour.writer.published.servers.cordoned) == {"g-1"}
+        await discovery.take(ServerSeen(replace(closed, takes_work=True), 0.0))
+        assert not hour.writer.published.servers.lost
 
     play(tmp_path, scenario)
 

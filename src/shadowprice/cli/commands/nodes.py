@@ -92,24 +92,30 @@ def drain(
 
     shadowprice drain gpu-3
     """
-    _change(servers, True, yes, server, output)
+    with connect(server) as client:
+        busy = [item for item in client.servers() if item.name in set(servers) and item.jobs]
+        jobs = sum(len(item.jobs) for item in busy)
+        if busy and not confirm(f"{jobs} jobs run there; drain?", yes):
+            raise typer.Exit(1)
+        _print_changed([client.drain(name) for name in servers], output)
 
 
 def cordon(
     servers: ServersArgument,
-    yes: YesOption = False,
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Drain servers: another name of `drain` (operators).
+    """Stop placing work on servers; running jobs stay there until they end (operators).
 
-    Running jobs move at the end of their slot. `kubectl cordon` would leave them where they are.
+    A job that runs there keeps its workers, and its number of workers. If it fails, it is retried
+    elsewhere.
 
     [bold]Example[/bold]
 
     shadowprice cordon gpu-3
     """
-    _change(servers, True, yes, server, output)
+    with connect(server) as client:
+        _print_changed([client.cordon(name) for name in servers], output)
 
 
 def uncordon(
@@ -117,34 +123,21 @@ def uncordon(
     server: ServerOption = None,
     output: OutputOption = Output.TABLE,
 ) -> None:
-    """Return drained servers to service (operators).
+    """Return drained or cordoned servers to service (operators).
 
     [bold]Example[/bold]
 
     shadowprice uncordon gpu-3
     """
-    _change(servers, False, True, server, output)
-
-
-def _change(names: list[str], away: bool, yes: bool, server: str | None, output: Output) -> None:
     with connect(server) as client:
-        requested = set(names)
-        busy = [
-            server_record
-            for server_record in client.servers()
-            if server_record.name in requested and server_record.jobs
-        ]
-        jobs = sum(len(server_record.jobs) for server_record in busy)
-        if away and busy and not confirm(f"{jobs} jobs run there; drain?", yes):
-            raise typer.Exit(1)
-        changed = [(client.drain if away else client.uncordon)(name) for name in names]
+        _print_changed([client.uncordon(name) for name in servers], output)
+
+
+def _print_changed(changed: list[Server], output: Output) -> None:
     if output is Output.JSON:
-        print_json([server_record.record for server_record in changed])
+        print_json([item.record for item in changed])
     else:
-        show(
-            ["SERVER", "STATE"],
-            [(server_record.name, _state(server_record)) for server_record in changed],
-        )
+        show(["SERVER", "STATE"], [(item.name, _state(item)) for item in changed])
 
 
 def prices(

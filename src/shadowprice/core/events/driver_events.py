@@ -24,7 +24,7 @@ class ServerLost:
 
 @dataclass(frozen=True, slots=True)
 class ServerBack:
-    """A lost or drained server is available again."""
+    """An unavailable server is available again: lost, drained or cordoned."""
 
     tag: ClassVar[str] = "ServerBack"
 
@@ -37,14 +37,17 @@ class ServerBack:
 class ServerState:
     """The new configuration of a server.
 
-    ``capacity`` has amounts by resource of the cluster, in the units of `core.amounts`. Jobs leave
-    a ``drained`` server after the running slot, and no new ones start. ``cost`` is the price per
-    hour, if servers have prices; None keeps the present price, 0 for a new server.
+    ``capacity`` has amounts by resource of the cluster, in the units of `core.amounts`. No job
+    starts on a ``drained`` or ``cordoned`` server. Jobs leave a drained one after the running slot,
+    and keep their placement on a cordoned one until they end. At most one of the two is set.
+    ``cost`` is the price per hour, if servers have prices; None keeps the present price, 0 for a
+    new server.
     """
 
     role: Role
     capacity: Mapping[str, int]
     drained: bool = False
+    cordoned: bool = False
     cost: float | None = None
 
 

@@ -112,14 +112,15 @@ class PartlyEnded:
 class ServerInfo:
     """A server's name in the cluster, its capacity and its labels.
 
-    ``capacity`` is by resource, in the units of `core.amounts`. If ``takes_work`` is false, running
-    processes continue but nothing new may be placed on the server.
+    ``capacity`` is by resource, in the units of `core.amounts`. If ``takes_work`` is false, nothing
+    new may be placed on the server. Running processes continue, or have to leave if ``evicts``.
     """
 
     name: str
     capacity: Mapping[str, int]
     labels: Mapping[str, str] = field(default_factory=dict)
     takes_work: bool = True
+    evicts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

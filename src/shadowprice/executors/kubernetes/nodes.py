@@ -95,7 +95,7 @@ def to_server_info(
 
     Its memory is rounded (`round_down_memory`), and its GPUs (the Kubernetes resource ``gpu``) to
     whole ones. ``tolerations`` are those of all jobs' pods; a node with any other taint takes no
-    new work.
+    new work, and evicts pods if its effect is NoExecute.
     """
     capacity = {}
     for name, amount in node.has.items():
@@ -108,9 +108,13 @@ def to_server_info(
     kind = next((node.labels[label] for label in _KIND_LABELS if node.labels.get(label)), "")
     if kind and "gpu" in capacity:
         capacity[f"gpu/{kind}"] = capacity["gpu"]
-    open_ = not node.cordoned and all(tolerates(tolerations, taint) for taint in node.taints)
+    effects = {taint[2] for taint in node.taints if not tolerates(tolerations, taint)}
     return ServerInfo(
-        node.name[: int(bounds.NAME.maximum)], capacity, node.labels, takes_work=open_
+        node.name[: int(bounds.NAME.maximum)],
+        capacity,
+        node.labels,
+        takes_work=not node.cordoned and not effects,
+        evicts="NoExecute" in effects,
     )
 
 

@@ -160,7 +160,7 @@ class Optimum:
         ends = self._ends(view, jobs)
         slots = max(ends, default=start) - start
         if slots > 0:
-            window = view.ledger.capacity - view.ledger.used
+            window = np.maximum(view.ledger.capacity - view.ledger.used, 0)
             free = np.broadcast_to(view.ledger.capacity, (slots, *window.shape[1:])).copy()
             length = min(slots, len(window))
             free[:length] = window[:length]

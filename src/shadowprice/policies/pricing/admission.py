@@ -546,7 +546,7 @@ def _refuse_unexplained(offer: PricedOffer | None) -> Refusal:
 
 
 def _displacement_reason(view: View, server: int | None) -> str:
-    return SHORT if server is None else f"{view.cluster.names[server]} was lost"
+    return SHORT if server is None else f"{view.cluster.names[server]} is unavailable"
 
 
 def _build_commit(

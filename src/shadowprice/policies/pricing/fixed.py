@@ -85,7 +85,8 @@ class FixedPlacement(DerivedJob):
         """Return a placement that is free in some slots, on one server if ``colocated``."""
         job, ledger = self._job, self._view.ledger
         offset = start - ledger.start
-        free = ledger.capacity - ledger.used[offset : offset + slots].max(axis=0)
+        # A cordoned server has no capacity for this job, but is in use.
+        free = np.maximum(ledger.capacity - ledger.used[offset : offset + slots].max(axis=0), 0)
         workers, ps = int(job.worker_counts[choice]), int(job.ps_counts[choice])
         room = fit_counts(free, job.worker, self._hosts[0])
         if colocated:

@@ -51,7 +51,12 @@ def find_extension(view: View, state: JobState, *, charged: bool) -> Extension |
     else:
         kept, placement = ahead, _last_placement(state.plan)
         start = max(view.slot, state.plan.completion + 1)
-    if placement is None or any(map(view.is_lost, placement.servers)):
+    limits, pinned = view.ledger.limits, view.is_pinned(job.name)
+    if placement is None or any(
+        # A pinned job stays on a cordoned server, whose limits aren't 0.
+        view.is_lost(server) and not (pinned and limits[server].any())
+        for server in placement.servers
+    ):
         return None
     if not _are_allowed(job, kept, placement):
         return None
@@ -109,7 +114,7 @@ def _excess(
     used -= _plan_usage(job, own, servers, start, end)
     entries = zip(placement.workers, placement.ps, strict=True)
     demand = np.array([_amounts(job, workers, ps) for workers, ps in entries])
-    return np.asarray(used + demand - ledger.capacity[servers], dtype=np.int64)
+    return np.asarray(used + demand - ledger.limits[servers], dtype=np.int64)
 
 
 def _choose_displaced(

@@ -192,7 +192,7 @@ class PinnedPlanner:
             beside = free - np.maximum.reduce([bags.usage(start) for start in changes])
         offers = []
         for choice in choices:
-            plan = choice.plan or self._place(jobs, row, choice, beside)
+            plan = choice.plan or self._place(jobs, row, choice, np.maximum(beside, 0))
             if plan is not None and self._fits(state, slot, row, plan, free, usage):
                 offers.append((choice.offer, plan))
         return offers
@@ -301,20 +301,25 @@ class PinnedPlanner:
 # -------------------------------------------------------------------- jobs that can't be stopped
 
 
-def find_unstoppable_plans(view: View, jobs: OpenJobs) -> PinnedPlans:
+def find_unstoppable_plans(view: View, jobs: OpenJobs, up: Flags) -> PinnedPlans:
     """Return the plans of running jobs that can't be stopped: they stay until they end.
 
-    An elastic job that may still show checkpoints is left out if it would miss its promise, because
-    its plan counts on more workers than it began with.
+    Jobs that run on a server that isn't ``up`` are among them: it is cordoned. An elastic job that
+    may still show checkpoints is left out if it would miss its promise, because its plan counts on
+    more workers than it began with.
     """
     plans: PinnedPlans = {}
-    for row in np.flatnonzero(jobs.unstoppable & (jobs.level >= 0)).tolist():
+    on_cordoned = np.zeros(len(jobs.level), np.bool_)
+    if not up.all():
+        running = np.flatnonzero(jobs.level >= 0).tolist()
+        on_cordoned[running] = [not up[jobs.entries(row)[0]].all() for row in running]
+    for row in np.flatnonzero((jobs.unstoppable | on_cordoned) & (jobs.level >= 0)).tolist():
         name = jobs.name(row)
         if not view.is_pinned(name) or jobs.arrays.remaining[row] <= 0:
             continue
         plan = plan_until_end(jobs, view.slot, row, int(jobs.level[row]), jobs.placements)
         is_late = 0 <= jobs.promise[row] < plan.end
-        if jobs.keeps_level[row] or not is_late:
+        if jobs.keeps_level[row] or on_cordoned[row] or not is_late:
             plans[row] = plan
     return plans
 

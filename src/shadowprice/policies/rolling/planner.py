@@ -216,6 +216,12 @@ class Planner:
         level_keepers = rows[state.jobs.keeps_level[rows]].tolist()
         return [row for row in level_keepers if not _has_one_run(levels[row, : max(runs[row], 0)])]
 
+    def cordoned_usage(self, state: State, slot: int) -> Integers:
+        """Return what running jobs use of servers without capacity for others, by server."""
+        usage = self._pinning.usage(state.unstoppable_plans, state.jobs.arrays, slot)
+        usage[state.servers.up] = 0
+        return usage
+
     def can_start(self, state: State, slot: int, row: int, pinned: PinnedPlans) -> bool:
         """Return whether the plans in force hold if a job starts and can't be stopped.
 

@@ -639,7 +639,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.is_estimate = state.jobs.refresh(view)
         state.bags.refresh(view, state.servers.capacity())
         state.jobs.refresh_unstoppable(view)
-        state.set_unstoppable_plans(find_unstoppable_plans(view, state.jobs))
+        state.set_unstoppable_plans(find_unstoppable_plans(view, state.jobs, state.servers.up))
 
     def _invalid_promises(self) -> list[int]:
         """Return the rows whose promise is past the end, or worthless after a revision."""
@@ -866,6 +866,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             free = state.servers.capacity()
             if state.bags.plans:
                 free -= state.bags.usage(slot)
+            if not state.servers.all_up:
+                free += self._planner.cordoned_usage(state, slot)
             complete, following = place_packed_jobs(
                 free, *hosts, arrays, log, jobs.placements, pinned, pinned_level, keep_servers
             )

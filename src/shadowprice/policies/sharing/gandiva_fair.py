@@ -16,7 +16,6 @@ from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import Decision, Queue
 from shadowprice.core.policy import PolicyContext, View
-from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, first_fit, is_free, occupy
 from shadowprice.policies.sharing.gang_policy import GangPolicy
 from shadowprice.policies.sharing.parameters import GandivaFairParameters
@@ -57,10 +56,11 @@ class GandivaFairPolicy(GangPolicy[GandivaFairParameters]):
         )
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        workers, ps = self._units_up(view)
-        placed: dict[str, Placement] = {}
+        placed, workers, ps = self._units_up(view)
 
         def fits(claim: GangRequest) -> bool:
+            if claim.name in placed:
+                return True
             gang = self._gangs[claim.name]
             if gang.workers > workers[gang.claim.worker_type].sum():
                 return False

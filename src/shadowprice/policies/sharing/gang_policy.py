@@ -16,7 +16,7 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.reactive.base import ReactivePolicy
-from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang
+from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang, occupy
 from shadowprice.policies.sharing.parameters import SharingParameters
 from shadowprice.policies.tenants.tenancy import read_tenant_shares, require_tenants
 
@@ -58,10 +58,20 @@ class GangPolicy(ReactivePolicy[P]):
         ps = np.zeros_like(workers) if claim.ps_type is None else tenancy.ps[claim.ps_type]
         return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
-    def _units_up(self, view: View) -> tuple[Integers, Integers]:
-        """Return the worker units and the PS units of each server, 0 for lost servers."""
+    def _units_up(self, view: View) -> tuple[dict[str, Placement], Integers, Integers]:
+        """Return the gangs that stay on cordoned servers, and the units beside them.
+
+        The units of workers and of parameter servers are those of each server that is available.
+        """
         up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
-        return self._tenancy.workers * up, self._tenancy.ps * up
+        workers, ps = self._tenancy.workers * up, self._tenancy.ps * up
+        staying: dict[str, Placement] = {}
+        for name, gang in self._gangs.items() if not up.all() else ():
+            placement = view.open_jobs[name].placement
+            if placement is not None and view.is_pinned(name):
+                staying[name] = placement
+                occupy(gang, placement, workers, ps)
+        return staying, np.maximum(workers, 0), np.maximum(ps, 0)
 
     def _rearrange(self, view: View, target: Mapping[str, Placement]) -> Iterator[Decision]:
         """Move gangs to their target placements; pauses come first to free capacity."""

@@ -11,7 +11,7 @@ costs the tenant whose cells were on it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,18 +103,25 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         if not self._changed:
             return
         self._changed = False
-        workers, ps = self._units_up(view)
+        staying, workers, ps = self._units_up(view)
         for name, guaranteed in self._guaranteed.items():
-            occupy(self._gangs[name], guaranteed.placement, workers, ps)
-        self._guarantee(view, workers, ps)
+            if name not in staying:
+                occupy(self._gangs[name], guaranteed.placement, workers, ps)
+        self._guarantee(view, staying, workers, ps)
         target = {name: guaranteed.placement for name, guaranteed in self._guaranteed.items()}
+        target |= staying
         others = [name for name in self._gangs if name not in target]
         if self._parameters.opportunistic:
             self._use_idle(view, others, target, workers, ps)
         yield from self._rearrange(view, target)
 
-    def _guarantee(self, view: View, workers: Integers, ps: Integers) -> None:
-        """Allocate tenants' cells by arrival; the first job that must wait blocks later ones."""
+    def _guarantee(
+        self, view: View, staying: Collection[str], workers: Integers, ps: Integers
+    ) -> None:
+        """Allocate tenants' cells by arrival; the first job that must wait blocks later ones.
+
+        Gangs in ``staying`` can't move to cells.
+        """
         tenancy = self._tenancy
         used: Counter[tuple[int, int]] = Counter()
         for name, guaranteed in self._guaranteed.items():
@@ -128,6 +135,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             share = int(tenancy.worker_shares[claim.worker_type, claim.tenant])
             # A gang that exceeds its tenant's share only runs on idle units.
             if name in self._guaranteed or owner_and_type in blocked or gang.workers > share:
+                continue
+            if name in staying:
                 continue
             cells = self._take(view, *owner_and_type, gang.workers)
             placement = None

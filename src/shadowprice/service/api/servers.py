@@ -45,6 +45,7 @@ class ServerChange(StrictSpec):
     """Changes of a server; what is absent stays as it is."""
 
     drain: bool | None = None
+    cordon: bool | None = None
     capacity: AmountsField | None = None
     role: Literal["worker", "ps", "any"] | None = None
     cost: Annotated[NonNegative, max_value(bounds.NUMBER)] | None = None
@@ -94,6 +95,8 @@ def _servers(service: Service, scope: str | None = None) -> list[Server]:
             role=cluster.roles[row].value,
             state="drained"
             if name in servers.drained
+            else "cordoned"
+            if name in servers.cordoned
             else "lost"
             if name in servers.lost
             else "up",
@@ -183,20 +186,30 @@ async def change_server(
     caller: OperatorDep,
     change: Annotated[ServerChange, Depends(JsonBody(ServerChange))],
 ) -> Server:
-    """Drain a server (`{"drain": true}`), return it to service, or change what it has."""
+    """Drain a server (`{"drain": true}`), cordon it, return it to service, or change what it has.
+
+    Jobs leave a drained server at the end of their slot, and stay on a cordoned one until they end.
+    Neither takes new work. `{"drain": false}` and `{"cordon": false}` return it to service.
+    """
     del caller
     changed = change.model_fields_set
     if not changed:
         raise InputError(Fault("body", "contains no change", 'write {"drain": true}'))
     servers = service.writing.published.servers
     cluster, row = servers.cluster, _row(servers.cluster, name)
-    drain = name in servers.drained if change.drain is None else change.drain
+    drain, cordon = change.drain, change.cordon
+    if drain and cordon:
+        raise InputError(Fault("body", "drain and cordon exclude each other", "give one of them"))
+    if drain is None and cordon is None:
+        drain, cordon = name in servers.drained, name in servers.cordoned
     role = cluster.roles[row] if change.role is None else Role(change.role)
     amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
     if change.capacity is not None:
         amounts = _checked_capacity(change.capacity, cluster)
-    what = "changed" if changed - {"drain"} else "drained" if drain else "takes work"
-    state = ServerState(role, amounts, drained=drain, cost=change.cost)
+    what = "drained" if drain else "cordoned" if cordon else "takes work"
+    if changed - {"drain", "cordon"}:
+        what = "changed"
+    state = ServerState(role, amounts, drained=bool(drain), cordoned=bool(cordon), cost=change.cost)
     sets_capacity = change.capacity is not None
     await service.writing.do(UpdateServers({name: state}, what, sets_capacity))
     [server] = [candidate for candidate in _servers(service) if candidate.name == name]

@@ -38,14 +38,20 @@ class ServerDiscovery:
         self._writer = writer
         self._stated = frozenset(stated)
         self._discovers = discovers
-        self._closed: set[str] = set()
+        self._seen: set[str] = set()
+        self._closed_before_loss: dict[str, bool] = {}  # whether each was drained, not cordoned
+        self._closed: set[str] = set()  # servers that the executor closed, not an operator
 
     async def take(self, report: ServerSeen | ServerGone) -> None:
-        """Add, change, drain, lose or restore a server, as a report implies."""
+        """Add, change, close, lose or restore a server, as a report implies."""
         servers = self._writer.published.servers
         if isinstance(report, ServerGone):
-            if report.server in servers.cluster.index and report.server not in servers.lost:
-                await self._try(SetServerAvailability(report.server))
+            name = report.server
+            closed = servers.drained | servers.cordoned
+            if name in servers.cluster.index and name not in servers.lost - closed:
+                if name in closed:
+                    self._closed_before_loss[name] = name in servers.drained
+                await self._try(SetServerAvailability(name))
             return
         name = report.server.name
         if name not in servers.cluster.index:
@@ -54,13 +60,23 @@ class ServerDiscovery:
                 await self._try(UpdateServers({name: state}, "joined"))
             return
         if not report.server.takes_work or name in self._closed:
-            servers = await self._opened_or_closed(report.server)
-        if name in servers.lost and name not in servers.drained:
+            servers = await self._open_or_close(report.server)
+        self._seen.add(name)
+        if name in servers.lost - servers.drained - servers.cordoned:
             await self._try(SetServerAvailability(name, back=True))
+            if name in self._closed_before_loss:
+                drained = self._closed_before_loss.pop(name)
+                await self._set_state(name, drained=drained, cordoned=not drained)
+            servers = self._writer.published.servers
         if name not in self._stated and self._discovers:
             row = servers.cluster.index[name]
             state = to_server_spec(report.server, servers.cluster)
-            state = replace(state, role=servers.cluster.roles[row], drained=name in servers.drained)
+            state = replace(
+                state,
+                role=servers.cluster.roles[row],
+                drained=name in servers.drained,
+                cordoned=name in servers.cordoned,
+            )
             if to_server_infos(servers.cluster)[row].capacity != state.capacity:
                 await self._try(UpdateServers({name: state}, "changed"))
         else:
@@ -72,25 +88,35 @@ class ServerDiscovery:
         if is_limiting(servers.cluster, servers.withheld, available):
             await self._try(LimitServers(available))
 
-    async def _opened_or_closed(self, server: ServerInfo) -> ClusterState:
-        """Drain a server that no longer accepts work, or undo that; return all servers.
+    async def _open_or_close(self, server: ServerInfo) -> ClusterState:
+        """Cordon or drain a server that no longer accepts work, or undo that; return all servers.
 
-        Servers that an operator drained stay drained.
+        Servers that an operator cordoned or drained stay so.
         """
-        servers = self._writer.published.servers
-        row = servers.cluster.index[server.name]
-        drained = server.name in servers.drained
-        if drained != server.takes_work:
+        servers, name = self._writer.published.servers, server.name
+        is_drained, is_cordoned = name in servers.drained, name in servers.cordoned
+        drains = server.evicts and not server.takes_work
+        cordons = not server.evicts and not server.takes_work
+        if (is_drained, is_cordoned) == (drains, cordons):
+            if name not in self._seen and not server.takes_work:
+                self._closed.add(name)  # closed by the executor before this process started
             return servers
-        capacity = to_server_infos(servers.cluster)[row].capacity
-        state = ServerState(servers.cluster.roles[row], capacity, drained=not drained)
-        what = "closed" if not drained else "opened"
-        await self._try(UpdateServers({server.name: state}, what, sets_capacity=False))
+        if (is_drained or is_cordoned) and name not in self._closed:
+            return servers
+        await self._set_state(name, drained=drains, cordoned=cordons)
         if server.takes_work:
-            self._closed.discard(server.name)
+            self._closed.discard(name)
         else:
-            self._closed.add(server.name)
+            self._closed.add(name)
         return self._writer.published.servers
+
+    async def _set_state(self, name: str, *, drained: bool, cordoned: bool) -> None:
+        cluster = self._writer.published.servers.cluster
+        row = cluster.index[name]
+        capacity = to_server_infos(cluster)[row].capacity
+        state = ServerState(cluster.roles[row], capacity, drained=drained, cordoned=cordoned)
+        what = "drained" if drained else "cordoned" if cordoned else "takes work"
+        await self._try(UpdateServers({name: state}, what, sets_capacity=False))
 
     async def _try(self, operation: SetServerAvailability | UpdateServers | LimitServers) -> None:
         try:

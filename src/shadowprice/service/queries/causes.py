@@ -302,8 +302,8 @@ def _find_end_cause(
                 return "lost-process", f"on {', '.join(server for server, _, _ in run.placement)}"
             case "displaced" if reason.endswith(" was lost"):
                 return "lost-server", reason.removesuffix(" was lost")
-            case "displaced" if reason.endswith(" is drained"):
-                return "drain", reason.removesuffix(" is drained")
+            case "displaced" if reason.endswith((" is drained", " is cordoned")):
+                return "drain", reason.rsplit(" is ", 1)[0]
             case "displaced" if "timespan" in reason:
                 return TIMESPAN, ""
             case "standby" if "the timespan ends at" in str(data.get("message", "")):

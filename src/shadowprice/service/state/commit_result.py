@@ -41,8 +41,9 @@ class ClusterState:
     """The servers, and the engine's position in time."""
 
     cluster: Cluster
-    lost: frozenset[str]  # unavailable servers, including the drained ones
-    drained: frozenset[str]  # by an operator
+    lost: frozenset[str]  # unavailable servers, including the next two
+    drained: frozenset[str]
+    cordoned: frozenset[str]
     calendar: SlotCalendar
     slot_running: int | None
     next_slot: int  # first slot that can still be decided

@@ -130,6 +130,7 @@ class DurableEngine:
             engine.cluster,
             frozenset(names[row] for row in engine.lost),
             frozenset(names[row] for row in engine.state.drained),
+            frozenset(names[row] for row in engine.state.cordoned),
             state.calendar,
             engine.slot_running,
             state.next_slot,

@@ -732,7 +732,7 @@ class ForkEngine:
 
 @dataclass(frozen=True, slots=True)
 class UpdateServers:
-    """Add, remove, resize, drain or resume servers.
+    """Add, remove, resize, drain, cordon or resume servers.
 
     ``servers`` is as in `CapacityChanged`; ``what`` describes the change in the event stream.
     ``sets_capacity`` is false if only other properties change.

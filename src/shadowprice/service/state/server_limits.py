@@ -64,8 +64,13 @@ class LimitServers:
             if missing:
                 withheld[name] = missing
             if limited != configured_capacity(cluster, name, {}):
-                is_drained = row in batch.engine.state.drained
-                servers[name] = ServerState(cluster.roles[row], limited, drained=is_drained)
+                engine = batch.engine.state
+                servers[name] = ServerState(
+                    cluster.roles[row],
+                    limited,
+                    drained=row in engine.drained,
+                    cordoned=row in engine.cordoned,
+                )
         if withheld != state.withheld:
             _store_withheld(batch, withheld)
         if not servers:

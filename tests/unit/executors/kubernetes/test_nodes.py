@@ -81,19 +81,26 @@ def test_a_node_has_what_pods_of_others_leave() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "open_"),
+    ("spec", "takes_work", "evicts"),
     [
-        ({}, True),
-        ({"unschedulable": True}, False),
-        ({"taints": [{"key": "x", "effect": "NoSchedule"}]}, False),
-        ({"taints": [{"key": "x", "effect": "NoExecute"}]}, False),
-        ({"taints": [{"key": "x", "effect": "PreferNoSchedule"}]}, True),
-        ({"taints": [{"key": "gpu", "value": "a", "effect": "NoSchedule"}]}, True),
-        ({"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]}, True),
+        ({}, True, False),
+        ({"unschedulable": True}, False, False),
+        ({"taints": [{"key": "x", "effect": "NoSchedule"}]}, False, False),
+        ({"taints": [{"key": "x", "effect": "NoExecute"}]}, False, True),
+        ({"taints": [{"key": "x", "effect": "PreferNoSchedule"}]}, True, False),
+        ({"taints": [{"key": "gpu", "value": "a", "effect": "NoSchedule"}]}, True, False),
+        (
+            {"taints": [{"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}]},
+            True,
+            False,
+        ),
     ],
 )
-def test_cordons_and_taints_keep_new_work_off(spec: dict[str, Any], open_: bool) -> None:
-    assert server(node(**spec)).takes_work is open_
+def test_cordons_and_taints_keep_new_work_off(
+    spec: dict[str, Any], takes_work: bool, evicts: bool
+) -> None:
+    seen = server(node(**spec))
+    assert (seen.takes_work, seen.evicts) == (takes_work, evicts)
 
 
 def test_a_taint_is_borne_by_the_rules_of_kubernetes() -> None:

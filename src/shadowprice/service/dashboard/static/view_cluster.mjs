@@ -55,7 +55,7 @@ export class ClusterView {
     const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
     const up = this.known.filter((one) => one.state === "up").length;
     const load = this.known.length ? [...this.used.values()].reduce((a, b) => a + b, 0) / this.known.length : 0;
-    const out = [["lost", "lost"], ["drained", "drained"]].map(([state, name]) => [this.known.filter((one) => one.state === state).length, name]).filter(([n]) => n).map(([n, name]) => `${n} ${name}`).join(", ");
+    const out = ["lost", "drained", "cordoned"].map((state) => [this.known.filter((one) => one.state === state).length, state]).filter(([n]) => n).map(([n, state]) => `${n} ${state}`).join(", ");
     const waiting = count(["pending", "admitted", "standby"]);
     const price = prices?.priced ? prices.slots[0] : null;
     const dearest = price ? Math.max(0, ...Object.values(price.kinds).map((kind) => Object.values(kind).reduce((sum, one) => sum + (one.price ?? 0), 0))) : null;
@@ -119,7 +119,7 @@ export class ClusterView {
     this.page = Math.min(this.page, pages - 1);
     const columns = [
       { head: "Server", cell: (one) => element("a", { href: to("server", one.name), class: "jobname", title: one.name, "data-focus": `server ${one.name}` }, one.name) },
-      { head: "State", cell: (one) => [element("span", { class: `badge ${{ up: "b-c2", drained: "b-c1", lost: "b-c4" }[one.state]}` }, one.state), one.role === "any" ? null : element("small", { class: "soft" }, ` ${one.role === "ps" ? "parameter servers" : "workers"} only`)].filter(Boolean) },
+      { head: "State", cell: (one) => [element("span", { class: `badge ${{ up: "b-c2", cordoned: "b-c1", drained: "b-c1", lost: "b-c4" }[one.state]}` }, one.state), one.role === "any" ? null : element("small", { class: "soft" }, ` ${one.role === "ps" ? "parameter servers" : "workers"} only`)].filter(Boolean) },
       { head: "In use", cell: (one) => element("span", { class: "progress" }, bar(this.used.get(one.name) ?? 0, `${percent(this.used.get(one.name) ?? 0)} of ${shown(one.name)} in use`), element("span", { class: "num" }, percent(this.used.get(one.name) ?? 0))) },
       { head: "Has", class: "minor", cell: (one) => element("span", { class: "soft" }, Object.entries(one.capacity).map(([name, amount]) => `${name} ${amount}`).join(" · ")) },
       { head: "Runs", cell: (one) => jobsOf(one) },
@@ -132,18 +132,33 @@ export class ClusterView {
   actions(one) {
     const act = (label, run, kind = "") => button(label, run, { kind, focus: `${label} ${one.name}`, "aria-label": `${label} ${one.name}` });
     return element("span", { class: "acts" },
-      one.state === "drained" ? act("Uncordon", () => this.drain(one, false)) : act("Drain", () => this.drain(one, true)), act("Remove", () => this.remove(one), "quiet"));
+      one.state === "up" ? act("Cordon", () => this.stopPlacing(one, "cordon")) : null,
+      ["up", "cordoned"].includes(one.state) ? act("Drain", () => this.stopPlacing(one, "drain")) : null,
+      ["cordoned", "drained"].includes(one.state) ? act("Uncordon", () => this.uncordon(one)) : null,
+      act("Remove", () => this.remove(one), "quiet"));
   }
 
-  async drain(one, drain) {
-    const { app } = this;
-    const done = await app.form({
-      title: drain ? `Drain ${shown(one.name)}?` : `Let ${shown(one.name)} take work again?`,
-      body: [element("p", {}, drain ? "It takes no more work from the next slot on. What runs there is stopped with its grace, and planned anew elsewhere." : "Jobs may be placed there from the next slot on."), drain ? affected(one) : ""],
-      action: drain ? "Drain it" : "Uncordon it", danger: drain,
-      send: () => ask(`servers/${part(one.name)}`, { method: "PATCH", body: { drain } }),
+  async stopPlacing(one, how) {
+    const drain = how === "drain";
+    const done = await this.app.form({
+      title: `${drain ? "Drain" : "Cordon"} ${shown(one.name)}?`,
+      body: [element("p", {}, drain
+        ? "It takes no more work from the next slot on. Its jobs are stopped at the end of their slot, with their grace period, and planned anew elsewhere."
+        : "It takes no more work from the next slot on. Its jobs stay there until they end."), drain ? affected(one) : ""],
+      action: drain ? "Drain it" : "Cordon it", danger: drain,
+      send: () => ask(`servers/${part(one.name)}`, { method: "PATCH", body: { [how]: true } }),
     });
-    if (done) await app.did(drain ? `${shown(one.name)} is drained` : `${shown(one.name)} takes work again`);
+    if (done) await this.app.did(`${shown(one.name)} is ${drain ? "drained" : "cordoned"}`);
+  }
+
+  async uncordon(one) {
+    const done = await this.app.form({
+      title: `Let ${shown(one.name)} take work again?`,
+      body: [element("p", {}, "Jobs may be placed there from the next slot on.")],
+      action: "Uncordon it",
+      send: () => ask(`servers/${part(one.name)}`, { method: "PATCH", body: { drain: false } }),
+    });
+    if (done) await this.app.did(`${shown(one.name)} takes work again`);
   }
 
   async remove(one) {
