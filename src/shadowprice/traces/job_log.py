@@ -16,9 +16,14 @@ CLOCK_SKEW: Final = 60.0
 The clocks of two machines differ."""
 
 SHARES_OF_GPUS: Final = (
-    "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job"
+    "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job"
 )
 """Note for jobs with parts of GPUs only."""
+
+SLICES_OF_GPUS: Final = (
+    "MIG slices: 1g counts as 1/8 of a GPU, 2g as 1/4, 3g and 4g as 1/2; of an A30, 1/4 for each g"
+)
+"""Note for jobs with slices of GPUs."""
 
 
 def waiting_time() -> pl.Expr:

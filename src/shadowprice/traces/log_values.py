@@ -146,8 +146,22 @@ _SCOPE: Final = re.compile(r"PER_(?P<scope>NODE|TASK|JOB|SOCKET):", re.IGNORECAS
 """What the number of a GRES counts for, in front of it; Slurm before 20.11 wrote it."""
 _GPU_NUMBER: Final = re.compile(r"7696487(?=[:=]|$)")
 """Slurm's number of the GRES gpu, in place of its name if a server didn't know the name."""
-_SHARES: Final = re.compile(r"(?:gres[/:])?(?:shard|mps)\b|[\w-]+\.com/mig-", re.IGNORECASE)
-"""Resources that are parts of GPUs."""
+_SHARES: Final = re.compile(r"(?:gres[/:])?(?:shard|mps)\b", re.IGNORECASE)
+"""Resources that are parts of GPUs, of a size that their names don't state."""
+_SLICE: Final = re.compile(
+    r"(?:^|[_. -])(?:mig[_. -])?(?:(?P<compute>[1-7])c\.)?(?P<slices>[12347])g\.(?P<memory>\d+)gb"
+    r"(?:[+.-](?:me|gfx)[\w.+-]*)?$",
+    re.IGNORECASE,
+)
+"""Profile of a MIG slice at the end of a type of GPU: ``a100_1g.5gb``."""
+_SLICE_RESOURCE: Final = re.compile(
+    r"[\w-]+\.com/mig-(?P<profile>[^=:]+)[=:](?P<count>\d+)", re.IGNORECASE
+)
+"""A number of MIG slices as Kubernetes counts them, apart from GPUs."""
+_SLICE_SHARES: Final[Mapping[str, float]] = {"1": 1 / 8, "2": 1 / 4, "3": 1 / 2, "4": 1 / 2, "7": 1}
+"""Share of a GPU's memory by number of compute slices; a cluster divides GPUs by halving."""
+_QUARTERED: Final = frozenset({("1", "6"), ("2", "12"), ("4", "24"), ("2", "48"), ("4", "96")})
+"""Slices, and GB of memory, of GPUs with four slices: A30, and RTX PRO 6000."""
 _OTHER_GRES: Final = re.compile(
     r"(?:shard|mps|craynetwork|licenses?|nic|nvme|ssd|hbm|lustre|scratch|bandwidth|(?:local)?tmp\w*"
     r"|fpga|[nth]pu)s?[:=]",
@@ -236,6 +250,7 @@ class Tres:
     memory: int | None = None  # bytes
     gpus_per: str = ""  # what GPUs count for, as PER_NODE: states; "several" if it differs
     has_shares: bool = False  # whether it holds parts of GPUs, of a size that isn't known
+    has_slices: bool = False  # whether it holds MIG slices, which count as shares of a GPU
 
 
 def is_nothing(text: pl.Expr) -> pl.Expr:
@@ -830,11 +845,30 @@ def parse_gpus(text: str, *, is_list: bool = False) -> Tres | None:
         for pattern in _TYPED:
             typed = pattern.fullmatch(text)
             if typed is not None and typed["type"].lower() not in _NO_TYPES:
-                return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
+                gpu_type, share = split_slice(typed["type"])
+                count = float(typed["count"]) * (share or 1.0)
+                return Tres(gpus=count, gpu_type=gpu_type, has_slices=share is not None)
     named = re.search(r"gpu|gres", text, re.IGNORECASE)
-    if "=" not in text and not named and not (is_other and is_list) and not _SHARES.match(text):
+    is_share = _SHARES.match(text) or _SLICE_RESOURCE.match(text)
+    if "=" not in text and not named and not (is_other and is_list) and not is_share:
         return None
     return parse_tres(text)
+
+
+def split_slice(gpu_type: str) -> tuple[str | None, float | None]:
+    """Split a type of GPU with a MIG profile into the type and the slice's share of a GPU.
+
+    The share is None for a type without a profile, and the type is None for a profile alone.
+    """
+    match = _SLICE.search(gpu_type)
+    if match is None:
+        return gpu_type, None
+    slices, memory = match["compute"] or match["slices"], match["memory"]
+    if (match["slices"], memory) in _QUARTERED:
+        share = int(slices) / 4
+    else:
+        share = _SLICE_SHARES.get(slices, 1.0)
+    return gpu_type[: match.start()].strip("_. -") or None, share
 
 
 def parse_tres(text: str) -> Tres | None:
@@ -855,21 +889,31 @@ def invalid_item(text: str) -> str | None:
 def _read_tres(text: str) -> Tres | str:
     """Return what a list holds, or its first item that can't be read."""
     total: float | None = None
-    typed: dict[str, float] = {}
+    typed: dict[str | None, float] = {}
+    shares = excess = 0.0  # of slices apart from GPUs, and by which slices are less than GPUs
     amounts: dict[str, float | int | None] = {}
     scopes: set[str] = set()
-    has_shares = False
+    has_shares = has_slices = False
     # No comma within (IDX:0-1,4) separates.
     for part in re.split(r",(?![^(]*\))", text.strip().removesuffix(",")):
         scope = _SCOPE.match(part.strip())
         item = _GPU_NUMBER.sub("gpu", _SCOPE.sub("", part.strip(), count=1))
         name, _, amount = item.partition("=")
         gpu = _GPU.fullmatch(item)
-        if gpu is not None:
+        resource = _SLICE_RESOURCE.fullmatch(item)
+        share = split_slice(resource["profile"])[1] if resource else None
+        if resource and share is not None:
+            shares += share * float(resource["count"])
+            has_slices = True
+        elif gpu is not None:
             count = float(gpu["count"] or 1)
             scopes.add(scope["scope"].lower() if scope else "")
             if gpu["type"]:
-                typed[gpu["type"]] = typed.get(gpu["type"], 0.0) + count
+                gpu_type, share = split_slice(gpu["type"])
+                has_slices |= share is not None
+                share = 1.0 if share is None else share
+                typed[gpu_type] = typed.get(gpu_type, 0.0) + count * share
+                excess += count * (1.0 - share)
             else:
                 total = (total or 0.0) + count
         elif name.lower() in _TRES_NAMES:
@@ -880,9 +924,13 @@ def _read_tres(text: str) -> Tres | str:
         elif not _OTHER.fullmatch(item):
             return part.strip()
         has_shares |= _SHARES.match(item) is not None
+    if excess and total is not None:  # Slurm's total counts slices as GPUs
+        total = max(total - excess, sum(typed.values()))
     if total is None and typed:
         total = sum(typed.values())
-    types = sorted(name for name, count in typed.items() if count)
+    if shares:
+        total = (total or 0.0) + shares
+    types = sorted(name for name, count in typed.items() if name and count)
     memory = amounts.get("mem")
     return Tres(
         total,
@@ -891,6 +939,7 @@ def _read_tres(text: str) -> Tres | str:
         None if memory is None else int(memory),
         gpus_per="several" if len(scopes) > 1 else next(iter(scopes), ""),
         has_shares=has_shares,
+        has_slices=has_slices,
     )
 
 

@@ -22,7 +22,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.as_it_was import as_it_was
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import ScenarioSource
-from shadowprice.traces.job_log import CLOCK_SKEW
+from shadowprice.traces.job_log import CLOCK_SKEW, SLICES_OF_GPUS
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
@@ -794,7 +794,7 @@ def test_a_wrong_item_of_tres_is_named_once_a_row(tmp_path: Path) -> None:
     ("column", "text", "gpus", "note"),
     [
         *(("gres", text, 0.0, "shares") for text in ("mps:50", "shard:4", "gres/shard=4")),
-        *(("gpus", text, 0.0, "shares") for text in ("mps:50", "nvidia.com/mig-1g.5gb=2")),
+        ("gpus", "mps:50", 0.0, "shares"),
         *(("gres", text, 0.0, "no number") for text in ("craynetwork:1", "license:5", "tpu:8")),
         ("gres", "gpu:a100:4,shard:2", 4.0, ""),
         ("alloctres", "gres/gpu:4090=2", 2.0, ""),
@@ -1163,7 +1163,7 @@ def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
 def test_gpus_of_other_makes_and_of_parts(tmp_path: Path) -> None:
     log = "id,submit,duration,gpus\n1,0,60,gpu:1g.5gb:2\n2,0,60,(null)\n3,0,60,V100:4\n"
     trace = read(tmp_path, log)
-    assert trace.jobs["gpus"].to_list() == [2.0, 0.0, 4.0]
+    assert trace.jobs["gpus"].to_list() == [0.25, 0.0, 4.0]
     assert notes(trace)["no number of GPUs: a CPU job"] == ("kept", 1)
 
 
@@ -1233,10 +1233,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     assert trace.jobs["gpus"].to_list() == [2.0, 2.0, 2.0, 0.0]
     assert notes(trace) == {
         "unknown state": ("kept", 1),
-        "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job": (
-            "kept",
-            1,
-        ),
+        "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job": ("kept", 1),
     }
 
 
@@ -2000,3 +1997,39 @@ def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
     ]
     trace = read(tmp_path, json.dumps({"jobs": jobs}), "?skip_invalid=yes", form="sacct")
     assert trace.jobs["job"].to_list() == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus", "gpu_type"),
+    [
+        ("gres/gpu:a100_1g.5gb=2,gres/gpu=2", 0.25, "a100"),
+        ("gres/gpu:1g.10gb=1", 0.125, None),
+        ("gres/gpu=3,gres/gpu:a100=1,gres/gpu:a100_2g.10gb=2", 1.5, "a100"),
+        ("gres/gpu:nvidia_h100_80gb_hbm3_3g.40gb=2,gres/gpu=2", 1.0, "nvidia_h100_80gb_hbm3"),
+        ("gres/gpu:a100_mig_4g.20gb=1", 0.5, "a100"),
+        ("gres/gpu:a100_7g.40gb=1,gres/gpu=1", 1.0, "a100"),
+        ("gres/gpu:a100_1g.5gb+me=1,gres/gpu=1", 0.125, "a100"),
+        ("gres/gpu:1c.3g.20gb=1", 0.125, None),
+        ("gres/gpu:a30_1g.6gb=2,gres/gpu=2", 0.5, "a30"),
+        ("gres/gpu:a30_4g.24gb=1,gres/gpu=1", 1.0, "a30"),
+        ("nvidia.com/gpu=1,nvidia.com/mig-3g.20gb=1", 1.5, None),
+        ("nvidia.com/mig-1g.5gb.me=1", 0.125, None),
+    ],
+)
+def test_slices_are_shares_of_a_gpu(tres: str, gpus: float, gpu_type: str | None) -> None:
+    held = parse_tres(f"cpu=8,{tres},mem=64G")
+    assert held is not None
+    assert (held.gpus, held.gpu_type, held.has_slices) == (gpus, gpu_type, True)
+
+
+def test_slices_of_a_log_are_noted(tmp_path: Path) -> None:
+    row = sacct_row("1", AllocTRES="gres/gpu:a100_1g.5gb=2,gres/gpu=2")
+    trace = read_sacct(tmp_path, row, sacct_row("2"))
+    assert trace.jobs.sort("job")["gpus"].to_list() == [0.25, 2.0]
+    assert notes(trace)[SLICES_OF_GPUS] == ("kept", 1)
+    rows = 'a,0,60,2,"A100 MIG 1g.5gb"\nb,0,60,gpu:1g.5gb:2,\nc,0,60,1,A100\n'
+    trace = read(tmp_path, f"job,submit,duration,gpus,gpu type\n{rows}")
+    assert trace.jobs.select("gpus", "gpu_type").rows() == [
+        *((0.25, "A100"), (0.25, None), (1.0, "A100")),
+    ]
+    assert notes(trace)[SLICES_OF_GPUS] == ("kept", 2)

@@ -17,6 +17,7 @@ from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import (
     CLOCK_SKEW,
     SHARES_OF_GPUS,
+    SLICES_OF_GPUS,
     check_times,
     drop_repeated_rows,
     merge_attempts,
@@ -55,6 +56,7 @@ from shadowprice.traces.log_values import (
     parse_seconds,
     parse_state,
     read_times,
+    split_slice,
     time_problems,
     time_zone,
     with_points,
@@ -123,7 +125,7 @@ _DEADLINE_HINT: Final = (
         ),
         (
             "GPUs may be counts, TRES strings (gres/gpu:a100=2) or 2 x A100, or gpus_per_node "
-            "times nodes"
+            "times nodes; MIG slices (1g.5gb) count as shares of a GPU: 1g as 1/8, 3g as 1/2"
         ),
         "time limits are kept apart from run times",
         "deadlines are times, written as the submissions are",
@@ -347,6 +349,7 @@ class _Log:
             is_none = (pl.col("_gpus") == 0) & ~pl.col("_has_shares")
             is_share = (pl.col("_gpus") == 0) & pl.col("_has_shares")
             self.table.count_repairs(is_share, SHARES_OF_GPUS, "kept")
+            self.table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
@@ -530,17 +533,28 @@ class _Log:
         ]
         self._add("gpus_shown", shown, pl.String())
         self._add("has_shares", [bool(held and held.has_shares) for held in tres], pl.Boolean())
+        self._add("has_slices", [bool(held and held.has_slices) for held in tres], pl.Boolean())
         self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
         self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
+        stated = self._texts("gpu_type")
+        self._add(
+            "stated_type", each(stated, lambda text: split_slice(text)[0], pl.String()), pl.String()
+        )
+        self._add(
+            "slice", each(stated, lambda text: split_slice(text)[1], pl.Float64()), pl.Float64()
+        )
         self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
         self._add("tres_memory", [held and held.memory for held in tres], pl.Int64())
         self._read("nodes")
         self._read("cpus")
         self._read("memory")
         nodes = pl.col("_nodes").fill_null(1.0) if per_node else 1.0
+        # A type with a MIG profile: the GPUs are slices, unless their list says so already.
+        share = pl.when(~pl.col("_has_slices")).then("_slice").fill_null(1.0)
         self.table.frame = self.table.frame.with_columns(
-            _gpus=pl.col("_gpus") * nodes,
-            _gpu_type=pl.coalesce(self.text("gpu_type"), "_gpu_type"),
+            _gpus=pl.col("_gpus") * nodes * share,
+            _gpu_type=pl.coalesce("_stated_type", "_gpu_type"),
+            _has_slices=pl.col("_has_slices") | pl.col("_slice").is_not_null(),
             _cpus=pl.coalesce("_cpus", "_tres_cpus"),
             _memory=pl.coalesce("_memory", "_tres_memory"),
         )

@@ -14,7 +14,12 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import CLOCK_SKEW, SHARES_OF_GPUS, check_times
+from shadowprice.traces.job_log import (
+    CLOCK_SKEW,
+    SHARES_OF_GPUS,
+    SLICES_OF_GPUS,
+    check_times,
+)
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
     Tres,
@@ -112,6 +117,8 @@ _DUMP: Final = (
         "elements of an array are jobs; pending ones (9000_[2-5%2]) never started: left out",
         "bars in a job's name belong to it if no other column explains them; --json has none",
         "GPUs are those allocated, or requested if none is known; types as in gres/gpu:a100=2",
+        "MIG slices (gres/gpu:a100_1g.5gb) count as shares of a GPU: 1g as 1/8, 3g as 1/2",
+        "a number that Slurm used again, for another user or a day later, is another job: 9000-2",
         "the time limit is kept apart from the run time; TIMEOUT, OUT_OF_MEMORY and the like fail",
         "times are local to the cluster: add timezone=Europe/Berlin; --json has seconds since 1970",
     ),
@@ -150,6 +157,7 @@ def _read_jobs(
     table.count_repairs(unknown, "unknown state", "kept")
     shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
     table.count_repairs(shares, SHARES_OF_GPUS, "kept")
+    table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
         late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
@@ -517,6 +525,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     table.frame = frame.with_columns(
         pl.Series("_gpus", [count or 0.0 for count in counted], dtype=pl.Float64()),
         pl.Series("_has_shares", [any(t.has_shares for t in row) for row in rows]),
+        pl.Series("_has_slices", [any(t.has_slices for t in row) for row in rows]),
         pl.Series(
             "_gpu_type", [_first(t.gpu_type for t in row) for row in rows], dtype=pl.String()
         ),
