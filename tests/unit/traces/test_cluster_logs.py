@@ -2033,3 +2033,92 @@ def test_slices_of_a_log_are_noted(tmp_path: Path) -> None:
         *((0.25, "A100"), (0.25, None), (1.0, "A100")),
     ]
     assert notes(trace)[SLICES_OF_GPUS] == ("kept", 2)
+
+
+@pytest.mark.parametrize("other", [{"User": "bob"}, {}])
+def test_a_number_that_slurm_used_again_is_another_job(
+    tmp_path: Path, other: dict[str, str]
+) -> None:
+    """The database began to count again three months later."""
+    later = {name: f"2024-06-05T{hour}" for name, hour in (("Start", "06:10:00"), ("End", "07:10"))}
+    again = sacct_row("9000", Submit="2024-06-05T06:00:00", **later, **other)
+    trace = read_sacct(tmp_path, sacct_row("9000"), again, sacct_row("9001"))
+    days = (datetime(2024, 6, 5) - datetime(2024, 3, 5)).days
+    jobs = trace.jobs.sort("job").select("job", "submit", "queue", "lost", "user")
+    assert jobs.rows() == [
+        ("9000", 0.0, 600.0, None, "ann"),
+        ("9000-2", 86400.0 * days, 600.0, None, other.get("User", "ann")),
+        ("9001", 0.0, 600.0, None, "ann"),
+    ]
+    assert notes(trace)["number of a job that Slurm used again: 9000-2 and so on"] == ("read", 1)
+
+
+def test_a_number_of_another_user_within_a_day_is_another_job(tmp_path: Path) -> None:
+    soon = {"Submit": "2024-03-05T08:00:00", "Start": "2024-03-05T08:00:00"}
+    again = sacct_row("1", User="bob", End="2024-03-05T09:00:00", **soon)
+    assert set(read_sacct(tmp_path, sacct_row("1"), again).jobs["job"]) == {"1", "1-2"}
+
+
+FIXED_WIDTH = """\
+JobID           JobName  Partition      State              Submit
+------------ ---------- ---------- ---------- -------------------
+1001              train        gpu  COMPLETED 2024-03-05T06:00:00
+"""
+NO_GPUS = "JobID|State|Submit|Start|End"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (FIXED_WIDTH, "has columns of a fixed width, which cut long values; write it with sacct"),
+        (sacct_row("1"), "is not a header; leave out --noheader: sacct --allusers"),
+        (FIXED_WIDTH.splitlines()[2], "is not a header; leave out --noheader: sacct --allusers"),
+        (SACCT_HEAD.replace("|", ","), "has ',' between columns, of which values consist too"),
+        (SACCT_HEAD.replace("|", "::"), "has '::' between columns, not a single ASCII character"),
+        (SACCT_HEAD.replace("|", "\u00a7"), "not a single ASCII character"),
+        (NO_GPUS, "the header lacks AllocTRES, which has the GPUs; write it with sacct"),
+    ],
+)
+def test_other_outputs_of_sacct_are_refused_with_its_command(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f"{text}\n", form="sacct")
+    [fault] = caught.value.faults
+    assert fault.location == f"{tmp_path / 'log'}: line 1"
+    assert message in str(fault)
+    assert "--parsable2" in fault.hint
+
+
+@pytest.mark.parametrize("separator", ["^", "~", "#", "@", "!", "\t"])
+def test_sacct_may_have_any_separator_that_values_lack(tmp_path: Path, separator: str) -> None:
+    text = f"{SACCT_HEAD}\n{sacct_row('1')}\n".replace("|", separator)
+    assert read(tmp_path, text, form="sacct").jobs["gpus"].to_list() == [2.0]
+
+
+def test_a_dump_of_sacct_may_be_quoted(tmp_path: Path) -> None:
+    lines = (f"{SACCT_HEAD}\n{sacct_row('1', JobName='a;b')}").replace("|", '";"').splitlines()
+    text = "".join(f'"{line}"\n' for line in lines)
+    assert read(tmp_path, text, form="sacct").jobs["gpus"].to_list() == [2.0]
+
+
+def test_a_cluster_without_gpus_is_noted(tmp_path: Path) -> None:
+    row = "1|COMPLETED|2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T07:00:00|8"
+    trace = read(tmp_path, f"{NO_GPUS}|NCPUS\n{row}\n", form="sacct")
+    assert trace.jobs.select("gpus", "cpus").rows() == [(0.0, 8.0)]
+    assert notes(trace)["no column of GPUs, such as AllocTRES: all jobs are CPU jobs"][0] == "read"
+
+
+@pytest.mark.parametrize("limit", [2**32 - 1, 2**32 - 2, -1])
+def test_limits_of_old_json_that_are_none(tmp_path: Path, limit: int) -> None:
+    job = {
+        "job_id": 1, "state": {"current": "COMPLETED"}, "tres": {"allocated": []},
+        "time": {"submission": 1.7e9, "start": 1.7e9, "end": 1.7e9 + 60, "limit": limit},
+    }  # fmt: skip
+    trace = read(tmp_path, json.dumps({"jobs": [job]}), form="sacct")
+    assert trace.jobs["time_limit"].to_list() == [None]
+
+
+def test_json_without_jobs_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no jobs; choose another --starttime"):
+        read(tmp_path, '{"jobs": [], "errors": []}', form="sacct")
