@@ -15,6 +15,9 @@ CLOCK_SKEW: Final = 60.0
 
 The clocks of two machines differ."""
 
+RUNNING: Final = "no end: still running when the log was written"
+"""Note for jobs whose run time isn't known yet."""
+
 SHARES_OF_GPUS: Final = (
     "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job"
 )
@@ -97,7 +100,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     table.drop(never & (end.is_null() | ~has_passed), "never started")
     table.drop(
         duration.is_null() & start.is_not_null() & end.is_null(),
-        "no end: still running when the log was written",
+        RUNNING,
     )
     table.check(submit.is_not_null(), submitted, "is missing")
     table.check(

@@ -31,6 +31,8 @@ Order = Literal["", "dmy", "mdy"]
 
 NOTHING: Final = frozenset(
     {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "(null)", "unknown", "never"}
+    | {"--", "\u2013", "\u2014", "#n/a", "\\n", "undefined"}
+    | {f"<{word}>" for word in ("none", "unknown", "unset", "nil", "na", "null")}
 )
 """Texts that mean a missing value, in lower case."""
 
@@ -75,6 +77,7 @@ _OFFSET: Final = (
 _REWRITTEN: Final = (
     (r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}"),
     (r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}"),
+    (r" m=[+-][\d.]+$", ""),  # Go's monotonic clock
     (r"(:\d{2}),(\d+)", "${1}.${2}"),
     (r"(:\d{2}(?:\.\d+)?) ?([+-]\d{2})$", "${1}${2}:00"),  # PostgreSQL's 10:00:00+02
     (_WEEKDAY, ""),
@@ -125,15 +128,19 @@ UNIT_SECONDS: Final[Mapping[str, float]] = {
 """Seconds of each unit of time that durations and headers are written with."""
 
 _DAYS_CLOCK: Final = re.compile(
-    r"(?:(?P<days>\d+)(?:-| days?,? ))?(?P<first>\d+):(?P<second>\d{1,2})"
+    r"\+?(?:(?P<days>\d+)(?:-| days?,? |\.(?=\d{2}:\d{2}:\d{2})))?"  # .NET's 1.02:03:04
+    r"(?P<first>\d+):(?P<second>\d{1,2})"
     r"(?::(?P<third>\d{1,2}))?(?P<fraction>[.,]\d+)?"
 )
 _ISO_SPAN: Final = re.compile(
-    r"P(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
+    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?"
+    r"(?:T(?:(?P<h>\d+(?:[.,]\d+)?)H)?(?:(?P<m>\d+(?:[.,]\d+)?)M)?(?:(?P<s>\d+(?:[.,]\d+)?)S)?)?"
 )
 _UNITS: Final = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
 _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtpe]?)(?:i?b)?([nc]?)", re.IGNORECASE)
+_MEMORY: Final = re.compile(
+    r"(\d+(?:\.\d+)?) ?([kmgtpe]?)(?:i?b|(?<=[kmgtpe])i)?([nc]?)", re.IGNORECASE
+)
 _POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _GPU: Final = re.compile(
     r"(?:gres[/:]|[\w-]+\.com/)?n?gpus?"
@@ -310,6 +317,10 @@ TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
         "is a time that the clock of {zone} skipped",
         "if the log has other times, change timezone=ZONE of the trace",
     ),
+    "rounded": (
+        "has lost its last digits",
+        "format the cells as numbers without decimals before you save them",
+    ),
     "outside": (OUT_OF_RANGE_DATE, "check which columns are times"),
     "unclear": (
         "has an unknown or ambiguous time zone",
@@ -422,7 +433,10 @@ def read_times(
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_distant = _distant_numbers(numbers, unit)
         is_absolute = bool((seconds.filter(~is_distant) >= FIRST_ABSOLUTE).any())
-        problem = pl.Series([None] * len(text), dtype=pl.String())
+        is_rounded = is_absolute and _are_rounded(text, numbers, seconds)
+        rounded = pl.lit("rounded" if is_rounded else None, dtype=pl.String())
+        is_stated = text.is_not_null().alias("stated").to_frame()
+        problem = is_stated.select(pl.when("stated").then(rounded)).to_series()
         missing = is_distant | (zero & is_absolute) if may_miss else _none_of(text)
         return _within_range(Times(seconds, seconds, is_absolute, problem, missing, zero, may_miss))
     naive, suffix = _naive(text, order, location)
@@ -462,6 +476,17 @@ def read_times(
         is_distant = _distant_numbers(pl.select(pl.when(numeric).then(numbers)).to_series(), unit)
         missing = is_distant | zero | _distant_texts(first)
     return _within_range(Times(first, later, True, problem, missing, zero, may_miss))
+
+
+def _are_rounded(text: pl.Series, numbers: pl.Series, seconds: pl.Series) -> bool:
+    """Return whether all times of a column lack minutes, as 1.7E+12 of a spreadsheet does."""
+    frame = pl.DataFrame({"text": text, "number": numbers, "seconds": seconds})
+    stated = frame.filter(pl.col("number").is_not_null() & ~pl.col("number").is_in([0.0, -1.0]))
+    decimals = pl.col("text").str.extract(r"\.(\d*)[eE]").str.len_chars().fill_null(0)
+    exponent = pl.col("text").str.extract(r"[eE]\+?(-?\d{1,3})$").cast(pl.Int64)
+    step = pl.lit(10.0).pow(exponent - decimals.cast(pl.Int64))
+    is_coarse = step * (pl.col("seconds") / pl.col("number")).abs() >= 60.0
+    return bool(len(stated)) and bool(stated.select(is_coarse.fill_null(False).all()).item())
 
 
 def _none_of(text: pl.Series) -> pl.Series:
@@ -741,14 +766,15 @@ def parse_seconds(text: str, unit: float = 1.0) -> float | None:
     iso = _ISO_SPAN.fullmatch(text.upper())
     if iso is not None and len(text) > 2:
         return sum(
-            float(iso[part] or 0) * size
-            for part, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
+            float((number or "0").replace(",", ".")) * UNIT_SECONDS[unit]
+            for unit, number in iso.groupdict().items()
         )
     if re.fullmatch(r"\d+-\d{1,2}", text):  # Slurm's limit of days and hours
         days, hours = text.split("-")
         return float(days) * 86400.0 + float(hours) * 3600.0
-    parts = _UNITS.findall(text.lower())
-    separators = _UNITS.sub("", text.lower()).replace("and", "").strip(" ,")
+    text = text.lower().replace("(s)", "s")  # LSF's 60 second(s)
+    parts = _UNITS.findall(text)
+    separators = _UNITS.sub("", text).replace("and", "").strip(" ,")
     if not parts or separators or any(unit not in UNIT_SECONDS for _, unit in parts):
         return None
     return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
