@@ -298,6 +298,7 @@ def _report(error: Exception, stdout: int | None) -> int:
         context = getattr(error, "ctx", None)
         path = "shadowprice" if context is None else context.command_path
         message = " ".join(error.format_message().split()).rstrip(".")
+        message = message.replace(": Value error, ", ": ", 1)  # pydantic's beginning
         option = getattr(error, "option_name", None) or ""
         if option[:1] == "-" and option[1:2].isdecimal():  # a negative number as an argument
             shown = quote_for_display(option)

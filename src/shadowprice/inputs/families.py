@@ -19,6 +19,7 @@ from pydantic import Field, PositiveInt
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
+from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.fields import DurationField, Name, Number, max_length
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.inputs.text import load_yaml
@@ -67,7 +68,7 @@ def parse_families(document: object, location: str) -> Families:
         if len(stated) != len(family.throughput):
             raise InputError(
                 Fault(
-                    f"{location}.families.{name}.throughput",
+                    join_location(location, f".families.{name}.throughput"),
                     "a worker count is repeated",
                     "give each worker count once",
                 )
@@ -102,7 +103,11 @@ def with_family(
     if family is None:
         hint = hint_for_unknown(name, families, _choices_hint(families) or hint_without_library)
         raise InputError(
-            Fault(f"{location}.family", f"unknown family {quote_for_display(name)}", hint)
+            Fault(
+                join_location(location, ".family"),
+                f"unknown family {quote_for_display(name)}",
+                hint,
+            )
         )
     chunks = record.get("chunks", 1)
     max_workers = chunks if isinstance(chunks, int) and not isinstance(chunks, bool) else 1
@@ -113,7 +118,7 @@ def with_family(
         min_workers = min(family["throughput"])
         raise InputError(
             Fault(
-                f"{location}.family",
+                join_location(location, ".family"),
                 f"was measured with {min_workers} workers or more",
                 "state the work as `steps`, or raise chunks",
             )

@@ -12,12 +12,13 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.specs import ClusterSpec, JobSpec, resolve_jobs, validate
+from shadowprice.core.specs.faults import join_location
 from shadowprice.core.wording import parse_error_text, quote_for_display
 from shadowprice.core.yaml_values import keep_written_words
 from shadowprice.engine.validation import never_fits
 from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
-from shadowprice.inputs.text import load_yaml, read_json_lines, read_text
+from shadowprice.inputs.text import is_json_lines, load_yaml, read_json_lines, read_text
 
 MAX_FAULTS: Final = int(bounds.FAULTS.maximum)
 """Problems that are listed before reading stops."""
@@ -54,7 +55,7 @@ def read_jobs(path: Path, cluster: Cluster, *, skip_invalid: bool = False) -> li
     invalid jobs out instead of refusing the file. An `InputError` lists the first `MAX_FAULTS`
     problems.
     """
-    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    records = read_json_lines(path) if is_json_lines(path) else _yaml_jobs(path)
     return resolve_records(
         records, cluster, place=str(path), folder=path.parent, skip_invalid=skip_invalid
     )
@@ -126,8 +127,8 @@ def _name_taken(record: object, where: str, named: dict[str, str]) -> list[Fault
         named[name] = where
         return []
     hint = f"the name is taken by {named[name]}; rename one"
-    separator = " " if where.endswith(":") else "."
-    return [Fault(f"{where}{separator}name", f"duplicate job name {quote_for_display(name)}", hint)]
+    message = f"duplicate job name {quote_for_display(name)}"
+    return [Fault(join_location(where, ".name"), message, hint)]
 
 
 def read_records(path: Path) -> Iterator[tuple[str, Any]]:
@@ -136,7 +137,7 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
     A job with a ``family`` gets the curve of the file's library. If the file has none, the family
     stays for the caller to resolve.
     """
-    lines = ".jsonl" in path.suffixes
+    lines = is_json_lines(path)
     for location, record in read_json_lines(path) if lines else _yaml_jobs(path, complete=False):
         if isinstance(record, InputError):
             raise record
@@ -145,7 +146,7 @@ def read_records(path: Path) -> Iterator[tuple[str, Any]]:
 
 def read_entry(path: Path, name: str) -> Mapping[str, Any]:
     """Return one job of a job file, as the file writes it."""
-    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml_jobs(path)
+    records = read_json_lines(path) if is_json_lines(path) else _yaml_jobs(path)
     for _, record in records:
         if isinstance(record, Mapping) and record.get("name") == name:
             return record
@@ -165,7 +166,9 @@ def read_parameters(path: Path) -> dict[str, Any]:
 def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]]:
     document = load_yaml(path)
     jobs = document.get("jobs") if isinstance(document, Mapping) else None
-    if not isinstance(jobs, list) or not jobs:
+    if jobs == []:
+        raise InputError(Fault(str(path), "contains no job"))
+    if not isinstance(jobs, list):
         raise InputError(Fault(str(path), "contains no job list", "begin it with `jobs:`"))
     for key in document.keys() - {"jobs", "families"}:
         hint = "a job file holds only `jobs:`, and where curves are, `families:`"

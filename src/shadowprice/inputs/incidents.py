@@ -22,9 +22,10 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import JobCancelled, ServerBack, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.specs import Name, Spec, validate
+from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.fields import max_value
 from shadowprice.core.wording import hint_for_unknown
-from shadowprice.inputs.text import load_yaml, read_json_lines
+from shadowprice.inputs.text import is_json_lines, load_yaml, read_json_lines
 
 Incident = ServerLost | ServerBack | JobCancelled
 
@@ -50,7 +51,7 @@ def read_incidents(path: Path, cluster: Cluster, jobs: Sequence[Job]) -> list[In
 
     Only jobs of the workload can be cancelled, in a slot after their arrival.
     """
-    records = read_json_lines(path) if ".jsonl" in path.suffixes else _yaml(path)
+    records = read_json_lines(path) if is_json_lines(path) else _yaml(path)
     return resolve_incidents(records, str(path), cluster, jobs)
 
 
@@ -91,15 +92,21 @@ def _resolve(
 ) -> Incident:
     if spec.cancel is not None:
         if spec.cancel not in arrivals:
-            raise InputError(_unknown(f"{location}.cancel", "job", spec.cancel, arrivals))
+            raise InputError(
+                _unknown(join_location(location, ".cancel"), "job", spec.cancel, arrivals)
+            )
         if spec.slot <= arrivals[spec.cancel]:
             message = f"{spec.cancel!r} arrives in slot {arrivals[spec.cancel]}"
-            raise InputError(Fault(f"{location}.slot", message, "cancel it in a later slot"))
+            raise InputError(
+                Fault(join_location(location, ".slot"), message, "cancel it in a later slot")
+            )
         return JobCancelled(spec.slot, spec.cancel)
     key = "server_lost" if spec.server_lost is not None else "server_back"
     name = spec.server_lost or spec.server_back or ""
     if name not in cluster.index:
-        raise InputError(_unknown(f"{location}.{key}", "server", name, cluster.index))
+        raise InputError(
+            _unknown(join_location(location, f".{key}"), "server", name, cluster.index)
+        )
     kind = ServerLost if spec.server_lost is not None else ServerBack
     return kind(spec.slot, name)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
@@ -50,13 +51,27 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
 def load_yaml(path: Path) -> Any:
     """Read a YAML document; `YamlLoader` says which words are numbers."""
     text = read_text(path)
+    is_json = text.lstrip()[:1] in {"{", "["}
+    if is_json:
+        text = _SURROGATES.sub(_join_surrogates, text)
     try:
         check_yaml_size(path, text)
         return parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         location = f"{path}: line {mark.line + 1}, column {mark.column + 1}" if mark else str(path)
-        raise InputError(Fault(location, f"not YAML: {error.problem}")) from error
+        problem, hint = str(error.problem), ""
+        if problem.startswith("but ") and error.context:
+            problem = f"{error.context}, {problem}"
+        if is_json and "<document start>" in problem:
+            hint = "name a file with one job a line .jsonl"
+        raise InputError(Fault(location, f"not YAML: {problem}", hint)) from error
+    except yaml.reader.ReaderError as error:
+        line = text.encode()[: error.position].count(b"\n") + 1
+        reason = f"the character #x{error.character:02x} isn't allowed"
+        raise InputError(
+            Fault(f"{path}: line {line}", f"not YAML: {reason}", "remove it")
+        ) from error
     except (
         yaml.YAMLError,
         ValueError,
@@ -68,6 +83,17 @@ def load_yaml(path: Path) -> Any:
         # Tags such as !!int and !!bool raise these for other values.
         reason = quote_for_display(parse_error_text(error))
         raise InputError(Fault(str(path), f"not YAML: {reason}")) from error
+
+
+_SURROGATES: Final = re.compile(
+    r"(?<!\\)((?:\\\\)*)\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
+)
+"""A character beyond 16 bits in JSON's escapes, which YAML doesn't have."""
+
+
+def _join_surrogates(match: re.Match[str]) -> str:
+    high, low = (int(match[group], 16) for group in (2, 3))
+    return f"{match[1]}\\U{0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00):08x}"
 
 
 def load_json_line(path: Path, number: int, line: str) -> Any:
@@ -84,6 +110,11 @@ def load_json_line(path: Path, number: int, line: str) -> Any:
         raise InputError(Fault(f"{path}: line {number}", message)) from error
 
 
+def is_json_lines(path: Path) -> bool:
+    """Return whether a file's name says that each of its lines is a JSON value."""
+    return not {".jsonl", ".ndjson"}.isdisjoint(suffix.lower() for suffix in path.suffixes)
+
+
 def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     """Yield the records of a JSON Lines file with their locations.
 
@@ -92,7 +123,7 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, Any]]:
     for number, line in read_lines(path):
         if line.strip():
             try:
-                yield f"{path}: line {number}:", load_json_line(path, number, line)
+                yield f"{path}: line {number}", load_json_line(path, number, line)
             except InputError as error:
                 yield "", error
 
@@ -109,10 +140,19 @@ def _unique_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _blocks(path: Path, largest: InputLimit) -> Iterator[bytes]:
-    for block in read_blocks(path, largest):
+    for number, block in enumerate(read_blocks(path, largest)):
+        if number == 0 and is_utf16(block):
+            raise InputError(Fault(f"{path}: line 1", "is UTF-16", _ENCODING))
         if b"\0" in block:
             raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
         yield block
+
+
+def is_utf16(head: bytes) -> bool:
+    """Return whether text begins with UTF-16's mark, or has a zero in every other byte."""
+    zeros = sorted((head[::2].count(0), head[1::2].count(0)))
+    is_alternating = len(head) >= 16 and zeros[0] == 0 and zeros[1] > 0.4 * len(head)
+    return head.startswith((b"\xff\xfe", b"\xfe\xff")) or is_alternating
 
 
 def _decode(path: Path, number: int, line: bytes) -> str:

@@ -102,8 +102,19 @@ def detect_compression(path: Path) -> str:
     The name doesn't matter.
     """
     with split_member(path)[0].open("rb") as file:
-        head = file.read(10)
+        return _packed_format(file.read(10))
+
+
+def _packed_format(head: bytes) -> str:
     return next((name for magic, name in _MAGIC if head.startswith(magic)), "")
+
+
+def _check_packed_once(path: Path, packed: str, head: bytes) -> None:
+    """Refuse a packed file whose content is packed too."""
+    inner = _packed_format(head) if packed else ""
+    if inner:
+        message = f"is packed with {packed}, and its content with {inner}"
+        raise InputError(Fault(str(path), message, "unpack it once first"))
 
 
 def open_unpacked(path: Path, packed: str) -> IO[bytes]:
@@ -146,6 +157,7 @@ def read_first_bytes(path: Path, size: int) -> bytes:
                     if not block:
                         break
                     content += block
+                _check_packed_once(path, explanation.packed, content)
             except _DAMAGE:
                 if not content:
                     raise
@@ -217,7 +229,9 @@ def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
         listed = ", ".join(quote_for_display(name) for name in names[:_MAX_LISTED])
         more = f" and {len(names) - _MAX_LISTED} more" if len(names) > _MAX_LISTED else ""
         message = f"the zip file holds {len(names)} files: {listed}{more}" if names else "is empty"
-        raise ZipMemberError(path, message, "select one: {}", next(iter(names), None))
+        # The data rather than a README.
+        largest = max(names, key=lambda name: archive.getinfo(name).file_size, default=None)
+        raise ZipMemberError(path, message, "select one: {}", largest)
     entry = archive.getinfo(names[0])
     if entry.flag_bits & 1 or entry.compress_type not in _ZIP_METHODS:
         archive.close()
@@ -225,7 +239,7 @@ def _find_member(path: Path, file: IO[bytes], name: str) -> IO[bytes]:
         raise InputError(Fault(str(path), message, "unzip it first"))
     with archive.open(names[0]) as content:
         head = content.read(10)
-    packed = next((kind for magic, kind in _MAGIC if head.startswith(magic)), "")
+    packed = _packed_format(head)
     if packed:
         archive.close()
         message = f"{quote_for_display(names[0])} in the zip file is packed with {packed}"
@@ -393,6 +407,8 @@ def read_blocks(path: Path, largest: InputLimit, size: int = BLOCK_BYTES) -> Ite
         with open_unpacked(path, packed) as file:
             total = 0
             while block := file.read(size):
+                if not total:
+                    _check_packed_once(path, packed, block)
                 total += len(block)
                 if total > max_bytes:
                     limit = largest if max_bytes == largest.maximum else bounds.EXPANSION

@@ -15,10 +15,18 @@ CLOCK_SKEW: Final = 60.0
 
 The clocks of two machines differ."""
 
+RUNNING: Final = "no end: still running when the log was written"
+"""Note for jobs whose run time isn't known yet."""
+
 SHARES_OF_GPUS: Final = (
-    "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job"
+    "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job"
 )
 """Note for jobs with parts of GPUs only."""
+
+SLICES_OF_GPUS: Final = (
+    "MIG slices: 1g counts as 1/8 of a GPU, 2g as 1/4, 3g and 4g as 1/2; of an A30, 1/4 for each g"
+)
+"""Note for jobs with slices of GPUs."""
 
 
 def waiting_time() -> pl.Expr:
@@ -92,7 +100,7 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     table.drop(never & (end.is_null() | ~has_passed), "never started")
     table.drop(
         duration.is_null() & start.is_not_null() & end.is_null(),
-        "no end: still running when the log was written",
+        RUNNING,
     )
     table.check(submit.is_not_null(), submitted, "is missing")
     table.check(

@@ -20,41 +20,49 @@ from shadowprice.traces.log_values import UNIT_SECONDS
 from shadowprice.traces.text import column_names
 
 HEADERS: Final[Mapping[str, str]] = {
-    "job": "jobid id jobnumber jobidentifier identifier uuid uid jobname name job",
+    "job": "jobid id jobnumber jobidentifier identifier uuid uid jobname "
+    "runid runname globaljobid name job",
     "submit": "submit submittime submitted submittedtime submittedat submission submissiontime "
     "submitdate submissiondate datesubmitted timesubmitted "
     "created createdat createtime creation creationtime creationtimestamp queuedtime enqueued "
-    "queuedat arrival arrivaltime arrived qtime timestamp",
+    "queuedat arrival arrivaltime arrived qtime qdate timestamp",
     "start": "start starttime started startedat startdate begin begintime began beganat "
-    "scheduledtime datestarted timestarted",
+    "scheduledtime datestarted timestarted stime currentstartdate",
     "end": "end endtime ended endedat enddate finish finishtime finished finishedat completed "
     "completedat completiontime stop stoptime stoppedat "
-    "completion datefinished timefinished dateended timeended",
+    "completion completiondate datefinished timefinished dateended timeended",
     "duration": "duration runtime elapsed elapsedtime elapsedraw wallclock wallclocktime "
-    "runseconds executiontime usedwalltime wallduration resourcesusedwalltime",
+    "runseconds executiontime usedwalltime wallduration resourcesusedwalltime "
+    "remotewallclocktime",
     "wait": "wait waittime waited waiting waitingtime queuetime queueingtime queuingtime "
-    "queuedelay queueduration pendingtime pendtime",
+    "queuedelay queueduration pendingtime pendtime queue",
     "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
-    "reqwalltime maxruntime resourcelistwalltime walltime",
+    "reqwalltime maxruntime runlimit resourcelistwalltime walltime",
     "deadline": "deadline deadlinetime due duedate dueat dueby ddl",
     "gpus": "gpus gpu numgpus numgpu ngpus gpunum gpucount requestedgpus reqgpus gpusrequested "
     "allocgpus gpusallocated allocatedgpus gpualloc gpureq totalgpus numberofgpus "
-    "nvidiacomgpu nvidiagpu "
+    "requestgpus nvidiacomgpu nvidiagpu "
     "alloctres reqtres tres allocgres reqgres gres",
     "gpus_per_node": "gpuspernode gpupernode",
     "nodes": "nodes numnodes nnodes nodecount allocnodes reqnodes",
     "gpu_type": "gputype gpumodel gpuname accelerator acceleratortype",
     "cpus": "cpus cpu cores numcpus ncpus cpunum cpucount alloccpus reqcpus numcores ncores "
-    "numberofcpus numberofcores",
+    "numberofcpus numberofcores requestcpus requestedcpus",
     "memory": "memory mem reqmem reqmemory requestedmemory allocmemory",
-    "tenant": "tenant account group groupname project projectname team vc virtualcluster "
+    "tenant": "tenant account group groupname project projectname projname team vc virtualcluster "
     "department organization organisation namespace queue queuename partition partitionname",
     "user": "user username userid owner submitter submittedby",
-    "status": "status state stat jobstate finalstate result outcome exitstatus exitcode",
+    "status": "status state stat jobstate finalstate phase result outcome exitstatus exitcode",
     "model": "model modelname architecture network",
 }
 """Headers by meaning, in lower case without separators and units; the best first."""
 
+_NAMESPACES: Final = re.compile(
+    r"(?:(?:params?|config|tags|mlflow|metadata|spec|status|summary|attributes|resource_list"
+    r"|requests|limits)[./])+",
+    re.IGNORECASE,
+)
+"""Beginnings of headers that name a group of columns: ``params.num_gpus`` of MLflow."""
 _LISTS: Final = frozenset({"alloctres", "reqtres", "tres", "allocgres", "reqgres", "gres"})
 """Headers of columns of GPUs that list other resources too."""
 _KNOWN: Final = frozenset(word for words in HEADERS.values() for word in words.split())
@@ -210,6 +218,9 @@ def choose_columns(
         if meaning in columns.ignored and _is_needed(meaning, names.keys()):
             names[meaning] = columns.ignored.pop(meaning)[0]
     _check_needed(header, filled, names.keys())
+    for meaning, (name, _) in list(columns.ignored.items()):
+        if name in names.values():  # it has another meaning
+            del columns.ignored[meaning]
     _ignore_unused(columns)
     return columns
 
@@ -257,6 +268,10 @@ def _check_needed(header: TableHeader, filled: Sequence[str], names: AbstractSet
         lacking["GPUs"] = ("gpus", "gpus_per_node", "cpus")
     if not lacking:
         return
+    if len(header.names) == 1:
+        message = f"has no separator between columns: {quote_for_display(header.names[0])}"
+        hint = "write commas, semicolons, tabs or bars between them; spaces don't separate columns"
+        raise InputError(Fault(header.location, message, hint))
     message = f"no column looks like {' or '.join(lacking)}"
     hint = f"its columns are {_listed(header.names)}; name them: {_EXAMPLE}"
     empty = [name for name in header.names if name not in filled]
@@ -283,6 +298,10 @@ def _candidates(meaning: str, names: Sequence[str]) -> list[str]:
     """Return the columns whose header looks like a meaning, the likeliest first."""
     by_key: dict[str, str] = {}
     for name in reversed(names):
+        short = _without_namespace(name)
+        if short != name:
+            by_key[_key(short, meaning)] = name
+    for name in reversed(names):
         key = _key(name, meaning)
         by_key[key] = name
         by_key[key.removeprefix("job") or key] = name
@@ -290,8 +309,15 @@ def _candidates(meaning: str, names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def _without_namespace(name: str) -> str:
+    match = _NAMESPACES.match(name)
+    return (name[match.end() :] or name) if match else name
+
+
 def _is_known(name: str) -> bool:
-    keys = (_key(name, meaning) for meaning in ("submit", "duration", "memory", "gpus"))
+    names = (name, _without_namespace(name))
+    meanings = ("submit", "duration", "memory", "gpus")
+    keys = (_key(each, meaning) for each in names for meaning in meanings)
     return any(key in _KNOWN or (key.removeprefix("job") or key) in _KNOWN for key in keys)
 
 
@@ -352,6 +378,16 @@ def _unit(name: str, units: Mapping[str, float]) -> float:
 def is_hours_and_minutes(name: str) -> bool:
     """Return whether a header says that 1:30 is an hour and a half, as ``Run time (h:mm)`` does."""
     return _split_name(name)[-2:] in (["h", "mm"], ["hh", "mm"], ["h", "m"])
+
+
+def may_be_names(name: str) -> bool:
+    """Return whether a header of waits may also be that of names: of queues."""
+    return _key(name, "wait") == "queue"
+
+
+def is_htcondor_status(name: str) -> bool:
+    """Return whether a header is HTCondor's of states, which are numbers."""
+    return _key(name, "status") == "jobstatus"
 
 
 def is_utc(name: str) -> bool:

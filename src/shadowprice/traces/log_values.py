@@ -31,6 +31,8 @@ Order = Literal["", "dmy", "mdy"]
 
 NOTHING: Final = frozenset(
     {"", "-", "n/a", "na", "nan", "nat", "nil", "none", "null", "(null)", "unknown", "never"}
+    | {"--", "\u2013", "\u2014", "#n/a", "\\n", "undefined"}
+    | {f"<{word}>" for word in ("none", "unknown", "unset", "nil", "na", "null")}
 )
 """Texts that mean a missing value, in lower case."""
 
@@ -75,6 +77,7 @@ _OFFSET: Final = (
 _REWRITTEN: Final = (
     (r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}"),
     (r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}"),
+    (r" m=[+-][\d.]+$", ""),  # Go's monotonic clock
     (r"(:\d{2}),(\d+)", "${1}.${2}"),
     (r"(:\d{2}(?:\.\d+)?) ?([+-]\d{2})$", "${1}${2}:00"),  # PostgreSQL's 10:00:00+02
     (_WEEKDAY, ""),
@@ -125,15 +128,19 @@ UNIT_SECONDS: Final[Mapping[str, float]] = {
 """Seconds of each unit of time that durations and headers are written with."""
 
 _DAYS_CLOCK: Final = re.compile(
-    r"(?:(?P<days>\d+)(?:-| days?,? ))?(?P<first>\d+):(?P<second>\d{1,2})"
+    r"\+?(?:(?P<days>\d+)(?:-| days?,? |\.(?=\d{2}:\d{2}:\d{2})))?"  # .NET's 1.02:03:04
+    r"(?P<first>\d+):(?P<second>\d{1,2})"
     r"(?::(?P<third>\d{1,2}))?(?P<fraction>[.,]\d+)?"
 )
 _ISO_SPAN: Final = re.compile(
-    r"P(?:(?P<d>\d+)D)?(?:T(?:(?P<h>\d+)H)?(?:(?P<m>\d+)M)?(?:(?P<s>\d+(?:\.\d+)?)S)?)?"
+    r"P(?:(?P<w>\d+)W)?(?:(?P<d>\d+)D)?"
+    r"(?:T(?:(?P<h>\d+(?:[.,]\d+)?)H)?(?:(?P<m>\d+(?:[.,]\d+)?)M)?(?:(?P<s>\d+(?:[.,]\d+)?)S)?)?"
 )
 _UNITS: Final = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
 _NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
-_MEMORY: Final = re.compile(r"(\d+(?:\.\d+)?) ?([kmgtpe]?)(?:i?b)?([nc]?)", re.IGNORECASE)
+_MEMORY: Final = re.compile(
+    r"(\d+(?:\.\d+)?) ?([kmgtpe]?)(?:i?b|(?<=[kmgtpe])i)?([nc]?)", re.IGNORECASE
+)
 _POWERS: Final[Mapping[str, int]] = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5, "e": 6}
 _GPU: Final = re.compile(
     r"(?:gres[/:]|[\w-]+\.com/)?n?gpus?"
@@ -146,8 +153,22 @@ _SCOPE: Final = re.compile(r"PER_(?P<scope>NODE|TASK|JOB|SOCKET):", re.IGNORECAS
 """What the number of a GRES counts for, in front of it; Slurm before 20.11 wrote it."""
 _GPU_NUMBER: Final = re.compile(r"7696487(?=[:=]|$)")
 """Slurm's number of the GRES gpu, in place of its name if a server didn't know the name."""
-_SHARES: Final = re.compile(r"(?:gres[/:])?(?:shard|mps)\b|[\w-]+\.com/mig-", re.IGNORECASE)
-"""Resources that are parts of GPUs."""
+_SHARES: Final = re.compile(r"(?:gres[/:])?(?:shard|mps)\b", re.IGNORECASE)
+"""Resources that are parts of GPUs, of a size that their names don't state."""
+_SLICE: Final = re.compile(
+    r"(?:^|[_. -])(?:mig[_. -])?(?:(?P<compute>[1-7])c\.)?(?P<slices>[12347])g\.(?P<memory>\d+)gb"
+    r"(?:[+.-](?:me|gfx)[\w.+-]*)?$",
+    re.IGNORECASE,
+)
+"""Profile of a MIG slice at the end of a type of GPU: ``a100_1g.5gb``."""
+_SLICE_RESOURCE: Final = re.compile(
+    r"[\w-]+\.com/mig-(?P<profile>[^=:]+)[=:](?P<count>\d+)", re.IGNORECASE
+)
+"""A number of MIG slices as Kubernetes counts them, apart from GPUs."""
+_SLICE_SHARES: Final[Mapping[str, float]] = {"1": 1 / 8, "2": 1 / 4, "3": 1 / 2, "4": 1 / 2, "7": 1}
+"""Share of a GPU's memory by number of compute slices; a cluster divides GPUs by halving."""
+_QUARTERED: Final = frozenset({("1", "6"), ("2", "12"), ("4", "24"), ("2", "48"), ("4", "96")})
+"""Slices, and GB of memory, of GPUs with four slices: A30, and RTX PRO 6000."""
 _OTHER_GRES: Final = re.compile(
     r"(?:shard|mps|craynetwork|licenses?|nic|nvme|ssd|hbm|lustre|scratch|bandwidth|(?:local)?tmp\w*"
     r"|fpga|[nth]pu)s?[:=]",
@@ -236,6 +257,7 @@ class Tres:
     memory: int | None = None  # bytes
     gpus_per: str = ""  # what GPUs count for, as PER_NODE: states; "several" if it differs
     has_shares: bool = False  # whether it holds parts of GPUs, of a size that isn't known
+    has_slices: bool = False  # whether it holds MIG slices, which count as shares of a GPU
 
 
 def is_nothing(text: pl.Expr) -> pl.Expr:
@@ -294,6 +316,10 @@ TIME_PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
     "skipped": (
         "is a time that the clock of {zone} skipped",
         "if the log has other times, change timezone=ZONE of the trace",
+    ),
+    "rounded": (
+        "has lost its last digits",
+        "format the cells as numbers without decimals before you save them",
     ),
     "outside": (OUT_OF_RANGE_DATE, "check which columns are times"),
     "unclear": (
@@ -407,7 +433,10 @@ def read_times(
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_distant = _distant_numbers(numbers, unit)
         is_absolute = bool((seconds.filter(~is_distant) >= FIRST_ABSOLUTE).any())
-        problem = pl.Series([None] * len(text), dtype=pl.String())
+        is_rounded = is_absolute and _are_rounded(text, numbers, seconds)
+        rounded = pl.lit("rounded" if is_rounded else None, dtype=pl.String())
+        is_stated = text.is_not_null().alias("stated").to_frame()
+        problem = is_stated.select(pl.when("stated").then(rounded)).to_series()
         missing = is_distant | (zero & is_absolute) if may_miss else _none_of(text)
         return _within_range(Times(seconds, seconds, is_absolute, problem, missing, zero, may_miss))
     naive, suffix = _naive(text, order, location)
@@ -447,6 +476,17 @@ def read_times(
         is_distant = _distant_numbers(pl.select(pl.when(numeric).then(numbers)).to_series(), unit)
         missing = is_distant | zero | _distant_texts(first)
     return _within_range(Times(first, later, True, problem, missing, zero, may_miss))
+
+
+def _are_rounded(text: pl.Series, numbers: pl.Series, seconds: pl.Series) -> bool:
+    """Return whether all times of a column lack minutes, as 1.7E+12 of a spreadsheet does."""
+    frame = pl.DataFrame({"text": text, "number": numbers, "seconds": seconds})
+    stated = frame.filter(pl.col("number").is_not_null() & ~pl.col("number").is_in([0.0, -1.0]))
+    decimals = pl.col("text").str.extract(r"\.(\d*)[eE]").str.len_chars().fill_null(0)
+    exponent = pl.col("text").str.extract(r"[eE]\+?(-?\d{1,3})$").cast(pl.Int64)
+    step = pl.lit(10.0).pow(exponent - decimals.cast(pl.Int64))
+    is_coarse = step * (pl.col("seconds") / pl.col("number")).abs() >= 60.0
+    return bool(len(stated)) and bool(stated.select(is_coarse.fill_null(False).all()).item())
 
 
 def _none_of(text: pl.Series) -> pl.Series:
@@ -726,14 +766,15 @@ def parse_seconds(text: str, unit: float = 1.0) -> float | None:
     iso = _ISO_SPAN.fullmatch(text.upper())
     if iso is not None and len(text) > 2:
         return sum(
-            float(iso[part] or 0) * size
-            for part, size in (("d", 86400.0), ("h", 3600.0), ("m", 60.0), ("s", 1.0))
+            float((number or "0").replace(",", ".")) * UNIT_SECONDS[unit]
+            for unit, number in iso.groupdict().items()
         )
     if re.fullmatch(r"\d+-\d{1,2}", text):  # Slurm's limit of days and hours
         days, hours = text.split("-")
         return float(days) * 86400.0 + float(hours) * 3600.0
-    parts = _UNITS.findall(text.lower())
-    separators = _UNITS.sub("", text.lower()).replace("and", "").strip(" ,")
+    text = text.lower().replace("(s)", "s")  # LSF's 60 second(s)
+    parts = _UNITS.findall(text)
+    separators = _UNITS.sub("", text).replace("and", "").strip(" ,")
     if not parts or separators or any(unit not in UNIT_SECONDS for _, unit in parts):
         return None
     return sum(float(number) * UNIT_SECONDS[unit] for number, unit in parts)
@@ -830,11 +871,30 @@ def parse_gpus(text: str, *, is_list: bool = False) -> Tres | None:
         for pattern in _TYPED:
             typed = pattern.fullmatch(text)
             if typed is not None and typed["type"].lower() not in _NO_TYPES:
-                return Tres(gpus=float(typed["count"]), gpu_type=typed["type"])
+                gpu_type, share = split_slice(typed["type"])
+                count = float(typed["count"]) * (share or 1.0)
+                return Tres(gpus=count, gpu_type=gpu_type, has_slices=share is not None)
     named = re.search(r"gpu|gres", text, re.IGNORECASE)
-    if "=" not in text and not named and not (is_other and is_list) and not _SHARES.match(text):
+    is_share = _SHARES.match(text) or _SLICE_RESOURCE.match(text)
+    if "=" not in text and not named and not (is_other and is_list) and not is_share:
         return None
     return parse_tres(text)
+
+
+def split_slice(gpu_type: str) -> tuple[str | None, float | None]:
+    """Split a type of GPU with a MIG profile into the type and the slice's share of a GPU.
+
+    The share is None for a type without a profile, and the type is None for a profile alone.
+    """
+    match = _SLICE.search(gpu_type)
+    if match is None:
+        return gpu_type, None
+    slices, memory = match["compute"] or match["slices"], match["memory"]
+    if (match["slices"], memory) in _QUARTERED:
+        share = int(slices) / 4
+    else:
+        share = _SLICE_SHARES.get(slices, 1.0)
+    return gpu_type[: match.start()].strip("_. -") or None, share
 
 
 def parse_tres(text: str) -> Tres | None:
@@ -855,21 +915,31 @@ def invalid_item(text: str) -> str | None:
 def _read_tres(text: str) -> Tres | str:
     """Return what a list holds, or its first item that can't be read."""
     total: float | None = None
-    typed: dict[str, float] = {}
+    typed: dict[str | None, float] = {}
+    shares = excess = 0.0  # of slices apart from GPUs, and by which slices are less than GPUs
     amounts: dict[str, float | int | None] = {}
     scopes: set[str] = set()
-    has_shares = False
+    has_shares = has_slices = False
     # No comma within (IDX:0-1,4) separates.
     for part in re.split(r",(?![^(]*\))", text.strip().removesuffix(",")):
         scope = _SCOPE.match(part.strip())
         item = _GPU_NUMBER.sub("gpu", _SCOPE.sub("", part.strip(), count=1))
         name, _, amount = item.partition("=")
         gpu = _GPU.fullmatch(item)
-        if gpu is not None:
+        resource = _SLICE_RESOURCE.fullmatch(item)
+        share = split_slice(resource["profile"])[1] if resource else None
+        if resource and share is not None:
+            shares += share * float(resource["count"])
+            has_slices = True
+        elif gpu is not None:
             count = float(gpu["count"] or 1)
             scopes.add(scope["scope"].lower() if scope else "")
             if gpu["type"]:
-                typed[gpu["type"]] = typed.get(gpu["type"], 0.0) + count
+                gpu_type, share = split_slice(gpu["type"])
+                has_slices |= share is not None
+                share = 1.0 if share is None else share
+                typed[gpu_type] = typed.get(gpu_type, 0.0) + count * share
+                excess += count * (1.0 - share)
             else:
                 total = (total or 0.0) + count
         elif name.lower() in _TRES_NAMES:
@@ -880,9 +950,13 @@ def _read_tres(text: str) -> Tres | str:
         elif not _OTHER.fullmatch(item):
             return part.strip()
         has_shares |= _SHARES.match(item) is not None
+    if excess and total is not None:  # Slurm's total counts slices as GPUs
+        total = max(total - excess, sum(typed.values()))
     if total is None and typed:
         total = sum(typed.values())
-    types = sorted(name for name, count in typed.items() if count)
+    if shares:
+        total = (total or 0.0) + shares
+    types = sorted(name for name, count in typed.items() if name and count)
     memory = amounts.get("mem")
     return Tres(
         total,
@@ -891,6 +965,7 @@ def _read_tres(text: str) -> Tres | str:
         None if memory is None else int(memory),
         gpus_per="several" if len(scopes) > 1 else next(iter(scopes), ""),
         has_shares=has_shares,
+        has_slices=has_slices,
     )
 
 

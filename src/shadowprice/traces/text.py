@@ -25,6 +25,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import is_valid_utf8, quote_for_display
+from shadowprice.inputs.text import is_utf16
 from shadowprice.inputs.unpacking import (
     detect_compression,
     read_blocks,
@@ -55,6 +56,8 @@ _OTHER_KINDS: Final = (
     (b"SQLite format 3\0", "a SQLite database"),
     (b"\xd0\xcf\x11\xe0", "an Office document"),
     (b"%PDF-", "a PDF file"),
+    (b"<!DOCTYPE html", "a web page"),
+    (b"<html", "a web page"),
 )
 """First bytes of files that may hold a table, but aren't text."""
 _TEXT_CONTROLS: Final = frozenset(b"\t\n\r\f\b\x1b")
@@ -90,11 +93,15 @@ def read_head(path: Path) -> str:
     if not head.strip():
         raise InputError(Fault(str(path), "is empty", "give a file with rows"))
     other = next((name for magic, name in _OTHER_KINDS if head.startswith(magic)), "")
+    if head.startswith(b"version https://git-lfs.github.com/spec/"):
+        raise InputError(
+            Fault(str(path), "is a pointer of Git LFS", "fetch its file: git lfs pull")
+        )
     if head[_TAR_MARK_AT:].startswith(b"ustar"):
         raise InputError(Fault(str(path), "is a tar archive", "extract the file inside it"))
     if other:
         raise InputError(Fault(str(path), f"is {other}", "save the table as CSV"))
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or _is_utf16(head):
+    if is_utf16(head):
         raise InputError(Fault(f"{path}: line 1", "is UTF-16", "save it as UTF-8"))
     controls = sum(byte < 32 and byte not in _TEXT_CONTROLS for byte in head)
     if b"\0" in head or controls > len(head) // 100:
@@ -107,12 +114,6 @@ def read_head(path: Path) -> str:
         text = head[: error.start].decode("utf-8-sig")
     _check_first_line(path, text, cut=len(head) >= HEAD_BYTES)
     return text
-
-
-def _is_utf16(head: bytes) -> bool:
-    """Return whether text has a zero in nearly every other byte, as ASCII letters in UTF-16 do."""
-    zeros = sorted((head[::2].count(0), head[1::2].count(0)))
-    return len(head) >= 16 and zeros[0] == 0 and zeros[1] > 0.4 * len(head)
 
 
 def _check_first_line(path: Path, text: str, *, cut: bool) -> None:

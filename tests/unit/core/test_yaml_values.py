@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO
+from shadowprice.core.specs import RunSpec
 from shadowprice.core.yaml_values import keep_written_words, parse_yaml
 from shadowprice.inputs.files import read_cluster, read_jobs, read_records
 
@@ -87,13 +88,20 @@ def test_text_fields_keep_dates_and_numbers_of_other_bases(tmp_path: Path) -> No
     ("part", "message"),
     [
         ("epochs: 010", "jobs[0]: `epochs` is given a number with a leading zero"),
-        ("epochs: 0x10", "jobs[0].epochs: Input should be a valid integer"),
-        ("epochs: 1:30", "jobs[0].epochs: Input should be a valid integer"),
-        ("epochs: 2024-01-01", "jobs[0].epochs: Input should be a valid integer"),
+        ("epochs: 0x10", "jobs[0].epochs: expected an integer, got '0x10'"),
+        ("epochs: 1:30", "jobs[0].epochs: expected an integer, got '1:30'"),
+        ("epochs: 2024-01-01", "jobs[0].epochs: expected an integer, got '2024-01-01'"),
+        ("epochs: 1e3", "jobs[0].epochs: expected an integer, got '1e3'; write 1000"),
+        ("epochs: [1]", "jobs[0].epochs: expected an integer, got a list"),
+        ("throughput: {one: 1}", "jobs[0].throughput: in a key, expected an integer, got 'one'"),
+        ("throughput: {1: fast}", "jobs[0].throughput[1]: expected a number, got 'fast'"),
+        ("tenant: 1.50", "jobs[0].tenant: expected text, got 1.5; quote it if it is text"),
+        ("labels: {a: ~}", "jobs[0].labels.a: expected text, got null; quote it if it is text"),
+        ("labels: {5: a}", "jobs[0].labels: in a key, expected text, got 5; quote it if it is"),
         ("throughput: {010: 1}", "jobs[0]: `throughput` is given a number with a leading zero"),
         ("ps: {cpu: 010}", "jobs[0].ps.cpu: '010' has a leading zero"),
         ("restart: 12:30", "jobs[0].restart: '12:30' is not a duration"),
-        ("tenant: 1_000", "jobs[0].tenant: Input should be a valid string"),
+        ("tenant: 1_000", "jobs[0].tenant: expected text, got '1_000'; quote it if it is text"),
         ("run: {command: [a, 1.10]}", "jobs[0].run.command: expected text, got 1.1; quote it"),
         (
             "run: {command: [a], env: {A: 1.5}}",
@@ -114,3 +122,7 @@ def test_what_is_no_value_of_a_field_is_an_error_with_its_location(
     with pytest.raises(InputError) as caught:
         read(tmp_path, f"name: a, {part}")
     assert message in str(caught.value)
+
+
+def test_a_command_may_be_a_number() -> None:
+    assert RunSpec.model_validate({"command": 7}).command == "7"

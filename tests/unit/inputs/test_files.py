@@ -82,3 +82,60 @@ def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
     told = faults(path)
     assert len(told) == MAX_FAULTS + 1
     assert told[-1].endswith("and more; these come first")
+
+
+@pytest.mark.parametrize("name", ["jobs.ndjson", "jobs.JSONL", "jobs.jsonl.txt"])
+def test_names_of_files_with_one_job_a_line(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text("".join(json.dumps(job(name)) + "\n" for name in "ab"))
+    assert [job.name for job in read_jobs(path, CLUSTER)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("[1]", "line 1: expected a mapping with the keys name"),
+        (json.dumps(job("a", chunks=True)), "line 1: `chunks` is given a boolean"),
+        (json.dumps(job("a", worker={"gpu": 9})), "line 1: job 'a' can never run here"),
+        (json.dumps(job("a", tenant="audio")), "line 1: tenant: "),
+        (json.dumps(job("a", chunks="x")), "line 1: chunks: expected an integer, got 'x'"),
+    ],
+)
+def test_a_line_is_named_as_the_location(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(f"{line}\n")
+    [fault] = faults(path)
+    assert fault.startswith(message)
+
+
+def test_json_may_escape_characters_as_pairs(tmp_path: Path) -> None:
+    """Python writes a character beyond 16 bits so, which YAML refuses."""
+    names = ["\U0001f600", "\\ud83d\\ude00", "\\\U0001f600", "\u00e9"]
+    path = written(tmp_path / "jobs.json", [job(name) for name in names])
+    assert "\\ud83d\\ude00" in path.read_text()
+    assert [job.name for job in read_jobs(path, CLUSTER)] == names
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"jobs: []\n", "contains no job"),
+        (b"- name: a\n", "contains no job list; begin it with `jobs:`"),
+        (
+            b"jobs: [1]\n---\njobs: [2]\n",
+            "line 2, column 1: not YAML: expected a single document in the stream, but",
+        ),
+        (
+            b'{"name": "a"}\n{"name": "b"}\n',
+            "line 2, column 1: not YAML: did not find expected <document start>; name a file with",
+        ),
+        (b"jobs:\n- name: a\x1b\n", "line 2: not YAML: the character #x1b isn't allowed; remove"),
+        ("jobs:\n- name: a\n".encode("utf-16"), "line 1: is UTF-16; save the file as UTF-8"),
+        ("jobs:\n- name: a\n".encode("utf-16-be"), "line 1: is UTF-16; save the file as UTF-8"),
+    ],
+)
+def test_what_is_no_job_file_is_named(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "jobs.yaml"
+    path.write_bytes(content)
+    [fault] = faults(path)
+    assert fault.startswith(message)

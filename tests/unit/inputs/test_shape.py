@@ -220,7 +220,7 @@ def test_skipped_lines_are_not_held_in_memory(tmp_path: Path) -> None:
         ({"worker": {str(n): "x" for n in range(20_000)}}, "exceeds the limit of 64 resources"),
         ({"throughput": dict.fromkeys(range(20_000), "x")}, "exceeds the limit of 10,000"),
         ({"run": {"command": [0] * 20_000}}, "exceeds the limit of 1,000 words"),
-        ({"name": [0] * 20_000}, "jobs[0].name: Input should be a valid string"),
+        ({"name": [0] * 20_000}, "jobs[0].name: expected text, got a list"),
     ],
 )
 def test_many_invalid_parts_of_a_job_take_no_memory(changes: dict[str, Any], message: str) -> None:

@@ -344,3 +344,22 @@ def test_other_formats_are_named(head: bytes, name: str, tmp_path: Path) -> None
     for read in (content_of, read_head):
         with pytest.raises(InputError, match=f"is packed with {name}; unpack it first"):
             read(path)
+
+
+def test_a_packed_file_in_a_packed_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress(bz2.compress(b"a line\n")))
+    for read in (content_of, read_head):
+        with pytest.raises(
+            InputError, match="packed with gzip, and its content with bzip2; unpack"
+        ):
+            read(path)
+
+
+def test_the_largest_file_of_a_zip_file_is_suggested(tmp_path: Path) -> None:
+    path = tmp_path / "logs.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("README.txt", "read me\n")
+        archive.writestr("jobs.csv", "submit,duration,gpus\n" + "0,60,1\n" * 9)
+    with pytest.raises(InputError, match=r"select one: .*logs\.zip:jobs\.csv"):
+        read_head(path)

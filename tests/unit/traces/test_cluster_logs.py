@@ -22,7 +22,7 @@ from shadowprice.policies.choice import PolicyChoice
 from shadowprice.simulator.as_it_was import as_it_was
 from shadowprice.simulator.scenario import run_policy
 from shadowprice.simulator.source import ScenarioSource
-from shadowprice.traces.job_log import CLOCK_SKEW
+from shadowprice.traces.job_log import CLOCK_SKEW, RUNNING, SLICES_OF_GPUS
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
@@ -794,7 +794,7 @@ def test_a_wrong_item_of_tres_is_named_once_a_row(tmp_path: Path) -> None:
     ("column", "text", "gpus", "note"),
     [
         *(("gres", text, 0.0, "shares") for text in ("mps:50", "shard:4", "gres/shard=4")),
-        *(("gpus", text, 0.0, "shares") for text in ("mps:50", "nvidia.com/mig-1g.5gb=2")),
+        ("gpus", "mps:50", 0.0, "shares"),
         *(("gres", text, 0.0, "no number") for text in ("craynetwork:1", "license:5", "tpu:8")),
         ("gres", "gpu:a100:4,shard:2", 4.0, ""),
         ("alloctres", "gres/gpu:4090=2", 2.0, ""),
@@ -1163,7 +1163,7 @@ def test_gpus_that_cannot_be_read_are_faults(tmp_path: Path, text: str) -> None:
 def test_gpus_of_other_makes_and_of_parts(tmp_path: Path) -> None:
     log = "id,submit,duration,gpus\n1,0,60,gpu:1g.5gb:2\n2,0,60,(null)\n3,0,60,V100:4\n"
     trace = read(tmp_path, log)
-    assert trace.jobs["gpus"].to_list() == [2.0, 0.0, 4.0]
+    assert trace.jobs["gpus"].to_list() == [0.25, 0.0, 4.0]
     assert notes(trace)["no number of GPUs: a CPU job"] == ("kept", 1)
 
 
@@ -1233,10 +1233,7 @@ def test_values_of_sacct_that_cannot_be_read_are_faults(tmp_path: Path) -> None:
     assert trace.jobs["gpus"].to_list() == [2.0, 2.0, 2.0, 0.0]
     assert notes(trace) == {
         "unknown state": ("kept", 1),
-        "shares of GPUs (shards, MPS or MIG), whose size the log doesn't state: a CPU job": (
-            "kept",
-            1,
-        ),
+        "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job": ("kept", 1),
     }
 
 
@@ -2000,3 +1997,259 @@ def test_all_faults_of_jobs_in_json_are_listed(tmp_path: Path) -> None:
     ]
     trace = read(tmp_path, json.dumps({"jobs": jobs}), "?skip_invalid=yes", form="sacct")
     assert trace.jobs["job"].to_list() == ["1"]
+
+
+@pytest.mark.parametrize(
+    ("tres", "gpus", "gpu_type"),
+    [
+        ("gres/gpu:a100_1g.5gb=2,gres/gpu=2", 0.25, "a100"),
+        ("gres/gpu:1g.10gb=1", 0.125, None),
+        ("gres/gpu=3,gres/gpu:a100=1,gres/gpu:a100_2g.10gb=2", 1.5, "a100"),
+        ("gres/gpu:nvidia_h100_80gb_hbm3_3g.40gb=2,gres/gpu=2", 1.0, "nvidia_h100_80gb_hbm3"),
+        ("gres/gpu:a100_mig_4g.20gb=1", 0.5, "a100"),
+        ("gres/gpu:a100_7g.40gb=1,gres/gpu=1", 1.0, "a100"),
+        ("gres/gpu:a100_1g.5gb+me=1,gres/gpu=1", 0.125, "a100"),
+        ("gres/gpu:1c.3g.20gb=1", 0.125, None),
+        ("gres/gpu:a30_1g.6gb=2,gres/gpu=2", 0.5, "a30"),
+        ("gres/gpu:a30_4g.24gb=1,gres/gpu=1", 1.0, "a30"),
+        ("nvidia.com/gpu=1,nvidia.com/mig-3g.20gb=1", 1.5, None),
+        ("nvidia.com/mig-1g.5gb.me=1", 0.125, None),
+    ],
+)
+def test_slices_are_shares_of_a_gpu(tres: str, gpus: float, gpu_type: str | None) -> None:
+    held = parse_tres(f"cpu=8,{tres},mem=64G")
+    assert held is not None
+    assert (held.gpus, held.gpu_type, held.has_slices) == (gpus, gpu_type, True)
+
+
+def test_slices_of_a_log_are_noted(tmp_path: Path) -> None:
+    row = sacct_row("1", AllocTRES="gres/gpu:a100_1g.5gb=2,gres/gpu=2")
+    trace = read_sacct(tmp_path, row, sacct_row("2"))
+    assert trace.jobs.sort("job")["gpus"].to_list() == [0.25, 2.0]
+    assert notes(trace)[SLICES_OF_GPUS] == ("kept", 1)
+    rows = 'a,0,60,2,"A100 MIG 1g.5gb"\nb,0,60,gpu:1g.5gb:2,\nc,0,60,1,A100\n'
+    trace = read(tmp_path, f"job,submit,duration,gpus,gpu type\n{rows}")
+    assert trace.jobs.select("gpus", "gpu_type").rows() == [
+        *((0.25, "A100"), (0.25, None), (1.0, "A100")),
+    ]
+    assert notes(trace)[SLICES_OF_GPUS] == ("kept", 2)
+
+
+@pytest.mark.parametrize("other", [{"User": "bob"}, {}])
+def test_a_number_that_slurm_used_again_is_another_job(
+    tmp_path: Path, other: dict[str, str]
+) -> None:
+    """The database began to count again three months later."""
+    later = {name: f"2024-06-05T{hour}" for name, hour in (("Start", "06:10:00"), ("End", "07:10"))}
+    again = sacct_row("9000", Submit="2024-06-05T06:00:00", **later, **other)
+    trace = read_sacct(tmp_path, sacct_row("9000"), again, sacct_row("9001"))
+    days = (datetime(2024, 6, 5) - datetime(2024, 3, 5)).days
+    jobs = trace.jobs.sort("job").select("job", "submit", "queue", "lost", "user")
+    assert jobs.rows() == [
+        ("9000", 0.0, 600.0, None, "ann"),
+        ("9000-2", 86400.0 * days, 600.0, None, other.get("User", "ann")),
+        ("9001", 0.0, 600.0, None, "ann"),
+    ]
+    assert notes(trace)["number of a job that Slurm used again: 9000-2 and so on"] == ("read", 1)
+
+
+def test_a_number_of_another_user_within_a_day_is_another_job(tmp_path: Path) -> None:
+    soon = {"Submit": "2024-03-05T08:00:00", "Start": "2024-03-05T08:00:00"}
+    again = sacct_row("1", User="bob", End="2024-03-05T09:00:00", **soon)
+    assert set(read_sacct(tmp_path, sacct_row("1"), again).jobs["job"]) == {"1", "1-2"}
+
+
+FIXED_WIDTH = """\
+JobID           JobName  Partition      State              Submit
+------------ ---------- ---------- ---------- -------------------
+1001              train        gpu  COMPLETED 2024-03-05T06:00:00
+"""
+NO_GPUS = "JobID|State|Submit|Start|End"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (FIXED_WIDTH, "has columns of a fixed width, which cut long values; write it with sacct"),
+        (sacct_row("1"), "is not a header; leave out --noheader: sacct --allusers"),
+        (FIXED_WIDTH.splitlines()[2], "is not a header; leave out --noheader: sacct --allusers"),
+        (SACCT_HEAD.replace("|", ","), "has ',' between columns, of which values consist too"),
+        (SACCT_HEAD.replace("|", "::"), "has '::' between columns, not a single ASCII character"),
+        (SACCT_HEAD.replace("|", "\u00a7"), "not a single ASCII character"),
+        (NO_GPUS, "the header lacks AllocTRES, which has the GPUs; write it with sacct"),
+    ],
+)
+def test_other_outputs_of_sacct_are_refused_with_its_command(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f"{text}\n", form="sacct")
+    [fault] = caught.value.faults
+    assert fault.location == f"{tmp_path / 'log'}: line 1"
+    assert message in str(fault)
+    assert "--parsable2" in fault.hint
+
+
+@pytest.mark.parametrize("separator", ["^", "~", "#", "@", "!", "\t"])
+def test_sacct_may_have_any_separator_that_values_lack(tmp_path: Path, separator: str) -> None:
+    text = f"{SACCT_HEAD}\n{sacct_row('1')}\n".replace("|", separator)
+    assert read(tmp_path, text, form="sacct").jobs["gpus"].to_list() == [2.0]
+
+
+def test_a_dump_of_sacct_may_be_quoted(tmp_path: Path) -> None:
+    lines = (f"{SACCT_HEAD}\n{sacct_row('1', JobName='a;b')}").replace("|", '";"').splitlines()
+    text = "".join(f'"{line}"\n' for line in lines)
+    assert read(tmp_path, text, form="sacct").jobs["gpus"].to_list() == [2.0]
+
+
+def test_a_cluster_without_gpus_is_noted(tmp_path: Path) -> None:
+    row = "1|COMPLETED|2024-03-05T06:00:00|2024-03-05T06:00:00|2024-03-05T07:00:00|8"
+    trace = read(tmp_path, f"{NO_GPUS}|NCPUS\n{row}\n", form="sacct")
+    assert trace.jobs.select("gpus", "cpus").rows() == [(0.0, 8.0)]
+    assert notes(trace)["no column of GPUs, such as AllocTRES: all jobs are CPU jobs"][0] == "read"
+
+
+@pytest.mark.parametrize("limit", [2**32 - 1, 2**32 - 2, -1])
+def test_limits_of_old_json_that_are_none(tmp_path: Path, limit: int) -> None:
+    job = {
+        "job_id": 1, "state": {"current": "COMPLETED"}, "tres": {"allocated": []},
+        "time": {"submission": 1.7e9, "start": 1.7e9, "end": 1.7e9 + 60, "limit": limit},
+    }  # fmt: skip
+    trace = read(tmp_path, json.dumps({"jobs": [job]}), form="sacct")
+    assert trace.jobs["time_limit"].to_list() == [None]
+
+
+def test_json_without_jobs_says_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no jobs; choose another --starttime"):
+        read(tmp_path, '{"jobs": [], "errors": []}', form="sacct")
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        *(("PT0.5H", 1800.0), ("PT1.5M", 90.0), ("P1W", 604800.0), ("PT1H30M15,5S", 5415.5)),
+        *(("P1DT2H", 93600.0), ("1.02:03:04", 93784.0), ("00:01:30.5000000", 90.5)),
+        *(("10.00:00:00", 864000.0), ("+0 days 00:05:00", 300.0), ("3600 second(s)", 3600.0)),
+        *(("1h30m0s", 5400.0), ("1m0.5s", 60.5), ("P1M", None), ("PT", None), ("-PT5M", None)),
+    ],
+)
+def test_durations_of_other_programs_are_read(text: str, seconds: float | None) -> None:
+    assert parse_seconds(text) == seconds
+
+
+def test_a_job_that_runs_has_no_run_time_yet(tmp_path: Path) -> None:
+    """W&B exports the run time so far, and no end."""
+    text = (
+        '"Name","State","User","Created","Runtime","GPU Count"\n'
+        '"a","finished","ann","2024-01-15T10:00:00.000Z","3600","8"\n'
+        '"b","running","bob","2024-01-15T12:00:00.000Z","300","4"\n'
+    )
+    trace = read(tmp_path, text)
+    assert trace.jobs.select("job", "duration", "gpus").rows() == [("a", 3600.0, 8.0)]
+    assert notes(trace)[RUNNING] == ("dropped", 1)
+
+
+def test_columns_may_be_named_by_group(tmp_path: Path) -> None:
+    mlflow = (
+        "run_id,experiment_id,status,start_time,end_time,params.num_gpus,tags.mlflow.user\n"
+        "a1,0,FINISHED,2024-01-15 10:00:00+00:00,2024-01-15 11:00:00+00:00,4,ann\n"
+    )
+    columns = ("job", "user", "duration", "gpus", "status")
+    assert read(tmp_path, mlflow).jobs.select(columns).rows() == [
+        *(("a1", "ann", 3600.0, 4.0, "passed"),),
+    ]
+    kubernetes = (
+        "metadata.name,metadata.namespace,metadata.creationTimestamp,status.startTime,"
+        "status.completionTime,status.phase,requests.nvidia.com/gpu,requests.cpu,requests.memory\n"
+        "a,v,2024-01-02T03:04:05Z,2024-01-02T03:05:05Z,2024-01-02T05:05:05Z,Succeeded,2,500m,16Gi\n"
+        "b,v,2024-01-02T03:04:05Z,<none>,<none>,Pending,1,4,16Gi\n"
+    )
+    columns = ("job", "tenant", "queue", "gpus", "cpus", "memory", "status")
+    assert read(tmp_path, kubernetes).jobs.select(columns).rows() == [
+        *(("a", "v", 60.0, 2.0, 0.5, 16 * 2**30, "passed"),),
+    ]
+    pbs = (
+        "id,user,queue,qtime,etime,start,end,Resource_List.ngpus,Resource_List.walltime,"
+        "resources_used.walltime,Exit_status\n"
+        "1.s,ann,gpu,1700000000,1700000005,1700000100,1700003700,2,02:00:00,01:00:00,0\n"
+    )
+    columns = ("job", "queue", "gpus", "time_limit", "duration", "status")
+    assert read(tmp_path, pbs).jobs.select(columns).rows() == [
+        *(("1.s", 100.0, 2.0, 7200.0, 3600.0, "passed"),),
+    ]
+
+
+def test_history_of_htcondor_is_understood(tmp_path: Path) -> None:
+    text = (
+        "GlobalJobId,Owner,QDate,JobStartDate,CompletionDate,RemoteWallClockTime,RequestGpus,"
+        "RequestCpus,JobStatus\n"
+        "s#1.0,ann,1700000000,1700000100,1700003700,3600.0,2,8,4\n"
+        "s#2.0,bob,1700000000,1700000100,0,60.0,undefined,8,3\n"
+        "s#3.0,bob,1700000000,undefined,undefined,0.0,1,8,1\n"
+    )
+    trace = read(tmp_path, text)
+    assert trace.jobs.select("job", "duration", "queue", "gpus", "cpus", "status").rows() == [
+        ("s#1.0", 3600.0, 100.0, 2.0, 8.0, "passed"),
+        ("s#2.0", 60.0, 100.0, 0.0, 8.0, "cancelled"),
+    ]
+    assert notes(trace)["pending: never started"] == ("dropped", 1)
+
+
+@pytest.mark.parametrize(
+    ("queue", "tenant", "waited"), [("600", "ann", 600.0), ("gpu", "gpu", None), ("1h", "1h", None)]
+)
+def test_a_queue_is_a_wait_in_seconds_or_a_name(
+    tmp_path: Path, queue: str, tenant: str, waited: float | None
+) -> None:
+    """Helios and Acme have seconds in it, batch systems names."""
+    trace = read(tmp_path, f"job,user,gpu_num,submit_time,duration,queue\na,ann,2,0,60,{queue}\n")
+    assert trace.jobs.select("tenant", "queue").rows() == [(tenant, waited)]
+    assert not any("isn't used" in reason for reason in notes(trace))
+
+
+@pytest.mark.parametrize("time", ["1.70E+09", "1,7E+12", "1.70001E+15"])
+def test_times_that_a_spreadsheet_rounded_are_refused(tmp_path: Path, time: str) -> None:
+    text = f"job;submit;duration;gpus\n1;{time};60;1\n2;{time};60;1\n"
+    with pytest.raises(InputError, match=r"line 2: submit '1.*' has lost its last digits; format"):
+        read(tmp_path, text)
+
+
+def test_exact_times_may_have_exponents(tmp_path: Path) -> None:
+    """R writes a round number so, and some programs all of them."""
+    for first, second in (("1.7e+09", "1700000060"), ("1.700000000e+09", "1.700000060e+09")):
+        text = f"job,submit,duration,gpus\n1,{first},60,1\n2,{second},60,1\n"
+        assert read(tmp_path, text).jobs["submit"].to_list() == [0.0, 60.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("NAME      START      END    GPU\na   2024-01-02   2024-01-03   2\n", "has no separator"),
+        ('{"jobs": [{"job_id": 1}]}\n', "is JSON, not a table; write the jobs as a table"),
+        ('[\n  {"job": 1}\n]\n', "is JSON, not a table"),
+        ('job,submit,duration,gpus\n1,0,60,"0,1,2,3"\n', "is not a number of GPUs; write how many"),
+        ("<!DOCTYPE html>\n<html>\n", "is a web page; save the table as CSV"),
+        (
+            "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
+            "is a pointer of Git LFS; fetch its file: git lfs pull",
+        ),
+    ],
+)
+def test_files_that_are_no_tables_are_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, text)
+
+
+def test_numbers_of_a_log_are_read_as_people_write_them(tmp_path: Path) -> None:
+    text = (
+        "job,submit,start,end,gpus,memory,cpus\n"
+        'a,2024-01-02 03:04:05 +0100 CET m=+0.1,#N/A,\\N,2,"65,536",1500m\n'
+        "b,2024-01-02 03:04:05 +0100 CET,2024-01-02 03:04:05 +0100 CET m=+0.2,"
+        '2024-01-02 04:04:05 +0100 CET,2,"65,536",1500m\n'
+        "c,2024-01-02 03:04:05 +0100 CET,<NA>,--,2,16Gi,2\n"
+    )
+    trace = read(tmp_path, text)
+    assert trace.jobs.select("job", "duration", "memory", "cpus").rows() == [
+        *(("b", 3600.0, 65536, 1.5),),
+    ]
+    assert notes(trace)["never started"] == ("dropped", 2)

@@ -90,10 +90,9 @@ def _entries(files: Sequence[Path], only: str | None) -> list[Entry]:
         for location, record in read_records(file):
             if not isinstance(record, Mapping):
                 raise InputError(Fault(location, "is not a job", "write `name: ...` and so on"))
-            place = location.rstrip(":")
-            if problem := find_unsendable(record, place):
+            if problem := find_unsendable(record, location):
                 raise InputError(Fault(*problem, "quote it if it is text"))
-            entries.append(Entry(place, with_absolute_deadline(record, place)))
+            entries.append(Entry(location, with_absolute_deadline(record, location)))
     if only is not None:
         names = {part.strip() for part in only.split(",") if part.strip()}
         missing = names - {entry.name for entry in entries}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -57,8 +58,10 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
         for before, part in zip((None, *issue["loc"]), issue["loc"], strict=False)
         if part not in _TAGS.get(str(before), ())
     ]
+    is_key = location[-1:] == ["[key]"]  # of a mapping, whose path has the key too
+    location = location[:-2] if is_key else location
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
-    where = _join_location(place, path)
+    where = join_location(place, path)
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
         known = sorted(_known_keys(model))
@@ -78,15 +81,45 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     if issue["type"] == "too_short" and not issue["ctx"]["actual_length"]:
         message = f"expected {issue['ctx']['min_length']} or more items, got 0"
         return Fault(where, message, "add one")
+    described = _type_problem(issue["type"], issue["input"])
+    if described is not None:
+        message, hint = described
+        return Fault(where, f"in a key, {message}" if is_key else message, hint)
     return Fault(where, issue["msg"].removeprefix("Value error, "))
 
 
-def _join_location(location: str, path: str) -> str:
+def _type_problem(kind: str, value: object) -> tuple[str, str] | None:
+    """Return the message and hint for a value of another type than the field's, else None."""
+    got = describe_type(value)
+    if isinstance(value, str | int | float) and not isinstance(value, bool):
+        got = quote_for_display(getattr(value, "written", value))
+    if kind == "string_type":
+        is_scalar = value is None or isinstance(value, int | float)
+        return f"expected text, got {got}", "quote it if it is text" if is_scalar else ""
+    if kind in {"int_parsing", "int_type", "int_from_float"}:
+        whole = _integer(value)
+        return f"expected an integer, got {got}", "" if whole is None else f"write {whole}"
+    if kind in {"float_parsing", "float_type"}:
+        return f"expected a number, got {got}", ""
+    if kind == "list_type":
+        return f"expected a list, got {got}", "write [item, item]"
+    return None
+
+
+def _integer(value: object) -> int | None:
+    """Return the integer that a text such as 1e3 means, or None."""
+    try:
+        number = float(value) if isinstance(value, str) else math.nan
+    except ValueError:
+        return None
+    return int(number) if number.is_integer() and abs(number) < bounds.NUMBER.maximum else None
+
+
+def join_location(location: str, path: str) -> str:
     """Join the location of a value and the path of a key in it, such as ``.servers[0].name``."""
     if location.endswith("]") or not path:
         return f"{location}{path}"
-    separator = " " if location.endswith(":") else ": "
-    return f"{location}{separator}{path.removeprefix('.')}"
+    return f"{location}: {path.removeprefix('.')}"
 
 
 def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:

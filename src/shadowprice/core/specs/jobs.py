@@ -33,6 +33,7 @@ from shadowprice.core.length_history import DEFAULT_SECONDS, with_length
 from shadowprice.core.moments import SECOND, check_moment, parse_moment_ahead
 from shadowprice.core.specs.bags import TaskSpec, resolve_bag
 from shadowprice.core.specs.distributions import DistributionContext, EmpiricalLoader
+from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.fields import (
     AmountField,
     AmountsField,
@@ -500,11 +501,7 @@ def resolve_jobs(
         try:
             jobs.append((place, spec.resolve(cluster, measured)))
         except InputError as error:
-            # Locations of lines end with a colon.
-            prefix = f"{place} " if place.endswith(":") else f"{place}."
-            own = place.rstrip(":")
-            faults += [
-                replace(fault, location=prefix + fault.location if fault.location else own)
-                for fault in error.faults
-            ]
+            for fault in error.faults:
+                path = f".{fault.location}" if fault.location else ""
+                faults.append(replace(fault, location=join_location(place, path)))
     return jobs, faults

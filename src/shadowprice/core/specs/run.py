@@ -95,7 +95,7 @@ class RunSpec(Spec):
             _check_no_null(str(argument), f"argument {index}" if index else "it")
         if not arguments or not str(arguments[0]).strip():
             raise ValueError("it is empty; write for example [python, train.py]")
-        return value
+        return value if isinstance(value, list) else _as_argument(value)
 
     @field_validator("env")
     @classmethod

@@ -16,7 +16,9 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.traces.job_log import (
     CLOCK_SKEW,
+    RUNNING,
     SHARES_OF_GPUS,
+    SLICES_OF_GPUS,
     check_times,
     drop_repeated_rows,
     merge_attempts,
@@ -28,8 +30,10 @@ from shadowprice.traces.log_columns import (
     bytes_unit,
     choose_columns,
     is_hours_and_minutes,
+    is_htcondor_status,
     is_utc,
     lists_resources,
+    may_be_names,
     parse_mapping,
     read_header,
     seconds_unit,
@@ -55,6 +59,7 @@ from shadowprice.traces.log_values import (
     parse_seconds,
     parse_state,
     read_times,
+    split_slice,
     time_problems,
     time_zone,
     with_points,
@@ -76,6 +81,10 @@ _QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
 """Those of a table with commas between columns, which has no decimal commas."""
 _MAX_SECONDS: Final = 1e18  # of hundreds of digits too; far above the limit of a duration
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
+_HTCONDOR_STATES: Final = {"3": "cancelled", "4": "passed"} | dict.fromkeys(
+    ("1", "2", "5", "6", "7"), "unfinished"
+)
+"""HTCondor's JobStatus: idle, running, removed, completed, held, transferring and suspended."""
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SERIAL_HINT: Final = (
     "format the cells as yyyy-mm-dd hh:mm:ss before you save them; "
@@ -110,7 +119,8 @@ _DEADLINE_HINT: Final = (
             "and other abbreviations (EDT, JST) if they are those of timezone="
         ),
         (
-            "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, or in the unit of the header; "
+            "durations may be seconds, h:mm:ss, d-hh:mm:ss, 2h30m, PT2H30M, or in the unit of the "
+            "header; "
             "1:30 is minutes and seconds, unless the header says h:mm"
         ),
         (
@@ -123,8 +133,10 @@ _DEADLINE_HINT: Final = (
         ),
         (
             "GPUs may be counts, TRES strings (gres/gpu:a100=2) or 2 x A100, or gpus_per_node "
-            "times nodes"
+            "times nodes; MIG slices (1g.5gb) count as shares of a GPU: 1g as 1/8, 3g as 1/2"
         ),
+        "a column named queue is the wait in seconds if it has numbers only, else the tenant",
+        "headers may begin with a group: params.num_gpus, metadata.name, Resource_List.ngpus",
         "time limits are kept apart from run times",
         "deadlines are times, written as the submissions are",
         (
@@ -148,7 +160,11 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     order = reading.options.get("dates", "")
     if order not in {"", "dmy", "mdy"}:
         raise InputError(f"dates={quote_for_display(order)}: write dates=dmy or dates=mdy")
-    header = read_header(path, read_head(path), mapping)
+    head = read_head(path)
+    if re.match(r"\s*[{\[]\s*(?:[{\[\]}]|\"[^\"]*\"\s*:)", head):
+        hint = "write the jobs as a table, or read sacct --json as sacct:FILE"
+        raise InputError(Fault(str(path), "is JSON, not a table", hint))
+    header = read_header(path, head, mapping)
     table = read_table(
         path,
         dict.fromkeys(header.names, pl.String()),
@@ -217,6 +233,9 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
             column, reason = columns.ignored[meaning]
             text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
             reading.tally.add("ignored", text, counts[column])
+    # The run time of a job that runs is the one so far.
+    is_running = (pl.col("_status") == "unfinished") & pl.col("_end").is_null()
+    table.drop(is_running & (pl.col("_duration") > 0), RUNNING)
     check_times(table, names)
     own = names.get("job")
     job = pl.col(own) if own else pl.format("job-{}", pl.col("line"))
@@ -294,6 +313,9 @@ class _Log:
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
             readable = times.seconds.is_not_null() | times.problem.is_not_null() | times.missing
             kind = "a time"
+        elif meaning == "wait" and may_be_names(column):
+            readable = each(texts, parse_number, pl.Float64()).is_not_null()
+            kind = "a number of seconds"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
         else:
@@ -347,6 +369,7 @@ class _Log:
             is_none = (pl.col("_gpus") == 0) & ~pl.col("_has_shares")
             is_share = (pl.col("_gpus") == 0) & pl.col("_has_shares")
             self.table.count_repairs(is_share, SHARES_OF_GPUS, "kept")
+            self.table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
             self.table.count_repairs(is_none, "no number of GPUs: a CPU job", "kept")
         if "status" in self._names:
             is_unknown = pl.col("_status").is_null() & self.text("status").is_not_null()
@@ -530,23 +553,34 @@ class _Log:
         ]
         self._add("gpus_shown", shown, pl.String())
         self._add("has_shares", [bool(held and held.has_shares) for held in tres], pl.Boolean())
+        self._add("has_slices", [bool(held and held.has_slices) for held in tres], pl.Boolean())
         self._add("gpus", [held and (held.gpus or 0.0) for held in tres], pl.Float64())
         self._add("gpu_type", [held and held.gpu_type for held in tres], pl.String())
+        stated = self._texts("gpu_type")
+        self._add(
+            "stated_type", each(stated, lambda text: split_slice(text)[0], pl.String()), pl.String()
+        )
+        self._add(
+            "slice", each(stated, lambda text: split_slice(text)[1], pl.Float64()), pl.Float64()
+        )
         self._add("tres_cpus", [held and held.cpus for held in tres], pl.Float64())
         self._add("tres_memory", [held and held.memory for held in tres], pl.Int64())
         self._read("nodes")
         self._read("cpus")
         self._read("memory")
         nodes = pl.col("_nodes").fill_null(1.0) if per_node else 1.0
+        # A type with a MIG profile: the GPUs are slices, unless their list says so already.
+        share = pl.when(~pl.col("_has_slices")).then("_slice").fill_null(1.0)
         self.table.frame = self.table.frame.with_columns(
-            _gpus=pl.col("_gpus") * nodes,
-            _gpu_type=pl.coalesce(self.text("gpu_type"), "_gpu_type"),
+            _gpus=pl.col("_gpus") * nodes * share,
+            _gpu_type=pl.coalesce("_stated_type", "_gpu_type"),
+            _has_slices=pl.col("_has_slices") | pl.col("_slice").is_not_null(),
             _cpus=pl.coalesce("_cpus", "_tres_cpus"),
             _memory=pl.coalesce("_memory", "_tres_memory"),
         )
         if source in self._names:
             name, valid = self._names[source], pl.col("_gpus") >= 0
-            hint = "write 2, gpu:2 or gres/gpu:a100=2"
+            hint = "write how many: 2, gpu:2 or gres/gpu:a100=2"
             message = "is not a number of GPUs"
             self._checks.append(Check(valid, name, message, hint, shown="_gpus_shown"))
         self._expect("nodes", "is not a number", "write a number")
@@ -617,7 +651,20 @@ def _limit(column: str, text: str) -> float | None:
 
 
 def _bytes(column: str, text: str) -> int | None:
-    return parse_bytes(text, bytes_unit(column))
+    number = parse_number(text)  # with separators of thousands, or decimals
+    return parse_bytes(text if number is None else f"{number:f}", bytes_unit(column))
+
+
+def _cores(_: str, text: str) -> float | None:
+    """Return a number of cores, which Kubernetes also writes in thousandths: 500m."""
+    thousandths = re.fullmatch(r"(\d+)m", text.strip())
+    return float(thousandths[1]) / 1000 if thousandths else parse_number(text)
+
+
+def _status(column: str, text: str) -> str | None:
+    if is_htcondor_status(column) and text.strip() in _HTCONDOR_STATES:
+        return _HTCONDOR_STATES[text.strip()]
+    return parse_state(text)
 
 
 def _gpus(column: str, text: str) -> Tres | None:
@@ -638,8 +685,8 @@ _READERS: Final[dict[str, _Reader]] = {
     "gpus": (_gpus, "a number of GPUs", pl.Object()),
     "gpus_per_node": (_gpus, "a number of GPUs", pl.Object()),
     "nodes": (lambda _, text: parse_number(text), "a number", pl.Float64()),
-    "cpus": (lambda _, text: parse_number(text), "a number", pl.Float64()),
+    "cpus": (_cores, "a number", pl.Float64()),
     "memory": (_bytes, "an amount of memory", pl.Int64()),
-    "status": (lambda _, text: parse_state(text), "a known state", pl.String()),
+    "status": (_status, "a known state", pl.String()),
 }
 """By meaning: how a text of a column is read, and the kind of value in words and as a type."""

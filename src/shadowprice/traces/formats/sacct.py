@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,7 +15,12 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
-from shadowprice.traces.job_log import CLOCK_SKEW, SHARES_OF_GPUS, check_times
+from shadowprice.traces.job_log import (
+    CLOCK_SKEW,
+    SHARES_OF_GPUS,
+    SLICES_OF_GPUS,
+    check_times,
+)
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
     Tres,
@@ -81,9 +87,15 @@ _UNKNOWN_TOTALS: Final = frozenset({"task", "socket", "several"})
 """What GPUs count for if their number in all isn't known."""
 _NO_SPANS: Final = ("invalid", "unlimited", "partition_limit", "infinite")
 """Durations that aren't known; sacct writes INVALID if the times contradict each other."""
-_COUNTS: Final = ("NNodes", "AllocNodes", "AllocCPUS", "NCPUS", "ReqCPUS")
+_CORES: Final = ("AllocCPUS", "NCPUS", "ReqCPUS")
+_COUNTS: Final = ("NNodes", "AllocNodes", *_CORES)
+_FIRST_NO_NUMBER: Final = 2**32 - 2  # Slurm's NO_VAL; INFINITE is the next one
 _MAX_BYTES: Final = 2.0**62  # fits into an integer, and is above the limit of a job's memory
 _MAX_DIGITS: Final = 9  # of a number of an array's element
+_MAX_SECONDS_TO_REQUEUE: Final = 86400.0
+"""Maximum time from the end of an attempt to the submission of the next one.
+
+Slurm forgets a job that ended MinJobAge ago, five minutes by default."""
 _BLANKS: Final = re.compile(r"\s*")
 _ARRAY: Final = re.compile(r"\[([^\]]*)\]")
 _DUMP: Final = (
@@ -112,6 +124,8 @@ _DUMP: Final = (
         "elements of an array are jobs; pending ones (9000_[2-5%2]) never started: left out",
         "bars in a job's name belong to it if no other column explains them; --json has none",
         "GPUs are those allocated, or requested if none is known; types as in gres/gpu:a100=2",
+        "MIG slices (gres/gpu:a100_1g.5gb) count as shares of a GPU: 1g as 1/8, 3g as 1/2",
+        "a number that Slurm used again, for another user or a day later, is another job: 9000-2",
         "the time limit is kept apart from the run time; TIMEOUT, OUT_OF_MEMORY and the like fail",
         "times are local to the cluster: add timezone=Europe/Berlin; --json has seconds since 1970",
     ),
@@ -148,8 +162,10 @@ def _read_jobs(
     table.check_all([*_read_times(table, zone), *_read_resources(table)])
     unknown = pl.col("_status").is_null() & pl.col("State").is_not_null()
     table.count_repairs(unknown, "unknown state", "kept")
+    table.frame = _name_reused_numbers(table.frame, reading)
     shares = pl.col("_has_shares") & (pl.col("_gpus") == 0)
     table.count_repairs(shares, SHARES_OF_GPUS, "kept")
+    table.count_repairs(pl.col("_has_slices"), SLICES_OF_GPUS, "kept")
     if arrival == "eligible":
         # A requeue changes the eligible time of a job, and some versions keep the older start.
         late = (pl.col("_eligible") > pl.col("_start")) & (pl.col("_submit") <= pl.col("_start"))
@@ -187,12 +203,14 @@ def _choice(reading: ImportContext, option: str, known: tuple[str, ...]) -> str:
 
 
 def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
-    separators = (mark for mark in _SEPARATORS if "JobID" in column_names(head, mark))
-    separator = next(separators, "|")
+    separator = _find_separator(path, head)
     header = column_names(head, separator)
     lacking = [name for name in _NEEDED if name not in header]
     if lacking:
         message = f"the header lacks {', '.join(lacking)}"
+        raise InputError(Fault(f"{path}: line 1", message, f"write it with {_DUMP}"))
+    if not {*_TRES, *_CORES}.intersection(header):
+        message = "the header lacks AllocTRES, which has the GPUs"
         raise InputError(Fault(f"{path}: line 1", message, f"write it with {_DUMP}"))
     kinds = {name: pl.String() for name in header if name in _FIELDS}
     optional = [name for name in _FIELDS if name not in kinds]
@@ -203,7 +221,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         reading,
         separator=separator,
         optional=optional,
-        quoted=False,
+        quoted=head.startswith('"'),  # a spreadsheet has written it again
         rules=RowRules(
             rejoin=partial(_rejoin_fields, header),
             surplus_hint="use sacct --json if a name or comment contains a bar",
@@ -211,12 +229,42 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
             "or use sacct --json if a name or comment contains a line break",
         ),
     )
+    if not {*_TRES}.intersection(header):
+        reason = "no column of GPUs, such as AllocTRES: all jobs are CPU jobs"
+        reading.tally.add("read", reason, table.frame.height)
     present = [pl.when(~is_nothing(pl.col(name))).then(name).alias(name) for name in _FIELDS]
     table.frame = table.frame.select("line", *present)
     return table
 
 
-_SEPARATORS: Final = ("|", ";", "\t", "^")  # sacct --delimiter; a comma is part of TRES lists
+def _find_separator(path: Path, head: str) -> str:
+    """Return the character between the columns.
+
+    Raises `InputError` if there is no header, or columns aren't separated by a character of which
+    values consist too.
+    """
+    line = head.partition("\n")[0].strip()
+    names = [name for name in re.findall(r"[A-Za-z]+", line) if name in _FIELDS]
+    location, hint = f"{path}: line 1", f"write it with {_DUMP}"
+    if not names and _ROW.match(line):
+        raise InputError(Fault(location, "is not a header", f"leave out --noheader: {_DUMP}"))
+    between = Counter(re.findall(r"(?<=[A-Za-z])[^A-Za-z]+(?=[A-Za-z])", line.replace('"', "")))
+    separator = between.most_common(1)[0][0] if names and between else "|"
+    if separator.isspace() and separator != "\t":
+        message = "has columns of a fixed width, which cut long values"
+        raise InputError(Fault(location, message, hint))
+    if separator not in _SEPARATORS:
+        shown = quote_for_display(separator)
+        message = f"has {shown} between columns, of which values consist too"
+        if len(separator) > 1 or not separator.isascii():
+            message = f"has {shown} between columns, not a single ASCII character"
+        raise InputError(Fault(location, message, hint))
+    return separator
+
+
+_SEPARATORS: Final = frozenset("|;\t^~#@!&$?*")  # sacct --delimiter; TRES lists contain commas
+_ROW: Final = re.compile(r"\d+(?:[_+.][^\s|]*)?[^\w\s]|\d+(?:[_+.]\S*)? +\S")
+"""Beginning of a row, with a job's number."""
 _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
     "JobID": re.compile(r"\d+(?:[_+.]\S*)?"),
     "State": re.compile(r"[A-Z_]+(?: by \S+)?\+?"),
@@ -255,6 +303,9 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
     if errors and not jobs:
         message = f"sacct reported errors: {quote_for_display(errors[0])}"
         raise InputError(Fault(str(path), message, "write it again"))
+    if not jobs:
+        hint = "choose another --starttime; without --allusers, sacct lists only your own jobs"
+        raise InputError(Fault(str(path), "has no jobs", hint))
     if errors:
         message = f"error of sacct beside its jobs, such as {quote_for_display(errors[0])}"
         reading.tally.add("ignored", message, len(errors))
@@ -331,6 +382,8 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
         name = f"{het['job_id']}+{offset}"
     limit = time.get("limit")
     minutes = None if isinstance(limit, dict) and limit.get("infinite") else _number(limit)
+    if minutes is not None and not 0 <= minutes < _FIRST_NO_NUMBER:
+        minutes = None
     values: dict[str, object] = {
         "JobID": name,
         "Cluster": job.get("cluster"),
@@ -437,7 +490,7 @@ def _read_times(table: CheckedTable, zone: str) -> list[Check]:
             column.seconds.is_not_null() | frame[name].is_null() | column.problem.is_not_null()
         ) | column.missing
         table.count_repairs(pl.lit(column.missing), f"{name}: {STANDS_FOR_MISSING}")
-        hint = "sacct writes 2024-03-05T06:07:08"
+        hint = "unset SLURM_TIME_FORMAT: sacct then writes 2024-03-05T06:07:08"
         checks.append(Check(pl.lit(is_read), name, "is not a time", hint))
         for is_wrong, message, hint in time_problems(column, zone):
             checks.append(Check(pl.lit(~is_wrong), name, message, hint))
@@ -517,6 +570,7 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     table.frame = frame.with_columns(
         pl.Series("_gpus", [count or 0.0 for count in counted], dtype=pl.Float64()),
         pl.Series("_has_shares", [any(t.has_shares for t in row) for row in rows]),
+        pl.Series("_has_slices", [any(t.has_slices for t in row) for row in rows]),
         pl.Series(
             "_gpu_type", [_first(t.gpu_type for t in row) for row in rows], dtype=pl.String()
         ),
@@ -557,6 +611,30 @@ def _parse_memory(text: str) -> float | None:
 
 def _first(values: Iterable[Any]) -> Any:
     return next((value for value in values if value is not None), None)
+
+
+def _name_reused_numbers(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame:
+    """Give the jobs of a number that Slurm used again names of their own: 9000, 9000-2.
+
+    A database whose numbers began again lists both. A requeued job has the same user, and is
+    submitted when its earlier attempt ends.
+    """
+    rows = frame.sort("_submit", nulls_last=True, maintain_order=True)
+    previous_end = pl.col("_end").cum_max().forward_fill().shift(1).over("JobID")
+    is_other = pl.col("User") != pl.col("User").shift(1).over("JobID")
+    is_other = is_other.fill_null(False) | (
+        pl.col("_submit") > previous_end + _MAX_SECONDS_TO_REQUEUE
+    ).fill_null(False)
+    number = is_other.cast(pl.Int64).cum_sum().over("JobID")
+    rows = rows.with_columns(_use=number)
+    reused = int((rows.group_by("JobID").agg(pl.col("_use").max()))["_use"].sum())
+    reading.tally.add("read", "number of a job that Slurm used again: 9000-2 and so on", reused)
+    name = (
+        pl.when(pl.col("_use") > 0)
+        .then(pl.format("{}-{}", "JobID", pl.col("_use") + 1))
+        .otherwise("JobID")
+    )
+    return rows.with_columns(JobID=name).drop("_use").sort("line", maintain_order=True)
 
 
 def _merge_attempts(frame: pl.DataFrame, reading: ImportContext) -> pl.DataFrame:
