@@ -34,6 +34,7 @@ from shadowprice.core.moments import SECOND, check_moment, parse_moment_ahead
 from shadowprice.core.specs.bags import TaskSpec, resolve_bag
 from shadowprice.core.specs.distributions import DistributionContext, EmpiricalLoader
 from shadowprice.core.specs.fields import (
+    DISTINCT_COUNTS,
     AmountField,
     AmountsField,
     DurationField,
@@ -151,7 +152,8 @@ class JobSpec(Spec):
     utility: UtilitySpec | None = None
     workers: WorkerRange | None = None
     throughput: (
-        Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS)] | None
+        Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS), DISTINCT_COUNTS]
+        | None
     ) = None
     family: Name | None = None
     tasks: (
