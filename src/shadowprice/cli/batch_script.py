@@ -23,6 +23,7 @@ from shadowprice.cli.plain_job import (
     JOB_OPTIONS,
     CommandAfterDashes,
     generate_name,
+    parse_slurm_seconds,
 )
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -257,10 +258,6 @@ _UNSUPPORTED: Final[Mapping[str, str]] = {
 """Hints for options without which the job would be another."""
 
 _NO_LIMIT: Final = frozenset({"unlimited", "infinite"})
-_TIME: Final = re.compile(
-    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
-    r"|(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)|(?P<only>\d+))"
-)
 _MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _SOCKETS: Final = re.compile(r"\([^)]*\)")
 _GPU: Final = re.compile(r"(?:gres[/:])?gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
@@ -333,12 +330,9 @@ def _translate(option: str, value: str, location: str) -> tuple[str, str] | None
     if option == "time":
         if value.lower() in _NO_LIMIT:
             return None
-        # The length first, because Python refuses to convert thousands of digits.
-        match = _TIME.fullmatch(value) if len(value) <= bounds.QUANTITY.maximum else None
-        if match is None:
+        total = parse_slurm_seconds(value)
+        if total is None:
             raise _invalid(option, value, location, "3:00:00, or minutes")
-        days, h, m, s, hours, minutes, seconds, only = (int(part or 0) for part in match.groups())
-        total = ((days * 24 + h + hours) * 60 + m + minutes + only) * 60 + s + seconds
         # Slurm's time is a limit, at which the job is ended.
         return ("--walltime", f"{total}s") if total else None  # 0: no limit
     if option == "mem":
