@@ -236,6 +236,30 @@ def test_name_conflict_has_a_location_and_a_hint(
     assert capsys.readouterr().err == f"error: j.yaml: jobs[0].name: {message}{hint}\n"
 
 
+@pytest.mark.parametrize("run", [{"image": "registry/train:1"}, {"pod": {"labels": {"a": "b"}}}])
+def test_an_image_is_refused_by_a_service_without_containers(
+    live: RunningService, run: dict[str, Any]
+) -> None:
+    record = {"name": "contained", "worker": {"cpu": 1}, "run": {"command": ["true"], **run}}
+    response = live.client.post("/v1/jobs", json=record)
+    assert response.status_code == 422
+    [fault] = response.json()["errors"]
+    assert fault["location"] == f"job.run.{next(iter(run))}"
+    assert fault["message"] == "this service runs jobs without containers"
+    assert live.client.get("/v1/jobs/contained").status_code == 404
+
+
+def test_a_late_prediction_is_warned_of(
+    live: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for index in range(3):
+        _submit(capsys, "--name", f"slow-{index}", "--wait", "--", "sleep", "3")
+    assert main(["submit", "--name", "slow-9", "--by", "1s", "--", "sleep", "3"]) == 0
+    warning = "if it takes as long as predicted, it ends after its deadline"
+    assert warning in capsys.readouterr().err
+    live.client.delete("/v1/jobs/slow-9")
+
+
 def test_without_a_token_the_command_to_run_is_named(
     live: RunningService, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,12 +6,15 @@ import http.server
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from array import array
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from shadowprice import jobs
@@ -29,6 +32,7 @@ def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     told |= {"PS": "1", "CHECKPOINT_DIR": str(tmp_path / "c"), "SLOT_END": "12.500"}
     for name, value in told.items():
         monkeypatch.setenv(f"SHADOWPRICE_{name}", value)
+    monkeypatch.setattr(jobs, "_checkpoints", False)  # other tests load checkpoints
     return tmp_path
 
 
@@ -76,6 +80,65 @@ def test_only_worker_0_reports(inside: Path, monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.setenv("SHADOWPRICE_ROLE", role)
         assert not jobs.report(1)
     assert list(inside.iterdir()) == []
+
+
+def test_further_processes_of_a_launcher_do_not_lead(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torchrun starts several processes for worker 0, with the same environment."""
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert not jobs.report(1)
+    jobs.save(3, b"three")
+    assert list(inside.iterdir()) == []
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    assert jobs.report(1)
+    jobs.save(3, b"three")
+    assert jobs.load() == jobs.Checkpoint(3, b"three")
+
+
+class Pair:
+    """A tensor of two elements, as PyTorch refuses it."""
+
+    def __float__(self) -> float:
+        raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+
+
+def test_no_type_of_a_count_ends_the_job(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    monkeypatch.setattr(jobs, "_messages", [])
+    assert not jobs.report(cast(float, Pair()))
+    assert jobs.report(2)
+
+
+@pytest.mark.parametrize("response", [b"", b"SSH-2.0-OpenSSH_9.6\r\n", b"HTTP/1.1 x\r\n\r\n"])
+def test_a_server_that_does_not_speak_http_ends_no_job(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, response: bytes
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(response)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        monkeypatch.setenv("SHADOWPRICE_PROGRESS_URL", address)
+        assert not jobs.report(1)
+        thread.join(WAIT_LIMIT_SECONDS)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"", bytearray(b"ab"), memoryview(array("d", [1.0, 2.0])), np.arange(6.0).reshape(2, 3)],
+    ids=["empty", "bytearray", "view", "array"],
+)
+def test_a_view_is_saved_with_all_its_bytes(inside: Path, data: Any) -> None:
+    jobs.save(4, data)
+    assert jobs.load() == jobs.Checkpoint(4, memoryview(data).tobytes())
 
 
 def test_a_report_is_posted_where_there_is_no_file(

@@ -17,9 +17,16 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from shadowprice.core import bounds
-from shadowprice.core.amounts import Dimension, parse_amount, parse_duration, parse_rate
+from shadowprice.core.amounts import (
+    Dimension,
+    format_seconds,
+    parse_amount,
+    parse_duration,
+    parse_rate,
+)
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
+from shadowprice.core.length_history import length_of_progress
 from shadowprice.core.specs.utilities import PRIORITY_LEVELS
 from shadowprice.core.submit_options import (
     gpus_text,
@@ -162,9 +169,13 @@ def _key_changes(
     yield from _priority_changes(entry, job)
     yield from _deadline_changes(entry, job, cluster, end, texts)
     if job.bag is None:
-        for name in ("epochs", "minibatches") if entry.get("steps") is None else ("steps",):
-            yield from _count_changes("work", (name,), int(entry.get(name, 1)))
-        yield from _time_changes(entry)
+        if job.predicted:  # fewer mini-batches of a predicted time each would be as much work
+            yield from _predicted_time_changes(entry, job, cluster)
+        else:
+            factors = ("epochs", "minibatches") if entry.get("steps") is None else ("steps",)
+            for name in factors:
+                yield from _count_changes("work", (name,), int(entry.get(name, 1)))
+            yield from _time_changes(entry)
         yield from _worker_changes(entry, job, cluster)
     else:
         for index, group in enumerate(entry["tasks"]):
@@ -322,24 +333,54 @@ def _run_time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     total = parse_duration(entry["minibatch_time"]).seconds * steps
     if steps > 1:  # nine digits of a mini-batch's time don't give the run time exactly
         total = Fraction(f"{float(total):.7g}")
+    before = str(entry["minibatch_time"]), run_time_text(total)
+    yield from _shorter_time_changes(total, steps, before, has_option=True)
+
+
+def _predicted_time_changes(
+    entry: JobFileRecord, job: Job, cluster: Cluster
+) -> Iterator[JobChange]:
+    """Yield a change that states a time, at most the predicted one."""
+    length = length_of_progress(job, job.required)
+    total = Fraction(f"{length * float(cluster.slot_seconds):.7g}")
+    before = (f"{format_seconds(float(total))} (predicted)",) * 2
+    steps = int(entry.get("steps") or 1)
+    yield from _shorter_time_changes(
+        total, steps, before, has_option=has_options(entry), is_stated=False
+    )
+
+
+def _shorter_time_changes(
+    total: Fraction,
+    steps: int,
+    before: tuple[str, str],
+    *,
+    has_option: bool,
+    is_stated: bool = True,
+) -> Iterator[JobChange]:
+    """Yield a change of ``minibatch_time`` to run times below a total; to it if it isn't stated.
+
+    ``before`` are the texts of the present value, for the key and for the option.
+    """
     # Use at least a hundred units, so that successive values differ by at most 1 %.
     units = (Fraction(3600), Fraction(60), Fraction(1))
     unit = next((unit for unit in units if total >= 100 * unit), Fraction(1, 1000))
     now = int(total / unit)
     texts: dict[str, str] = {}  # run times by the mini-batch's time
     sizes: dict[str, float] = {}
-    for value in _decreasing_integers(now, max(1, now // 100)):
+    values = _decreasing_integers(now, max(1, now // 100))
+    for value in values if is_stated else [now, *values]:
         text = run_time_text(value * unit)
         key = minibatch_time(text, value * unit, steps)
         texts[key], sizes[key] = text, float(value * unit / total)
 
     def describe(value: str) -> str:
-        return f"{_digits(100 * (1 - sizes[value]))} % less"
+        less = 100 * (1 - sizes[value])
+        return f"{_digits(less)} % less" if less >= 0.5 else "stated instead of predicted"
 
     if texts:
-        option = OptionChange("--time", run_time_text(total), texts.__getitem__)
-        before = str(entry["minibatch_time"])
-        yield JobChange("time", ("minibatch_time",), before, [*texts], describe, option)
+        option = OptionChange("--time", before[1], texts.__getitem__) if has_option else None
+        yield JobChange("time", ("minibatch_time",), before[0], [*texts], describe, option)
 
 
 def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterator[JobChange]:

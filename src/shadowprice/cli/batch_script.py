@@ -7,6 +7,7 @@ header ends at the first command.
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from shadowprice.cli.plain_job import (
     JOB_OPTIONS,
     CommandAfterDashes,
     generate_name,
+    parse_slurm_seconds,
 )
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -233,7 +235,9 @@ _LONG: Final[Mapping[str, str]] = {
     "N": "nodes",
     "n": "ntasks",
     "a": "array",
+    "b": "begin",
     "d": "dependency",
+    "H": "hold",
 }
 """Short options of ``sbatch`` that are understood."""
 
@@ -246,24 +250,34 @@ _SAME: Final[Mapping[str, str]] = {
 }
 """Options with the same value here; a script is one task on one node."""
 
-_UNDERSTOOD: Final = frozenset({*_SAME, "gres", "time", "mem", "mem-per-cpu", "job-name"})
-_ONE: Final = frozenset({"nodes", "ntasks", "ntasks-per-node"})  # options that must be 1
+_UNDERSTOOD: Final = frozenset({*_SAME, "gres", "time", "mem", "job-name"})
+_ONE: Final = frozenset({"nodes", "ntasks", "ntasks-per-node", "tasks-per-node"})
+"""Options that must be 1."""
 
 _UNSUPPORTED: Final[Mapping[str, str]] = {
     "array": "submit the script once for each task, with an argument after --",
+    "begin": "remove it, and submit the script at that time",
     "dependency": "remove it, and submit the script when the other job has finished",
+    "gpus-per-socket": "write --gpus, the GPUs of the whole job",
+    "hold": "remove it, and submit the script when it may run",
     "mem-per-gpu": "write --mem, the memory of the whole job",
+    "ntasks-per-gpu": "write --gpus, and start the tasks in the script",
+    "tres-per-job": "write --gpus and --cpus-per-task",
+    "tres-per-task": "write --gpus and --cpus-per-task",
 }
 """Hints for options without which the job would be another."""
 
 _NO_LIMIT: Final = frozenset({"unlimited", "infinite"})
-_TIME: Final = re.compile(
-    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
-    r"|(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)|(?P<only>\d+))"
-)
 _MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _SOCKETS: Final = re.compile(r"\([^)]*\)")
-_GPU: Final = re.compile(r"(?:gres[/:])?gpu(?::(?P<kind>[A-Za-z_][\w.-]*))?(?:[:=](?P<count>\d+))?")
+_IS_GPU: Final = re.compile(r"(?:gres[/:])?gpu(?![\w-])")
+_GPU: Final = re.compile(
+    r"(?:gres[/:])?gpu(?::(?P<kind>(?!\d+(?:$|[:=]))\w[\w.-]*))?(?:[:=](?P<count>\d+))?"
+)
+"""GPUs of ``--gres``; a kind may begin with a digit, such as ``1g.5gb``."""
+
+_NO_VARIABLES: Final = frozenset({"ALL", "NONE", "NIL", ""})
+"""Values of ``--export`` that name no variable: here a job gets those that select programs."""
 
 
 def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Iterator[HeaderOption]:
@@ -272,9 +286,16 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
     Raises `InputError` also if the job would need something that isn't supported.
     """
     named = [(_long_name(entry.name), entry) for entry in entries]
-    cpus = next((entry.value for name, entry in reversed(named) if name == "cpus-per-task"), "")
+    values = {name: entry.value for name, entry in named}
+    cpus, gpus = values.get("cpus-per-task", ""), _gpu_count(named)
     for option, entry in named:
         translated = None
+        if option == "export":
+            variables, others = _exported(entry.value)
+            yield from (HeaderOption("--env", text, entry.location) for text in variables)
+            if others:
+                ignored.append(entry.name)
+            continue
         if option in _UNSUPPORTED:
             location = f"{entry.location}: --{option}"
             raise InputError(Fault(location, "is not supported", _UNSUPPORTED[option]))
@@ -283,6 +304,8 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
             continue
         if option == "mem-per-cpu":
             translated = _memory_of_cpus(entry, cpus)
+        elif option == "cpus-per-gpu":
+            translated = _cpus_of_gpus(entry, gpus)
         elif option in _UNDERSTOOD:
             translated = _translate(option, entry.value, entry.location)
         if translated is None:
@@ -302,6 +325,36 @@ def _check_one(option: str, entry: HeaderOption) -> None:
         hint = "write 1, or state `workers` in a job file"
         message = f"expected 1, got {quote_for_display(entry.value)}: a script is one process"
         raise InputError(Fault(location, message, hint))
+
+
+def _exported(value: str) -> tuple[list[str], list[str]]:
+    """Return the variables of ``--export`` that are set, as those of ``--env``, and the rest."""
+    parts = [part.strip() for part in value.split(",")]
+    others = [part for part in parts if part in _NO_VARIABLES]
+    named = [part for part in parts if part not in _NO_VARIABLES]
+    # Like sbatch, skip variables that the submitter doesn't have.
+    return [part for part in named if "=" in part or part in os.environ], others
+
+
+def _gpu_count(named: Iterable[tuple[str, HeaderOption]]) -> int | None:
+    """Return the number of GPUs that options request; None if it isn't one number."""
+    count: int | None = None
+    for option, entry in named:
+        if option != "gres" and _SAME.get(option) != "--gpus":
+            continue
+        translated = _translate(option, entry.value, entry.location)
+        number = "0" if translated is None else translated[1].rpartition(":")[2]
+        count = int(number) if number.isdecimal() and len(number) < 10 else None
+    return count
+
+
+def _cpus_of_gpus(entry: HeaderOption, gpus: int | None) -> tuple[str, str] | None:
+    """Return the cores of all GPUs."""
+    if gpus is None or not entry.value.isdecimal() or len(entry.value) > bounds.QUANTITY.maximum:
+        location = f"{entry.location}: --cpus-per-gpu"
+        raise InputError(Fault(location, "needs the number of GPUs", "write --cpus-per-task"))
+    cores = gpus * int(entry.value)
+    return ("--cpus", str(cores)) if cores else None
 
 
 def _memory_of_cpus(entry: HeaderOption, cpus: str) -> tuple[str, str] | None:
@@ -324,21 +377,22 @@ def _memory(option: str, value: str, location: str) -> tuple[int, str]:
 def _translate(option: str, value: str, location: str) -> tuple[str, str] | None:
     """Return the counterpart of an option as (name, value); None if it has no effect here."""
     if option == "gres":
-        matches = [_GPU.fullmatch(part) for part in _SOCKETS.sub("", value).split(",")]
-        match = next((match for match in matches if match is not None), None)
-        if match is None or (match["count"] and not match["count"].strip("0")):
+        parts = [part for part in _SOCKETS.sub("", value).split(",") if _IS_GPU.match(part)]
+        if not parts:
+            return None
+        match = _GPU.fullmatch(parts[0])
+        if match is None or len(parts) > 1:  # several kinds
+            raise _invalid(option, value, location, "gpu:2, or gpu:a100:2 for a kind")
+        if match["count"] and not match["count"].strip("0"):
             return None
         kind = "" if match["kind"] is None else f"{match['kind']}:"
         return "--gpus", f"{kind}{match['count'] or 1}"
     if option == "time":
         if value.lower() in _NO_LIMIT:
             return None
-        # The length first, because Python refuses to convert thousands of digits.
-        match = _TIME.fullmatch(value) if len(value) <= bounds.QUANTITY.maximum else None
-        if match is None:
+        total = parse_slurm_seconds(value)
+        if total is None:
             raise _invalid(option, value, location, "3:00:00, or minutes")
-        days, h, m, s, hours, minutes, seconds, only = (int(part or 0) for part in match.groups())
-        total = ((days * 24 + h + hours) * 60 + m + minutes + only) * 60 + s + seconds
         # Slurm's time is a limit, at which the job is ended.
         return ("--walltime", f"{total}s") if total else None  # 0: no limit
     if option == "mem":

@@ -15,9 +15,11 @@ from rich.table import Table
 from shadowprice.cli.console import SafeText, plain_table, stdout
 from shadowprice.cli.program import PROGRAM, called_program
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import format_number
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
+    from shadowprice.rest.jobs import PredictedLength
 
 FAILOVER: Final = 15.0
 """Retry timeout of commands that keep running, in seconds; failover takes ten."""
@@ -194,6 +196,14 @@ def span(length: timedelta) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
+def expected(
+    moment: datetime | None, predicted: PredictedLength | None, now: datetime | None = None
+) -> str:
+    """Format the expected completion of a job; ``~`` marks one by a predicted length."""
+    mark = "" if moment is None or predicted is None else "~"
+    return f"{mark}{when(moment, now)}"
+
+
 def until(moment: datetime | None, now: datetime) -> str:
     """Format the time until a moment, or since it if it has passed."""
     if moment is None:
@@ -208,7 +218,7 @@ def percent(job: Job) -> str:
 
 def number(value: float | None) -> str:
     """Format a utility or a price."""
-    return "-" if value is None else f"{value:,.4g}"
+    return "-" if value is None else format_number(value)
 
 
 def short(names: Sequence[str]) -> str:

@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.submit_options import minibatch_time
+from shadowprice.core.submit_options import minibatch_time, run_time_text
 from shadowprice.core.wording import quote_for_display
 from shadowprice.uploads.host import host_identity
 
@@ -52,6 +52,11 @@ _SUFFIX_LENGTH: Final = 6
 _MAX_STEM: Final = 40
 _CLOCK: Final = re.compile(r"(?:(\d+)-)?(\d+):([0-5]\d):([0-5]\d)")
 """A duration as Slurm writes it, ``d-hh:mm:ss``; without seconds it is ambiguous."""
+
+_SLURM_TIME: Final = re.compile(
+    r"(?:(?P<days>\d+)-(?P<h>\d+)(?::(?P<m>\d+)(?::(?P<s>\d+))?)?"
+    r"|(?:(?P<hours>\d+):)?(?P<minutes>\d+):(?P<seconds>\d+)|(?P<only>\d+))"
+)
 
 _GPUS: Final = re.compile(r"(?:(?P<kind>[A-Za-z0-9_.-]+):)?(?P<count>\d+(?:\.\d{1,3})?)")
 
@@ -263,7 +268,7 @@ class PlainJob(JobOptions):
         """
         if self.time is None:
             return {} if self.steps is None else {"steps": self.steps}
-        text, seconds = _duration(self.time, "--time")
+        text, seconds = parse_run_time(self.time, "--time")
         steps = self.steps or 1
         if steps > seconds * 10**9:
             message = f"each of {steps:,} steps would take less than a nanosecond"
@@ -274,8 +279,8 @@ class PlainJob(JobOptions):
         """Return the time limit; refuse one before the expected end."""
         if self.walltime is None:
             return None
-        text, limit = _duration(self.walltime, "--walltime")
-        if self.time is not None and limit < _duration(self.time, "--time")[1]:
+        text, limit = parse_run_time(self.walltime, "--walltime")
+        if self.time is not None and limit < parse_run_time(self.time, "--time")[1]:
             message = f"{self.walltime} is less than the expected run time {self.time}"
             raise InputError(Fault("--walltime", message, "the job would be ended before its end"))
         return text
@@ -345,14 +350,27 @@ class PlainJob(JobOptions):
         return variables
 
 
-def _duration(text: str, option: str) -> tuple[str, Fraction]:
+def parse_run_time(text: str, option: str) -> tuple[str, Fraction]:
     """Parse a duration, also in Slurm's form; return it for a job file, and its seconds."""
     from shadowprice.core.amounts import parse_positive_duration
 
-    if clock := _CLOCK.fullmatch(text):
-        days, hours, minutes, seconds = (int(part or 0) for part in clock.groups())
-        text = f"{((days * 24 + hours) * 60 + minutes) * 60 + seconds}s"
+    if _CLOCK.fullmatch(text):
+        text = f"{parse_slurm_seconds(text)}s"
+    elif seconds := parse_slurm_seconds(text):
+        hint = f"write {run_time_text(Fraction(seconds))}, as Slurm reads it, or a unit such as 3h"
+        message = f"{quote_for_display(text)} is a duration without a unit"
+        raise InputError(Fault(option, message, hint))
     return text, parse_positive_duration(text, option, "3h")
+
+
+def parse_slurm_seconds(text: str) -> int | None:
+    """Return the seconds of a time in any of Slurm's forms; None if it has another form."""
+    # The length first, because Python refuses to convert thousands of digits.
+    match = _SLURM_TIME.fullmatch(text) if len(text) <= bounds.QUANTITY.maximum else None
+    if match is None:
+        return None
+    days, h, m, s, hours, minutes, seconds, only = (int(part or 0) for part in match.groups())
+    return ((days * 24 + h + hours) * 60 + m + minutes + only) * 60 + s + seconds
 
 
 def command_title(words: Sequence[str]) -> str:

@@ -91,6 +91,11 @@ def format_points(units: int) -> str:
     return f"{sign}{whole:,}" + (f".{rest:06d}".rstrip("0") if rest else "")
 
 
+def points_text(points: float, *, sign: bool = False) -> str:
+    """Format points from JSON exactly; ``sign`` also marks positive ones."""
+    return ("+" if sign and points >= 0 else "") + format_points(round(points * POINT))
+
+
 def in_points(units: int) -> float:
     """Convert units of account to points, for JSON."""
     return units / POINT

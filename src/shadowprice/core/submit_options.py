@@ -1,4 +1,4 @@
-"""Options of ``shadowprice submit`` that set the keys of a job's record."""
+"""Keys of a job's record, and the options of ``shadowprice submit`` that set them."""
 
 from __future__ import annotations
 
@@ -33,6 +33,11 @@ def has_options(record: Mapping[str, Any]) -> bool:
     """Return whether a job's keys were set by options of ``submit``."""
     run = record.get("run")
     return isinstance(run, Mapping) and run.get("from_options") is True
+
+
+def states_no_length(record: Mapping[str, Any]) -> bool:
+    """Return whether a job's length is predicted; see `JobSpec.has_unknown_length`."""
+    return all(record.get(key) is None for key in ("minibatch_time", "throughput", "tasks"))
 
 
 def option_for_key(key: str) -> str | None:

@@ -6,6 +6,7 @@ import difflib
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
 from itertools import islice
 from typing import Final
 
@@ -115,6 +116,19 @@ _TYPE_NAMES: Final = (
     (list | tuple, "a list"),
 )
 """Types of values in YAML and JSON files, as messages name them; a boolean is also an int."""
+
+
+def format_number(value: float, digits: int = 4) -> str:
+    """Format a number with significant digits, and all digits before the decimal point.
+
+    Numbers below a millionth or from 10¹⁵ on have an exponent.
+    """
+    size = abs(value)
+    if size != 0.0 and not 1e-6 <= size < 1e15:
+        return f"{value:.{digits}g}"
+    if size >= 10.0 ** (digits - 1):
+        return f"{value:,.0f}"
+    return f"{Decimal(f'{value:.{digits}g}'):,f}"
 
 
 def describe_type(value: object) -> str:

@@ -19,8 +19,13 @@ from pydantic import Field, PositiveInt
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
-from shadowprice.core.specs.faults import join_location
-from shadowprice.core.specs.fields import DurationField, Name, Number, max_length
+from shadowprice.core.specs.fields import (
+    DISTINCT_COUNTS,
+    DurationField,
+    Name,
+    Number,
+    max_length,
+)
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.inputs.text import load_yaml
 
@@ -28,6 +33,7 @@ Curve = Annotated[
     dict[PositiveInt, Annotated[Number, Field(ge=0)]],
     Field(min_length=1),
     max_length(bounds.WORKER_COUNTS),
+    DISTINCT_COUNTS,
 ]
 
 
@@ -65,14 +71,6 @@ def parse_families(document: object, location: str) -> Families:
         spec.families.items(), document["families"].values(), strict=True
     ):
         stated = entry["throughput"]
-        if len(stated) != len(family.throughput):
-            raise InputError(
-                Fault(
-                    join_location(location, f".families.{name}.throughput"),
-                    "a worker count is repeated",
-                    "give each worker count once",
-                )
-            )
         # Worker counts may be quoted, as they always are in JSON.
         families[name] = {
             **entry,

@@ -56,15 +56,21 @@ class PredictedLength(ApiRecord):
 class JobPoints(ApiRecord):
     """The cost of a job to a tenant with a budget, in points."""
 
-    price: float = Field(description="debits: admission, revisions, slots beyond the stated work")
+    price: float = Field(
+        description="debits: admission, revisions, slots beyond the stated or predicted work"
+    )
     used: float = Field(description="part of the price that was used")
     refund: float | None = Field(description="points returned when the job ended")
     planned: int = Field(description="places x slots in the price")
     held: int = Field(description="places x slots that were used")
-    overrun: float = Field(description="used part of the price for slots beyond the stated work")
-    overrun_slots: int = Field(description="slots that were used beyond the stated work")
+    overrun: float = Field(
+        description="used part of the price for slots beyond the stated or predicted work"
+    )
+    overrun_slots: int = Field(
+        description="slots that were used beyond the stated or predicted work"
+    )
     slot_price: float | None = Field(
-        description="price of the running slot, if it is beyond the stated work"
+        description="price of the running slot, if it is beyond the stated or predicted work"
     )
 
 

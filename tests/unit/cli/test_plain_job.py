@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from shadowprice.cli.commands.submit import payoff_text
-from shadowprice.cli.plain_job import PlainJob, generate_name, generate_repeated_name
+from shadowprice.cli.commands.queue import _changes
+from shadowprice.cli.commands.submit import _is_predicted_late, payoff_text
+from shadowprice.cli.live import expected, number, when
+from shadowprice.cli.plain_job import (
+    PlainJob,
+    generate_name,
+    generate_repeated_name,
+    parse_slurm_seconds,
+)
 from shadowprice.core import bounds
+from shadowprice.core.amounts import parse_positive_duration
+from shadowprice.core.budget import points_text
 from shadowprice.core.errors import InputError
 from shadowprice.core.length_history import name_stem
+from shadowprice.rest.jobs import PredictedLength
 
 
 @pytest.mark.parametrize(
@@ -70,6 +82,101 @@ def test_generated_names_of_one_command_have_one_stem() -> None:
 def test_times_that_are_ambiguous_are_refused(time: str) -> None:
     with pytest.raises(InputError, match="--time"):
         PlainJob(["train"], time=time)._work()
+
+
+@pytest.mark.parametrize(
+    ("time", "unit"), [("2:00", "2min"), ("90", "90min"), ("1:30", "90s"), ("1-12", "36h")]
+)
+def test_the_hint_for_an_ambiguous_time_has_the_one_that_slurm_reads(time: str, unit: str) -> None:
+    with pytest.raises(InputError) as raised:
+        PlainJob(["train"], walltime=time)._limit()
+    [fault] = raised.value.faults
+    assert (fault.location, fault.message) == (
+        "--walltime",
+        f"{time!r} is a duration without a unit",
+    )
+    assert fault.hint == f"write {unit}, as Slurm reads it, or a unit such as 3h"
+    assert parse_positive_duration(unit, "", "") == parse_slurm_seconds(time)
+
+
+@pytest.mark.parametrize(
+    ("words", "spec", "changes"),
+    [
+        (["time=3h"], {}, {"minibatch_time": "3h"}),
+        (["time=2:00:00"], {"steps": 1}, {"minibatch_time": "7200s"}),
+        (["time=1h"], {"steps": 10}, {"minibatch_time": "360s"}),
+        (["time=1h", "steps=100"], {"steps": 10}, {"steps": 100, "minibatch_time": "36s"}),
+        (["time=1h"], {"chunks": 4, "minibatches": 9}, {"minibatch_time": "100s"}),
+        (["walltime=8:00:00"], {}, {"walltime": "28800s"}),
+        (["walltime=30 slots"], {}, {"walltime": "30 slots"}),
+        (["walltime=null"], {}, {"walltime": None}),
+    ],
+)
+def test_revisions_take_times_as_submissions_do(
+    words: list[str], spec: dict[str, object], changes: dict[str, object]
+) -> None:
+    assert _changes(words, spec) == changes
+
+
+@pytest.mark.parametrize(
+    "words", [["time=2:00"], ["walltime=90"], ["time=1h", "minibatch_time=1s"]]
+)
+def test_ambiguous_times_of_a_revision_are_refused(words: list[str]) -> None:
+    with pytest.raises(InputError, match=f"--set {words[0].partition('=')[0]}"):
+        _changes(words, {})
+
+
+def test_a_job_whose_prediction_ends_after_its_deadline_is_late() -> None:
+    now = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    status = SimpleNamespace(slot_seconds=60.0)
+    predicted = PredictedLength(seconds=3600.0, jobs=3, probability=0.75)
+
+    def is_late(**record: object) -> bool:
+        return _is_predicted_late(record, predicted, now, status)  # type: ignore[arg-type]
+
+    assert is_late(by="59min")
+    assert is_late(by="2026-11-30T12:59:00+00:00")
+    assert is_late(utility={"kind": "deadline", "value": 1, "by": "59min"})
+    assert is_late(by="59 slots")
+    assert not is_late(by="1h")
+    assert not is_late(by="2026-11-30T13:00:00+00:00")
+    assert not is_late()
+    assert not _is_predicted_late({"by": "1min"}, None, now, status)  # type: ignore[arg-type]
+
+
+def test_a_predicted_completion_is_marked() -> None:
+    moment = datetime(2026, 11, 30, 12, tzinfo=UTC)
+    predicted = PredictedLength(seconds=3600.0, jobs=3, probability=0.75)
+    assert expected(moment, predicted, moment) == f"~{when(moment, moment)}"
+    assert expected(moment, None, moment) == when(moment, moment)
+    assert expected(None, predicted, moment) == "-"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.00004, "0.00004"),
+        (-0.0000012345, "-0.000001234"),
+        (0.0, "0"),
+        (12.0, "12"),
+        (1.5, "1.5"),
+        (12345.6, "12,346"),
+        (1234567.0, "1,234,567"),
+        (9999.6, "10,000"),
+        (0.99996, "1"),
+        (None, "-"),
+    ],
+)
+def test_numbers_have_no_exponent(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("points", "text"),
+    [(0.00004, "+0.00004"), (1234567.25, "+1,234,567.25"), (-0.000001, "-0.000001"), (0.0, "+0")],
+)
+def test_points_are_exact(points: float, text: str) -> None:
+    assert points_text(points, sign=True) == text
 
 
 def test_a_rounding_error_is_no_payoff() -> None:

@@ -343,3 +343,13 @@ def test_a_bag_without_a_utility_is_worth_its_gpu_hours() -> None:
         }
     )
     assert bag.resolve(cluster).utility == Constant(12.0)
+
+
+def test_a_worker_count_in_two_spellings_is_refused() -> None:
+    curve = {1: 10.0, "1": 20.0, 2: 30.0}
+    with pytest.raises(ValueError, match="a worker count is repeated; give each worker count once"):
+        JobSpec.model_validate({"name": "a", "steps": 5, "worker": {"gpu": 1}, "throughput": curve})
+    single = JobSpec.model_validate(
+        {"name": "a", "steps": 5, "worker": {"gpu": 1}, "throughput": {"1": 10.0, 2: 30.0}}
+    )
+    assert single.throughput == {1: 10.0, 2: 30.0}

@@ -244,3 +244,27 @@ def test_a_save_that_failed_on_a_stop_is_in_the_jobs_history(tmp_path: Path) -> 
         "worker-0 exited 1 after the order to stop (143 was expected)",
         "cannot save: No space left on device",
     ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "code", "state"),
+    [(Ending.DONE, 0, State.FINISHED), (Ending.FAILED, 3, State.FAILED)],
+)
+def test_a_job_that_ended_while_the_service_was_down_is_closed_at_its_end(
+    tmp_path: Path, ending: Ending, code: int, state: State
+) -> None:
+    bench = Bench(tmp_path / "state.db", "fifo")
+    bench.submit("train", run={"command": ["train"]})
+    bench.slot()
+    bench.started("train")
+    bench.clock.advance(20)
+    ended = bench.clock.wall() / SECOND
+    bench.clock.advance(1000)
+    bench.do(RecordReports([Ended(0, "train", 1, ended, ending, code, "it ended")]))
+    with bench.store.reading() as connection:
+        stored = job(connection, "train")
+    assert stored is not None
+    view = stored[0]
+    assert view.state is state
+    assert view.closed == int(ended * SECOND)
+    assert view.completion_at == (int(ended * SECOND) if state is State.FINISHED else None)

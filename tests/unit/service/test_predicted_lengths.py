@@ -8,14 +8,17 @@ from typing import Any
 
 import pytest
 
+from shadowprice.cli.commands.submit import describe_job
 from shadowprice.core.amounts import parse_duration
 from shadowprice.core.budget import POINT
 from shadowprice.core.errors import InputError
 from shadowprice.core.job import MICRO
 from shadowprice.core.schedule import Placement
+from shadowprice.core.specs import JobSpec
 from shadowprice.engine.snapshot import snapshot
+from shadowprice.service.queries.outlook import build_outlook
 from shadowprice.service.queries.whatif import workload
-from shadowprice.service.state.operations import QuoteJob, ReviseJob
+from shadowprice.service.state.operations import ForkEngine, QuoteJob, ReviseJob
 from shadowprice.service.state.start_ups import stated_seconds
 from shadowprice.service.state.submission import read_submissions
 from tests.support.simulated_hours import CLUSTER, SLOT
@@ -207,6 +210,10 @@ def test_slots_beyond_the_first_prediction_are_paid(tmp_path: Path) -> None:
     assert view.overrun_slots >= 7
     assert view.overrun > 0
     assert "beyond its predicted time" in (view.reason or {})["message"]
+    resource = view.to_resource()
+    assert "beyond its predicted time" in str(dict(describe_job(resource))["overrun"])
+    notes = [row.note for row in lab.entries("vision") if row.job == view.key]
+    assert notes[-1].startswith("beyond its predicted time, slot ")
     assert view.price is not None
     assert view.price < 10_000 * POINT
     lab.check()
@@ -280,6 +287,24 @@ def test_a_stated_time_ends_the_prediction(rolling: Lab) -> None:
     view = rolling.view("train-x")
     assert view.to_resource().predicted is None
     assert view.promise is not None
+
+
+def test_advice_tries_shorter_times_of_a_job_that_states_none(tmp_path: Path) -> None:
+    lab = Lab(tmp_path / "data", "oasis")
+    lab.teach()
+    record = plain("train-x", by="4min", run={"command": ["train"], "from_options": True})
+    lab.ask(record)
+    assert lab.view("train-x").state == "refused"  # 5 minutes are predicted
+    [fork] = lab.do(ForkEngine("vision/train-x", JobSpec.model_validate(record))).answers
+    outlook = build_outlook(fork, record, waits=False, quoted=True)
+    [change] = [change for change in outlook.changes if change.option == "--time"]
+    assert change.option_before == "5min (predicted)"
+    assert change.option_after is not None
+    seconds = parse_duration(change.option_after).seconds
+    assert 2 * SLOT < seconds <= 3 * SLOT  # the largest number of whole slots before the deadline
+    lab.ask(plain("train-y", by="4min", minibatch_time=change.option_after, steps=1))
+    assert lab.view("train-y").promise is not None
+    lab.store.close()
 
 
 def test_a_job_of_unknown_length_is_abandoned_long_after_it_lost_its_worth(lab: Lab) -> None:

@@ -20,7 +20,7 @@ from shadowprice.cli.console import (
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.cli.program import called_program
-from shadowprice.core.budget import parse_timestamp
+from shadowprice.core.budget import parse_timestamp, points_text
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
@@ -104,17 +104,20 @@ def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
         (
             when(entry.at),
             entry.kind,
-            f"{entry.points:+,.6g}",
-            f"{entry.balance:,.6g}",
+            points_text(entry.points, sign=True),
+            points_text(entry.balance),
             entry.job,
             f"from {entry.other}" if entry.other else entry.note,
         )
         for entry in entries
     ]
     show(["AT", "KIND", "POINTS", "BALANCE", "JOB", "NOTE"], rows, right=["POINTS", "BALANCE"])
-    sums = ", ".join(f"{kind} {points:,.6g}" for kind, points in page.sums.items() if points)
+    sums = ", ".join(
+        f"{kind} {points_text(points)}" for kind, points in page.sums.items() if points
+    )
     print_line(
-        f"opening {page.opening:,.6g}, closing {page.closing:,.6g}{': ' if sums else ''}{sums}"
+        f"opening {points_text(page.opening)}, closing {points_text(page.closing)}"
+        f"{': ' if sums else ''}{sums}"
     )
 
 
@@ -122,12 +125,18 @@ def _facts(budget: Budget | None, account: Account | None) -> list[tuple[str, ob
     if budget is None or account is None:
         return [("budget", "none: it spends without limit")]
     carry = budget.carry
-    rule = "all is kept" if carry == "all" else f"{carry:,.6g} are kept" if carry else "none kept"
+    rule = (
+        "all is kept"
+        if carry == "all"
+        else f"{points_text(carry)} are kept"
+        if carry
+        else "none kept"
+    )
     return [
-        ("budget", f"{budget.points:,.6g} points every {budget.period}, {rule}"),
-        ("holds", f"{account.held:,.6g} until {when(account.ends)}{_debt_note(account)}"),
-        ("in jobs", f"{account.reserved_points:,.6g}" if account.reserved_points else ""),
-        ("spent", f"{account.spent:,.6g} since {when(account.begins)}"),
+        ("budget", f"{points_text(budget.points)} points every {budget.period}, {rule}"),
+        ("holds", f"{points_text(account.held)} until {when(account.ends)}{_debt_note(account)}"),
+        ("in jobs", points_text(account.reserved_points) if account.reserved_points else ""),
+        ("spent", f"{points_text(account.spent)} since {when(account.begins)}"),
     ]
 
 
@@ -157,7 +166,7 @@ def _print_accounts(tenants: tuple[Tenant, ...], output: Listing) -> None:
         cells: list[object] = [tenant.name]
         for name in names[1:-1]:
             value = row.get(name)
-            cells.append(f"{value:,.6g}" if isinstance(value, int | float) else value)
+            cells.append(points_text(value) if isinstance(value, int | float) else value)
         cells.append(None if tenant.account is None else when(tenant.account.ends))
         table.append(cells)
     heads = ["TENANT", "POINTS", "PERIOD", "KEPT", "HOLDS", "IN JOBS", "SPENT", "UNTIL"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,7 @@ from shadowprice.cli.live import (
     complete_live_job,
     confirm,
     connect,
+    expected,
     facts,
     percent,
     short,
@@ -28,7 +30,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from shadowprice.client import Client, Job, ServiceStatus
 
@@ -61,7 +63,7 @@ def squeue_rows(jobs: Iterable[Job], now: datetime) -> list[tuple[object, ...]]:
             job.ps,
             percent(job),
             when(job.promise, now),
-            when(job.completion, now),
+            expected(job.completion, job.predicted, now),
             _servers_or_reason(job),
         )
         for job in jobs
@@ -378,7 +380,7 @@ def _show_repeated(repeated: list[tuple[str, Job]], output: Output) -> None:
             name,
             job.state,
             when(job.promise),
-            when(job.completion),
+            expected(job.completion, job.predicted),
             with_local_times(first_line(job.reason_text)),
         )
         for name, job in repeated
@@ -393,7 +395,7 @@ def revise(
         typer.Option(
             "--set",
             help="New value of a key of the job file, such as deadline=6h, steps=20000 or "
-            "utility.value=80; repeatable.",
+            "utility.value=80, or of the expected run time: time=3h; repeatable.",
             metavar="KEY=VALUE",
         ),
     ],
@@ -428,14 +430,23 @@ def revise(
         print_job(revised)
 
 
+def _work(record: Mapping[str, object]) -> int:
+    """Return the mini-batches of a job; 1 for each key that is missing or invalid."""
+    keys = ("steps",) if record.get("steps") is not None else ("epochs", "chunks", "minibatches")
+    counts = (record.get(key) for key in keys)
+    return math.prod(count for count in counts if isinstance(count, int) and count > 0)
+
+
 def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
     """Parse changes by key; ``utility.value`` changes one key of the utility."""
     import yaml
 
-    from shadowprice.cli.plain_job import absolute_moment
+    from shadowprice.cli.plain_job import absolute_moment, parse_run_time, parse_slurm_seconds
+    from shadowprice.core.submit_options import minibatch_time
     from shadowprice.core.yaml_values import keep_written_words, parse_yaml
 
     changes: dict[str, object] = {}
+    run_time: str | None = None
     for pair in words:
         key, equals, text = pair.partition("=")
         if not equals or not key or len(text) > 10_000:
@@ -446,6 +457,12 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
             raise InputError(
                 Fault(f"--set {key}", f"expected a YAML value, got {text!r}")
             ) from error
+        if key == "time":
+            run_time = text
+            continue
+        if key == "walltime" and parse_slurm_seconds(text):
+            changes[key], _ = parse_run_time(text, "--set walltime")
+            continue
         head, dot, inner = key.partition(".")
         if not dot:
             if key in {"by", "deadline"} and isinstance(value, str) and not spec.get("utility"):
@@ -457,4 +474,11 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
         if not isinstance(current, dict):
             raise InputError(Fault(f"--set {key}", f"the job has no {head} with parts"))
         changes[head] = {**current, inner: value}
+    if run_time is not None:
+        if "minibatch_time" in changes:
+            hint = "remove one of them"
+            raise InputError(Fault("--set time", "not valid with minibatch_time", hint))
+        written, seconds = parse_run_time(run_time, "--set time")
+        steps = _work({**spec, **changes})
+        changes["minibatch_time"] = minibatch_time(written, seconds, steps)
     return dict(keep_written_words(changes))

@@ -6,6 +6,8 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from fractions import Fraction
 from itertools import chain, repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +20,7 @@ from shadowprice.cli.live import (
     FAILOVER,
     ServerOption,
     connect,
+    expected,
     facts,
     number,
     percent,
@@ -36,7 +39,7 @@ from shadowprice.cli.plain_job import (
 )
 from shadowprice.cli.upload import send_directory
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.submit_options import option_for_key
+from shadowprice.core.submit_options import option_for_key, states_no_length
 from shadowprice.core.wording import (
     find_unsendable,
     first_line,
@@ -48,6 +51,7 @@ from shadowprice.core.wording import (
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job, Quote, ServiceError
     from shadowprice.rest.jobs import PredictedLength
+    from shadowprice.rest.ops import ServiceStatus
     from shadowprice.rest.uploads import UploadLimits
 
 
@@ -183,10 +187,10 @@ def submit(
         if dry_run:
             _print_quotes(client, entries, output, outlook=True, script=script)
             raise typer.Exit
-        began = client.service().now
+        status = client.service()
         submitted, problems = _submit_entries(client, entries, script)
         finished_before = [
-            job for job in submitted if job.state == "finished" and job.submitted < began
+            job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
         if wait:
             client.retry = FAILOVER  # the service answered before: wait for it
@@ -200,6 +204,13 @@ def submit(
         _print_submitted(submitted, outlooks, wait=wait)
         if len(submitted) == 1 and not quiet:
             _print_predicted(submitted[0].predicted)
+        if not quiet:
+            records = {entry.name: entry.record for entry in entries}
+            for job in submitted:
+                if job.open and _is_predicted_late(
+                    records[job.name], job.predicted, job.submitted, status
+                ):
+                    _print_late(job.name, single=len(submitted) == 1)
     _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
     if problems:
         raise typer.Exit(2)
@@ -247,7 +258,7 @@ def _print_submitted(
             job.tenant,
             job.state,
             *([] if wait else [when(job.promise)]),
-            when(job.completion),
+            _expected(job),
             payoff_text(job.payoff, job.utility, job.cost),
             with_local_times(first_line(job.reason_text)),
         )
@@ -441,7 +452,10 @@ def _print_quotes(
         reason = item.message if item.refusal is None else item.refusal.message
         remaining = None if item.points is None else item.points.left
         reason = with_local_times(first_line(reason))
-        times = when(item.promise) if item.admitted else "-", when(item.expected)
+        times = (
+            when(item.promise) if item.admitted else "-",
+            expected(item.expected, item.predicted),
+        )
         cells = item.job, item.answer, *times, number(item.utility), number(item.price)
         rows.append((*cells, *([number(remaining)] if budgeted else []), displaced or "-", reason))
     columns = ["NAME", "ANSWER", "PROMISE", "EXPECTED", "WORTH", "PRICE", "DISPLACES", "REASON"]
@@ -450,6 +464,12 @@ def _print_quotes(
     show(columns, rows, right=["WORTH", "PRICE", "LEFT", "DISPLACES"])
     if len(quotes) == 1:
         _print_predicted(quotes[0].predicted)
+    status = client.service() if any(item.predicted for item in quotes) else None
+    for entry, item in zip(entries, quotes, strict=True):
+        if status is None or item.answer == "refused":
+            continue
+        if _is_predicted_late(entry.record, item.predicted, status.now, status):
+            _print_late(item.job, single=len(quotes) == 1)
     for item in quotes:
         if item.outlook is not None and item.outlook.lines:
             print_outlook(item.outlook.lines, "" if len(quotes) == 1 else item.job)
@@ -485,6 +505,10 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
         print_line(with_local_times(line))
 
 
+def _expected(job: Job) -> str:
+    return expected(job.completion, job.predicted)
+
+
 def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     """Yield names and values that describe one job."""
     from shadowprice.rest.jobs import JobDetail
@@ -494,7 +518,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     yield "tenant", job.tenant
     yield "submitted", when(job.submitted)
     yield "promise", f"{when(job.promise)}{_margin(job)}" if job.promise else ""
-    yield "expected" if job.open else "finish", when(job.completion) if job.completion else ""
+    yield "expected" if job.open else "finish", _expected(job) if job.completion else ""
     yield "length", "" if job.predicted is None else predicted_text(job.predicted)
     done = f"{job.progress:,.0f} of {job.required:,.0f} mini-batches"
     yield "progress", f"{percent(job)}  ({'of the expected time' if job.required == 1 else done})"
@@ -516,7 +540,11 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         )
         yield "points", f"{number(job.points.price)} paid, {remainder}"
         count = "1 slot" if slots == 1 else f"{slots} slots"
-        cost = f"{number(job.points.overrun)} points, for {count} beyond its stated work"
+        is_predicted = job.predicted is not None
+        if isinstance(job, JobDetail):
+            is_predicted = states_no_length(job.spec)
+        limit = "predicted time" if is_predicted else "stated work"
+        cost = f"{number(job.points.overrun)} points, for {count} beyond its {limit}"
         yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
@@ -531,6 +559,38 @@ def _print_predicted(predicted: PredictedLength | None) -> None:
     """Print the predicted length of a job, if it states none."""
     if predicted is not None:
         print_note(f"length: {predicted_text(predicted)}; --time states it")
+
+
+def _is_predicted_late(
+    record: Mapping[str, Any],
+    predicted: PredictedLength | None,
+    submitted: datetime,
+    status: ServiceStatus,
+) -> bool:
+    """Return whether a job ends after its deadline if it takes as long as predicted."""
+    from shadowprice.core.amounts import parse_duration
+
+    utility = record.get("utility") or {}
+    by = record.get("by", utility.get("by"))
+    if predicted is None or not isinstance(by, str):
+        return False
+    try:
+        span = parse_duration(by)
+    except InputError:
+        moment = datetime.fromisoformat(by)
+    else:
+        seconds = span.in_seconds(Fraction(status.slot_seconds))
+        moment = submitted + timedelta(seconds=float(seconds))
+    return submitted + timedelta(seconds=predicted.seconds) > moment
+
+
+def _print_late(name: str, *, single: bool) -> None:
+    """Warn that a job misses its deadline if it takes as long as predicted."""
+    prefix = "" if single else f"{name}: "
+    print_note(
+        f"warning: {prefix}if it takes as long as predicted, it ends after its deadline, when it "
+        "is worth nothing"
+    )
 
 
 def predicted_text(predicted: PredictedLength) -> str:

@@ -15,7 +15,9 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
     field_validator,
     model_validator,
 )
@@ -126,6 +128,16 @@ def max_length(bound: InputLimit, *, fail_fast: bool = False) -> _Limited:
     """
     return _Limited(bound, size=True, fail_fast=fail_fast)
 
+
+def _check_distinct_counts(value: object, parse: ValidatorFunctionWrapHandler) -> Any:
+    counts = parse(value)
+    if isinstance(value, Mapping) and len(counts) != len(value):  # such as 1 and "1"
+        raise ValueError("a worker count is repeated; give each worker count once")
+    return counts
+
+
+DISTINCT_COUNTS: Final = WrapValidator(_check_distinct_counts)
+"""Annotation of a mapping by worker count: refuses a count in two spellings."""
 
 _LENGTH: Final = {"type": "string", "maxLength": bounds.QUANTITY.maximum}
 _QUANTITY: Final = {"anyOf": [{"type": "number"}, _LENGTH]}

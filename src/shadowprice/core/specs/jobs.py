@@ -35,6 +35,7 @@ from shadowprice.core.specs.bags import TaskSpec, resolve_bag
 from shadowprice.core.specs.distributions import DistributionContext, EmpiricalLoader
 from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.fields import (
+    DISTINCT_COUNTS,
     AmountField,
     AmountsField,
     DurationField,
@@ -152,7 +153,8 @@ class JobSpec(Spec):
     utility: UtilitySpec | None = None
     workers: WorkerRange | None = None
     throughput: (
-        Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS)] | None
+        Annotated[dict[PositiveInt, NonNegative], max_length(bounds.WORKER_COUNTS), DISTINCT_COUNTS]
+        | None
     ) = None
     family: Name | None = None
     tasks: (

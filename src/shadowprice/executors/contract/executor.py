@@ -30,6 +30,7 @@ class ExecutorCapabilities:
     progress_files: bool = False  # emits progress from files as `Progressed`
     isolates_users: bool = False  # jobs run as users other than the service's
     observes: bool = False  # `observe` also returns jobs of other schedulers
+    runs_containers: bool = False  # applies ``run.image`` and ``run.pod``
     takes_uploads: bool = False  # unpacks `GenerationSpec.archive`; others get none
 
 

@@ -108,7 +108,9 @@ class KubernetesExecutor:
     @property
     def capabilities(self) -> ExecutorCapabilities:
         """Features of this executor."""
-        return ExecutorCapabilities(discovers_servers=True, several_machines=True, observes=True)
+        return ExecutorCapabilities(
+            discovers_servers=True, several_machines=True, observes=True, runs_containers=True
+        )
 
     @property
     def health_error(self) -> str | None:

@@ -58,7 +58,11 @@ from shadowprice.service.api.requests import (
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
-from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
+from shadowprice.service.execution.modes import (
+    container_diagnostic,
+    upload_diagnostic,
+    user_diagnostic,
+)
 from shadowprice.service.host import find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.queries.causes import broken_promise
@@ -173,7 +177,7 @@ async def submit(
     read = partial(_submissions, service, caller, records, single=not several)
     submissions = await in_turn(request, read)
     if service.runner is not None:
-        _check_users(service, submissions, single=not several)
+        _check_runs(service, submissions, single=not several)
     submissions = [
         replace(item, request=request_hash(caller.scope, idempotency_key, item.content))
         for item in submissions
@@ -252,12 +256,13 @@ async def _new_submissions(
         return await service.read(lambda connection: without_known_jobs(connection, new))
 
 
-def _check_users(service: Service, submissions: list[Submission], *, single: bool) -> None:
-    """Raise `InputError` if users of jobs are not allowed."""
-    faults = [
-        user_diagnostic(service.settings, submission.spec, "job" if single else f"jobs[{index}]")
-        for index, submission in enumerate(submissions)
-    ]
+def _check_runs(service: Service, submissions: list[Submission], *, single: bool) -> None:
+    """Raise `InputError` if users of jobs are not allowed, or jobs need containers in vain."""
+    faults: list[Fault | None] = []
+    for index, submission in enumerate(submissions):
+        place = "job" if single else f"jobs[{index}]"
+        faults.append(user_diagnostic(service.settings, submission.spec, place))
+        faults.append(container_diagnostic(service.executor, submission.spec, place))
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
 
@@ -453,7 +458,7 @@ async def resubmit(
     writer = service.writing
     submissions = _submissions(service, caller, [record])
     if service.runner is not None:
-        _check_users(service, submissions, single=True)
+        _check_runs(service, submissions, single=True)
         run = submissions[0].spec.run
         upload = None if run is None else run.upload
         if upload is not None and not service.uploads.use(view.tenant, upload, writer.clock.now()):

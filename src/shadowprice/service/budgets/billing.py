@@ -29,6 +29,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.job_keys import name_of_key
+from shadowprice.core.submit_options import states_no_length
 from shadowprice.service.budgets import accounts
 from shadowprice.service.budgets.accounts import (
     MAX_BALANCE,
@@ -317,7 +318,9 @@ class Billing:
         self._batch.update_view(view.key, **changes)
         account = self.accounts.get(view.tenant)
         assert account is not None
-        self._debit(account, lacking, view.key, f"beyond its stated work, slot {slot}")
+        is_predicted = states_no_length(self._batch.state.specs[view.key])
+        limit = "predicted time" if is_predicted else "stated work"
+        self._debit(account, lacking, view.key, f"beyond its {limit}, slot {slot}")
         self._show_overrun(view.key, price)
 
     def _paid(self, view: JobView, slot: int, price: int) -> tuple[UnusedSlots | None, int]:

@@ -17,11 +17,11 @@ from shadowprice.core.budget import POINT, format_points, in_points
 from shadowprice.core.events import Charge, Command, Decided
 from shadowprice.core.job import Job
 from shadowprice.core.policy import as_priced_policy
+from shadowprice.core.submit_options import states_no_length
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import OVERRUN
 from shadowprice.service.state.prices import placement_costs
 from shadowprice.service.state.stated_work import has_covered_stated_work
-from shadowprice.service.state.submission import states_no_length
 
 log = logging.getLogger("shadowprice.service")
 

@@ -39,7 +39,7 @@ from shadowprice.executors.contract import (
 from shadowprice.service.auth import command_identity, progress_token
 from shadowprice.service.clock import SECOND
 from shadowprice.service.execution.file_unpacking import FileUnpacker
-from shadowprice.service.execution.modes import user_diagnostic
+from shadowprice.service.execution.modes import container_diagnostic, user_diagnostic
 from shadowprice.service.execution.pending_reports import PendingReport, PendingReports
 from shadowprice.service.execution.reconciler import (
     LaunchCommand,
@@ -495,6 +495,7 @@ class ExecutionController:
             raise InputError("the job has no command")
         if self._settings is not None:  # allowed users may have changed since submission
             fault = user_diagnostic(self._settings, spec, "")
+            fault = fault or container_diagnostic(self.executor, spec, "")
             if fault is not None:
                 raise InputError(fault)
         archive = ""

@@ -77,6 +77,22 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
     )
 
 
+def container_diagnostic(executor: Executor | None, spec: JobSpec, place: str) -> Fault | None:
+    """Return the problem with a job that names an image or options of pods; None without one.
+
+    Without containers, the job would run with other programs than it names. ``executor`` is None if
+    nothing runs.
+    """
+    if executor is None or executor.capabilities.runs_containers or spec.run is None:
+        return None
+    key = next((key for key in ("image", "pod") if getattr(spec.run, key) is not None), None)
+    if key is None:
+        return None
+    location = f"{place}.run.{key}" if place else f"run.{key}"
+    hint = "remove it, and name the programs of the machines in run.command and run.env"
+    return Fault(location, "this service runs jobs without containers", hint)
+
+
 def upload_diagnostic(uploads: UploadStore | None, spec: JobSpec, place: str) -> Fault | None:
     """Return the problem with the upload that a job names; None if its tenant has it.
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
-from shadowprice.core.wording import escape_controls, join_lines
+from shadowprice.core.budget import points_text
+from shadowprice.core.wording import escape_controls, format_number, join_lines
 from shadowprice.executors.progress import LEFT_OUT
 
 DEFAULT_REPROMISE_REASON: Final = "there is room for what is left of it"
@@ -43,7 +44,7 @@ def _decision_text(kind: str, data: Mapping[str, Any], why: str) -> str | None:
     match kind:
         case "admitted":
             value = (
-                f", worth {data['utility']:.6g} for {data['cost']:.6g}"
+                f", worth {format_number(data['utility'], 6)} for {format_number(data['cost'], 6)}"
                 if data.get("utility") is not None and data.get("cost") is not None
                 else ""
             )
@@ -78,7 +79,7 @@ def _execution_line(kind: str, data: Mapping[str, Any], because: str) -> str | N
     if kind == "finished":
         kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
         unreported = "" if data.get("reported", True) else "; its progress was counted by time"
-        return f"finished{kept}; earned {data['utility']:.6g}{unreported}"
+        return f"finished{kept}; earned {format_number(data['utility'], 6)}{unreported}"
     if "generation" not in data:
         return None
     generation = f"generation {data['generation']}"
@@ -119,7 +120,7 @@ def _change_text(kind: str, data: Mapping[str, Any], why: str) -> str:
     match kind:
         case "debited" | "refunded":
             what = "paid" if kind == "debited" else "given back"
-            return f"{data['points']:.6g} points {what}, {data['held']:.6g} left"
+            return f"{points_text(data['points'])} points {what}, {points_text(data['held'])} left"
         case "timespan" if "until" not in data:
             return why
         case "overrun":

@@ -34,6 +34,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.length_history import DEFAULT_SECONDS
 from shadowprice.core.moments import parse_moment_ahead
 from shadowprice.core.specs.fields import Name, Positive, StrictSpec, as_validator
+from shadowprice.core.submit_options import states_no_length
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.monitoring import (
@@ -47,7 +48,6 @@ from shadowprice.service.clock import SECOND, to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import JobView
 from shadowprice.service.state.prices import build_server_classes
-from shadowprice.service.state.submission import states_no_length
 from shadowprice.service.store import tables
 
 log = logging.getLogger("shadowprice.service")

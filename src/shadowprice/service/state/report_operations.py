@@ -301,6 +301,7 @@ class RecordReports:
         elif report.ending is Ending.FAILED:
             # The job continues in another generation, without what this one failed to save.
             self._emit_end(batch, report)
+        _date_end(batch, report)
 
     @staticmethod
     def _refuse_start(batch: Batch, record: JobRecord, report: StartRefused) -> None:
@@ -372,6 +373,21 @@ class RecordReports:
                 code=report.code,
                 reason=reason,
             )
+
+
+def _date_end(batch: Batch, report: Ended) -> None:
+    """Date the end of a job by that of its processes: a service that was down learns it late."""
+    view = batch.state.views.get(report.job)
+    if view is None or view.closed is None:
+        return
+    # The clock of another machine may differ.
+    ended = max(view.first_start or view.submitted, int(report.at * SECOND))
+    changes = {
+        name: min(moment, ended)
+        for name in ("closed", "completion_at")
+        if (moment := getattr(view, name)) is not None
+    }
+    batch.update_view(report.job, **changes)
 
 
 def _complete_abandoned(batch: Batch, report: Ended) -> None:

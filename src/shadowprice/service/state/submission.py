@@ -232,11 +232,6 @@ def without_keys(record: Mapping[str, Any], keys: Set[str]) -> dict[str, Any]:
 _FAMILY_KEYS: Final = frozenset({"throughput", "restart"})
 
 
-def states_no_length(record: Mapping[str, Any]) -> bool:
-    """Return whether a job's length is predicted; see `JobSpec.has_unknown_length`."""
-    return all(record.get(key) is None for key in ("minibatch_time", "throughput", "tasks"))
-
-
 def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     """Apply changes to a job's record; ``deadline`` changes ``by`` of a deadline utility.
 

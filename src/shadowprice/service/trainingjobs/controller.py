@@ -29,7 +29,11 @@ from shadowprice.kubernetes.connection import MAX_INFLIGHT_REQUESTS, ApiClient
 from shadowprice.kubernetes.errors import ApiError, LeadershipLostError
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.names import CLAIM, CRD_NAME, FINALIZER, PLURAL
-from shadowprice.service.execution.modes import upload_diagnostic, user_diagnostic
+from shadowprice.service.execution.modes import (
+    container_diagnostic,
+    upload_diagnostic,
+    user_diagnostic,
+)
 from shadowprice.service.host import ServiceHost, find_view
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.commit_result import CommitResult
@@ -401,6 +405,7 @@ class Controller:
                 now=self._writer.clock.now(),
             )
             fault = user_diagnostic(self._service.settings, submission.spec, "spec")
+            fault = fault or container_diagnostic(self._service.executor, submission.spec, "spec")
             fault = fault or upload_diagnostic(self._service.upload_store, submission.spec, "spec")
             if fault is not None:
                 raise InputError(fault)

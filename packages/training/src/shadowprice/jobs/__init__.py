@@ -74,7 +74,8 @@ class Job:
     empty and 0 outside a scheduler. ``role`` is ``worker`` or ``ps``, and ``rank`` this process's
     rank within it. ``workers`` and ``ps`` are the number of processes of each role.
     ``checkpoint_dir`` is the same in every generation. ``slot_end`` is the end of the slot in which
-    this generation began, in seconds since 1970; 0 outside a scheduler.
+    this generation began, in seconds since 1970; 0 outside a scheduler. ``local_rank`` is not 0 in
+    further processes that torchrun or another launcher starts for the one of the scheduler.
     """
 
     name: str
@@ -85,11 +86,12 @@ class Job:
     ps: int
     checkpoint_dir: Path
     slot_end: float
+    local_rank: int = 0
 
     @property
     def leads(self) -> bool:
         """Whether this process reports and saves for the job: worker 0."""
-        return self.role == "worker" and self.rank == 0
+        return self.role == "worker" and self.rank == 0 and self.local_rank == 0
 
 
 def current() -> Job:
@@ -107,6 +109,7 @@ def current() -> Job:
         ps=int(variable("PS", "0")),
         checkpoint_dir=Path(variable("CHECKPOINT_DIR", "checkpoints")),
         slot_end=float(variable("SLOT_END", "0")),
+        local_rank=int(local) if (local := os.environ.get("LOCAL_RANK", "")).isdecimal() else 0,
     )
 
 
@@ -130,7 +133,7 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
         return False
     try:
         done = float(minibatches)
-    except (TypeError, ValueError, OverflowError) as error:
+    except Exception as error:  # of the number's own type, such as a tensor
         _log_once(f"the number of mini-batches is not reported: {error}")
         return False
     if not 0 <= done <= _MAX_MINIBATCHES:
@@ -189,7 +192,8 @@ _messages: Final[list[str]] = []
 
 
 def _post(content: bytes) -> bool:
-    import urllib.request  # noqa: PLC0415  # as long to import as all else here
+    import http.client  # noqa: PLC0415  # these take as long to import as all else here
+    import urllib.request  # noqa: PLC0415
 
     address = os.environ.get("SHADOWPRICE_PROGRESS_URL", "")
     if not address.startswith(("http://", "https://")):
@@ -201,8 +205,11 @@ def _post(content: bytes) -> bool:
     request = urllib.request.Request(address, content, headers, method="POST")
     # No proxy: the token is for the service only.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=_POST_TIMEOUT_SECONDS):
-        return True
+    try:
+        with opener.open(request, timeout=_POST_TIMEOUT_SECONDS):
+            return True
+    except http.client.HTTPException as error:  # such as a proxy that doesn't speak HTTP
+        raise OSError(f"the response is not valid HTTP: {error!r}") from error
 
 
 # ------------------------------------------------------------------ ending
@@ -355,10 +362,13 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
     of_the_job = directory is None
     if of_the_job and not current().leads:
         return
+    data = memoryview(data)
+    if data.nbytes:  # the length of a view is not always that of its content in bytes
+        data = data.cast("B")
     directory = directory or current().checkpoint_dir
     directory.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256(data).digest()
-    header = _HEADER.pack(_MAGIC, step, len(data), digest)
+    header = _HEADER.pack(_MAGIC, step, data.nbytes, digest)
     for unfinished in directory.glob(".checkpoint-*"):
         if _is_abandoned(unfinished):
             unfinished.unlink(missing_ok=True)
