@@ -236,7 +236,9 @@ class Reconciler:
         ]
         return frozenset().union(*occupied)
 
-    def next_retry_at(self, running: Mapping[str, LaunchCommand]) -> int | None:
-        """Return the earliest end of a restart delay; None if no job waits for one."""
-        times = [moment for job, moment in self._not_before.items() if job in running]
+    def next_retry_at(self, running: Mapping[str, LaunchCommand], now: int) -> int | None:
+        """Return the earliest end of a restart delay after ``now``; None if no job waits."""
+        times = [
+            moment for job, moment in self._not_before.items() if job in running and moment > now
+        ]
         return min(times, default=None)
