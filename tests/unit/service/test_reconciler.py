@@ -110,6 +110,14 @@ def test_a_delay_that_is_over_is_no_retry_to_wake_up_for() -> None:
     assert outbox.next_retry_at(running, 2 * INITIAL_BACKOFF_NS) is None
 
 
+def test_an_exit_0_on_a_signal_from_outside_delays_a_restart() -> None:
+    """The machine may be shutting down; a job whose work is done is closed instead."""
+    outbox = Reconciler()
+    running: Any = {"one": None}
+    outbox.record_report(Ended(0, "one", 1, 0.0, Ending.DONE, 0, "", from_outside=True), 0)
+    assert outbox.next_retry_at(running, 0) == INITIAL_BACKOFF_NS
+
+
 def test_a_stop_is_overdue_until_its_generation_ends() -> None:
     outbox = Reconciler()
     outbox.mark_starting("job", 1)

@@ -128,7 +128,11 @@ class Reconciler:
             self._stopping.pop((report.job, report.generation), None)
             if self.is_orphan(report.job, report.generation):
                 return  # the job itself didn't fail
-            if isinstance(report, StartRefused) or report.ending in {Ending.FAILED, Ending.LOST}:
+            if (
+                isinstance(report, StartRefused)
+                or report.from_outside
+                or report.ending in {Ending.FAILED, Ending.LOST}
+            ):
                 if report.generation > self._counted.get(report.job, 0):
                     self._counted[report.job] = report.generation
                     self.delay_restart(report.job, now)
