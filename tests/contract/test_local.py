@@ -146,6 +146,24 @@ def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> No
     local.run(scenario)
 
 
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_a_signal_to_the_supervisor_is_reported_with_the_end(
+    local: LocalHarness, code: int
+) -> None:
+    """A machine that shuts down sends it to all processes."""
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("job", 1, POLITE.replace("exit 143", f"exit {code}")))
+        await ready(executor, "job")
+        supervisor = GenerationStore(own.path).generation("job", 1).state()["supervisor"]
+        os.kill(supervisor, signal.SIGTERM)
+        ended = await told.one(Ended, "job")
+        assert (ended.code, ended.from_outside) == (code, True)
+        assert ended.ending is (Ending.LOST if code else Ending.DONE)
+
+    local.run(scenario)
+
+
 def test_surplus_supervisors_start_nothing(local: LocalHarness) -> None:
     agent = AGENT
 

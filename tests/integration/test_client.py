@@ -6,12 +6,22 @@ import sqlite3
 import threading
 from itertools import repeat
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import yaml
 
 from shadowprice.cli.main import main
-from shadowprice.client import AsyncClient, Client, Endpoint, ServiceError, ServiceUnreachableError
+from shadowprice.client import (
+    AsyncClient,
+    Client,
+    Endpoint,
+    ServiceError,
+    ServiceUnreachableError,
+    calls,
+    synchronous,
+)
 from shadowprice.client.endpoints import SavedEndpoints
 from shadowprice.core.errors import InputError
 from tests.support.services import RunningService, job, run_service
@@ -214,6 +224,32 @@ def test_submit_quote_and_status_commands(
     assert _json(capsys)[0]["state"] == "admitted"
     assert main(["cancel", "cli-2"]) == 0
     capsys.readouterr()
+
+
+@pytest.mark.parametrize("command", ["submit", "resubmit"])
+def test_a_submission_whose_response_is_lost_is_not_done_twice(
+    command: str, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The service takes the job, and the connection breaks before its response arrives."""
+    words = ["submit", _file(tmp_path, job(f"lost-response-{command}"))]
+    if command == "resubmit":
+        assert main(words) == 0
+        words = ["resubmit", client.cancel("lost-response-resubmit").name]
+    before = len(list(client.jobs(search=f"lost-response-{command}")))
+    parse, lost = synchronous.parse_response, []
+
+    def lose(response: httpx.Response, call: calls.ApiCall[Any]) -> Any:
+        if call.is_submission and not lost:
+            lost.append(response.status_code)
+            raise httpx.ReadError("Connection reset by peer")
+        return parse(response, call)
+
+    monkeypatch.setattr(synchronous, "parse_response", lose)
+    assert main(words) == 0
+    assert lost == [200]
+    jobs = list(client.jobs(search=f"lost-response-{command}"))
+    assert len(jobs) == before + 1
+    client.cancel(f"id:{jobs[0].id}")
 
 
 def test_server_price_and_tenant_commands(capsys: pytest.CaptureFixture[str]) -> None:

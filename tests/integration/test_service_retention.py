@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shadowprice.core.job_keys import key_digest
 from shadowprice.executors.contract import (
     ExecutorError,
     ExecutorOptions,
@@ -15,6 +16,7 @@ from shadowprice.executors.contract import (
     GenerationStatus,
     ServerAllocation,
 )
+from shadowprice.executors.generations.disk import StateFile
 from shadowprice.executors.registry import create_executor
 from shadowprice.service.clock import SECOND
 from shadowprice.service.driver import (
@@ -250,4 +252,6 @@ def test_purge_deletes_files_and_frees_the_name(tmp_path: Path) -> None:
         live.client.post("/v1/jobs", json=job).raise_for_status()
         finish()
         ran = live.client.get("/v1/jobs/a/generations").json()["generations"]
-        assert max(entry["generation"] for entry in ran) > 1  # the fence stands
+        assert [entry["generation"] for entry in ran] == [1]
+        fence = tmp_path / "executor" / "jobs" / key_digest("a") / "fence"
+        assert StateFile(fence).read() == {"generation": 1}

@@ -20,6 +20,7 @@ from shadowprice.client.transport import (
     httpx,
     httpx_options,
     is_retryable,
+    may_have_arrived,
     parse_response,
     request,
     retry_delays,
@@ -95,6 +96,7 @@ class AsyncClient:
     async def send(self, call: ApiCall[T]) -> T:
         """Send a call of `shadowprice.client.calls`, with retries."""
         last_error: Exception | None = None
+        unanswered: Exception | None = None  # of a submission that may have taken effect
         for pause in retry_delays(call, self.retry):
             await asyncio.sleep(pause)
             try:
@@ -103,14 +105,16 @@ class AsyncClient:
                     arguments["content"] = aread_pieces(call)
                 return parse_response(await self._http.request(**arguments), call)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                last_error = to_unreachable_error(self.address, error)
+                last_error = to_unreachable_error(self.address, error, call)
                 last_error.__cause__ = error
+                if call.is_submission and may_have_arrived(error):
+                    unanswered = last_error
             except Exception as error:
                 if not is_retryable(error):
                     raise
                 last_error = error
         assert last_error is not None  # an attempt was made
-        raise last_error
+        raise unanswered or last_error
 
     # -------------------------------------------------------------- jobs
 

@@ -55,6 +55,9 @@ MAX_BATCH_JOBS: Final = 1_000  # maximum number of jobs in one submission
 PAGE: Final = 1_000  # maximum number of entries in one page
 
 
+_KEY_HEADER: Final = "Idempotency-Key"
+
+
 @dataclass(frozen=True, slots=True)
 class ApiCall(Generic[T]):
     """One request."""
@@ -69,6 +72,11 @@ class ApiCall(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)  # besides those of every request
     archive: Archive | None = None  # content of the body instead of JSON
     sent: Callable[[int], None] | None = None  # receives the number of bytes sent
+
+    @property
+    def is_submission(self) -> bool:
+        """Whether it has a key, by which only its own retries are recognized."""
+        return _KEY_HEADER in self.headers
 
     @property
     def parameters(self) -> dict[str, str | int]:
@@ -199,7 +207,7 @@ def submit_many(jobs: Sequence[Json], wait: int = 0) -> ApiCall[SubmitResult]:
 
 def _idempotency_key() -> dict[str, str]:
     """Return a header by which the service recognizes a retry, also after the job has ended."""
-    return {"Idempotency-Key": secrets.token_urlsafe(24)}
+    return {_KEY_HEADER: secrets.token_urlsafe(24)}
 
 
 def _error(problem: Problem) -> ServiceError:

@@ -18,6 +18,7 @@ from shadowprice.client.transport import (
     httpx,
     httpx_options,
     is_retryable,
+    may_have_arrived,
     parse_response,
     read_pieces,
     request,
@@ -94,6 +95,7 @@ class Client:
     def send(self, call: ApiCall[T]) -> T:
         """Send a call of `shadowprice.client.calls`, with retries."""
         last_error: Exception | None = None
+        unanswered: Exception | None = None  # of a submission that may have taken effect
         for pause in retry_delays(call, self.retry):
             time.sleep(pause)
             try:
@@ -102,14 +104,16 @@ class Client:
                     arguments["content"] = read_pieces(call)
                 return parse_response(self._http.request(**arguments), call)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                last_error = to_unreachable_error(self.address, error)
+                last_error = to_unreachable_error(self.address, error, call)
                 last_error.__cause__ = error
+                if call.is_submission and may_have_arrived(error):
+                    unanswered = last_error
             except Exception as error:
                 if not is_retryable(error):
                     raise
                 last_error = error
         assert last_error is not None  # an attempt was made
-        raise last_error
+        raise unanswered or last_error
 
     # -------------------------------------------------------------- jobs
 

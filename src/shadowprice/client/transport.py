@@ -26,6 +26,7 @@ __all__ = [
     "httpx",
     "httpx_options",
     "is_retryable",
+    "may_have_arrived",
     "parse_response",
     "read_pieces",
     "request",
@@ -138,15 +139,35 @@ def to_service_error(response: httpx.Response) -> ServiceError:
     return ServiceError(response.status_code, record)
 
 
+def may_have_arrived(error: httpx.HTTPError | httpx.InvalidURL) -> bool:
+    """Return whether the service may have received a request that failed."""
+    return not isinstance(error, _ERRORS_BEFORE_SENDING)
+
+
+_ERRORS_BEFORE_SENDING: Final = (
+    httpx.ConnectError,
+    httpx.ConnectTimeout,
+    httpx.PoolTimeout,
+    httpx.UnsupportedProtocol,
+    httpx.InvalidURL,
+)
+
+
 def to_unreachable_error(
-    address: Endpoint, error: httpx.HTTPError | httpx.InvalidURL
+    address: Endpoint, error: httpx.HTTPError | httpx.InvalidURL, call: ApiCall[Any] | None = None
 ) -> ServiceUnreachableError:
-    """Return a connection error with a hint for the user."""
+    """Return a connection error with a hint for the user; ``call`` is None for a stream."""
     message = _ERROR_NUMBER.sub("", " ".join(str(error).split())) or type(error).__name__
+    if isinstance(error, httpx.TimeoutException):
+        message = "no answer in time"
     if isinstance(error, httpx.ConnectError):
         hint = "is the service running? start it (shadowprice serve), or name another (--server)"
-    elif isinstance(error, httpx.TimeoutException):
-        message, hint = "no answer in time", "try again: nothing is done twice"
+    elif call is None or not may_have_arrived(error):
+        hint = "try again: nothing is done twice"
+    elif call.is_submission:
+        hint = "it may have been submitted: look for it (shadowprice queue) before you try again"
+    elif not call.repeatable:
+        hint = "it may have been done: check that before you try again"
     else:
         hint = "try again: nothing is done twice"
     return ServiceUnreachableError(f"{address.url}: {message}; {hint}")

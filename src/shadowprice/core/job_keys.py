@@ -32,7 +32,7 @@ def qualified_name(tenant: str | None, name: str) -> str:
 
 
 def repeated_key(qualified: str, job_id: int) -> str:
-    """Return the key of a job if its qualified name was used before; the id makes it unique.
+    """Return the key of a job if its qualified name may be used already; the id makes it unique.
 
     The first job's key is its qualified name.
     """

@@ -141,6 +141,8 @@ def _pause(state: EngineState, record: JobRecord, decision: Pause) -> None:
     if record.placement is None:
         raise PolicyError(f"{record.story()}: paused, but it has no placement")
     state.release_job(decision.job)
+    if record.promise is None:
+        state.set_status(record, Status.QUEUED)
 
 
 def _queue(state: EngineState, record: JobRecord, decision: Queue) -> None:

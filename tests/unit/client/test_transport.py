@@ -45,6 +45,68 @@ def test_a_takeover_is_waited_for_but_tokens_are_not_made_twice() -> None:
     assert len(requests) == 1
 
 
+def test_a_submission_whose_response_is_lost_is_repeated_with_its_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        keys.append(request.headers["Idempotency-Key"])
+        if len(keys) == 1:
+            raise httpx.ReadError("Connection reset by peer")
+        if len(keys) == 2:
+            raise httpx.ConnectError("Connection refused")
+        return httpx.Response(503, json={"detail": "stands by", "code": "standby"})
+
+    with _client(handler, retry=60) as client:
+        monkeypatch.setattr(shared, "reconnect_delays", lambda: iter((0.0, 0.0)))
+        with pytest.raises(ServiceUnreachableError) as caught:
+            client.submit({"name": "a"})
+    assert len(keys) == 3
+    assert len(set(keys)) == 1
+    assert str(caught.value).endswith(
+        "Connection reset by peer; it may have been submitted: look for it (shadowprice queue) "
+        "before you try again"
+    )
+
+
+@pytest.mark.parametrize("error", [httpx.ReadTimeout(""), httpx.RemoteProtocolError("")])
+def test_the_hint_says_whether_a_call_may_be_repeated(error: httpx.HTTPError) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise error
+
+    job = {"name": "a"}
+    hints = {
+        "it may have been submitted: look for it (shadowprice queue) before you try again": [
+            calls.submit(job),
+            calls.submit_many([job]),
+            calls.resubmit("a", "b"),
+        ],
+        "it may have been done: check that before you try again": [
+            calls.grant("a", 5.0),
+            calls.add_servers(job),
+            calls.create_token(),
+            calls.start_whatif(),
+        ],
+        "try again: nothing is done twice": [calls.jobs(), calls.cancel("a"), calls.quote(job)],
+    }
+    with _client(handler) as client:
+        for hint, group in hints.items():
+            for call in group:
+                with pytest.raises(ServiceUnreachableError) as caught:
+                    client.send(call)
+                assert str(caught.value).endswith(f"; {hint}")
+
+
+def test_a_request_that_was_not_sent_may_be_repeated() -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectTimeout("")
+
+    with _client(handler) as client:
+        with pytest.raises(ServiceUnreachableError, match="try again: nothing is done twice"):
+            client.submit({"name": "a"})
+
+
 def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
     requests = []
 

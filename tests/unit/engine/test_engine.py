@@ -23,6 +23,7 @@ from shadowprice.core.events import (
     Pause,
     Place,
     PolicyEvent,
+    Promise,
     Queue,
     Reject,
     Resize,
@@ -228,6 +229,33 @@ def test_a_placement_stands_until_told_otherwise() -> None:
         made.handle(SlotEnded(slot, {"job": 2} if slot != 2 else {}))
     assert seen == [["Start"], [], ["Stop"], ["Start"]]
     assert made.jobs["job"].progress == 6
+
+
+@pytest.mark.parametrize("promised", [False, True])
+def test_a_paused_job_without_a_promise_is_queued_again(promised: bool) -> None:
+    cluster = make_cluster()
+    here = Placement((0, 3), (2, 0), (0, 1))
+
+    def answer(view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            promise = [Promise("job", 9)] if promised else []
+            return [*promise, Place("job", here)]
+        if isinstance(event, SlotBegan) and event.slot == 1:
+            return [Pause("job")]
+        if isinstance(event, SlotBegan) and event.slot == 2:
+            return [Place("job", here)]
+        return [Pause("job"), Place("job", here)] if isinstance(event, SlotBegan) else []
+
+    made = Engine(cluster, Scripted(answer, plans=False, wakes=True), keeps_memory=False)
+    made.validates_state = True
+    made.handle(JobsArrived(0, (make_job(cluster),)))
+    seen = []
+    for slot in range(3):
+        made.handle(SlotBegan(slot))
+        seen.append(made.jobs["job"].status)
+        made.handle(SlotEnded(slot, {"job": 2} if slot != 1 else {}))
+    paused = Status.ADMITTED if promised else Status.QUEUED
+    assert seen == [Status.ADMITTED, paused, Status.ADMITTED]
 
 
 def c_is_move(command: object) -> bool:

@@ -24,7 +24,11 @@ from shadowprice.executors.generations.generation import (
 )
 from shadowprice.executors.generations.outcome import compute_outcome
 from shadowprice.executors.generations.placement_checks import PlacementError
-from shadowprice.executors.generations.process_exits import ProcessExit, outcome_from_exits
+from shadowprice.executors.generations.process_exits import (
+    ProcessExit,
+    is_outcome_final,
+    outcome_from_exits,
+)
 from shadowprice.executors.ray import part
 from shadowprice.executors.ray.head_probe import parse_endpoint, probe
 from shadowprice.executors.ray.launch_plan import build_process_plan
@@ -94,6 +98,19 @@ def test_what_nobody_saw_end_is_lost(change: dict[str, Any]) -> None:
     state = {"phase": "ended", "code": 0, "at": 1.0, "exited": 1.0, "ending": "done"}
     assert ProcessExit.from_state("worker-0", state, "gone").lost == ""
     assert ProcessExit.from_state("worker-0", {**state, **change}, "gone").lost == "gone"
+
+
+@pytest.mark.parametrize("code", [0, 1, 143])
+def test_a_process_that_its_node_told_to_end_fails_nothing(code: int) -> None:
+    state = {"phase": "ended", "code": code, "at": 2.0, "exited": 2.0, "stop_requested": True}
+    end = ProcessExit.from_state("worker-0", {**state, "outside": True}, "gone")
+    assert is_outcome_final([end], 2, tolerant=True)
+    rest = ProcessExit("worker-1", code, 3.0, stop_requested=True)
+    result = outcome_from_exits([end, rest], 2, stop_ordered=False)
+    assert (result.ending, result.from_outside) == ("lost" if code else "done", True)
+    failed = ProcessExit("worker-1", 9, 1.0)  # by itself, before that
+    result = outcome_from_exits([end, failed], 2, stop_ordered=False)
+    assert (result.ending, result.from_outside) == ("failed", False)
 
 
 # ------------------------------------------------------------------ nodes

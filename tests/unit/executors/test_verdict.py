@@ -67,6 +67,24 @@ def test_a_stop_counts_though_a_worker_died_before_it() -> None:
     assert judged([(W1, 137), (W0, 1)], stopped=True).ending == "failed"
 
 
+@pytest.mark.parametrize(
+    ("codes", "ending"), [((0, 0), "done"), ((0, 143), "lost"), ((143, 1), "lost")]
+)
+def test_a_failure_after_a_signal_from_outside_is_a_loss(
+    codes: tuple[int, int], ending: str
+) -> None:
+    exits = list(zip((W0, W1), codes, strict=True))
+    result = judged(exits, from_outside=True, tolerant=False)
+    assert (result.ending, result.from_outside) == (ending, True)
+    ordered = judged(exits, from_outside=True, stopped=True, tolerant=False)
+    assert not ordered.from_outside
+    if 1 in codes:
+        assert ordered.ending == "failed"
+        assert result.reason == (
+            "it received a signal that the scheduler did not send; worker-1 exited 1"
+        )
+
+
 @given(st.permutations([W0, W1, PS]), st.lists(st.sampled_from([0, 1, 137, 143]), min_size=3))
 def test_without_tolerance_the_first_that_exits_otherwise_decides(
     order: list[str], codes: list[int]

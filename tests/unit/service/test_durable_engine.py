@@ -194,6 +194,30 @@ def test_the_time_of_several_exits_is_that_of_the_first(tmp_path: Path) -> None:
         assert str(reason["message"]).startswith(text)
 
 
+def test_a_job_that_is_paused_without_a_promise_waits_again(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "srtf")
+    run = {"command": ["train"], "checkpoints": True}
+    whole = {"chunks": 12, "workers": {"min": 12, "max": 12}, "run": run}
+    bench.submit("long", **whole, minibatches=600)
+    bench.slot()
+    bench.started("long")
+    assert bench.truth.state.views["long"].state is State.RUNNING
+    bench.submit("short", **whole, minibatches=20)
+    bench.slot()
+    view = bench.truth.state.views["long"]
+    assert view.state is State.STANDBY
+    assert view.reason is not None
+    assert (view.reason["code"], view.reason["resource"]) == ("standby", "gpu")
+    generation = bench.truth.state.orders["short"].generation
+    end = Ended(0, "short", generation, bench.clock.wall() / SECOND, Ending.DONE, 0, "")
+    bench.do(RecordReports([end]))
+    bench.slot()
+    bench.started("long")
+    view = bench.truth.state.views["long"]
+    assert (view.state, view.reason) == (State.RUNNING, None)
+    bench.store.close()
+
+
 @pytest.mark.parametrize("policy", ["oasis", "rolling"])
 def test_decisions_keep_the_reason_that_a_job_has_partly_ended(tmp_path: Path, policy: str) -> None:
     bench = Bench(tmp_path / "data", policy)

@@ -59,11 +59,21 @@ class MovedJob(Bench):
         report = Progressed("train", 1, round(progress * MICRO), {}, self.now, checkpoints=True)
         self.do(RecordProgress({"train": report}, [report] if is_point else []))
 
-    def exits(self, ending: Ending, code: int, reason: str = "every worker exited 0") -> None:
+    def exits(
+        self,
+        ending: Ending,
+        code: int,
+        reason: str = "every worker exited 0",
+        *,
+        from_outside: bool = False,
+    ) -> None:
         """Record the end of the first generation."""
         self.clock.advance(1)
         tail = ("cannot save: No space left on device",) if code else ()
-        end = Ended(self.stop_command(), "train", 1, self.now, ending, code, reason, tail)
+        end = Ended(
+            self.stop_command(), "train", 1, self.now, ending, code, reason, tail,
+            from_outside=from_outside,
+        )  # fmt: skip
         self.do(RecordReports([end]))
 
     def stop_command(self) -> int:
@@ -193,6 +203,35 @@ def test_exit_0_without_a_stop_completes_a_job_whatever_it_reported(tmp_path: Pa
     bench.exits(Ending.DONE, 0)
     assert "train" not in bench.truth.state.engine.open_jobs
     assert bench.ends() == []
+
+
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_exit_0_on_a_signal_from_outside_is_a_loss(tmp_path: Path, is_stopped: bool) -> None:
+    """The machine shuts down, perhaps after the scheduler stopped the job."""
+    bench = MovedJob(tmp_path, 4.0)
+    if is_stopped:
+        bench.drain()
+    bench.exits(Ending.DONE, 0, from_outside=True)
+    view, record = bench.truth.state.views["train"], bench.truth.state.engine.jobs["train"]
+    assert record.failures == view.lost == (0 if is_stopped else 1)
+    if is_stopped:
+        assert [end["reason"].partition(",")[0] for end in bench.ends()] == [
+            "exited 0 after the order to stop"
+        ]
+        return
+    assert view.setback == {
+        "code": "lost",
+        "message": "it received a signal that the scheduler did not send, and exited 0 at 4 of 60 "
+        "mini-batches; it continues later",
+    }
+    assert "retrying" not in bench.kinds("train")
+
+
+def test_exit_0_on_a_signal_from_outside_completes_a_job_with_its_work(tmp_path: Path) -> None:
+    bench = MovedJob(tmp_path, 60.0)
+    bench.exits(Ending.DONE, 0, from_outside=True)
+    assert "train" not in bench.truth.state.engine.open_jobs
+    assert "lost" not in bench.kinds("train")
 
 
 @pytest.mark.parametrize("late", [0, 1])

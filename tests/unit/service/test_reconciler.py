@@ -93,11 +93,29 @@ def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
     end = Ended(0, "one", 1, 0.0, Ending.FAILED, 1, "why")
     for _ in range(5):
         outbox.record_report(end, 0)
-    assert outbox.next_retry_at(running) == INITIAL_BACKOFF_NS
+    assert outbox.next_retry_at(running, 0) == INITIAL_BACKOFF_NS
     outbox.record_report(replace(end, generation=2), 0)
-    assert outbox.next_retry_at(running) == 2 * INITIAL_BACKOFF_NS
+    assert outbox.next_retry_at(running, 0) == 2 * INITIAL_BACKOFF_NS
     outbox.on_job_closed("one")
-    assert outbox.next_retry_at(running) is None
+    assert outbox.next_retry_at(running, 0) is None
+
+
+def test_a_delay_that_is_over_is_no_retry_to_wake_up_for() -> None:
+    outbox = Reconciler()
+    running: Any = {"early": None, "late": None}  # whatever their commands are
+    outbox.delay_restart("early", 0)
+    outbox.delay_restart("late", INITIAL_BACKOFF_NS)
+    assert outbox.next_retry_at(running, INITIAL_BACKOFF_NS - 1) == INITIAL_BACKOFF_NS
+    assert outbox.next_retry_at(running, INITIAL_BACKOFF_NS) == 2 * INITIAL_BACKOFF_NS
+    assert outbox.next_retry_at(running, 2 * INITIAL_BACKOFF_NS) is None
+
+
+def test_an_exit_0_on_a_signal_from_outside_delays_a_restart() -> None:
+    """The machine may be shutting down; a job whose work is done is closed instead."""
+    outbox = Reconciler()
+    running: Any = {"one": None}
+    outbox.record_report(Ended(0, "one", 1, 0.0, Ending.DONE, 0, "", from_outside=True), 0)
+    assert outbox.next_retry_at(running, 0) == INITIAL_BACKOFF_NS
 
 
 def test_a_stop_is_overdue_until_its_generation_ends() -> None:

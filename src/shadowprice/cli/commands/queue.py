@@ -10,6 +10,7 @@ import typer
 
 from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_note
 from shadowprice.cli.live import (
+    FAILOVER,
     JobArgument,
     ServerOption,
     YesOption,
@@ -360,6 +361,7 @@ def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bo
     from shadowprice.cli.plain_job import generate_repeated_name
 
     repeated: list[tuple[str, Job]] = []
+    client.retry = FAILOVER  # the service answered before: wait for it
     try:
         for job in jobs:
             new_name = generate_repeated_name(job.name)

@@ -188,12 +188,12 @@ def submit(
             _print_quotes(client, entries, output, outlook=True, script=script)
             raise typer.Exit
         status = client.service()
+        client.retry = FAILOVER  # the service answered before: wait for it
         submitted, problems = _submit_entries(client, entries, script)
         finished_before = [
             job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
         if wait:
-            client.retry = FAILOVER  # the service answered before: wait for it
             submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
         outlooks = [] if wait or output is Output.JSON or quiet else _outlooks(client, submitted)
     if output is Output.JSON:

@@ -53,7 +53,9 @@ class StartRefused:
 class Ended:
     """Report that a generation has ended and none of its processes run.
 
-    ``code`` and ``tail`` (last lines of its log) are those of the process that decided the end.
+    ``code`` and ``tail`` (last lines of its log) are those of the process that decided the end. If
+    ``from_outside``, a signal asked it to end before it ended, and no stop command did: then
+    ``done`` only completes a job whose work is done.
     """
 
     command: int  # the newest stop command; 0 if there was none
@@ -65,6 +67,7 @@ class Ended:
     reason: str  # for people
     tail: tuple[str, ...] = ()
     forced: bool = False  # whether processes were killed after the grace period
+    from_outside: bool = False  # whether something other than a command asked it to end
 
 
 @dataclass(frozen=True, slots=True)

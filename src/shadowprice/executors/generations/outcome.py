@@ -13,19 +13,24 @@ EXIT_SIGTERM: Final = 128 + signal.SIGTERM
 ALL_WORKERS_SUCCEEDED: Final = "every worker exited 0"
 """Reason of a generation that completed normally."""
 
+SIGNAL_FROM_OUTSIDE: Final = "it received a signal that the scheduler did not send"
+"""Reason of a generation that an external cause ended, such as a shutdown of its machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class GenerationOutcome:
     """How a generation ended.
 
     ``ending`` is a value of `contract.Ending`. ``process`` decided the result, with exit status
-    ``code``. ``reason`` is for people.
+    ``code``. ``reason`` is for people. ``from_outside`` says that an external cause asked it to
+    end, and no stop command did: then only its progress shows whether ``done`` is true.
     """
 
     ending: str
     process: str
     code: int
     reason: str
+    from_outside: bool = False
 
 
 def shell_exit_status(returned: int) -> int:
@@ -83,15 +88,17 @@ def compute_outcome(
     """Return how a generation ended, from the exits of all its processes in order.
 
     A stop command that preceded any deciding exit makes it ``stopped``. ``from_outside`` means that
-    an external cause ended it, such as a shutdown or an operator. ``killed`` are processes killed
-    after the grace period. ``notes`` explain a process besides its exit status: why it didn't
+    an external cause ended it, such as a shutdown or an operator; then a failure is its
+    consequence, and the generation is ``lost``. ``killed`` are processes killed after the grace
+    period. ``notes`` explain a process besides its exit status: why it didn't
     start, an OOM kill, processes that it left running.
     """
     codes = dict(exits)
+    from_outside = from_outside and not stopped
     if all_succeeded(exits, workers, tolerant=tolerant):
         succeeded = [name for name, code in exits if _is_worker(name) and code == 0]
         name = "worker-0" if "worker-0" in succeeded else succeeded[0]
-        return GenerationOutcome("done", name, 0, _completion(exits, notes))
+        return GenerationOutcome("done", name, 0, _completion(exits, notes), from_outside)
     signalled = stopped or from_outside
     # A process that ended as requested counts as one that exited 0.
     effective_exits = [
@@ -100,20 +107,19 @@ def compute_outcome(
     ]
     name = _find_failed_process(effective_exits, workers, tolerant)
     if name:
-        reason = f"{name} {_how(codes[name], stop_requested=signalled)}"
+        reason = f"{name} {_how(codes[name], stop_requested=stopped)}"
         if name in notes:
             reason += f": {notes[name]}"
-        return GenerationOutcome("failed", name, codes[name], reason)
+        if from_outside:
+            reason = f"{SIGNAL_FROM_OUTSIDE}; {reason}"
+        ending = "lost" if from_outside else "failed"
+        return GenerationOutcome(ending, name, codes[name], reason, from_outside)
     name = next((process for process, _ in exits if process in killed), exits[0][0])
-    ending = "lost" if from_outside and not stopped else "stopped"
-    reason = (
-        "the scheduler stopped it"
-        if stopped
-        else "it received a signal that the scheduler did not send"
-    )
+    ending = "lost" if from_outside else "stopped"
+    reason = SIGNAL_FROM_OUTSIDE if from_outside else "the scheduler stopped it"
     if killed & codes.keys():
         reason += f"; {name} did not exit within its grace period, and was killed"
-    return GenerationOutcome(ending, name, codes[name], reason)
+    return GenerationOutcome(ending, name, codes[name], reason, from_outside)
 
 
 def _completion(exits: Sequence[tuple[str, int]], notes: Mapping[str, str]) -> str:

@@ -22,7 +22,7 @@ class ProcessExit:
     at: float  # seconds since 1970 by its node's clock
     stop_requested: bool = False  # it had been signalled to end
     killed: bool = False  # after its grace period
-    outside: bool = False  # something other than the executor ended it
+    outside: bool = False  # something other than the executor asked it to end
     lost: str = ""  # why it counts as lost; empty if it doesn't
     note: str = ""  # explanation besides its exit status
 
@@ -41,7 +41,7 @@ class ProcessExit:
             float(state.get("exited") or state["at"]),
             stop_requested=bool(state.get("stop_requested")),
             killed=bool(state.get("killed")),
-            outside=state.get("ending") == "lost",
+            outside=bool(state.get("outside")),
             note=str(state.get("note", "")),
         )
 
@@ -58,10 +58,13 @@ def _exits(ends: Iterable[ProcessExit]) -> list[tuple[str, int]]:
 def is_outcome_final(ends: Sequence[ProcessExit], workers: int, *, tolerant: bool) -> bool:
     """Return whether the running processes can't change the generation's result.
 
-    ``ends`` are of the processes that have ended. A lost process always decides: even if workers
-    are tolerated, the scheduler has to find a new placement.
+    ``ends`` are of the processes that have ended. A lost process always decides, as does one that
+    was ended from outside: even if workers are tolerated, the scheduler has to find a new
+    placement.
     """
-    return any(end.lost for end in ends) or has_outcome(_exits(ends), workers, tolerant=tolerant)
+    return any(end.lost or end.outside for end in ends) or has_outcome(
+        _exits(ends), workers, tolerant=tolerant
+    )
 
 
 def outcome_from_exits(
@@ -87,7 +90,7 @@ def outcome_from_exits(
         workers,
         tolerant=tolerant,
         stopped=stop_ordered and not unprompted,
-        from_outside=any(end.outside for end in observed),
+        from_outside=not unprompted and any(end.outside for end in observed),
         killed={end.name for end in observed if end.killed},
         notes={end.name: end.note for end in observed if end.note},
     )

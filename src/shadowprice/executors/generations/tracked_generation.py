@@ -202,6 +202,7 @@ class TrackedGeneration:
             reason=reason,
             tail=tuple(escape_controls(line) for line in self.state.get("tail", ())),
             forced=bool(self.state.get("forced", False)),
+            from_outside=bool(self.state.get("outside", False)),
         )
 
     def to_status(self) -> GenerationStatus:

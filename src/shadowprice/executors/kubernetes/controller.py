@@ -514,6 +514,7 @@ class KubernetesGenerationController:
             "process": result.process,
             "code": result.code if has_code else None,
             "reason": result.reason,
+            "outside": result.from_outside,
             "tail": list(decided.tail),
             "forced": any(end.killed for end in ends),
         }

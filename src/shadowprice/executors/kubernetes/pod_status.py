@@ -27,6 +27,11 @@ TAKEN_OVER_RECORD: Final[dict[str, Any]] = {
 
 _PERMANENT_WAIT_REASONS: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
 _NORMAL_WAIT_REASONS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
+_EVICTION_REASONS: Final = frozenset(
+    {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}
+)
+"""Reasons of pods that their node or the cluster ended."""
+
 _START_ERRORS: Final = (
     ("no such file or directory", "No such file or directory"),
     ("executable file not found", "No such file or directory"),
@@ -113,15 +118,29 @@ def _observed_exit(
         note = "it used more memory than its job requests (OOMKilled)"
     elif exit_.reason in {"StartError", "ContainerCannotRun", "RunContainerError"}:
         note = start_error_message(exit_.message)
-    if view.reason in {"Evicted", "Preempted", "NodeShutdown", "Shutdown", "Terminated"}:
-        if not (stop_requested or exit_.code == 0):
-            return ProcessExit(part.process, -1, exit_.at, lost=_pod_end_reason(part, view))
-    elif view.deleting and not stop_requested and exit_.code in {EXIT_SIGTERM, EXIT_SIGKILL}:
-        return ProcessExit(part.process, -1, exit_.at, lost=_deletion_reason(part))
+    if not stop_requested and _was_ended_from_outside(view, exit_):
+        if exit_.code == 0:  # only its progress shows whether its work is done
+            return ProcessExit(
+                part.process, 0, exit_.at, stop_requested=True, outside=True, note=note
+            )
+        evicted = view.reason in _EVICTION_REASONS
+        reason = _pod_end_reason(part, view) if evicted else _deletion_reason(part)
+        return ProcessExit(part.process, -1, exit_.at, lost=reason)
     killed = stop_requested and exit_.code == EXIT_SIGKILL and not out_of_memory
     return ProcessExit(
         part.process, exit_.code, exit_.at, stop_requested=stop_requested, killed=killed, note=note
     )
+
+
+def _was_ended_from_outside(view: PodView, exit_: ContainerExit) -> bool:
+    """Return whether somebody other than the executor had asked a pod to end before its exit."""
+    if view.reason in _EVICTION_REASONS:
+        return True
+    if not view.deleting:
+        return False
+    # The server's clock and the node's may differ, but these statuses are those of a deletion.
+    since = view.terminating_since
+    return exit_.code in {EXIT_SIGTERM, EXIT_SIGKILL} or since is None or exit_.at >= since
 
 
 def start_error_message(message: str) -> str:

@@ -327,6 +327,7 @@ class RayGenerationController:
             "process": result.process,
             "code": result.code if result.code >= 0 else None,
             "reason": result.reason,
+            "outside": result.from_outside,
             "tail": decided.state.get("tail", []),
             "forced": any(bool(part.state.get("forced")) for part in parts),
         }

@@ -89,6 +89,7 @@ class Supervisor:
         self._stopped = False
         """A stop command arrived before any process decided the result."""
         self._outside = False
+        """A signal without a stop command, or the closed lifeline, ended the generation."""
         self._cut = False
         """The closed lifeline ended the generation."""
         self._exited_at = 0.0
@@ -417,6 +418,7 @@ class Supervisor:
                 "tail": self._children[result.process].log.tail(),
                 "forced": self._forced,
                 "stop_requested": self._stopped or self._outside,
+                "outside": result.from_outside,
                 "cut": self._cut,
                 "exited": self._exited_at,
                 "killed": result.process in self._killed,

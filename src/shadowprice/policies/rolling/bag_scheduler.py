@@ -300,8 +300,9 @@ class BagScheduler:
             else:
                 refusal = self._refuse_out_of_reach(state, view.slot, job)
             state.bags.remove(name)
-            admitted = view.open_jobs[name].status is Status.ADMITTED
-            yield (Drop if admitted else Reject)(name, refusal)
+            job_state = view.open_jobs[name]
+            has_run = job_state.status is Status.ADMITTED or job_state.started is not None
+            yield (Drop if has_run else Reject)(name, refusal)
 
     def promise_waiting(self, state: State, slot: int, *, free: bool) -> Iterator[Promise]:
         """Promise waiting bags that are worth their price in the free capacity, the densest first.

@@ -702,7 +702,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 continue  # the engine abandons it if it seems to never end
             refuse = refuse_past_end if ends_first else refuse_no_value
             self._remove_training_job(name)
-            drop = Drop if state.status is Status.ADMITTED else Reject
+            has_run = state.status is Status.ADMITTED or state.started is not None
+            drop = Drop if has_run else Reject
             yield drop(name, refuse(state.job, completion))
 
     # ---------------------------------------------------------------- waiting jobs

@@ -385,9 +385,10 @@ class ExecutionController:
 
     async def _sleep(self) -> None:
         wait = self.poll_seconds
-        moment = self._reconciler.next_retry_at(self._writer.published.running)
+        now = self._writer.clock.now()
+        moment = self._reconciler.next_retry_at(self._writer.published.running, now)
         if moment is not None:
-            wait = min(wait, max(0.05, (moment - self._writer.clock.now()) / SECOND))
+            wait = min(wait, max(0.05, (moment - now) / SECOND))
         wait = min(wait, max(0.05, self.pending.seconds_to_next_retry(wait)))
         with suppress(TimeoutError):
             async with asyncio.timeout(wait):

@@ -128,7 +128,11 @@ class Reconciler:
             self._stopping.pop((report.job, report.generation), None)
             if self.is_orphan(report.job, report.generation):
                 return  # the job itself didn't fail
-            if isinstance(report, StartRefused) or report.ending in {Ending.FAILED, Ending.LOST}:
+            if (
+                isinstance(report, StartRefused)
+                or report.from_outside
+                or report.ending in {Ending.FAILED, Ending.LOST}
+            ):
                 if report.generation > self._counted.get(report.job, 0):
                     self._counted[report.job] = report.generation
                     self.delay_restart(report.job, now)
@@ -236,7 +240,9 @@ class Reconciler:
         ]
         return frozenset().union(*occupied)
 
-    def next_retry_at(self, running: Mapping[str, LaunchCommand]) -> int | None:
-        """Return the earliest end of a restart delay; None if no job waits for one."""
-        times = [moment for job, moment in self._not_before.items() if job in running]
+    def next_retry_at(self, running: Mapping[str, LaunchCommand], now: int) -> int | None:
+        """Return the earliest end of a restart delay after ``now``; None if no job waits."""
+        times = [
+            moment for job, moment in self._not_before.items() if job in running and moment > now
+        ]
         return min(times, default=None)

@@ -24,6 +24,7 @@ from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.store import tables
 from shadowprice.service.store.prepared_statement import PreparedStatement
+from shadowprice.service.store.retention import has_purged_jobs
 
 
 class StoredJob(NamedTuple):
@@ -62,6 +63,7 @@ class Batch:
         self._changed_accounts: dict[str, None] = {}
         self._values: dict[str, str | Callable[[], str]] = {}
         self._statements: list[tuple[Any, Sequence[Mapping[str, Any]] | None]] = []
+        self._has_purged_jobs: bool | None = None  # None until it is looked up
         self.undo = Undo()
 
     @property
@@ -378,6 +380,12 @@ class Batch:
         if view is None:
             view = self.views.get(row.key) or JobView.from_json(row.view)
         return StoredJob(view, self._contents.get(row.key, row.content), row.request)
+
+    def has_purged_jobs(self) -> bool:
+        """Return whether jobs were ever purged from the store."""
+        if self._has_purged_jobs is None:
+            self._has_purged_jobs = has_purged_jobs(self.connection)
+        return self._has_purged_jobs
 
     def get_view(self, key: str) -> JobView:
         """Return a job's view, open or closed; raise `ProblemError` if the job is unknown."""

@@ -18,6 +18,7 @@ from shadowprice.core.events import (
     DriverEvent,
     Drop,
     JobCancelled,
+    Pause,
     Place,
     Promise,
     Queue,
@@ -245,6 +246,11 @@ def _record_decision(batch: Batch, command: Decided, messages: dict[str, str]) -
             if view.state in {State.PENDING, State.STANDBY} and view.generation == 0:
                 batch.update_view(name, reason=None)
                 batch.emit("placed", name, decision=True)
+        case Pause():
+            record = batch.engine.jobs[name]
+            if record.status is Status.QUEUED:  # not placed elsewhere in the same event
+                reason = queue_reason(batch.engine, batch.calendar, record.job, "")
+                batch.update_view(name, reason=reason)
         case Charge():
             batch.emit(
                 "paid",
@@ -301,7 +307,7 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
         batch.undo.put(batch.state.orders, name, command)
         begin_generation(batch, name)
         view = batch.state.views.get(name)
-        if view is not None and view.reason and view.reason.get("code") == "displaced":
+        if view is not None and view.reason and _is_reason_to_wait(view.reason, command):
             batch.update_view(name, reason=None)
         kind = "started" if isinstance(command, Start) else "resized"
         batch.emit(kind, name, slot=command.slot, generation=command.generation, placement=on)
@@ -312,6 +318,12 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
             start = batch.calendar.begins(command.slot)
         batch.insert_generation(command, on, start)
     batch.insert_command(command, record)
+
+
+def _is_reason_to_wait(reason: Mapping[str, Any], command: Start | Resize) -> bool:
+    """Return whether a job waited for a reason that is outdated when its generation starts."""
+    code = reason.get("code")
+    return code == "displaced" or (code == "standby" and isinstance(command, Start))
 
 
 def _end_previous_at_once(batch: Batch, command: Start | Resize | Stop) -> None:

@@ -39,7 +39,7 @@ from shadowprice.executors.contract import (
     StartRefused,
 )
 from shadowprice.executors.generations.logs import TAIL_LINES
-from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
+from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED, SIGNAL_FROM_OUTSIDE
 from shadowprice.executors.progress import same_kind
 from shadowprice.service.clock import SECOND, format_rfc3339
 from shadowprice.service.state.batch import Batch
@@ -460,7 +460,8 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     """Return the end of a generation; a successful exit on a stop command counts as a stop.
 
     Many scripts save and exit 0 on SIGTERM. Only the progress shows whether their job is complete:
-    the reported one, or without reports that by time.
+    the reported one, or without reports that by time. If the signal came from outside, for example
+    because the machine shut down, the generation counts as lost.
     """
     if not isinstance(report, Ended) or report.ending is not Ending.DONE:
         return report
@@ -479,10 +480,15 @@ def _judge_exit(batch: Batch, report: StartRefused | Ended) -> StartRefused | En
     else:
         share = record.progress / record.job.required
         progress = f"{share:.0%} of its expected time"
-    if share >= COMPLETE_SHARE or not _was_stopped(batch, report):
+    if share >= COMPLETE_SHARE:
         return report
-    reason = f"exited 0 after the order to stop, at {progress}; it continues later"
-    return replace(report, ending=Ending.STOPPED, reason=reason)
+    if _was_stopped(batch, report):
+        reason = f"exited 0 after the order to stop, at {progress}; it continues later"
+        return replace(report, ending=Ending.STOPPED, reason=reason)
+    if report.from_outside:
+        reason = f"{SIGNAL_FROM_OUTSIDE}, and exited 0 at {progress}; it continues later"
+        return replace(report, ending=Ending.LOST, reason=reason)
+    return report
 
 
 def _ran_in_slot(batch: Batch, report: Ended) -> bool:

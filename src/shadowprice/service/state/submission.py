@@ -69,7 +69,7 @@ class Submission:
         return qualified_name(self.tenant, self.name)
 
     def key(self, job_id: int, *, is_repeated: bool) -> str:
-        """Return the key of the job with an id; ``is_repeated`` if its name was used before."""
+        """Return the key of the job with an id; ``is_repeated`` if its name may be used already."""
         owner = Owner.from_labels(self.spec.labels)
         if owner is not None:
             return owner.key

@@ -40,6 +40,11 @@ def last_job(connection: Connection) -> int:
     return max(int(purged or 0), stored or 0)
 
 
+def has_purged_jobs(connection: Connection) -> bool:
+    """Return whether jobs were ever purged, so that a name without a job may have been used."""
+    return stored_value(connection, LAST_JOB) is not None
+
+
 def expired_jobs(store: Store, before: int) -> list[str]:
     """Return the keys of up to `PURGE_BATCH_JOBS` jobs that were closed before a moment.
 

@@ -112,6 +112,21 @@ def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
     assert "one did not take worker-0: OutOfcpu" in result.lost
 
 
+@pytest.mark.parametrize("code", [0, 1])
+def test_an_exit_after_a_deletion_by_somebody_else_is_from_outside(code: int) -> None:
+    for view in (
+        replace(exited(code), reason="NodeShutdown"),
+        replace(exited(code), deleting=True, terminating_since=4.0),
+    ):
+        result = ended(view)
+        assert result is not None
+        assert (result.outside, bool(result.lost)) == ((True, False) if not code else (False, True))
+    itself = ended(replace(exited(code), deleting=True, terminating_since=6.0))
+    assert itself == ProcessExit("worker-0", code, 5.0)
+    ordered = ended(replace(exited(code), deleting=True, terminating_since=4.0), stop_requested=True)
+    assert ordered == ProcessExit("worker-0", code, 5.0, stop_requested=True)
+
+
 def test_a_pod_that_vanished_while_it_ran_is_given_a_moment() -> None:
     assert ended(RUNNING, vanished=1.0) is None
     result = ended(RUNNING, vanished=6.0)
