@@ -443,6 +443,48 @@ def test_promised_job_is_replanned_for_a_later_arrival() -> None:
     assert engine.jobs["urgent"].promise == 2
 
 
+@pytest.mark.parametrize("price", [0.0, 1.0])
+def test_a_promise_states_the_plan_that_others_made_room_for(price: float) -> None:
+    """Alone, `last` would complete in slot 4; beside `fixed`, it completes in slot 6."""
+    on = gpus(1, 2)
+    engine = rolling(on, prices="given", price=price, evidence=10.0)
+    jobs = {
+        "fixed": training(on, "fixed", epochs=3, chunks=1, utility=Deadline(100.0, 3.0)),
+        "flexible": training(on, "flexible", epochs=4, chunks=2, utility=Deadline(100.0, 20.0)),
+        "last": training(on, "last", epochs=5, chunks=2, utility=Deadline(100.0, 7.0)),
+    }
+    made = {}
+    for name, job in jobs.items():
+        (command,) = engine.handle(JobsArrived(0, (job,)))
+        assert isinstance(command, Decided)
+        made[name] = command.decision
+    promise = made["last"]
+    assert isinstance(promise, Promise)
+    cost = 10 * price / 2  # `price` is that of both GPUs; the work is ten worker-slots
+    assert (promise.completion, promise.expected) == (7, 6)
+    assert (promise.utility, promise.cost) == (100.0, pytest.approx(cost))
+    assert promise.payoff == pytest.approx(100.0 - cost)
+    for slot in range(7):
+        engine.handle(SlotBegan(slot))
+        done = {name: engine.running[name].total_workers for name in engine.running}
+        engine.handle(SlotEnded(slot, done))
+    assert engine.jobs["fixed"].completion == 2
+    assert engine.jobs["last"].completion == 6
+
+
+def test_a_revision_that_keeps_its_promise_states_the_plan_in_force() -> None:
+    on = gpus(1, 2)
+    engine = rolling(on, evidence=10.0)
+    job = training(on, "a", epochs=3, chunks=2, utility=Deadline(10.0, 20.0))
+    engine.handle(JobsArrived(0, (job,)))
+    more = training(on, "a", epochs=4, chunks=2, utility=Deadline(10.0, 20.0))
+    commands = engine.handle(JobRevised(0, more, admission=True))
+    decided = [command.decision for command in commands if isinstance(command, Decided)]
+    (promise,) = [decision for decision in decided if isinstance(decision, Promise)]
+    assert (promise.completion, promise.expected) == (20, 7)
+    assert promise.payoff == promise.utility - promise.cost
+
+
 def test_plans_are_kept_when_capacity_grows() -> None:
     on = gpus(3, 4)
     jobs = [
