@@ -472,6 +472,24 @@ def test_a_promise_states_the_plan_that_others_made_room_for(price: float) -> No
     assert engine.jobs["last"].completion == 6
 
 
+def test_a_plan_that_others_made_room_for_is_worth_its_price() -> None:
+    """Alone, `late` runs on one GPU for six slots; beside `soon`, on two for five slots."""
+    on = gpus(1, 2)
+    soon = training(on, "soon", epochs=1, chunks=2, utility=Deadline(100.0, 0.0))
+    curve = {1: Fraction(10, 600), 2: Fraction(12, 600)}
+    late = training(
+        on, "late", epochs=1, chunks=2, minibatches=30, speed=curve, utility=Deadline(4.0, 5.0)
+    )
+    given = {"prices": "given", "price": 1.0, "evidence": 10.0}
+    (alone,) = decide(on, [late], **given)
+    assert isinstance(alone, Promise)
+    assert (alone.expected, alone.cost) == (5, pytest.approx(3.0))
+    first, second = decide(on, [soon, late], **given)
+    assert isinstance(first, Promise)
+    assert isinstance(second, Queue)
+    assert "is 4, below the price of its plan, 5: it lacks 1" in second.message
+
+
 def test_a_revision_that_keeps_its_promise_states_the_plan_in_force() -> None:
     on = gpus(1, 2)
     engine = rolling(on, evidence=10.0)

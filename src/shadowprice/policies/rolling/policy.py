@@ -339,6 +339,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             if not plan.unplanned:
                 # Beside the other jobs, the plan may complete later or take other worker counts.
                 planned = planner.planned_offer(state, plan, row, price)
+                if planned.utility <= planned.cost:
+                    return refuse_below_price(planned)
                 planner.commit(state, plan)
                 return self._promise_by(row, promise, planned)
             blocking_row = plan.unplanned[0]
