@@ -26,7 +26,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
 )
-from shadowprice.core.job import Job
+from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Deadline, Linear, Reciprocal, Sigmoid
@@ -501,6 +501,31 @@ def test_a_revision_that_keeps_its_promise_states_the_plan_in_force() -> None:
     (promise,) = [decision for decision in decided if isinstance(decision, Promise)]
     assert (promise.completion, promise.expected) == (20, 7)
     assert promise.payoff == promise.utility - promise.cost
+
+
+@pytest.mark.parametrize("revision", [True, False])
+def test_a_plan_of_too_many_changes_is_refused_and_leaves_all_capacity(revision: bool) -> None:
+    """Slot by slot a GPU becomes free, so the plan of `elastic` changes in nearly every slot."""
+    on = gpus(300, 1)
+    slot: Any = {"epochs": 1, "speed": StepModel(Fraction(600))}
+    rigid = [
+        training(on, f"r{end}", chunks=1, minibatches=end + 1, utility=Deadline(500.0, end), **slot)
+        for end in range(1, 299)
+    ]
+    engine = rolling(on, prices="given", price=0.0, evidence=1000.0, revision=revision)
+    assert len(promises(engine.handle(JobsArrived(0, tuple(rigid))))) == len(rigid)
+    elastic = training(
+        on, "elastic", chunks=300, minibatches=146, utility=Deadline(500.0, 295.0), **slot
+    )
+    (command,) = engine.handle(JobsArrived(0, (elastic,)))
+    assert isinstance(command, Decided)
+    decision = command.decision
+    assert isinstance(decision, Queue)
+    assert "would change its number of workers at least 256 times" in decision.message
+    assert "price" not in decision.message
+    # Two GPUs are free from the first slot on.
+    small = training(on, "small", chunks=2, minibatches=10, utility=Deadline(500.0, 9.0), **slot)
+    assert promises(engine.handle(JobsArrived(0, (small,)))) == [("small", 9)]
 
 
 def test_plans_are_kept_when_capacity_grows() -> None:

@@ -37,6 +37,7 @@ from shadowprice.policies.rolling.offers import (
     Offer,
     could_be_promised,
     refuse_below_price,
+    refuse_many_changes,
     refuse_no_capacity,
     refuse_no_value,
     refuse_past_end,
@@ -53,7 +54,7 @@ from shadowprice.policies.rolling.pinned_plans import (
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
-from shadowprice.policies.rolling.state import State
+from shadowprice.policies.rolling.state import MAX_RUNS, State
 
 _MAX_HOLD_DIVISOR: Final = 20
 """Without events, jobs stay where they run for at most 1/20 of the time that any waiting job needs.
@@ -309,10 +310,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, planner = self._state, self._state.jobs, self._planner
         price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
         offer = self._offer(row, price)
-        lacks_evidence = False  # worth its price, but too little demand is known
         if offer is not None and offer.utility > offer.cost:
-            lacks_evidence = not state.demand.justifies_offer(slot, jobs, row, offer)
-            if not lacks_evidence and self._commit_offer(row, offer):
+            is_justified = state.demand.justifies_offer(slot, jobs, row, offer)
+            if is_justified and self._commit_offer(row, offer):
                 return self._promise(slot, row, offer)
         best_offer = planner.offer_alone(state, slot, row, price)
         # A plan of levels counts a restart in every slot; a pinned plan counts at most one.
@@ -345,14 +345,21 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 return self._promise_by(row, promise, planned)
             blocking_row = plan.unplanned[0]
         if offer is not None:
-            if lacks_evidence:
-                return state.demand.refusal(slot, jobs, row, offer)
-            return refuse_below_price(offer)
+            return self._refuse_offer(slot, row, offer)
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
             blocking_job = jobs.name(blocking_row)
         earliest = None if restarts_are_too_costly else planner.earliest_completion(state, row)
         return refuse_no_capacity(best_offer, blocking_job, earliest)
+
+    def _refuse_offer(self, slot: int, row: int, offer: Offer) -> Refusal:
+        """Return the refusal of a job whose plan beside all promises can't be put in force."""
+        demand, jobs = self._state.demand, self._state.jobs
+        if offer.utility <= offer.cost:
+            return refuse_below_price(offer)
+        if not demand.justifies_offer(slot, jobs, row, offer):
+            return demand.refusal(slot, jobs, row, offer)
+        return refuse_many_changes(offer, MAX_RUNS)
 
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
