@@ -26,7 +26,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
 )
-from shadowprice.core.job import Job
+from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.utility import Constant, Deadline, Linear, Reciprocal, Sigmoid
@@ -441,6 +441,91 @@ def test_promised_job_is_replanned_for_a_later_arrival() -> None:
     assert "first" not in engine.running
     assert engine.jobs["first"].promise == 7
     assert engine.jobs["urgent"].promise == 2
+
+
+@pytest.mark.parametrize("price", [0.0, 1.0])
+def test_a_promise_states_the_plan_that_others_made_room_for(price: float) -> None:
+    """Alone, `last` would complete in slot 4; beside `fixed`, it completes in slot 6."""
+    on = gpus(1, 2)
+    engine = rolling(on, prices="given", price=price, evidence=10.0)
+    jobs = {
+        "fixed": training(on, "fixed", epochs=3, chunks=1, utility=Deadline(100.0, 3.0)),
+        "flexible": training(on, "flexible", epochs=4, chunks=2, utility=Deadline(100.0, 20.0)),
+        "last": training(on, "last", epochs=5, chunks=2, utility=Deadline(100.0, 7.0)),
+    }
+    made = {}
+    for name, job in jobs.items():
+        (command,) = engine.handle(JobsArrived(0, (job,)))
+        assert isinstance(command, Decided)
+        made[name] = command.decision
+    promise = made["last"]
+    assert isinstance(promise, Promise)
+    cost = 10 * price / 2  # `price` is that of both GPUs; the work is ten worker-slots
+    assert (promise.completion, promise.expected) == (7, 6)
+    assert (promise.utility, promise.cost) == (100.0, pytest.approx(cost))
+    assert promise.payoff == pytest.approx(100.0 - cost)
+    for slot in range(7):
+        engine.handle(SlotBegan(slot))
+        done = {name: engine.running[name].total_workers for name in engine.running}
+        engine.handle(SlotEnded(slot, done))
+    assert engine.jobs["fixed"].completion == 2
+    assert engine.jobs["last"].completion == 6
+
+
+def test_a_plan_that_others_made_room_for_is_worth_its_price() -> None:
+    """Alone, `late` runs on one GPU for six slots; beside `soon`, on two for five slots."""
+    on = gpus(1, 2)
+    soon = training(on, "soon", epochs=1, chunks=2, utility=Deadline(100.0, 0.0))
+    curve = {1: Fraction(10, 600), 2: Fraction(12, 600)}
+    late = training(
+        on, "late", epochs=1, chunks=2, minibatches=30, speed=curve, utility=Deadline(4.0, 5.0)
+    )
+    given = {"prices": "given", "price": 1.0, "evidence": 10.0}
+    (alone,) = decide(on, [late], **given)
+    assert isinstance(alone, Promise)
+    assert (alone.expected, alone.cost) == (5, pytest.approx(3.0))
+    first, second = decide(on, [soon, late], **given)
+    assert isinstance(first, Promise)
+    assert isinstance(second, Queue)
+    assert "is 4, below the price of its plan, 5: it lacks 1" in second.message
+
+
+def test_a_revision_that_keeps_its_promise_states_the_plan_in_force() -> None:
+    on = gpus(1, 2)
+    engine = rolling(on, evidence=10.0)
+    job = training(on, "a", epochs=3, chunks=2, utility=Deadline(10.0, 20.0))
+    engine.handle(JobsArrived(0, (job,)))
+    more = training(on, "a", epochs=4, chunks=2, utility=Deadline(10.0, 20.0))
+    commands = engine.handle(JobRevised(0, more, admission=True))
+    decided = [command.decision for command in commands if isinstance(command, Decided)]
+    (promise,) = [decision for decision in decided if isinstance(decision, Promise)]
+    assert (promise.completion, promise.expected) == (20, 7)
+    assert promise.payoff == promise.utility - promise.cost
+
+
+@pytest.mark.parametrize("revision", [True, False])
+def test_a_plan_of_too_many_changes_is_refused_and_leaves_all_capacity(revision: bool) -> None:
+    """Slot by slot a GPU becomes free, so the plan of `elastic` changes in nearly every slot."""
+    on = gpus(300, 1)
+    slot: Any = {"epochs": 1, "speed": StepModel(Fraction(600))}
+    rigid = [
+        training(on, f"r{end}", chunks=1, minibatches=end + 1, utility=Deadline(500.0, end), **slot)
+        for end in range(1, 299)
+    ]
+    engine = rolling(on, prices="given", price=0.0, evidence=1000.0, revision=revision)
+    assert len(promises(engine.handle(JobsArrived(0, tuple(rigid))))) == len(rigid)
+    elastic = training(
+        on, "elastic", chunks=300, minibatches=146, utility=Deadline(500.0, 295.0), **slot
+    )
+    (command,) = engine.handle(JobsArrived(0, (elastic,)))
+    assert isinstance(command, Decided)
+    decision = command.decision
+    assert isinstance(decision, Queue)
+    assert "would change its number of workers at least 256 times" in decision.message
+    assert "price" not in decision.message
+    # Two GPUs are free from the first slot on.
+    small = training(on, "small", chunks=2, minibatches=10, utility=Deadline(500.0, 9.0), **slot)
+    assert promises(engine.handle(JobsArrived(0, (small,)))) == [("small", 9)]
 
 
 def test_plans_are_kept_when_capacity_grows() -> None:

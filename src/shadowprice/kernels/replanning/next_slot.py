@@ -176,7 +176,7 @@ def plan_waiting(
         )
         if end >= 0:
             if not commit_plan(line, jobs, row, ceiling, completion, fitting, steps, log):
-                return
+                continue
         elif restarts[n]:
             result[n, 4] = 0.0
             end, ceiling, completion, value, cost = best_plan(
@@ -185,7 +185,7 @@ def plan_waiting(
             if end >= 0 and not commit_plan(
                 line, expected, row, ceiling, completion, fitting, steps, log
             ):
-                return
+                continue
         if end >= 0:
             result[n, 0] = end
             result[n, 1] = completion

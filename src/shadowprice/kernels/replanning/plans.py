@@ -276,7 +276,9 @@ def commit_plan(
 ) -> bool:
     """Allocate a plan in the timeline and record it; return False if the arrays are full.
 
-    A failure leaves the timeline half-changed, so the caller must discard it.
+    A plan that has more runs than ``steps`` can record allocates nothing. If a state runs out of
+    groups, nothing is recorded, but the intervals before it keep the allocation: the timeline shows
+    less capacity than there is until the next joint plan.
     """
     final = min_final_level(line, jobs, row, ceiling, completion, fitting)
     if split_interval_at(line, completion + 1) < 0:
@@ -285,25 +287,39 @@ def commit_plan(
     if last < 0:
         return False
     top = jobs.hull[row, ceiling]
+    if _count_runs(top, final, last, fitting) > steps.until.shape[1]:
+        return False
+    entries, first_level = log.used[0], log.level[row]
     runs = 0
     for k in range(last + 1):
         # `split_interval_at` may have split the last interval; earlier ones keep their position.
         level = final if k == last else min(top, fitting[k])
         if level >= jobs.spread_levels[row]:
-            if not pack_colocated(line, line.state[k], jobs, row, level, k == 0, log):
-                return False
-        elif level >= 0 and not pack_spread(line, line.state[k], jobs, row, level, k == 0, log):
+            packed = pack_colocated(line, line.state[k], jobs, row, level, k == 0, log)
+        else:
+            packed = level < 0 or pack_spread(line, line.state[k], jobs, row, level, k == 0, log)
+        if not packed:
+            log.used[0], log.level[row] = entries, first_level
             return False
         if runs > 0 and steps.level[row, runs - 1] == level:
             steps.until[row, runs - 1] = line.start[k + 1]
             continue
-        if runs == steps.until.shape[1]:
-            return False
         steps.until[row, runs] = line.start[k + 1]
         steps.level[row, runs] = level
         runs += 1
     steps.runs[row] = runs
     return True
+
+
+@inlined
+def _count_runs(top: int, final: int, last: int, fitting: Integers) -> int:
+    """Return the number of runs of a plan with levels up to ``top``, and ``final`` in ``last``."""
+    runs = 1
+    for k in range(1, last + 1):
+        level = final if k == last else min(top, fitting[k])
+        if level != min(top, fitting[k - 1]):
+            runs += 1
+    return runs
 
 
 @allocation_free

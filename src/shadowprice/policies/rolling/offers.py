@@ -121,6 +121,19 @@ def refuse_little_evidence(offer: Offer, used: float, observed: float) -> Refusa
     )
 
 
+def refuse_many_changes(offer: Offer, max_runs: int) -> Refusal:
+    """Return the refusal of a job whose plan has more than ``max_runs`` runs of equal slots."""
+    return Refusal(
+        RefusalReason.POLICY,
+        f"its utility by slot {offer.done} is {offer.utility:.4g}, but its plan beside the "
+        f"promised jobs would change its number of workers at least {max_runs} times; a promise "
+        f"allows {max_runs - 1} changes",
+        value=offer.utility,
+        cost=offer.cost,
+        completion=offer.done,
+    )
+
+
 def refuse_no_capacity(
     best_offer: Offer, blocking_job: str | None, earliest: int | None
 ) -> Refusal:

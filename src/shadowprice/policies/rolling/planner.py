@@ -11,6 +11,7 @@ import numpy as np
 from shadowprice.core.arrays import Flags, Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
+from shadowprice.core.utility import utility_value
 from shadowprice.kernels.reactive.shares import completes_fresh
 from shadowprice.kernels.replanning.jobs import JobArrays, hull_range, mode_count
 from shadowprice.kernels.replanning.next_slot import exceeds_capacity, plan_waiting
@@ -296,6 +297,27 @@ class Planner:
         if fits:
             plan.order = np.append(plan.order, row)
         return bool(fits)
+
+    def planned_offer(self, state: State, plan: JointPlan, row: int, price: Floats) -> Offer:
+        """Return the plan that a job has in a joint plan, as an offer at current prices."""
+        jobs, arrays = state.jobs, state.jobs.arrays
+        start, pinned = int(plan.line.start[0]), plan.pinned.get(row)
+        if pinned is not None:
+            end = pinned.end
+            slots = end - start + 1
+            worker_slots, ps_slots = slots * pinned.workers.sum(), slots * pinned.ps.sum()
+        else:
+            runs = plan.steps.runs[row]
+            until, level = plan.steps.until[row, :runs], plan.steps.level[row, :runs]
+            end = int(until[-1]) - 1
+            run_slots, runs_at = np.diff(until, prepend=start)[level >= 0], level[level >= 0]
+            worker_slots = run_slots @ arrays.worker_counts[row, runs_at]
+            ps_slots = run_slots @ arrays.ps_counts[row, runs_at]
+        job = jobs.jobs[row]
+        assert job is not None
+        utility = utility_value(job.utility, max(end - job.arrival, 0))
+        cost = float(np.array([worker_slots, ps_slots]) @ price)
+        return Offer(end, 0, end, utility, cost)
 
     def earliest_completion(self, state: State, row: int) -> int | None:
         """Return the first completion slot beside the joint plan, whatever its utility."""

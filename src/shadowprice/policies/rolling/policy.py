@@ -37,6 +37,7 @@ from shadowprice.policies.rolling.offers import (
     Offer,
     could_be_promised,
     refuse_below_price,
+    refuse_many_changes,
     refuse_no_capacity,
     refuse_no_value,
     refuse_past_end,
@@ -53,7 +54,7 @@ from shadowprice.policies.rolling.pinned_plans import (
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 from shadowprice.policies.rolling.quotas import build_quotas, check_shares, owed_limit, tenant_rows
-from shadowprice.policies.rolling.state import State
+from shadowprice.policies.rolling.state import MAX_RUNS, State
 
 _MAX_HOLD_DIVISOR: Final = 20
 """Without events, jobs stay where they run for at most 1/20 of the time that any waiting job needs.
@@ -309,10 +310,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, planner = self._state, self._state.jobs, self._planner
         price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
         offer = self._offer(row, price)
-        lacks_evidence = False  # worth its price, but too little demand is known
         if offer is not None and offer.utility > offer.cost:
-            lacks_evidence = not state.demand.justifies_offer(slot, jobs, row, offer)
-            if not lacks_evidence and self._commit_offer(row, offer):
+            is_justified = state.demand.justifies_offer(slot, jobs, row, offer)
+            if is_justified and self._commit_offer(row, offer):
                 return self._promise(slot, row, offer)
         best_offer = planner.offer_alone(state, slot, row, price)
         # A plan of levels counts a restart in every slot; a pinned plan counts at most one.
@@ -334,20 +334,32 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         blocking_row: int | None = None
         can_replan = row not in state.unstoppable_plans and not restarts_are_too_costly
         if self._parameters.revision and can_replan:
-            plan = planner.plan_with(state, slot, row, self._promise_slot(slot, row, best_offer))
+            promise = self._promise_slot(slot, row, best_offer)
+            plan = planner.plan_with(state, slot, row, promise)
             if not plan.unplanned:
+                # Beside the other jobs, the plan may complete later or take other worker counts.
+                planned = planner.planned_offer(state, plan, row, price)
+                if planned.utility <= planned.cost:
+                    return refuse_below_price(planned)
                 planner.commit(state, plan)
-                return self._promise(slot, row, best_offer)
+                return self._promise_by(row, promise, planned)
             blocking_row = plan.unplanned[0]
         if offer is not None:
-            if lacks_evidence:
-                return state.demand.refusal(slot, jobs, row, offer)
-            return refuse_below_price(offer)
+            return self._refuse_offer(slot, row, offer)
         blocking_job = None
         if blocking_row is not None and blocking_row != row:
             blocking_job = jobs.name(blocking_row)
         earliest = None if restarts_are_too_costly else planner.earliest_completion(state, row)
         return refuse_no_capacity(best_offer, blocking_job, earliest)
+
+    def _refuse_offer(self, slot: int, row: int, offer: Offer) -> Refusal:
+        """Return the refusal of a job whose plan beside all promises can't be put in force."""
+        demand, jobs = self._state.demand, self._state.jobs
+        if offer.utility <= offer.cost:
+            return refuse_below_price(offer)
+        if not demand.justifies_offer(slot, jobs, row, offer):
+            return demand.refusal(slot, jobs, row, offer)
+        return refuse_many_changes(offer, MAX_RUNS)
 
     def _promise_pinned(self, slot: int, row: int, price: Floats) -> Promise | None:
         """Return the promise of a plan that starts in the next slot and never moves.
@@ -396,19 +408,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
         None if there is no plan that completes while the job has a utility.
         """
-        state = self._state
+        state, arrays = self._state, self._state.jobs.arrays
         plan = state.unstoppable_plans.get(row)
         if plan is None:
             return self._planner.offer(state, row, price)
-        jobs = state.jobs
-        job = jobs.jobs[row]
-        assert job is not None
-        if plan.end > jobs.arrays.last_slot[row]:
+        if plan.end > arrays.last_slot[row]:
             return None
-        slots = plan.end - int(state.plan.line.start[0]) + 1
-        cost = slots * float(np.array([plan.workers.sum(), plan.ps.sum()]) @ price)
-        utility = utility_value(job.utility, max(plan.end - job.arrival, 0))
-        return Offer(plan.end, 0, plan.end, utility, cost)
+        return self._planner.planned_offer(state, state.plan, row, price)
 
     def _commit_offer(self, row: int, offer: Offer) -> bool:
         """Put the last offer in force; the plan of a job that can't be stopped is in force."""
@@ -417,8 +423,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     def _promise(self, slot: int, row: int, offer: Offer) -> Promise:
         """Record and return the promise of a plan."""
+        return self._promise_by(row, self._promise_slot(slot, row, offer), offer)
+
+    def _promise_by(self, row: int, completion: int, offer: Offer) -> Promise:
+        """Record and return the promise of a plan, by a given slot."""
         jobs = self._state.jobs
-        completion = jobs.promise[row] = self._promise_slot(slot, row, offer)
+        jobs.promise[row] = completion
         payoff = offer.utility - offer.cost
         return Promise(jobs.name(row), completion, offer.done, payoff, offer.utility, offer.cost)
 
@@ -450,8 +460,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 raise RevisionRefusedError(refuse_below_price(offer))
             if not state.demand.justifies_offer(slot, jobs, row, offer):
                 raise RevisionRefusedError(state.demand.refusal(slot, jobs, row, offer))
-            payoff = offer.utility - offer.cost
-            answer = Promise(job.name, promise, offer.done, payoff, offer.utility, offer.cost)
+            planned = offer
+            if state.promised()[row]:  # else its last work is expected in the slot under way
+                price = state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
+                planned = self._planner.planned_offer(state, state.plan, row, price)
+            utility = planned.utility
+            payoff = utility - offer.cost
+            answer = Promise(job.name, promise, planned.done, payoff, utility, offer.cost)
         else:
             state.withdraw_promise(row)
             if not self._keeps_promises(slot):

@@ -23,7 +23,7 @@ from shadowprice.policies.rolling.bags import BagTable
 from shadowprice.policies.rolling.open_jobs import OpenJobs, RunningJobs
 from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
 
-_MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
+MAX_RUNS: Final = 256  # maximum number of runs of equal slots in a plan
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -102,7 +102,7 @@ class JointPlan:
 
     def reserve(self, rows: int, entries: int) -> None:
         """Allocate space for plans of ``rows`` rows and a log of ``entries``; keep the content."""
-        steps, log, width = self.steps, self.log, min(self.max_states, _MAX_RUNS)
+        steps, log, width = self.steps, self.log, min(self.max_states, MAX_RUNS)
         if steps.until.shape != (rows, width):
             self.steps = PlannedLevels(
                 _pad(steps.runs, (rows,), -1),
