@@ -1,13 +1,14 @@
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 
-from shadowprice.core.errors import InputError
+from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.refusal import RefusalReason
-from shadowprice.core.specs import ClusterSpec, JobSpec
+from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
 from shadowprice.inputs import read_cluster, read_jobs, read_parameters
 from shadowprice.policies.registry import make_policy
@@ -119,11 +120,11 @@ def test_json_lines_read_the_same(tmp_path: Path) -> None:
         ),
         (
             ("epochs: 100", "labels: 3"),
-            r"labels: expected a mapping, got a number; write \{key: value\}",
+            r"labels: expected a mapping, got a number; write \{team: vision\}",
         ),
         (
             ("epochs: 100", "run: 3"),
-            r"run: expected a mapping with the keys command, .*\.\.\., got .*; write \{key: value",
+            r"run: expected a mapping with the keys command, .*\.\.\., got .*; write \{command: ",
         ),
         (("epochs: 100", "epochs: 100\n        epochs: 3"), "'epochs' is repeated"),
     ],
@@ -353,3 +354,40 @@ def test_a_worker_count_in_two_spellings_is_refused() -> None:
         {"name": "a", "steps": 5, "worker": {"gpu": 1}, "throughput": {"1": 10.0, 2: 30.0}}
     )
     assert single.throughput == {1: 10.0, 2: 30.0}
+
+
+@pytest.mark.parametrize(
+    ("keys", "fault"),
+    [
+        ({"command": ["a"]}, "command: unknown key; write run: {command: [python, train.py]}"),
+        ({"gpus": 2}, "gpus: unknown key; write worker: {gpu: 1}, what one worker takes"),
+        ({"replicas": 4}, "replicas: unknown key; write workers: {min: 1, max: 4}"),
+        ({"image": "torch"}, "image: unknown key; it belongs in `run`"),
+        (
+            {"run": {"command": ["a"], "walltime": "1h"}},
+            "run.walltime: unknown key; known: command",
+        ),
+        ({"workers": 4}, "got a number; write {min: 4, max: 4}"),
+        ({"workers": "four"}, "got text; write {min: 1, max: 4}"),
+        ({"worker": 1}, "worker: expected a mapping, got a number; write {gpu: 1}"),
+        ({"run": "train.py"}, "got text; write {command: [python, train.py]}"),
+    ],
+)
+def test_hints_give_the_spelling_for_keys_of_other_schedulers(
+    keys: dict[str, Any], fault: str
+) -> None:
+    record = {"name": "a", "steps": 3, "minibatch_time": "1s", "worker": {"gpu": 1}} | keys
+    _, faults = validate(JobSpec, record, "jobs[0]")
+    assert any(fault in str(InputError(found)) for found in faults), faults
+
+
+def test_hint_for_gpus_of_a_server_names_its_capacity() -> None:
+    servers = [{"name": "a", "gpus": 8, "capacity": {"gpu": 8}}]
+    _, faults = validate(ClusterSpec, {"slot": "1s", "servers": servers}, "c.yaml")
+    assert faults == [
+        Fault(
+            "c.yaml: servers[0].gpus",
+            "unknown key",
+            "write capacity: {gpu: 8, cpu: 64, memory: 512GiB}",
+        )
+    ]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
-from typing import Annotated, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -52,6 +52,12 @@ def some_capacity(capacity: dict[str, Amount] | None) -> dict[str, Amount] | Non
 
 class ServerSpec(Spec):
     """One server, or ``count`` equal ones."""
+
+    USUAL_KEYS: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("cpu", "cpus", "gpu", "gpus", "mem", "memory", "resources"),
+        "capacity: {gpu: 8, cpu: 64, memory: 512GiB}",
+    )
+    """What to write instead of keys that other schedulers use."""
 
     name: PathSegmentName
     count: Annotated[PositiveInt, max_value(bounds.SERVERS)] | None = None

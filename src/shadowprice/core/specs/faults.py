@@ -36,6 +36,21 @@ MAX_KEYS_IN_MESSAGE: Final = 6
 
 MAX_SUGGESTIONS: Final = 16  # maximum number of keys in the hint for an unknown key
 
+_EXAMPLES: Final[Mapping[str, str]] = {
+    "budget": "{points: 1000}",
+    "capacity": "{gpu: 8, cpu: 64}",
+    "env": "{NAME: value}",
+    "labels": "{team: vision}",
+    "ps": "{cpu: 2}",
+    "run": "{command: [python, train.py]}",
+    "share": "{gpu: 8}",
+    "throughput": "{1: 12.5, 2: 23.9}",
+    "utility": "{kind: constant, value: 100}",
+    "worker": "{gpu: 1}",
+    "workers": "{min: 1, max: 4}",
+}
+"""Examples of mappings, by key of files."""
+
 
 def validate(model: type[Model], value: object, location: str) -> tuple[Model | None, list[Fault]]:
     """Validate a value from a file; return the model instance, or None and the faults.
@@ -63,10 +78,7 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{_key(part)}" for part in location)
     where = join_location(place, path)
     if issue["type"] == "extra_forbidden":
-        key = str(location[-1])
-        known = sorted(_known_keys(model))
-        hint = hint_for_unknown(key, known, _suggest_keys(model, location[:-1]), cutoff=0.5)
-        return Fault(where, "unknown key", hint)
+        return Fault(where, "unknown key", _hint_for_key(model, location))
     if issue["type"] == "missing":
         return Fault(where, "is missing")
     if issue["type"] in {"union_tag_invalid", "union_tag_not_found"}:
@@ -74,10 +86,10 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     if issue["type"] == "string_unicode":
         return Fault(where, "contains an unpaired surrogate", "use valid Unicode text")
     if issue["type"] == "model_type":
-        return _keys_fault(model, where, issue)
+        return _keys_fault(model, where, location, issue)
     if issue["type"] in {"model_attributes_type", "dict_type"}:
         message = f"expected a mapping, got {describe_type(issue['input'])}"
-        return Fault(where, message, "write {key: value}")
+        return Fault(where, message, _example(location, issue["input"]))
     if issue["type"] == "too_short" and not issue["ctx"]["actual_length"]:
         message = f"expected {issue['ctx']['min_length']} or more items, got 0"
         return Fault(where, message, "add one")
@@ -122,13 +134,21 @@ def join_location(location: str, path: str) -> str:
     return f"{location}: {path.removeprefix('.')}"
 
 
-def _keys_fault(model: type[BaseModel], where: str, issue: Any) -> Fault:
+def _keys_fault(model: type[BaseModel], where: str, location: Sequence[Any], issue: Any) -> Fault:
     """Return the fault of a value that should be a mapping; it lists keys, not pydantic's class."""
     name = issue["ctx"]["class_name"]
     keys = [key for part in _models(model) if part.__name__ == name for key in part.model_fields]
     with_keys = f" with the keys {_first(keys, MAX_KEYS_IN_MESSAGE)}" if keys else ""
     message = f"expected a mapping{with_keys}, got {describe_type(issue['input'])}"
-    return Fault(where, message, "write {key: value}")
+    return Fault(where, message, _example(location, issue["input"]))
+
+
+def _example(location: Sequence[Any], value: object) -> str:
+    """Return the hint for a value that should be a mapping."""
+    key = str(location[-1]) if location else ""
+    if key == "workers" and isinstance(value, int) and 0 < value <= bounds.WORKER_COUNTS.maximum:
+        return f"write {{min: {value}, max: {value}}}"
+    return f"write {_EXAMPLES.get(key, '{key: value}')}"
 
 
 def _kind_fault(where: str, issue: Any) -> Fault:
@@ -147,22 +167,29 @@ def _key(part: object) -> str:
     return text if len(text) <= MAX_DISPLAY_CHARS else quote_for_display(text)
 
 
-def _known_keys(model: type[BaseModel]) -> set[str]:
-    """Return the keys of a model and of all models nested in it."""
-    return {key for part in _models(model) for key in part.model_fields}
+def _hint_for_key(model: type[BaseModel], location: Sequence[Any]) -> str:
+    """Return the hint for an unknown key, which is the last part of the location.
 
-
-def _suggest_keys(model: type[BaseModel], location: Sequence[Any]) -> str:
-    """Return the hint for an unknown key without a similar key: the keys at its location."""
-    parts = [model]
-    for step in location:
+    It is what the file's own key for the same thing is, where else the key belongs, a similar key,
+    or the keys that are known there.
+    """
+    key, parts = str(location[-1]), [model]
+    for step in location[:-1]:
         if not isinstance(step, int):
             named = (part.model_fields.get(str(step)) for part in parts)
             parts = [part for field in named if field for part in _nearest(field.annotation)]
+    for part in parts:
+        usual = getattr(part, "USUAL_KEYS", {})
+        if key in usual:
+            return f"write {usual[key]}"
     keys = [*dict.fromkeys(key for part in parts for key in part.model_fields)]
     if not keys:
         return "remove it"
-    return f"known: {_first(keys, MAX_SUGGESTIONS)}"
+    for part in parts:
+        for name, field in part.model_fields.items():
+            if any(key in nested.model_fields for nested in _nearest(field.annotation)):
+                return f"it belongs in `{name}`"
+    return hint_for_unknown(key, keys, f"known: {_first(keys, MAX_SUGGESTIONS)}")
 
 
 def _first(names: Sequence[str], limit: int) -> str:

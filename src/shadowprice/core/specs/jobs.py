@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, ClassVar, Final
 
 from pydantic import (
     Field,
@@ -126,8 +126,27 @@ DeadlineField = Annotated[
 ]
 
 
+_DEMAND: Final = "worker: {gpu: 1}, what one worker takes"
+_COMMAND: Final = "run: {command: [python, train.py]}"
+_STEP_TIME: Final = "steps and minibatch_time, the time of a step on one worker"
+_WORKERS: Final = "workers: {min: 1, max: 4}"
+
+
 class JobSpec(Spec):
     """One job of a job file."""
+
+    USUAL_KEYS: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("gpu", "gpus", "cpu", "cpus", "mem", "memory", "resources"), _DEMAND),
+        **dict.fromkeys(("args", "cmd", "entrypoint", "script"), _COMMAND),
+        **dict.fromkeys(
+            ("duration", "length", "run_time", "runtime", "step_time", "time"), _STEP_TIME
+        ),
+        **dict.fromkeys(("nodes", "num_workers", "parallelism", "replicas"), _WORKERS),
+        **dict.fromkeys(("max_time", "time_limit", "timeout"), "walltime: 8h"),
+        **dict.fromkeys(("account", "namespace", "project", "team"), "tenant: NAME"),
+        "command": _COMMAND,
+    }
+    """What to write instead of keys that other schedulers use."""
 
     name: Name
     tenant: Name | None = None
