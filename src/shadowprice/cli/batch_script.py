@@ -137,7 +137,22 @@ class ScriptCommand(CommandAfterDashes):
     """A command that takes options from the header of a script among its arguments."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse a script's header before the arguments, which take precedence."""
+        """Parse the arguments; options of other schedulers get a hint at ours.
+
+        A script's header is parsed before the arguments, which take precedence.
+        """
+        try:
+            return self._parse_with_header(ctx, args)
+        except Exception as error:  # the parser's exceptions have no public names
+            name = getattr(error, "option_name", None)
+            hint = _OTHER_OPTIONS.get(name) if isinstance(name, str) else None
+            if hint is None:
+                if hasattr(error, "ctx"):
+                    error.ctx = error.ctx or ctx  # its message names the command
+                raise
+            raise InputError(Fault(str(name), "unknown option", hint)) from error
+
+    def _parse_with_header(self, ctx: Any, args: list[str]) -> list[str]:
         before_dashes = args[: args.index("--")] if "--" in args else args
         given, _, _ = self.make_parser(ctx).parse_args(args=list(before_dashes))
         files = [Path(file) for file in given.get("files") or () if isinstance(file, str)]
@@ -177,7 +192,8 @@ class ScriptCommand(CommandAfterDashes):
         """Return an option of a header with its long name; refuse what the command line would."""
         if entry.name not in params:
             long_names = ", ".join(name for name in params if name.startswith("--"))
-            hint = hint_for_unknown(entry.name, params, f"known: {long_names}")
+            usual = _OTHER_OPTIONS.get(entry.name, f"known: {long_names}")
+            hint = hint_for_unknown(entry.name, params, usual)
             message = f"unknown option {quote_for_display(entry.name)}"
             raise InputError(Fault(entry.location, message, hint))
         param = params[entry.name]
@@ -189,6 +205,38 @@ class ScriptCommand(CommandAfterDashes):
             location = f"{entry.location}: {param.opts[0]}"
             raise InputError(Fault(location, error.message)) from error
         return replace(entry, name=param.opts[0])
+
+
+_JOB_FILE: Final = "state `workers` in a job file: several workers need more than one command"
+_CHOOSES_SERVERS: Final = "leave it out: jobs run on any server that has what they request"
+
+_OTHER_OPTIONS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("--gpu", "--gres", "--num-gpus", "--entrypoint-num-gpus"), "write --gpus 2"),
+    **dict.fromkeys(("-G", "--gpus-per-node", "--gpus-per-task"), "write --gpus 2"),
+    **dict.fromkeys(("-c", "--cpu", "--cpus-per-task", "--num-cpus"), "write --cpus 4"),
+    **dict.fromkeys(("-N", "-n", "--nodes", "--ntasks", "--ntasks-per-node"), _JOB_FILE),
+    **dict.fromkeys(("--nproc_per_node", "--nproc-per-node", "--replicas", "--workers"), _JOB_FILE),
+    **dict.fromkeys(("-p", "--partition", "-C", "--constraint", "--nodelist"), _CHOOSES_SERVERS),
+    **dict.fromkeys(("-A", "--account", "--namespace", "--queue"), "write --tenant NAME"),
+    **dict.fromkeys(("-J", "--job-name", "--submission-id"), "write --name NAME"),
+    **dict.fromkeys(("-D", "--chdir", "--working-dir"), "write --workdir DIR"),
+    **dict.fromkeys(("--time-limit", "--timeout"), "write --walltime 8h"),
+    **dict.fromkeys(("-e", "--error", "--log"), "leave it out, and read `shadowprice logs JOB`"),
+    "-a": "submit the script once for each task, with an argument after --",
+    "--array": "submit the script once for each task, with an argument after --",
+    "-b": "leave it out, and submit at that time",
+    "--begin": "leave it out, and submit at that time",
+    "-d": "leave it out, and submit when the other job has finished",
+    "--dependency": "leave it out, and submit when the other job has finished",
+    "--deadline": "write --by 18:00",
+    "--exclusive": "request all of a server's GPUs with --gpus",
+    "--export": "write --env NAME=VALUE",
+    "--image": "write run: {image: NAME} in a job file",
+    "--mem": "write --memory 16GiB",
+    "--nice": "write --priority low",
+    "--qos": "write --priority high",
+}
+"""Hints for options of sbatch, torchrun and ray."""
 
 
 def _header(path: Path, text: str) -> Iterator[tuple[str, HeaderOption]]:
