@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -20,6 +21,7 @@ from shadowprice.inputs.durations import duration_loader
 from shadowprice.inputs.families import Families, parse_families, read_families, with_family
 from shadowprice.inputs.text import is_json_lines, load_yaml, read_json_lines, read_text
 
+_TABLES: Final = frozenset({".csv", ".tsv"})  # endings of tables of jobs
 MAX_FAULTS: Final = int(bounds.FAULTS.maximum)
 """Problems that are listed before reading stops."""
 
@@ -169,7 +171,10 @@ def _yaml_jobs(path: Path, *, complete: bool = True) -> Iterator[tuple[str, Any]
     if jobs == []:
         raise InputError(Fault(str(path), "contains no job"))
     if not isinstance(jobs, list):
-        raise InputError(Fault(str(path), "contains no job list", "begin it with `jobs:`"))
+        hint = "begin it with `jobs:`"
+        if _TABLES.intersection(suffix.lower() for suffix in path.suffixes):
+            hint = f"read a table of jobs with --trace {shlex.quote(f'csv:{path}')}"
+        raise InputError(Fault(str(path), "contains no job list", hint))
     for key in document.keys() - {"jobs", "families"}:
         hint = "a job file holds only `jobs:`, and where curves are, `families:`"
         raise InputError(Fault(f"{path}: {key}", "unknown key", hint))

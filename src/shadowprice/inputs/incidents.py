@@ -134,7 +134,9 @@ def _server_faults(found: Sequence[tuple[str, Incident]]) -> list[Fault]:
 def _yaml(path: Path) -> Iterator[tuple[str, Any]]:
     document = load_yaml(path)
     incidents = document.get("incidents") if isinstance(document, Mapping) else None
-    if not isinstance(incidents, list) or not incidents:
+    if incidents == []:
+        raise InputError(Fault(str(path), "contains no incident"))
+    if not isinstance(incidents, list):
         raise InputError(
             Fault(str(path), "contains no incident list", "begin it with `incidents:`")
         )

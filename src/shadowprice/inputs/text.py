@@ -18,6 +18,9 @@ from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.inputs.shape import check_yaml_size
 from shadowprice.inputs.unpacking import read_blocks
 
+TAR_MARK: Final = b"ustar"
+TAR_MARK_AT: Final = 257
+
 
 def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
     """Read a whole file as UTF-8 text; ``largest`` limits its bytes after decompression.
@@ -143,6 +146,8 @@ def _blocks(path: Path, largest: InputLimit) -> Iterator[bytes]:
     for number, block in enumerate(read_blocks(path, largest)):
         if number == 0 and is_utf16(block):
             raise InputError(Fault(f"{path}: line 1", "is UTF-16", _ENCODING))
+        if number == 0 and block[TAR_MARK_AT:].startswith(TAR_MARK):
+            raise InputError(Fault(str(path), "is a tar archive", "extract the file inside it"))
         if b"\0" in block:
             raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
         yield block

@@ -23,6 +23,7 @@ from shadowprice.traces.records import Trace, TraceSelection, select
 from shadowprice.traces.registry import ImportContext, TraceFormat, format_names, get_format
 
 ENVIRONMENT: Final = "SHADOWPRICE_TRACES"
+_JOB_FILES: Final = frozenset({".yaml", ".yml", ".jsonl", ".ndjson"})
 DEFAULT_FOLDER: Final = Path("../shared/traces")
 SELECTION_OPTIONS: Final[Mapping[str, str]] = {
     "vc": "only these tenants, comma between them",
@@ -137,13 +138,20 @@ def _split(text: str) -> tuple[str, str]:
     name, colon, rest = text.partition(":")
     if name not in format_names() and is_file_reference(text):
         split = split_path(text)
-        if split is None:
+        if split is not None:
+            name, rest = split
+        elif _exists(text):
+            colon = ""  # a path without its format
+        else:
             message = f"expected a format and a path, got {quote_for_display(text)}"
             hint = "write FILE.py:NAME:PATH, such as ./lab.py:read_lab:jobs.csv, or format:PATH"
             raise InputError(Fault("trace", message, hint))
-        name, rest = split
     if not colon or not rest:
         example = "philly:philly.csv.gz"
+        if text and not colon and _JOB_FILES.intersection(Path(text).suffixes):
+            hint = f"give a job file with --jobs {shlex.quote(text)}"
+            message = f"expected a trace, got {quote_for_display(text)}"
+            raise InputError(Fault("trace", message, hint))
         if text and not colon:
             path = escape_path(text) if _exists(text) else text
             example = shlex.quote(f"csv:{path}")

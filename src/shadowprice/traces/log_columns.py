@@ -21,19 +21,23 @@ from shadowprice.traces.text import column_names
 
 HEADERS: Final[Mapping[str, str]] = {
     "job": "jobid id jobnumber jobidentifier identifier uuid uid jobname "
-    "runid runname globaljobid name job",
+    "runid runname globaljobid submissionid displayname name job",
     "submit": "submit submittime submitted submittedtime submittedat submission submissiontime "
     "submitdate submissiondate datesubmitted timesubmitted "
     "created createdat createtime creation creationtime creationtimestamp queuedtime enqueued "
-    "queuedat arrival arrivaltime arrived qtime qdate timestamp",
+    "queuedat arrival arrivaltime arrived qtime qdate "
+    "submissiondatetime submitdatetime createdon createdatetime enqueuetime timestamp queued "
+    "datetime time date",
     "start": "start starttime started startedat startdate begin begintime began beganat "
-    "scheduledtime datestarted timestarted stime currentstartdate",
+    "scheduledtime datestarted timestarted stime currentstartdate "
+    "startdatetime startedon launchtime launched launchedat trainingstarttime",
     "end": "end endtime ended endedat enddate finish finishtime finished finishedat completed "
     "completedat completiontime stop stoptime stoppedat "
-    "completion completiondate datefinished timefinished dateended timeended",
+    "completion completiondate datefinished timefinished dateended timeended "
+    "enddatetime finishdatetime endedon completedon terminatedat terminationtime trainingendtime",
     "duration": "duration runtime elapsed elapsedtime elapsedraw wallclock wallclocktime "
     "runseconds executiontime usedwalltime wallduration resourcesusedwalltime "
-    "remotewallclocktime",
+    "remotewallclocktime runduration trainingtime executionduration activeduration",
     "wait": "wait waittime waited waiting waitingtime queuetime queueingtime queuingtime "
     "queuedelay queueduration pendingtime pendtime queue",
     "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
@@ -41,6 +45,9 @@ HEADERS: Final[Mapping[str, str]] = {
     "deadline": "deadline deadlinetime due duedate dueat dueby ddl",
     "gpus": "gpus gpu numgpus numgpu ngpus gpunum gpucount requestedgpus reqgpus gpusrequested "
     "allocgpus gpusallocated allocatedgpus gpualloc gpureq totalgpus numberofgpus "
+    "ngpu totalgpu gputotal gpustotal allocatedgpu allocgpu requestedgpu reqgpu gpurequest "
+    "gpurequests gpurequested gpulimit gpulimits gpucnt ofgpus noofgpus gpusused usedgpus "
+    "entrypointnumgpus acceleratorcount numaccelerators accelerators "
     "requestgpus nvidiacomgpu nvidiagpu "
     "alloctres reqtres tres allocgres reqgres gres",
     "gpus_per_node": "gpuspernode gpupernode",
@@ -210,12 +217,15 @@ def choose_columns(
             reason = misfit(meaning, name)
             if reason is None:
                 names[meaning] = name
-                columns.ignored.pop(meaning, None)
+                if meaning not in TIMES:  # a column of times of the day is worth a note
+                    columns.ignored.pop(meaning, None)
                 break
             columns.ignored.setdefault(meaning, (name, reason))
     names.update({meaning: name for meaning, name in mapped.items() if name})
     for meaning in ("submit", "duration", "start", "end", "gpus"):
-        if meaning in columns.ignored and _is_needed(meaning, names.keys()):
+        is_lacking = meaning not in names and _is_needed(meaning, names.keys())
+        column = columns.ignored.get(meaning, ("", ""))[0]
+        if column and is_lacking and not (meaning == "submit" and may_be_span(column)):
             names[meaning] = columns.ignored.pop(meaning)[0]
     _check_needed(header, filled, names.keys())
     for meaning, (name, _) in list(columns.ignored.items()):
@@ -378,6 +388,11 @@ def _unit(name: str, units: Mapping[str, float]) -> float:
 def is_hours_and_minutes(name: str) -> bool:
     """Return whether a header says that 1:30 is an hour and a half, as ``Run time (h:mm)`` does."""
     return _split_name(name)[-2:] in (["h", "mm"], ["hh", "mm"], ["h", "m"])
+
+
+def may_be_span(name: str) -> bool:
+    """Return whether a header of submissions may also be that of run times, if it has numbers."""
+    return _key(name, "submit") == "time"
 
 
 def may_be_names(name: str) -> bool:

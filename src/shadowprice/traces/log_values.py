@@ -241,7 +241,9 @@ _STATES: Final[Mapping[str, str]] = {
         "cancelled": "cancelled canceled cancel killed aborted stopped revoked preempted",
         "unfinished": "running pending queued waiting suspended resizing configuring requeued "
         "requeue_hold requeue_fed resv_del_hold special_exit signaling stage_out unfinished "
-        "submitted",
+        "submitted run pend psusp ususp ssusp prov r pd q active in_progress inprogress idle "
+        "held hold scheduling scheduled starting initializing preparing provisioning creating "
+        "up_for_retry",
     }.items()
     for word in words.split()
 }
@@ -984,5 +986,7 @@ def parse_state(text: str) -> str | None:
     """
     if _NUMBER.fullmatch(text.strip()):
         return "passed" if float(text) == 0 else "failed"
-    words = text.strip().lower().replace("-", "_").rstrip("+")
+    words = re.sub(
+        r"^(?:job_)?(?:state|status)_", "", text.strip().lower().replace("-", "_").rstrip("+")
+    )
     return _STATES.get(words) or _STATES.get(words.split(" ")[0].rstrip("+"))

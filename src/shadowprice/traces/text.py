@@ -25,7 +25,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import is_valid_utf8, quote_for_display
-from shadowprice.inputs.text import is_utf16
+from shadowprice.inputs.text import TAR_MARK, TAR_MARK_AT, is_utf16
 from shadowprice.inputs.unpacking import (
     detect_compression,
     read_blocks,
@@ -49,7 +49,6 @@ OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 
 _SKIP_NOTE: Final = "--skip-invalid leaves invalid rows out, and counts them"
 
-_TAR_MARK_AT: Final = 257
 _OTHER_KINDS: Final = (
     (b"PAR1", "a Parquet file"),
     (b"ARROW1", "an Arrow file"),
@@ -97,7 +96,7 @@ def read_head(path: Path) -> str:
         raise InputError(
             Fault(str(path), "is a pointer of Git LFS", "fetch its file: git lfs pull")
         )
-    if head[_TAR_MARK_AT:].startswith(b"ustar"):
+    if head[TAR_MARK_AT:].startswith(TAR_MARK):
         raise InputError(Fault(str(path), "is a tar archive", "extract the file inside it"))
     if other:
         raise InputError(Fault(str(path), f"is {other}", "save the table as CSV"))

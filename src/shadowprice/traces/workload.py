@@ -338,7 +338,9 @@ class Workload:
                     file.write(json.dumps(record) + "\n")
             else:
                 file.write(YAML_MARK)
-                yaml.safe_dump({"jobs": list(self.to_records())}, file, sort_keys=False)
+                yaml.safe_dump(
+                    {"jobs": list(self.to_records())}, file, sort_keys=False, allow_unicode=True
+                )
 
 
 def check_job_file(path: Path) -> None:

@@ -1,6 +1,7 @@
 """Job files with several faults: all are listed, and no more than their jobs left out."""
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,18 @@ def test_what_is_no_job_file_is_named(tmp_path: Path, content: bytes, message: s
     path.write_bytes(content)
     [fault] = faults(path)
     assert fault.startswith(message)
+
+
+@pytest.mark.parametrize("text", ["job,submit,duration,gpus\n1,0,60,1\n", "job;submit\n1;0\n"])
+def test_a_table_of_jobs_is_a_trace(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "my jobs.csv"
+    path.write_text(text)
+    hint = f"read a table of jobs with --trace 'csv:{path}'"
+    assert faults(path) == [f"contains no job list; {hint}"]
+
+
+def test_a_tar_archive_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.tar.gz"
+    with tarfile.open(path, "w:gz") as archive:
+        archive.add(written(tmp_path / "jobs.yaml", [job("a")]), "jobs.yaml")
+    assert faults(path) == ["is a tar archive; extract the file inside it"]

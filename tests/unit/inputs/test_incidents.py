@@ -45,7 +45,7 @@ def test_yaml_and_json_lines_give_the_same_incidents(tmp_path: Path) -> None:
     [
         ("", "the file is empty"),
         ("jobs: []", "contains no incident list"),
-        ("incidents: []", "contains no incident list"),
+        ("incidents: 3", "contains no incident list"),
         ("incidents: [3]", "incidents[0]"),
         ("incidents: [{slot: 3}]", "give one of server_lost, server_back or cancel"),
         ("incidents: [{slot: 3, cancel: a, server_lost: b}]", "give one of"),
@@ -61,6 +61,7 @@ def test_yaml_and_json_lines_give_the_same_incidents(tmp_path: Path) -> None:
             "incidents: [{slot: 1, server_lost: gpu-0}, {slot: 2, server_lost: gpu-0}]",
             "'gpu-0' is out already in slot 2",
         ),
+        ("incidents: []", "contains no incident"),
         ("incidents: [{slot: 1, server_lost: gpu-0}]\nmore: 1", "more: unknown key"),
     ],
 )

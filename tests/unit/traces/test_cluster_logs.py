@@ -2253,3 +2253,39 @@ def test_numbers_of_a_log_are_read_as_people_write_them(tmp_path: Path) -> None:
         *(("b", 3600.0, 65536, 1.5),),
     ]
     assert notes(trace)["never started"] == ("dropped", 2)
+
+
+def test_times_of_the_day_beside_dates_are_noted(tmp_path: Path) -> None:
+    text = "job,Submit Date,Submit Time,duration,gpus\n1,2024-03-25,17:06:07,60,1\n"
+    trace = read(tmp_path, text)
+    assert trace.start == datetime(2024, 3, 25)
+    reason = "submit: column 'Submit Time' isn't used: line 2: '17:06:07' is not a time"
+    assert notes(trace)[reason] == ("ignored", 1)
+
+
+@pytest.mark.parametrize(
+    "header", ["# of GPUs", "GPU(s)", "n_gpu", "Total GPU", "gpu_request", "acceleratorCount"]
+)
+def test_headers_of_gpus_are_understood(tmp_path: Path, header: str) -> None:
+    trace = read(tmp_path, f"id,Queued,Run Duration,{header}\na,2024-03-25 17:06:07,60,4\n")
+    assert trace.jobs.select("gpus", "duration").rows() == [(4.0, 60.0)]
+
+
+def test_run_times_of_jobs_that_run_are_left_out_whatever_the_state(tmp_path: Path) -> None:
+    states = ("RUN", "PEND", "STATE_ACTIVE", "JOB_STATE_RUNNING", "R", "IN_PROGRESS")
+    rows = "".join(f"{state},0,60 second(s),1,{state}\n" for state in states)
+    done = "d,0,60 second(s),1,STATE_COMPLETED\nv,0,60 second(s),1,JOB_STATE_SUCCEEDED\n"
+    trace = read(tmp_path, f"job,submit,run_time,gpus,status\n{rows}{done}")
+    assert trace.jobs.select("job", "status").rows() == [("d", "passed"), ("v", "passed")]
+
+
+def test_a_time_with_dates_is_that_of_the_submission(tmp_path: Path) -> None:
+    grafana = (
+        'sep=,\n"Time","job","gpus","Duration"\n'
+        '"2024-01-15 10:00:00","a",2,"1.5 hours"\n"2024-01-15 11:00:00","b",4,"2.5 mins"\n'
+    )
+    assert read(tmp_path, grafana).jobs.select("job", "submit", "duration").rows() == [
+        *(("a", 0.0, 5400.0), ("b", 3600.0, 150.0)),
+    ]
+    with pytest.raises(InputError, match="no column looks like the submission"):
+        read(tmp_path, "job,time,duration,gpus\na,3600,60,1\n")

@@ -58,6 +58,12 @@ def test_selecting_tenants(tmp_path):
             "my jobs.csv",
             "trace: expected a trace, got .*; write format:path, such as 'csv:my jobs.csv'",
         ),
+        ("{path}", "trace: expected a trace, got .*; write format:path, such as csv:/"),
+        (
+            "./none.csv",
+            r"expected a format and a path, got './none\.csv'; write FILE\.py:NAME:PATH",
+        ),
+        ("my jobs.yaml", "expected a trace, got .*; give a job file with --jobs 'my jobs.yaml'"),
         ("philly", "expected a trace, got .*; write format:path"),
         ("philly:", "expected a trace, got .*; write format:path"),
         ("itpp:x", "did you mean 'itp'"),

@@ -112,3 +112,10 @@ def test_generate_writes_a_runnable_pair(tmp_path):
     assert on.servers == 100
     assert on.horizon == 50
     assert len(read_jobs(out / "jobs.jsonl", on)) == 20
+
+
+def test_converted_jobs_are_readable_in_every_script(tmp_path):
+    path, out = tmp_path / "log.csv", tmp_path / "jobs.yaml"
+    path.write_text("job,user,submit,duration,gpus\n1,j\u00f6rg,0,60,1\n", encoding="utf-8")
+    run_trace_command("trace", "convert", f"csv:{path}", out)
+    assert "tenant: j\u00f6rg\n" in out.read_text(encoding="utf-8")

@@ -265,7 +265,7 @@ def _write_yaml(path: Path, document: dict[str, Any]) -> None:
 
     from shadowprice.results.output_paths import YAML_MARK, atomic_write
 
-    text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False)
+    text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
     with atomic_write(path) as temporary:
         temporary.write_text(YAML_MARK + text, encoding="utf-8")
 

@@ -97,7 +97,10 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     if described is not None:
         message, hint = described
         return Fault(where, f"in a key, {message}" if is_key else message, hint)
-    return Fault(where, issue["msg"].removeprefix("Value error, "))
+    message = issue["msg"].removeprefix("Value error, ")
+    return Fault(
+        where, f"key {quote_for_display(issue['input'])}: {message}" if is_key else message
+    )
 
 
 def _type_problem(kind: str, value: object) -> tuple[str, str] | None:

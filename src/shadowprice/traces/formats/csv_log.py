@@ -34,6 +34,7 @@ from shadowprice.traces.log_columns import (
     is_utc,
     lists_resources,
     may_be_names,
+    may_be_span,
     parse_mapping,
     read_header,
     seconds_unit,
@@ -229,7 +230,7 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
             reading.tally.add("read", text, counts[column])
             if column in log.order_notes:
                 reading.tally.add("read", log.order_notes[column], counts[column])
-        elif meaning in columns.ignored:
+        if meaning in columns.ignored:
             column, reason = columns.ignored[meaning]
             text = f"{meaning}: column {quote_for_display(column)} isn't used: {reason}"
             reading.tally.add("ignored", text, counts[column])
@@ -311,6 +312,8 @@ class _Log:
                 fault = error.faults[0]
                 hint = f"; {fault.hint}" if fault.hint else ""
                 return f"{fault.message}{hint}" if meaning == "deadline" else None
+            if meaning == "submit" and may_be_span(column) and not times.absolute:
+                return "has no dates, and may be a run time"
             readable = times.seconds.is_not_null() | times.problem.is_not_null() | times.missing
             kind = "a time"
         elif meaning == "wait" and may_be_names(column):
