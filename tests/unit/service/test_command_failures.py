@@ -292,3 +292,22 @@ def test_a_container_runtime_names_the_program(tmp_path: Path) -> None:
     line = 'exec: "trainn": executable file not found in $PATH: unknown'
     run = {"command": ["trainn"], "image": "a/b"}
     assert explain_command_failure(run, line, []).startswith("'trainn' is in no directory of PATH")
+
+
+@pytest.mark.parametrize("program", ["python3", "./train"])
+def test_a_missing_library_is_not_taken_for_the_program(program: str) -> None:
+    linker = f"{program}: error while loading shared libraries: libcuda.so.1: "
+    missing = f"{linker}cannot open shared object file: No such file or directory"
+    imported = (
+        "ImportError: libcuda.so.1: cannot open shared object file: No such file or directory"
+    )
+    for line in (missing, imported):
+        hint = explain_command_failure({"command": [program]}, "worker-0 exited 127", [line])
+        assert hint == (
+            "the shared library 'libcuda.so.1' is in no directory of the dynamic linker; "
+            "set LD_LIBRARY_PATH in run.env"
+        )
+    unreadable = f"{linker}cannot open shared object file: Error 24"
+    unmapped = f"{linker}failed to map segment from shared object"
+    for line in (unreadable, unmapped):
+        assert not explain_command_failure({"command": [program]}, "worker-0 exited 127", [line])

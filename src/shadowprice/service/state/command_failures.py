@@ -12,6 +12,11 @@ from shadowprice.core.script_command import script_name
 from shadowprice.core.wording import quote_for_display
 
 _NOT_THERE: Final = re.compile(r"No such file|[Cc]an(?:no|')t open|: not found$")
+_LIBRARY: Final = re.compile(
+    r"error while loading shared libraries|: cannot open shared object file: "
+)
+"""Messages of the dynamic linker, in which the name of the program is not a missing file."""
+_NO_LIBRARY: Final = re.compile(r"([^\s:/]+): cannot open shared object file: No such file")
 _NO_MODULE: Final = re.compile(r"No module named '?([\w.]+)'?")
 _LOOKUP: Final = re.compile(
     r"(?:^|: )([^\s:/]+): (?:command )?not found$"
@@ -67,9 +72,10 @@ def explain_command_failure(run: Mapping[str, Any], reason: str, tail: Sequence[
     if (match := _NO_PROGRAM.search(reason)) and (hint := _shell_words_hint(command, match[1])):
         return hint
     for line in lines:
-        if hint := _bash_hint(command, line) or _lookup_hint(run, argv, line):
+        hint = _library_hint(line) or _bash_hint(command, line) or _lookup_hint(run, argv, line)
+        if hint:
             return hint
-        if not _NOT_THERE.search(line):
+        if not _NOT_THERE.search(line) or _LIBRARY.search(line):
             continue
         named = [
             (match, word) for word in _relative(argv) if (match := _match_file_name(word, line))
@@ -233,6 +239,17 @@ def _missing_file_hint(name: str, searched: str, workdir: object) -> str:
     """Return the hint for a file; ``searched`` is the folder in the message, if it has one."""
     folder = searched.removeprefix("./").rstrip("/") or workdir or "its own directory"
     return f"{name} is not in {folder}, where the job runs; {_workdir_hint(workdir)}"
+
+
+def _library_hint(line: str) -> str:
+    """Return the hint for a shared library that the dynamic linker didn't find; else empty."""
+    match = _NO_LIBRARY.search(line)
+    if match is None:
+        return ""
+    return (
+        f"the shared library {quote_for_display(match[1])} is in no directory of the dynamic "
+        "linker; set LD_LIBRARY_PATH in run.env"
+    )
 
 
 def _missing_module_hint(name: str, workdir: object) -> str:
