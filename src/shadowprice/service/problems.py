@@ -24,7 +24,7 @@ TITLES: Final[Mapping[str, tuple[int, str]]] = {
     "method-not-allowed": (405, "Method not allowed"),
     "conflict": (409, "Conflict"),
     "budget": (409, "Insufficient points"),
-    "refused": (409, "Revision refused"),
+    "refused": (409, "Refused"),
     "name-conflict": (409, "Name conflict"),
     "unsupported": (409, "Not supported by the policy or the executor"),
     "overloaded": (429, "Service overloaded; retry later"),

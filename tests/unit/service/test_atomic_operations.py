@@ -20,11 +20,13 @@ from shadowprice.service.budgets.billing import Billing
 from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND
 from shadowprice.service.metrics import Metrics
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.job_views import State
 from shadowprice.service.state.operations import (
     CancelJob,
     DecideBacklog,
+    ResubmitJob,
     ReviseJob,
     SetServerAvailability,
     SubmitJobs,
@@ -36,7 +38,7 @@ from shadowprice.service.state.report_operations import (
     RecordReports,
 )
 from shadowprice.service.state.slot_operations import AdvanceSlots, ShiftSlotOrigin
-from shadowprice.service.state.submission import read_submissions
+from shadowprice.service.state.submission import Submission, read_submissions
 from shadowprice.service.state.timespan import ChangeTimespan
 from shadowprice.service.store import tables
 from shadowprice.service.writer import Writer
@@ -512,3 +514,39 @@ def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
     assert writer.specification("new") is None
     writer._thread.shutdown()
     bench.store.close()
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_job_whose_successor_is_refused_stays_as_it_was(
+    tmp_path: Path, is_refused: bool
+) -> None:
+    bench = Bench(tmp_path / "data")
+    whole = {"chunks": 12, "workers": {"min": 12, "max": 12}, "minibatches": 20}
+    bench.submit("old", **whole, utility={"kind": "deadline", "value": 100, "by": "2 slots"})
+    bench.slot()
+    bench.started("old")
+    if is_refused:  # the slots that it would need after the present one are taken
+        bench.submit("other", **whole, utility={"kind": "deadline", "value": 100, "by": "9 slots"})
+    assert [view.state for view in bench.truth.state.views.values()] == [
+        State.RUNNING,
+        *([State.ADMITTED] if is_refused else []),
+    ]
+    before = picture(bench)
+    operation = ResubmitJob("old", submission(bench, "new"))
+    if is_refused:
+        with pytest.raises(ProblemError, match="job 'old' stays as it was: ") as caught:
+            bench.do(operation)
+        assert caught.value.code == "refused"
+        assert picture(bench) == before
+        return
+    bench.do(operation)
+    views = bench.truth.state.views
+    assert [(view.name, view.state) for view in views.values()] == [("new", State.ADMITTED)]
+    assert "cancelled" in bench.kinds("old")
+
+
+def submission(bench: Bench, name: str) -> Submission:
+    """Return a submission of the job `old` under another name."""
+    record = {**bench.truth.state.specs["old"], "name": name}
+    [result] = read_submissions([record], CLUSTER, tenant=None, runs=True)
+    return result

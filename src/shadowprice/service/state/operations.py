@@ -388,8 +388,8 @@ class CancelJob:
 class ResubmitJob:
     """Submit the job with a key again as ``submission``, and cancel it if it is open.
 
-    Nothing is cancelled if the submission is refused, or if its job exists already, as for a
-    repeated request.
+    Nothing is cancelled if the new job is refused, or if it exists already, as for a repeated
+    request. The refusal of an open job's successor is an error, and leaves no trace.
     """
 
     key: str
@@ -398,11 +398,20 @@ class ResubmitJob:
     def perform(self, batch: Batch) -> str:
         """Return the key of the new job."""
         is_new = KnownJobs.of_batch(batch, [self.submission]).find(self.submission) is None
-        if is_new and batch.get_view(self.key).state.open:
-            CancelJob(self.key).perform(batch)  # first, because the new job may need its servers
-        [(key, problem)] = SubmitJobs([self.submission], at_once=True).perform(batch)
-        if problem is not None:
-            raise problem
+        before = batch.get_view(self.key)
+        is_requeued = is_new and before.state.open
+        if is_requeued:
+            batch.engine.session.dump_state()  # a refusal restores exactly this policy state
+        with batch.savepoint():
+            if is_requeued:  # cancelled first, because the new job may need its servers
+                CancelJob(self.key).perform(batch)
+            [(key, problem)] = SubmitJobs([self.submission], at_once=True).perform(batch)
+            if problem is not None:
+                raise problem
+            after = batch.get_view(key)
+            if is_requeued and after.state is State.REFUSED:
+                reason = str((after.reason or {}).get("message", "")) or "the new job is refused"
+                raise _refusal(before.name, reason)
         return key
 
 
@@ -495,12 +504,12 @@ class ReviseJob:
             commands = apply_event(batch, JobRevised(state.next_slot, counted, is_admission))
         except RevisionRefusedError as error:
             reason = with_clock_times(error.refusal.message, batch.calendar)
-            raise _refused_revision(view.name, reason) from error
+            raise _refusal(view.name, reason) from error
         for command in commands:
             if isinstance(command, Displaced) and command.job != self.key:
-                raise _refused_revision(view.name, "it would displace another job")
+                raise _refusal(view.name, "it would displace another job")
         if self.key not in engine.open_jobs:
-            raise _refused_revision(view.name, "it would end the job")
+            raise _refusal(view.name, "it would end the job")
         if is_admission:
             terms = RevisedWork(
                 stated, job, done, raised=raises_terms(stated, job, horizon=horizon)
@@ -538,7 +547,7 @@ class _DryRunError(Exception):
         self.view = view
 
 
-def _refused_revision(name: str, reason: str) -> ProblemError:
+def _refusal(name: str, reason: str) -> ProblemError:
     return ProblemError("refused", f"job {name!r} stays as it was: {reason}")
 
 
