@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
+import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,67 @@ def test_a_sealed_checkpoint_is_whole_until_a_byte_of_it_changes(tmp_path: Path)
     (tmp_path / "checkpoint-2" / "more").touch()
     assert seals.latest_complete(tmp_path, "checkpoint-") is None
     assert seals.latest_complete(tmp_path / "nowhere", "checkpoint-") is None
+
+
+def steps_in(folder: Path, after: str) -> list[int]:
+    return [number for number, _ in seals.numbered(folder, "c-", after)]
+
+
+def write(folder: Path, step: int, *, sealed: bool) -> Path:
+    path = folder / f"c-{step}.ckpt"
+    path.write_bytes(b"state %d" % step)
+    if sealed:
+        seals.seal(path)
+    return path
+
+
+def test_pruning_keeps_complete_checkpoints_only(tmp_path: Path) -> None:
+    """Two unsealed checkpoints of a killed run must not displace those that can be loaded."""
+    write(tmp_path, 50, sealed=True)
+    write(tmp_path, 100, sealed=True)
+    write(tmp_path, 190, sealed=False)
+    write(tmp_path, 200, sealed=False)
+    write(tmp_path, 150, sealed=True)
+    seals.prune(tmp_path, 150, 2, "c-", ".ckpt")
+    assert steps_in(tmp_path, ".ckpt") == steps_in(tmp_path, ".ckpt.seal") == [150, 100]
+    write(tmp_path, 160, sealed=True).write_bytes(b"damaged")
+    write(tmp_path, 170, sealed=False)
+    write(tmp_path, 180, sealed=True)
+    seals._sealed_here.clear()  # as in the next generation
+    seals.prune(tmp_path, 180, 2, "c-", ".ckpt")
+    assert steps_in(tmp_path, ".ckpt") == steps_in(tmp_path, ".ckpt.seal") == [180, 150]
+
+
+def test_incomplete_checkpoints_after_the_restored_one_are_removed(tmp_path: Path) -> None:
+    for step, sealed in ((50, False), (100, True), (190, False), (200, True)):
+        (tmp_path / f"c-{step}").mkdir()
+        (tmp_path / f"c-{step}" / "a").write_bytes(b"a")
+        if sealed:
+            seals.seal(tmp_path / f"c-{step}")
+    seals.remove_incomplete(tmp_path, 100, "c-")
+    assert steps_in(tmp_path, "") == [200, 100, 50]
+
+
+def test_a_process_reads_a_complete_checkpoint_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, 7, sealed=True)
+    past = path.stat().st_mtime - 60
+    for file in (path, tmp_path / "c-7.ckpt.seal"):
+        os.utime(file, (past, past))
+    read: list[str] = []
+    digest = hashlib.file_digest
+
+    def counted(stream: Any, name: str) -> Any:
+        read.append(stream.name)
+        return digest(stream, name)
+
+    monkeypatch.setattr(hashlib, "file_digest", counted)
+    for _ in range(3):
+        assert seals.latest_complete(tmp_path, "c-", ".ckpt") == (7, path)
+    assert len(read) == 1
+    path.write_bytes(b"state 8")
+    assert seals.latest_complete(tmp_path, "c-", ".ckpt") is None
 
 
 @pytest.mark.parametrize(
@@ -78,6 +141,10 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
     fixed = Job(tmp_path / "fixed", script, words)
     moved = Job(tmp_path / "moved", script, words)
     before, after = ("checkpoint-", "") if library == "transformers" else ("lightning-", ".ckpt")
+    # Two checkpoints were cut off when a generation was killed.
+    cut_off = [moved.checkpoints / f"{before}{step}{after}" for step in (90, 91)]
+    for path in cut_off:
+        path.mkdir(parents=True)
     try:
         left = fixed.start(1)
         done = 0
@@ -92,6 +159,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
             newest = seals.latest_complete(moved.checkpoints, before, after)
             assert newest is not None
             done = newest[0]
+            assert not any(path.exists() for path in cut_off)
             assert done == (goal if library == "lightning" else at(moved))
             assert f"stopping: saved after step {done}" in generation.log()
             backend = "nccl" if nccl_here() else "gloo"

@@ -101,6 +101,23 @@ def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> No
     assert result.piece(0)["part"].item() == 2.5
 
 
+def test_checkpoints_that_were_passed_over_are_removed_by_the_next_one(tmp_path: Path) -> None:
+    """Kept, they would count as the two newest, and every new checkpoint would be removed."""
+    for step in (1, 8, 9):
+        save_in_pieces(tmp_path, step, [float(step)])
+        if step > 1:
+            piece = tmp_path / "piece-0" / f"checkpoint-{step:015d}"
+            piece.write_bytes(piece.read_bytes()[:-1] + b"?")
+    # `load` would return step 1; pruning kept only the main files of steps 8 and 9.
+    for step in (5, 6):
+        save_in_pieces(tmp_path, step, [float(step)])
+    assert [checkpoint.step for checkpoint in jobs.saved(tmp_path)] == [6, 5]
+    assert [checkpoint.step for checkpoint in jobs.saved(tmp_path / "piece-0")] == [6, 5]
+    result = checkpoints.load(tmp_path)
+    assert result is not None
+    assert result.step == 6
+
+
 def test_a_mapping_is_asked_for() -> None:
     stream = io.BytesIO()
     torch.save([1], stream)

@@ -377,10 +377,19 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
         # Damaged and skipped when this run began: it must not count among those that are kept.
         if later > step and _read_valid(path, later) is None:
             path.unlink(missing_ok=True)
-    for _, old in list(_list_checkpoints(directory))[KEPT:]:
+    # Later ones don't count: if the job can't use them, this one and its predecessor are needed.
+    earlier = [path for number, path in list(_list_checkpoints(directory)) if number <= step]
+    for old in earlier[KEPT:]:
         old.unlink(missing_ok=True)
     if of_the_job:
         record_saved(step)
+
+
+def remove_later(step: int, directory: Path) -> None:
+    """Remove the checkpoints after a step, which the job passed over when it continued."""
+    for later, path in list(_list_checkpoints(directory)):
+        if later > step:
+            path.unlink(missing_ok=True)
 
 
 def load(directory: Path | None = None) -> Checkpoint | None:

@@ -91,10 +91,12 @@ def save(
 
     ``directory`` is by default the job's checkpoint directory. ``digests`` are results of
     `save_shard` in order of their numbers; the pieces must be on disk. If this raises OSError,
-    earlier checkpoints remain.
+    earlier checkpoints remain. Later ones are removed, because `load` passed them over.
     """
     data = packed({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
+    if directory is not None or jobs.current().leads:
+        jobs.remove_later(step, directory or jobs.current().checkpoint_dir)
     return len(data)
 
 
@@ -105,7 +107,9 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
     job's checkpoint directory.
     """
     data = packed(state)
-    jobs.save(step, data, _folder(directory or jobs.current().checkpoint_dir, number))
+    folder = _folder(directory or jobs.current().checkpoint_dir, number)
+    jobs.save(step, data, folder)
+    jobs.remove_later(step, folder)
     return hashlib.sha256(data).hexdigest()
 
 

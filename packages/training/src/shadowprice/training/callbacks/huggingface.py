@@ -25,7 +25,13 @@ from shadowprice.training.callbacks.following import (
     set_torchrun_variables,
     split_batch,
 )
-from shadowprice.training.callbacks.seals import latest_complete, numbered, seal, unseal
+from shadowprice.training.callbacks.seals import (
+    latest_complete,
+    numbered,
+    remove_incomplete,
+    seal,
+    unseal,
+)
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.generation import say
 
@@ -90,6 +96,8 @@ class Elastic(TrainerCallback):
                 f"the data set has {samples} samples, no multiple of the mini-batch of {batch}: "
                 f"leave {samples % batch} out"
             )
+        if self._following.leads:
+            remove_incomplete(Path(args.output_dir), state.global_step, "checkpoint-")
         self._following.begin(state.global_step)
 
     def on_log(

@@ -28,7 +28,7 @@ from shadowprice.training.callbacks.following import (
     set_torchrun_variables,
     split_batch,
 )
-from shadowprice.training.callbacks.seals import latest_complete, numbered, seal, unseal
+from shadowprice.training.callbacks.seals import latest_complete, prune, seal
 from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import shield
 from shadowprice.training.sampling import Order
@@ -157,9 +157,7 @@ class Elastic(pl.Callback):
         trainer.save_checkpoint(path)
         if trainer.is_global_zero:
             seal(path)
-            for _, old in list(numbered(folder, _BEFORE, _AFTER))[_KEPT:]:
-                unseal(old)
-                old.unlink(missing_ok=True)
+            prune(folder, self._batches, _KEPT, _BEFORE, _AFTER)
         self._following.saved()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

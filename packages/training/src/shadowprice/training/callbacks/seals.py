@@ -7,11 +7,23 @@ import hashlib
 import json
 import os
 import re
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 from shadowprice.jobs.files import replace_file
 from shadowprice.training.generation import say
+
+_MIN_AGE_SECONDS: Final = 2.0
+"""Age from which a file is cached: a change right after a write may leave its timestamps equal."""
+
+_complete: Final[dict[Path, object]] = {}
+"""Fingerprints of complete checkpoints, so that a process reads each of them only once."""
+
+_sealed_here: Final[set[Path]] = set()
+"""Checkpoints that this process sealed; it doesn't read them again."""
 
 
 def seal(path: Path) -> None:
@@ -20,15 +32,30 @@ def seal(path: Path) -> None:
     If this raises OSError, the checkpoint doesn't count.
     """
     replace_file(_seal_of(path), json.dumps(_digests(path, sync=True)).encode(), durable=True)
+    _sealed_here.add(path)
 
 
 def is_complete(path: Path) -> bool:
     """Return whether a checkpoint is sealed and unchanged since."""
     try:
-        digests = json.loads(_seal_of(path).read_bytes())
-        return bool(digests == _digests(path, sync=False))
-    except (OSError, ValueError):
+        return _verify(path)
+    except OSError:
         return False
+
+
+def _verify(path: Path) -> bool:
+    """Return `is_complete`; raise OSError if the checkpoint can't be read."""
+    try:
+        fingerprint, changed = _fingerprint(path)
+        if _complete.get(path) == fingerprint:
+            return True
+        if json.loads(_seal_of(path).read_bytes()) != _digests(path, sync=False):
+            return False
+    except (FileNotFoundError, ValueError):
+        return False
+    if time.time() - changed > _MIN_AGE_SECONDS:
+        _complete[path] = fingerprint
+    return True
 
 
 def numbered(folder: Path, before: str, after: str = "") -> Iterator[tuple[int, Path]]:
@@ -52,8 +79,44 @@ def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Pa
     return None
 
 
+def prune(folder: Path, saved: int, kept: int, before: str, after: str = "") -> None:
+    """Remove old checkpoints: of ``saved``, just sealed, and those before, ``kept`` remain.
+
+    Incomplete ones don't count, and greater numbers are removed: they were passed over when this
+    run began. Raises OSError if a checkpoint can't be read, which may be complete.
+    """
+    complete = 0
+    for number, path in list(numbered(folder, before, after)):
+        counts = number <= saved and complete < kept and (path in _sealed_here or _verify(path))
+        complete += counts
+        if not counts:
+            remove_checkpoint(path)
+
+
+def remove_incomplete(folder: Path, restored: int, before: str, after: str = "") -> None:
+    """Remove incomplete checkpoints with numbers above the restored one.
+
+    They were cut off when a run was killed. A library that counts them would remove complete ones
+    too early. Raises OSError if a checkpoint can't be read, which may be complete.
+    """
+    for number, path in list(numbered(folder, before, after)):
+        if number > restored and not _verify(path):
+            remove_checkpoint(path)
+
+
+def remove_checkpoint(path: Path) -> None:
+    """Remove a checkpoint, its seal first."""
+    unseal(path)
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def unseal(path: Path) -> None:
-    """Remove the seal of a checkpoint before the checkpoint is removed."""
+    """Remove the seal of a checkpoint that is removed."""
+    _sealed_here.discard(path)
+    _complete.pop(path, None)
     _seal_of(path).unlink(missing_ok=True)
 
 
@@ -61,13 +124,24 @@ def _seal_of(path: Path) -> Path:
     return path.with_name(f"{path.name}.seal")
 
 
+def _files(path: Path) -> list[Path]:
+    """Return the files of a checkpoint."""
+    if path.is_file():
+        return [path]
+    return sorted(entry for entry in path.rglob("*") if entry.is_file())
+
+
+def _fingerprint(path: Path) -> tuple[object, float]:
+    """Return what changes with the files of a checkpoint or its seal, and the last change."""
+    stats = [(file, file.stat()) for file in [_seal_of(path), *_files(path)]]
+    fingerprint = [(file, stat.st_ino, stat.st_size, stat.st_mtime_ns) for file, stat in stats]
+    return fingerprint, max(stat.st_mtime for _, stat in stats)
+
+
 def _digests(path: Path, *, sync: bool) -> dict[str, list[object]]:
     """Return size and SHA-256 of every file of a checkpoint; ``sync`` flushes them."""
-    files = (
-        [path] if path.is_file() else sorted(entry for entry in path.rglob("*") if entry.is_file())
-    )
     digests: dict[str, list[object]] = {}
-    for file in files:
+    for file in _files(path):
         with file.open("rb") as stream:
             if sync:
                 os.fsync(stream.fileno())
