@@ -246,7 +246,8 @@ def test_nodes_that_close_open_go_and_come_are_servers_that_do(
         for folder in tmp_path.glob("jobs/files/*/checkpoints"):
             (folder / "done").touch()
         until(lambda: jobs(client)["stays"]["state"] == "finished", said)
-        assert jobs(client)["stays"]["failures"] == 0, said()
+        stays_view = jobs(client)["stays"]  # the taint NoExecute ended one of its pods
+        assert stays_view["failures"] == stays_view["lost"] <= 1, said()
         until(lambda: pods(testbed) == [], said)
     assert Audit.read(testbed.audit).of_service("shadowprice").faults() == []
 
