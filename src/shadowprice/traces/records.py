@@ -152,7 +152,9 @@ def build_trace(
     Raise `InputError` if no job remains, or there are too many to plan.
     """
     if frame.is_empty():
-        dropped = "; ".join(f"{n.reason}: {n.count}" for n in tally.notes())
+        dropped = "; ".join(
+            f"{note.reason}: {note.count}" for note in tally.notes() if note.action == "dropped"
+        )
         detail = f" (left out: {dropped})" if dropped else ""
         raise InputError(Fault(str(source), f"contains no job{detail}", "give a trace with jobs"))
     bounds.JOBS.check(frame.height, str(source), "select some of them by limit, from and to")

@@ -2289,3 +2289,47 @@ def test_a_time_with_dates_is_that_of_the_submission(tmp_path: Path) -> None:
     ]
     with pytest.raises(InputError, match="no column looks like the submission"):
         read(tmp_path, "job,time,duration,gpus\na,3600,60,1\n")
+
+
+@pytest.mark.parametrize("before", ["\n", "$ sacct --parsable2\n", "Welcome to X!\n\n5% full\n"])
+def test_lines_before_the_header_of_sacct_are_skipped(tmp_path: Path, before: str) -> None:
+    text = f"{before}{SACCT_HEAD}\n{sacct_row('1')}\n{sacct_row('2', Elapsed='x')}\n"
+    lines = before.count("\n")
+    with pytest.raises(InputError, match=rf"line {lines + 3}: Elapsed 'x' is not a duration"):
+        read(tmp_path, text, form="sacct")
+    trace = read(tmp_path, text, "?skip_invalid=yes", form="sacct")
+    assert trace.jobs["job"].to_list() == ["1"]
+    assert notes(trace)["line before the header"] == ("dropped", lines)
+
+
+def test_a_dump_without_a_header_before_another_is_refused(tmp_path: Path) -> None:
+    text = f"{sacct_row('1')}\n{SACCT_HEAD}\n{sacct_row('2')}\n"
+    with pytest.raises(InputError, match="line 1: is not a header; leave out --noheader"):
+        read(tmp_path, text, form="sacct")
+
+
+@pytest.mark.parametrize(
+    ("rows", "detail"),
+    [
+        ([], ""),
+        ([sacct_row("1.batch"), sacct_row("1.0")], r" \(left out: step of a job: 2\)"),
+        ([sacct_row("1_[2-4]")], r" \(left out: element of an array that never started: 3\)"),
+        ([sacct_row("1", Start="None", State="PENDING", Elapsed="00:00:00")], " .*pending"),
+    ],
+)
+def test_a_dump_of_sacct_without_jobs_says_so(tmp_path: Path, rows: list[str], detail: str) -> None:
+    with pytest.raises(InputError, match=f"contains no job{detail}.*; give a trace with jobs"):
+        read_sacct(tmp_path, *rows)
+
+
+def test_only_dropped_rows_are_listed_as_left_out(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"\(left out: pending: never started: 1\)"):
+        read(tmp_path, "job,submit,run_time,gpus,state\n1,0,0,1,PENDING\n")
+
+
+def test_a_tenant_of_a_column_that_a_dump_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        InputError, match="has no Partition, which tenant=partition reads; add Part"
+    ):
+        read_sacct(tmp_path, sacct_row("1"), options="?tenant=partition")
+    assert read_sacct(tmp_path, sacct_row("1")).jobs["tenant"].to_list() == [None]

@@ -154,6 +154,12 @@ def _read_jobs(
     table.check(job.is_not_null(), "JobID", "is missing")
     table.drop(job.str.contains(".", literal=True), "step of a job")
     _count_pending_arrays(table, reading)
+    if table.frame.is_empty():
+        return build_trace("sacct", table.frame, path, reading.tally, absolute=True)
+    column = _TENANTS[tenant]
+    if "tenant" in reading.options and table.frame[column].null_count() == table.frame.height:
+        hint = f"add {column} to the columns of sacct"
+        raise InputError(Fault(str(path), f"has no {column}, which tenant={tenant} reads", hint))
     if table.frame["Cluster"].drop_nulls().n_unique() > 1:
         # Each cluster counts its own jobs.
         table.frame = table.frame.with_columns(
@@ -186,7 +192,7 @@ def _read_jobs(
         gpu_type="_gpu_type",
         cpus="_cpus",
         memory="_memory",
-        tenant=_TENANTS[tenant],
+        tenant=column,
         user="User",
         status="_status",
     )
@@ -203,15 +209,18 @@ def _choice(reading: ImportContext, option: str, known: tuple[str, ...]) -> str:
 
 
 def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
-    separator = _find_separator(path, head)
-    header = column_names(head, separator)
+    preamble = _lines_before_header(head)
+    location = f"{path}: line {preamble + 1}"
+    line = head.split("\n")[preamble].strip()
+    separator = _find_separator(location, line)
+    header = column_names(head, separator, preamble)
     lacking = [name for name in _NEEDED if name not in header]
     if lacking:
         message = f"the header lacks {', '.join(lacking)}"
-        raise InputError(Fault(f"{path}: line 1", message, f"write it with {_DUMP}"))
+        raise InputError(Fault(location, message, f"write it with {_DUMP}"))
     if not {*_TRES, *_CORES}.intersection(header):
         message = "the header lacks AllocTRES, which has the GPUs"
-        raise InputError(Fault(f"{path}: line 1", message, f"write it with {_DUMP}"))
+        raise InputError(Fault(location, message, f"write it with {_DUMP}"))
     kinds = {name: pl.String() for name in header if name in _FIELDS}
     optional = [name for name in _FIELDS if name not in kinds]
     columns = {**kinds, **dict.fromkeys(optional, pl.String())}
@@ -221,7 +230,8 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         reading,
         separator=separator,
         optional=optional,
-        quoted=head.startswith('"'),  # a spreadsheet has written it again
+        preamble=preamble,
+        quoted=line.startswith('"'),  # a spreadsheet has written it again
         rules=RowRules(
             rejoin=partial(_rejoin_fields, header),
             surplus_hint="use sacct --json if a name or comment contains a bar",
@@ -229,6 +239,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
             "or use sacct --json if a name or comment contains a line break",
         ),
     )
+    reading.tally.add("dropped", "line before the header", preamble)
     if not {*_TRES}.intersection(header):
         reason = "no column of GPUs, such as AllocTRES: all jobs are CPU jobs"
         reading.tally.add("read", reason, table.frame.height)
@@ -237,15 +248,24 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     return table
 
 
-def _find_separator(path: Path, head: str) -> str:
-    """Return the character between the columns.
+def _lines_before_header(head: str) -> int:
+    """Return the number of lines before the header, such as the banner of a login node."""
+    for number, line in enumerate(head.split("\n", _MAX_LINES_BEFORE_HEADER)):
+        if _ROW.match(line):  # a dump without a header, before one with it
+            break
+        if {"JobID", "State"} <= {*re.findall(r"[A-Za-z]+", line)}:
+            return number
+    return 0
+
+
+def _find_separator(location: str, line: str) -> str:
+    """Return the character between the columns of a header.
 
     Raises `InputError` if there is no header, or columns aren't separated by a character of which
     values consist too.
     """
-    line = head.partition("\n")[0].strip()
     names = [name for name in re.findall(r"[A-Za-z]+", line) if name in _FIELDS]
-    location, hint = f"{path}: line 1", f"write it with {_DUMP}"
+    hint = f"write it with {_DUMP}"
     if not names and _ROW.match(line):
         raise InputError(Fault(location, "is not a header", f"leave out --noheader: {_DUMP}"))
     between = Counter(re.findall(r"(?<=[A-Za-z])[^A-Za-z]+(?=[A-Za-z])", line.replace('"', "")))
@@ -262,8 +282,9 @@ def _find_separator(path: Path, head: str) -> str:
     return separator
 
 
+_MAX_LINES_BEFORE_HEADER: Final = 100
 _SEPARATORS: Final = frozenset("|;\t^~#@!&$?*")  # sacct --delimiter; TRES lists contain commas
-_ROW: Final = re.compile(r"\d+(?:[_+.][^\s|]*)?[^\w\s]|\d+(?:[_+.]\S*)? +\S")
+_ROW: Final = re.compile(r"\d+(?:[_+.][^\s|]*)?[|;\t^~#@!&$?*,]|\d+(?:[_+.]\S*)? +\S")
 """Beginning of a row, with a job's number."""
 _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
     "JobID": re.compile(r"\d+(?:[_+.]\S*)?"),
