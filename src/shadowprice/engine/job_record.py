@@ -23,7 +23,7 @@ TRANSITIONS: Final[Mapping[tuple[Status, Status], str]] = {
     (Status.QUEUED, Status.REFUSED): "`Reject`",
     (Status.QUEUED, Status.DROPPED): "`Drop`",
     (Status.QUEUED, Status.CANCELLED): "`JobCancelled`",
-    (Status.QUEUED, Status.FINISHED): "`SlotEnded`, `JobEnded` of a displaced job that still ran",
+    (Status.QUEUED, Status.FINISHED): "`SlotEnded`, `JobEnded` of a displaced job",
     (Status.QUEUED, Status.FAILED): "`JobFailed` of a displaced job that still ran",
     (Status.ADMITTED, Status.QUEUED): "displaced, or its promise was withdrawn",
     (Status.ADMITTED, Status.DROPPED): "`Drop`",
