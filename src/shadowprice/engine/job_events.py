@@ -207,11 +207,15 @@ def fail_to_start(state: EngineState, session: PolicySession, event: StartFailed
 
 
 def finish_job(state: EngineState, session: PolicySession, event: JobEnded) -> list[Command]:
-    """Complete a job whose processes ended successfully."""
-    record = _running_record(state, event.job, event.generation)
-    if record is None:
+    """Complete a job whose processes ended successfully, also if they were being stopped."""
+    record = state.open_jobs.get(event.job)
+    if record is None or not 0 < event.generation == record.generation:
         return []
     state.touch(record).progress = record.job.required
+    if event.job not in state.running:
+        # To the policy, a job that waits doesn't finish. It leaves, as if it were cancelled.
+        commands = complete(state, event.job, event.slot - 1)
+        return commands + session.query(JobCancelled(event.slot, event.job))
     state.end_run(event.job)
     commands = complete(state, event.job, event.slot - 1)
     return commands + session.query(JobsFinished(event.slot, (event.job,)))

@@ -190,6 +190,23 @@ def test_a_job_that_ends_by_itself_is_done() -> None:
     assert made.handle(JobEnded(1, "one", 1)) == []
 
 
+def test_a_job_that_ends_as_it_waits_is_complete() -> None:
+    """Its processes exited 0 while they were being stopped."""
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))
+    assert made.handle(JobEnded(0, "one", 0)) == []  # it never ran
+    made.handle(SlotBegan(0))
+    [row, *_] = made.running["one"].servers
+    made.handle(ServerLost(1, made.cluster.names[row]))
+    assert "one" not in made.running
+    assert "one" in made.open_jobs
+    assert made.handle(JobEnded(1, "one", 1)) == [Completed(0, "one", 10.0)]
+    assert made.jobs["one"].status is Status.FINISHED
+    assert not made.ledger.used.any()
+    made.handle(SlotEnded(0, {}))
+    made.handle(SlotBegan(1))
+
+
 def test_measured_progress_never_goes_back() -> None:
     made = engine()
     asked = alone("one")  # 80 mini-batches, 8 worker-slots

@@ -14,7 +14,7 @@ from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Ended, Ending, Progressed
 from shadowprice.service.clock import SECOND
 from shadowprice.service.state.job_views import State
-from shadowprice.service.state.operations import UpdateServers
+from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
 from shadowprice.service.state.report_operations import RecordProgress, RecordReports
 from shadowprice.service.state.store_queries import job, list_events
 from shadowprice.service.store import tables
@@ -22,6 +22,20 @@ from tests.support.simulated_hours import CLUSTER
 from tests.unit.service.test_durable_engine import Bench
 
 WORK = 60
+
+POLICIES = [
+    "backfill",
+    "dorm",
+    "drf",
+    "elasticflow",
+    "fifo",
+    "pdors",
+    "las",
+    "oasis",
+    "rolling",
+    "rrh",
+    "srtf",
+]
 
 
 class MovedJob(Bench):
@@ -98,7 +112,6 @@ def test_exit_0_on_a_stop_below_the_work_is_a_stop(tmp_path: Path, progress: flo
     bench.drain()
     bench.exits(Ending.DONE, 0)
     assert "train" in bench.truth.state.engine.open_jobs
-    assert not bench.truth.state.views["train"].done
     [end] = bench.ends()
     assert end["reason"] == (
         f"exited 0 after the order to stop, at {progress:g} of 60 mini-batches; it continues later"
@@ -109,8 +122,8 @@ def test_exit_0_on_a_stop_completes_a_job_with_its_work(tmp_path: Path) -> None:
     bench = MovedJob(tmp_path, 60.0)
     bench.drain()
     bench.exits(Ending.DONE, 0)
-    view = bench.truth.state.views.get("train")
-    assert view is None or view.done or "train" not in bench.truth.state.engine.open_jobs
+    assert "train" not in bench.truth.state.engine.open_jobs
+    assert bench.kinds("train")[-1] == "finished"
 
 
 def test_exit_0_on_a_stop_without_reports_is_judged_by_time(tmp_path: Path) -> None:
@@ -194,8 +207,38 @@ def test_work_that_is_reported_after_the_stop_completes_a_job(
     bench.drain()
     bench.report(60.0, is_point=is_point)
     bench.exits(Ending.DONE, 0)
-    view = bench.truth.state.views.get("train")
-    assert view is None or view.done or "train" not in bench.truth.state.engine.open_jobs
+    assert "train" not in bench.truth.state.engine.open_jobs
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_job_that_is_done_as_it_is_stopped_needs_no_other_place(
+    tmp_path: Path, policy: str
+) -> None:
+    """Otherwise it would wait for a place, perhaps until it lost its worth."""
+    bench = Bench(tmp_path / "state.db", policy)
+    bench.submit("train", minibatches=10)
+    while "train" not in bench.truth.state.orders:
+        bench.slot()
+    bench.started("train")
+    for server in CLUSTER.names:
+        bench.do(SetServerAvailability(server))
+    assert "train" not in bench.truth.state.engine.running
+    now = bench.clock.wall() / SECOND
+    bench.do(RecordReports([Ended(0, "train", 1, now, Ending.DONE, 0, "every worker exited 0")]))
+    with bench.store.reading() as connection:
+        stored = job(connection, "train")
+    assert stored is not None
+    assert stored[0].state is State.FINISHED
+    assert bench.kinds("train").count("finished") == 1
+    for server in CLUSTER.names:
+        bench.do(SetServerAvailability(server, back=True))
+    bench.submit("next")
+    for _ in range(20):
+        bench.slot()
+        if "next" in bench.truth.state.engine.running:
+            break
+    assert [*bench.truth.state.engine.running] == ["next"]
+    bench.store.close()
 
 
 def test_exit_0_without_a_stop_completes_a_job_whatever_it_reported(tmp_path: Path) -> None:

@@ -870,7 +870,7 @@ def test_an_exit_before_a_slot_counts_even_if_it_is_reported_after_the_job_was_a
 
 
 def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Shop) -> None:
-    """It completes when the next slot starts it again, before it could hold the slot."""
+    """It is complete at once, and holds no other slot."""
     run = {"command": ["train"], "checkpoints": True}
     oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39, run=run)
     while oasis.key("job") not in oasis.truth.state.orders:
@@ -883,9 +883,9 @@ def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Shop
     at = oasis.clock.wall() / SECOND
     oasis.give("vision", 10_000 - oasis.held("vision"))
     oasis.do(RecordReports([Ended(0, key, order.generation, at, Ending.DONE, 0, "")]))
-    assert oasis.view("job").done
-    oasis.slot()
     view = oasis.view("job")
+    assert view.closed == int(at * SECOND)
+    oasis.slot()
     assert (view.state, view.reason) == ("finished", None)
     assert oasis.kinds("job").count("overrun") == 1  # in the slot that was lost
 

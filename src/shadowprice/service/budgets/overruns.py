@@ -29,7 +29,7 @@ log = logging.getLogger("shadowprice.service")
 def overrunning_jobs(batch: Batch) -> list[str]:
     """Return the jobs that run beyond their stated work, and whose tenants have accounts.
 
-    A job whose budget was removed runs on for free, and one that is done is about to be completed.
+    A job whose budget was removed runs on for free.
     """
     state, engine = batch.state, batch.engine
     has_prices = engine.capabilities.prices or engine.capabilities.charges
@@ -38,7 +38,7 @@ def overrunning_jobs(batch: Batch) -> list[str]:
     names = []
     for name in engine.running:
         view = state.views.get(name)
-        if view is None or view.done or view.refund is not None:
+        if view is None or view.refund is not None:
             continue
         if state.accounts.get(view.tenant) is None:
             continue

@@ -97,7 +97,6 @@ class JobView:
     # Seconds that it ran, and its GPUs and worker range; once it is finished (`state.lengths`).
     length: tuple[float, int, int, int] | None = None
     reports: bool = False  # whether it ever reported progress, even of 0
-    done: bool = False  # whether a generation exited 0 while being stopped; not restarted
     # Only counted if its tenant has an account:
     covered: int = 0  # stated work covered by slots (`stated_work`), in millionths of a mini-batch
     covered_before: int = 0  # the same when its newest generation began

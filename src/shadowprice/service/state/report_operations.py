@@ -292,10 +292,8 @@ class RecordReports:
                 at = int(report.at * SECOND)
                 length = measured_length(view, record, placement, engine.cluster, at)
                 batch.update_view(name, length=length)
-                ended = JobEnded(slot, name, record.generation)
-                apply_event(batch, ended, billed=_ran_in_slot(batch, report))
-            else:
-                batch.update_view(name, done=True)
+            ended = JobEnded(slot, name, record.generation)
+            apply_event(batch, ended, billed=_ran_in_slot(batch, report))
         elif current:
             self._apply_failure(batch, record, report)
         elif report.ending is Ending.FAILED:

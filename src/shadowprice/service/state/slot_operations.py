@@ -11,7 +11,6 @@ from typing import Final
 
 from shadowprice.core.errors import EventError, PolicyError, ShadowpriceError
 from shadowprice.core.events import (
-    JobEnded,
     JobRevised,
     SlotBegan,
     SlotEnded,
@@ -104,8 +103,6 @@ class AdvanceSlots:
             if not engine.open_jobs and engine.state.idle:
                 return True  # without jobs, no slot needs to begin
             self._begin_slot(batch, next_slot, _completed_later(batch, reports))
-            if not self.virtual:
-                self._complete_done_jobs(batch)
             if time.monotonic() - started > ADVANCE_TIME_BUDGET_SECONDS:
                 break
         return engine.slot_running is not None and engine.slot_running >= target
@@ -150,18 +147,6 @@ class AdvanceSlots:
             log.error("slot %d could not begin (%s); resetting the policy", slot, error)
             resync_policy(batch)
             apply_event(batch, SlotBegan(slot), completed_later=completed_later)
-
-    @staticmethod
-    def _complete_done_jobs(batch: Batch) -> None:
-        """Complete the jobs that exited 0 while they were being stopped."""
-        engine, views = batch.engine, batch.state.views
-        for name in [name for name in engine.running if name in views and views[name].done]:
-            try:
-                apply_event(
-                    batch, JobEnded(batch.state.next_slot, name, engine.jobs[name].generation)
-                )
-            except ShadowpriceError as error:  # the job starts, and is completed in the next slot
-                log.error("failed to close the finished job %r: %s", name, error)
 
     def _end_slot(self, batch: Batch, slot: int, completed_later: Set[str]) -> None:
         """End a slot with the progress of its jobs, then replan with what was measured."""
