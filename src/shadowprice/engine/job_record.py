@@ -23,9 +23,15 @@ TRANSITIONS: Final[Mapping[tuple[Status, Status], str]] = {
     (Status.QUEUED, Status.REFUSED): "`Reject`",
     (Status.QUEUED, Status.DROPPED): "`Drop`",
     (Status.QUEUED, Status.CANCELLED): "`JobCancelled`",
-    (Status.QUEUED, Status.FINISHED): "`SlotEnded`, `JobEnded` of a displaced or paused job that still ran",
+    (
+        Status.QUEUED,
+        Status.FINISHED,
+    ): "`SlotEnded`, `JobEnded` of a displaced or paused job that still ran",
     (Status.QUEUED, Status.FAILED): "`JobFailed` of a displaced or paused job that still ran",
-    (Status.ADMITTED, Status.QUEUED): "`Pause` without a promise, displaced, or its promise was withdrawn",
+    (
+        Status.ADMITTED,
+        Status.QUEUED,
+    ): "`Pause` without a promise, displaced, or its promise was withdrawn",
     (Status.ADMITTED, Status.DROPPED): "`Drop`",
     (Status.ADMITTED, Status.CANCELLED): "`JobCancelled`",
     (Status.ADMITTED, Status.FINISHED): "`SlotEnded`, `JobEnded`",

@@ -192,9 +192,7 @@ class SubmitJobs:
             if answer is None:
                 now, number = batch.now, state.next_job
                 # An executor keeps the fence of a purged job, which bars its generations' numbers.
-                is_repeated = submission.qualified_name in known.newest or (
-                    batch.has_purged_jobs()
-                )
+                is_repeated = submission.qualified_name in known.newest or (batch.has_purged_jobs())
                 key = submission.key(number, is_repeated=is_repeated)
                 view = JobView(
                     number, key, submission.name, submission.tenant, State.PENDING, now, now,
