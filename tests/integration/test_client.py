@@ -75,7 +75,8 @@ def test_python_client_makes_every_call(client: Client) -> None:
     assert taken.promise.utcoffset() is not None
     batch = client.submit_many([job("py-2"), job("py-1", chunks=5)], wait=10)
     assert [job.name for job in batch.jobs] == ["py-2"]
-    assert batch.problems["py-1"].code == "name-conflict"
+    [problem] = batch.problems
+    assert (problem.index, problem.name, problem.error.code) == (1, "py-1", "name-conflict")
     assert client.job("py-1").spec["name"] == "py-1"
     assert {"py-1", "py-2"} <= {job.name for job in client.jobs("admitted", "running", "refused")}
     assert client.quote(job("py-3")).admitted
@@ -250,6 +251,48 @@ def test_a_submission_whose_response_is_lost_is_not_done_twice(
     jobs = list(client.jobs(search=f"lost-response-{command}"))
     assert len(jobs) == before + 1
     client.cancel(f"id:{jobs[0].id}")
+
+
+def test_problems_of_equal_names_of_two_tenants_are_all_printed(
+    client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for tenant in ("both-a", "both-b"):
+        client.submit(job("equal", tenant=tenant))
+    path = _file(tmp_path, *(job("equal", tenant=t, chunks=5) for t in ("both-a", "both-b")))
+    assert main(["submit", path, "-o", "json"]) == 2
+    output = capsys.readouterr()
+    records = json.loads(output.out)
+    assert [(entry["name"], entry["tenant"]) for entry in records] == [
+        ("equal", "both-a"),
+        ("equal", "both-b"),
+    ]
+    lines = output.err.splitlines()
+    assert [line.partition(": job 'equal' was submitted")[0] for line in lines] == [
+        f"error: {path}: jobs[{index}]" for index in range(2)
+    ]
+    for tenant in ("both-a", "both-b"):
+        client.cancel(f"{tenant}/equal")
+
+
+def test_an_error_in_a_later_part_names_what_was_submitted(
+    client: Client,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(calls, "MAX_BATCH_JOBS", 2)
+    jobs = [job(f"part-{index}") for index in range(4)]
+    jobs[3]["chunks"] = -1
+    path = _file(tmp_path, *jobs)
+    assert main(["submit", path, "--wait", "-o", "json"]) == 2
+    output = capsys.readouterr()
+    assert [entry["name"] for entry in json.loads(output.out)] == ["part-0", "part-1"]
+    *faults, stop = output.err.splitlines()
+    assert faults
+    assert all(line.startswith(f"error: {path}: jobs[3].chunks") for line in faults)
+    assert stop == f"error: stopped at {path}: jobs[2]: the first 2 of 4 jobs were submitted"
+    for name in ("part-0", "part-1"):
+        client.cancel(name)
 
 
 def test_server_price_and_tenant_commands(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import shadowprice
-from shadowprice.client.calls import Page, RecordTuple, SubmitResult
+from shadowprice.client.calls import Page, RecordTuple, SubmitProblem, SubmitResult
 from shadowprice.client.errors import ServiceError
 from shadowprice.rest.base import ApiRecord
 from shadowprice.rest.servers import Server
@@ -149,7 +149,7 @@ def test_empty_results_show_a_heading() -> None:
     assert "<table>" not in same._repr_html_()
     assert repr(RecordTuple(())) == "0 entries"
     assert repr(Page((), None)) == "0 entries"
-    assert repr(SubmitResult((), {})) == "0 jobs accepted, 0 with problems"
+    assert repr(SubmitResult((), ())) == "0 jobs accepted, 0 with problems"
 
 
 def test_records_of_the_client_show_their_fields() -> None:
@@ -166,7 +166,8 @@ def test_records_of_the_client_show_their_fields() -> None:
     assert "<b>" not in servers._repr_html_()
     assert ["name", "<b>gpu</b>"] in _Cells(server._repr_html_()).rows
     assert repr(Page(servers, 7)).startswith("2 entries, more follow\n")
-    problem = SubmitResult((), {"<b>": ServiceError(422, {"detail": "no <gpu>"})})
+    error = ServiceError(422, {"detail": "no <gpu>"})
+    problem = SubmitResult((), (SubmitProblem(0, "<b>", error),))
     assert "<b>" in repr(problem)
     assert "<b>" not in problem._repr_html_()
     token = NewToken(id=1, role="tenant", tenant="a", note="", expires=None, token="secret-1")

@@ -8,7 +8,7 @@
 """
 
 from shadowprice.client.asynchronous import AsyncClient
-from shadowprice.client.calls import Page, SubmitResult
+from shadowprice.client.calls import Page, SubmitProblem, SubmitResult
 from shadowprice.client.endpoints import Endpoint
 from shadowprice.client.errors import ServiceError, ServiceUnreachableError
 from shadowprice.client.synchronous import Client
@@ -47,6 +47,7 @@ __all__ = [
     "ServiceStatus",
     "ServiceUnreachableError",
     "Statement",
+    "SubmitProblem",
     "SubmitResult",
     "Tenant",
     "Token",

@@ -84,17 +84,26 @@ class ApiCall(Generic[T]):
         return {key: value for key, value in (self.query or {}).items() if value is not None}
 
 
+@dataclass(frozen=True, slots=True)
+class SubmitProblem:
+    """Why one of several submitted jobs wasn't accepted."""
+
+    index: int  # of the job in the request, from 0; several tenants may use its name
+    name: str
+    error: ServiceError
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class SubmitResult(ShownAsTable):
-    """The result of submitting several jobs: accepted jobs, and the others' problems by name."""
+    """The result of submitting several jobs: accepted jobs, and the problems of the others."""
 
     jobs: Sequence[Job]
-    problems: Mapping[str, ServiceError]
+    problems: Sequence[SubmitProblem]
 
     def short_table(self) -> ShortTable:
         """Return a table of the accepted jobs and the problems, one row each."""
         records = [
-            *([("name", name), ("problem", str(error))] for name, error in self.problems.items()),
+            *([("name", item.name), ("problem", str(item.error))] for item in self.problems),
             *(_short(job) for job in self.jobs),
         ]
         jobs = "1 job" if len(self.jobs) == 1 else f"{len(self.jobs):,} jobs"
@@ -196,8 +205,12 @@ def submit_many(jobs: Sequence[Json], wait: int = 0) -> ApiCall[SubmitResult]:
     def read(content: bytes) -> SubmitResult:
         results = SubmittedJobs.model_validate_json(content).jobs
         accepted = tuple(result for result in results if isinstance(result, Job))
-        refused = [result for result in results if isinstance(result, RefusedSubmission)]
-        return SubmitResult(accepted, {result.name: _error(result.problem) for result in refused})
+        problems = tuple(
+            SubmitProblem(index, result.name, _error(result.problem))
+            for index, result in enumerate(results)
+            if isinstance(result, RefusedSubmission)
+        )
+        return SubmitResult(accepted, problems)
 
     body = {"jobs": [dict(job) for job in jobs]}
     patience = wait + len(jobs) / 100

@@ -102,9 +102,9 @@ def test_a_request_that_was_not_sent_may_be_repeated() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectTimeout("")
 
-    with _client(handler) as client:
-        with pytest.raises(ServiceUnreachableError, match="try again: nothing is done twice"):
-            client.submit({"name": "a"})
+    hint = "try again: nothing is done twice"
+    with _client(handler) as client, pytest.raises(ServiceUnreachableError, match=hint):
+        client.submit({"name": "a"})
 
 
 def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 from itertools import chain, repeat
@@ -38,7 +38,7 @@ from shadowprice.cli.plain_job import (
     with_absolute_deadline,
 )
 from shadowprice.cli.upload import send_directory
-from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.submit_options import option_for_key, states_no_length
 from shadowprice.core.wording import (
     find_unsendable,
@@ -189,29 +189,37 @@ def submit(
             raise typer.Exit
         status = client.service()
         client.retry = FAILOVER  # the service answered before: wait for it
-        submitted, problems = _submit_entries(client, entries, script)
+        result = _submit_entries(client, entries, script)
+        submitted, problems = result.jobs, result.problems
         finished_before = [
             job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
+        wait = wait and result.error is None
         if wait:
             submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
-        outlooks = [] if wait or output is Output.JSON or quiet else _outlooks(client, submitted)
+        is_brief = wait or result.error is not None or output is Output.JSON or quiet
+        outlooks = [] if is_brief else _outlooks(client, submitted)
     if output is Output.JSON:
         records = [job.record for job in submitted]
-        records += [{"name": name, "problem": str(error)} for name, error in problems.items()]
+        records += [
+            {"name": entry.name, "tenant": entry.record.get("tenant"), "problem": str(error)}
+            for entry, error in problems
+        ]
         print_json(records)
     else:
         _print_submitted(submitted, outlooks, wait=wait)
         if len(submitted) == 1 and not quiet:
             _print_predicted(submitted[0].predicted)
         if not quiet:
-            stated = {entry.name: entry.record for entry in entries}
+            stated = {(entry.record.get("tenant"), entry.name): entry.record for entry in entries}
             for job in submitted:
-                if job.open and _is_predicted_late(
-                    stated[job.name], job.predicted, job.submitted, status
-                ):
+                record = stated.get((job.tenant, job.name)) or stated[None, job.name]
+                if job.open and _is_predicted_late(record, job.predicted, job.submitted, status):
                     _print_late(job.name, single=len(submitted) == 1)
-    _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
+    _print_problems(problems, finished_before)
+    if result.error is not None:
+        _print_stop(result.error, entries, result.sent)
+        raise typer.Exit(result.error.exit_code)
     if problems:
         raise typer.Exit(2)
     if wait and any(job.state != "finished" for job in submitted):
@@ -227,26 +235,45 @@ def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[
     return PlainJob(words, program, command_title(words), **vars(options))
 
 
+@dataclass(slots=True)
+class _SubmittedEntries:
+    """Accepted jobs, the problems of other entries, and an ``error`` that stopped the rest."""
+
+    jobs: list[Job] = field(default_factory=list)
+    problems: list[tuple[Entry, ServiceError]] = field(default_factory=list)
+    sent: int = 0  # number of entries that the service answered
+    error: ShadowpriceError | None = None
+
+
 def _submit_entries(
     client: Client, entries: Sequence[Entry], script: BatchScript | None
-) -> tuple[list[Job], dict[str, ServiceError]]:
-    """Submit jobs in batches; return those accepted, and the problems of the others by name."""
+) -> _SubmittedEntries:
+    """Submit jobs in parts; the service takes all jobs of a part or none.
+
+    The error of a later part is returned, because the jobs of earlier ones are submitted.
+    """
     from shadowprice.client.calls import MAX_BATCH_JOBS
 
     if len(entries) == 1:
         with _locate_diagnostics(entries, single=True, script=script):
-            return [client.submit(entries[0].record)], {}
-    submitted: list[Job] = []
-    problems: dict[str, ServiceError] = {}
+            return _SubmittedEntries([client.submit(entries[0].record)], sent=1)
+    result = _SubmittedEntries()
     for first in range(0, len(entries), MAX_BATCH_JOBS):
         batch = entries[first : first + MAX_BATCH_JOBS]
-        with _locate_diagnostics(batch, single=False):
-            response = client.submit_many(
-                [item.record for item in batch], wait=DECISION_WAIT_SECONDS
-            )
-        submitted += response.jobs
-        problems |= response.problems
-    return submitted, problems
+        try:
+            with _locate_diagnostics(batch, single=False):
+                response = client.submit_many(
+                    [item.record for item in batch], wait=DECISION_WAIT_SECONDS
+                )
+        except ShadowpriceError as error:
+            if not first:
+                raise
+            result.error = error
+            break
+        result.jobs += response.jobs
+        result.problems += [(batch[item.index], item.error) for item in response.problems]
+        result.sent += len(batch)
+    return result
 
 
 def _print_submitted(
@@ -271,12 +298,22 @@ def _print_submitted(
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
 
 
+def _print_stop(error: ShadowpriceError, entries: Sequence[Entry], sent: int) -> None:
+    """Print the error that stopped a submission in parts, and where it stopped."""
+    for line in str(error).splitlines():
+        print_note(f"error: {line}")
+    print_note(
+        f"error: stopped at {entries[sent].place}: the first {sent:,} of {len(entries):,} jobs "
+        "were submitted"
+    )
+
+
 def _print_problems(
-    problems: Mapping[str, ServiceError], locations: Mapping[str, str], finished: Sequence[Job]
+    problems: Sequence[tuple[Entry, ServiceError]], finished: Sequence[Job]
 ) -> None:
     """Print the jobs that were not accepted, and those that finished before."""
-    for job_name, error in problems.items():
-        print_note(f"error: {locations[job_name]}: {error}")
+    for entry, error in problems:
+        print_note(f"error: {entry.place}: {error}")
     for job in finished:
         hint = f"`shadowprice resubmit {shlex.quote(job.name)}` runs it again"
         text = f"job {job.name!r} finished before, so it was not submitted again; {hint}"
@@ -480,14 +517,14 @@ def _outlooks(client: Client, jobs: Sequence[Job]) -> list[tuple[str, Sequence[s
 
     Also for a single job that is admitted: when it starts.
     """
-    from shadowprice.client import ServiceError
+    from shadowprice.client import ServiceError, ServiceUnreachableError
 
     outlooks: list[tuple[str, Sequence[str]]] = []
     states = {"standby", "refused", "admitted"} if len(jobs) == 1 else {"standby", "refused"}
     for job in [job for job in jobs if job.state in states][:MAX_OUTLOOKS]:
         try:
             outlook = client.explain(f"id:{job.id}", outlook=True).outlook
-        except ServiceError as error:  # the jobs are submitted, and have to be shown
+        except (ServiceError, ServiceUnreachableError) as error:  # submitted jobs must be shown
             outlooks.append((job.name, [f"no advice: {error}"]))
             break
         if outlook is not None and outlook.lines:
