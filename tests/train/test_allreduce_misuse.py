@@ -336,14 +336,17 @@ def test_a_checkpoint_of_another_training_is_refused() -> None:
     [
         ({}, "expected exactly one of epochs and steps"),
         ({"epochs": 1, "steps": 1}, "expected exactly one of epochs and steps"),
-        ({"epochs": 0}, "epochs and steps must be at least 1"),
-        ({"steps": -1}, "epochs and steps must be at least 1"),
+        ({"epochs": 0}, "epochs: expected an integer from 1 to"),
+        ({"steps": -1}, "steps: expected an integer from 1 to"),
+        ({"steps": 2.5}, "steps: expected an integer, got 2.5"),
+        ({"epochs": 1, "batch": "8"}, "batch: expected an integer, got '8'"),
+        ({"epochs": 1, "patience": float("inf")}, "patience: expected seconds above 0"),
         ({"epochs": 1, "parts": 7}, "6 samples has no 7 parts"),
     ],
 )
-def test_trainings_that_cannot_be_are_refused(options: dict[str, int], message: str) -> None:
+def test_trainings_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(TrainingError, match=message):
-        training.join(20, batch=6, **options)
+        training.join(20, **{"batch": 6, **options})
 
 
 @pytest.mark.parametrize(

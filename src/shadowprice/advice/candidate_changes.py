@@ -206,11 +206,15 @@ def _utility_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     if name is None:
         return
     now = float(utility[name])
+    maximum = float(bounds.NUMBER.maximum)
+    if name == "scale" and (exponent := float(utility["exponent"])) > 1:
+        # scale ** exponent has the same limit, also with the scale rounded to four digits.
+        maximum = float(f"{0.999 * maximum ** (1 / exponent):.4g}")
     # Multiples of 0 are 0, so the values start at a thousandth.
     steps = (
-        _increasing_numbers(now, now * MAX_UTILITY_FACTOR)
+        _increasing_numbers(now, min(now * MAX_UTILITY_FACTOR, maximum))
         if now > 0
-        else _increasing_numbers(1e-3, MAX_UTILITY_FACTOR)
+        else _increasing_numbers(1e-3, min(MAX_UTILITY_FACTOR, maximum))
     )
 
     def describe(value: float) -> str:
@@ -228,7 +232,7 @@ def _priority_changes(entry: JobFileRecord, job: Job) -> Iterator[JobChange]:
     multiple = PRIORITY_LEVELS[now].multiple
     levels = sorted(PRIORITY_LEVELS.items(), key=lambda item: item[1].multiple)
     values = [name for name, level in levels if level.multiple > multiple]
-    before = now if isinstance(stated, str) else f"{now}{_DEFAULT}"
+    before = f"{now}{_DEFAULT}" if stated is None else format_value(stated)
 
     def describe(value: str) -> str:
         return f"{_digits(PRIORITY_LEVELS[value].multiple / multiple)} times as much"
@@ -310,7 +314,8 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     unit = next((unit for unit in (1, 1000) if span.seconds * unit >= 100), 1000)
     now = int(span.seconds * unit)
     values = {
-        f"{value / unit:g}s": value for value in _decreasing_integers(now, max(1, now // 100))
+        f"{format_value(value / unit)}s": value
+        for value in _decreasing_integers(now, max(1, now // 100))
     }
 
     def describe(text: str) -> str:
@@ -466,19 +471,19 @@ def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
 
 
 def _increasing_numbers(now: float, maximum: float) -> list[float]:
-    """Return increasing numbers above `now`, about 1 % apart, with four digits."""
+    """Return increasing numbers above `now`, about 1 % apart, with four digits or the maximum."""
     if maximum <= now:
         return []
     count = math.ceil(math.log(maximum / now) / math.log(STEP_RATIO))
-    steps = (float(f"{now * STEP_RATIO**power:.4g}") for power in range(1, count + 1))
-    return [step for step in steps if step > now]
+    steps = (min(float(f"{now * STEP_RATIO**power:.4g}"), maximum) for power in range(1, count + 1))
+    return [step for step in dict.fromkeys(steps) if step > now]
 
 
 def _increasing_integers(now: int, maximum: int) -> list[int]:
-    """Return increasing integers above `now`, about 1 % apart, but at least 1."""
+    """Return increasing integers above `now` up to a maximum, about 1 % apart, but at least 1."""
     values = []
     while now < maximum:
-        now += max(1, now // 100)
+        now = min(now + max(1, now // 100), maximum)
         values.append(now)
     return values
 
@@ -511,4 +516,4 @@ def format_value(value: object) -> str:
 
 
 def _digits(value: float) -> str:
-    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+    return f"{value:.3g}" if value < 999.5 else f"{value:,.0f}"

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from shadowprice.training import TrainingError, checkpoints
+from shadowprice.training.servers import Settings
 from shadowprice.training.servers.shard import (
     Shard,
     build_seeded_model,
@@ -148,8 +149,44 @@ def test_a_recipe_may_be_told_with_numbers_of_numpy(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path))
     told = replace(recipe, minibatch=np.int64(8), seed=np.int64(0))  # type: ignore[arg-type]
     assert checkpoints.packed(told.to_record()) == checkpoints.packed(recipe.to_record())
-    with pytest.raises(TrainingError, match=r"minibatch is 8\.5: it has to be a whole number"):
+    with pytest.raises(TrainingError, match=r"minibatch: expected an integer, got 8\.5"):
         replace(recipe, minibatch=8.5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epochs": 10**13}, r"epochs: expected an integer from 1 to 1,000,000,000,000, got 10,0"),
+        ({"seed": 2**63}, "seed: expected an integer from 0 to 9,223,372,036,854,775,807, got"),
+    ],
+)
+def test_a_recipe_states_the_limits_of_its_numbers(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TrainingError, match=message):
+        replace(scripts.recipe(scripts.written(tmp_path)), **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"patience": float("inf")},
+            "patience: expected seconds above 0 to 1,000,000,000, got inf",
+        ),
+        ({"join": float("nan")}, "join: expected seconds above 0"),
+        ({"save_every": "60"}, "save_every: expected a number of seconds, got '60'"),
+        ({"pace": -1}, "pace: expected seconds from 0 to 1,000,000,000, got -1"),
+        ({"parts": 2.5}, "parts: expected an integer, got 2.5"),
+        ({"parts": "8"}, "parts: expected an integer, got '8'"),
+        ({"keep": 0}, "keep: expected an integer from 1 to 1,000,000, got 0"),
+        ({"staleness": 1.5}, "staleness: expected an integer, got 1.5"),
+        ({"staleness": 1, "synchronous": True}, "staleness: workers of synchronous training"),
+    ],
+)
+def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(TrainingError, match=message):
+        Settings(**options)
 
 
 def _small(**modules: torch.nn.Module) -> torch.nn.Module:

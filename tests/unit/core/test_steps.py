@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadowprice.advice.candidate_changes import candidate_changes
+from shadowprice.advice.candidate_changes import JobChange, candidate_changes
 from shadowprice.advice.variants import JobVariants
 from shadowprice.core.amounts import parse_rate
 from shadowprice.core.cluster import Cluster
@@ -277,3 +277,42 @@ def test_advice_changes_steps_workers_and_rates_in_their_own_units() -> None:
     first = next(change for change in changes if change.label == "utility.slope")
     assert first.values[0] == "-2.97/h"
     assert first.change(first.values[0]) == "1 % less steep"
+
+
+def advised(entry: dict[str, Any]) -> list[JobChange]:
+    return [*candidate_changes({**BASE, **entry}, resolve(entry), CLUSTER, 90)]
+
+
+@pytest.mark.parametrize(
+    ("entry", "label", "last"),
+    [
+        ({"chunks": 301, "workers": {"max": 200}}, "workers.max", 301),
+        ({"utility": {"kind": "constant", "value": 5e9}}, "utility.value", 1e12),
+        ({"utility": {"kind": "constant", "value": 3}}, "utility.value", 3000),
+        ({"utility": {"kind": "power", "scale": 2000, "exponent": 3}}, "utility.scale", 9990),
+        ({"utility": {"kind": "deadline", "value": 3, "by": "60 slots"}}, "utility.by", "91 slots"),
+    ],
+)
+def test_advice_ends_at_the_limit_of_a_value(entry: dict[str, Any], label: str, last: Any) -> None:
+    record = {**BASE, **LINEAR, **entry}
+    change = next(change for change in advised(record) if change.label == label)
+    assert change.values[-1] == last
+    variants = JobVariants(record, resolve(record), CLUSTER)
+    assert variants.with_value(change.key, last) is not None
+
+
+@pytest.mark.parametrize(
+    ("priority", "before"),
+    [({}, "normal (default)"), ({"priority": 3}, "3"), ({"priority": "high"}, "high")],
+)
+def test_advice_shows_the_stated_priority(priority: dict[str, Any], before: str) -> None:
+    change = next(each for each in advised(LINEAR | priority) if each.label == "priority")
+    assert (change.before, change.values[-1]) == (before, "urgent")
+
+
+def test_advice_writes_numbers_without_exponents() -> None:
+    changes = {change.label: change for change in advised({"steps": 1, "minibatch_time": "20d"})}
+    assert changes["minibatch_time"].values[0] == "1710720s"
+    priced = advised({**LINEAR, "utility": {"kind": "constant", "value": 10}})
+    value = next(change for change in priced if change.label == "utility.value")
+    assert value.change(9997.0) == "1,000 times as much"

@@ -222,15 +222,25 @@ def test_a_directory_is_of_one_bag(tmp_path: Path) -> None:
 def test_wrong_arguments_are_told_before_anything_runs() -> None:
     with pytest.raises(TrainingError, match="function: can't be pickled"):
         bag.Workers(lambda task: task, 1)
-    with pytest.raises(TrainingError, match="processes: expected 1 to"):
-        bag.Workers(functions.square, 0)
+    for processes, message in (
+        (0, "expected an integer from 1 to 4,096, got 0"),
+        (2.5, "expected an integer, got 2.5"),
+        ("3", "expected an integer, got '3'"),
+    ):
+        with pytest.raises(TrainingError, match=f"processes: {message}"):
+            bag.Workers(functions.square, processes)  # type: ignore[arg-type]
     with bag.Workers(functions.square, 2) as workers:
         with pytest.raises(TrainingError, match=r"tasks\[1\]: can't be pickled"):
             workers.run([1, lambda: None])
         with pytest.raises(TrainingError, match="retries"):
             workers.run([1], retries=-1)
-        with pytest.raises(TrainingError, match="copies: 0 copies for 1 tasks"):
-            workers.run([1], copies=0)
+        for copies, message in (
+            (0, "expected an integer from 1 to"),
+            ("3", "expected an integer, got '3'"),
+            ([1, 1], "expected a number, or one for each of 1 tasks, got 2"),
+        ):
+            with pytest.raises(TrainingError, match=f"copies: {message}"):
+                workers.run([1], copies=copies)  # type: ignore[arg-type]
 
 
 def test_a_result_that_cannot_be_sent_is_a_failure() -> None:

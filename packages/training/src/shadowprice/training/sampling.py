@@ -8,7 +8,6 @@ of batch normalisation for every number of workers.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -17,11 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.training.arguments import checked_integer
 from shadowprice.training.errors import TrainingError
 
 Samples = NDArray[np.int64]
 
-_MAX_NUMBER = 2**62
+MAX_NUMBER = 2**62
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,16 +69,11 @@ class Order:
     whole: bool = False
 
     def __post_init__(self) -> None:
-        # A checkpoint can't hold numpy's numbers.
-        for name in ("samples", "batch", "parts", "seed"):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
+        for name, minimum in (("samples", 1), ("batch", 1), ("parts", 1), ("seed", 0)):
+            number = checked_integer(name, getattr(self, name), minimum, MAX_NUMBER)
+            object.__setattr__(self, name, number)
         for name in ("shuffle", "whole"):
             object.__setattr__(self, name, bool(getattr(self, name)))
-        for name in ("samples", "batch", "parts"):
-            if not 1 <= getattr(self, name) <= _MAX_NUMBER:
-                raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")
-        if not 0 <= self.seed <= _MAX_NUMBER:
-            raise TrainingError(f"seed is {self.seed}: it has to be 0 or more")
         if self.parts > self.batch:
             raise TrainingError(
                 f"a mini-batch of {self.batch} samples has no {self.parts} parts; lower parts"
@@ -151,14 +146,6 @@ class Order:
                     f"the checkpoint was made with {name} {found.get(name)}, this script says "
                     f"{value}: steps would mean other samples; keep it, or begin a new job"
                 )
-
-
-def whole_number(name: str, value: Any) -> int:
-    """Return an integer of any type as Python's int; raise `TrainingError` for other values."""
-    try:
-        return operator.index(value)
-    except TypeError as error:
-        raise TrainingError(f"{name} is {value!r}: it has to be a whole number") from error
 
 
 @lru_cache(maxsize=2)

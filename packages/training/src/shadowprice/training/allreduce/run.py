@@ -30,6 +30,7 @@ from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.allreduce.loading import iter_parts
 from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.allreduce.step import Step
+from shadowprice.training.arguments import checked_integer, checked_seconds
 from shadowprice.training.checkpoints import Restored, load_and_broadcast, packed
 from shadowprice.training.checkpoints import save as save_checkpoint
 from shadowprice.training.errors import TrainingError, first_line
@@ -46,7 +47,7 @@ from shadowprice.training.generation import (
 )
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.reporting import ProgressReporter
-from shadowprice.training.sampling import Order
+from shadowprice.training.sampling import MAX_NUMBER, Order
 
 SAVE_EVERY: Final = 600.0
 """Seconds between two checkpoints, in addition to those on SIGTERM."""
@@ -405,11 +406,13 @@ def join(
     """
     if (epochs is None) == (steps is None):
         raise TrainingError("expected exactly one of epochs and steps")
-    parts = min(8, max(1, batch)) if parts is None else parts
-    order = Order(samples, batch, parts, seed, shuffle, whole)
-    total = steps if steps is not None else (epochs or 0) * order.steps
-    if total < 1:
-        raise TrainingError("epochs and steps must be at least 1")
+    batch = checked_integer("batch", batch, 1, MAX_NUMBER)
+    order = Order(samples, batch, min(8, batch) if parts is None else parts, seed, shuffle, whole)
+    if steps is not None:
+        total = checked_integer("steps", steps, 1, MAX_NUMBER)
+    else:
+        total = checked_integer("epochs", epochs, 1, MAX_NUMBER) * order.steps
+    timeout = timedelta(seconds=checked_seconds("patience", patience))
     generation = current()
     if generation.job.ps:
         raise TrainingError(
@@ -418,7 +421,6 @@ def join(
         )
     if generation.rank == 0 and generation.world > order.parts:
         say(f"{generation.world} workers for {order.parts} parts: raise parts, or lower workers")
-    timeout = timedelta(seconds=patience)
     join_group(generation, backend=backend, timeout=timeout)
     group = None
     if dist.get_backend() != "gloo":  # so that agreement between workers never waits for a GPU

@@ -6,12 +6,14 @@ because it needs solvers that a job's image doesn't need.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
+from shadowprice.training.arguments import checked_integer
 from shadowprice.training.errors import TrainingError
+
+_MAX_COPIES: Final = 10**6  # maximum number of copies of a task
 
 
 class Savings(Protocol):
@@ -93,12 +95,10 @@ class StatedCopies:
         """
         del processes
         stated = self.copies
-        numbers = (
-            tuple(stated) if isinstance(stated, Iterable) else (operator.index(stated),) * tasks
-        )
-        if len(numbers) != tasks or min(numbers, default=1) < 1:
+        each = tuple(stated) if isinstance(stated, Iterable) else (stated,) * tasks
+        if len(each) != tasks:
             raise TrainingError(
-                f"copies: {stated} copies for {tasks} tasks; "
-                "write a number from 1 on, or one for each task"
+                f"copies: expected a number, or one for each of {tasks} tasks, got {len(each)}"
             )
+        numbers = [checked_integer("copies", number, 1, _MAX_COPIES) for number in each]
         return StatedPlan(tuple(numbers[task] for task in remaining), deadline)

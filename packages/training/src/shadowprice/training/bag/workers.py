@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from shadowprice.training.arguments import checked_integer
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import CopyStrategy, StatedCopies
 from shadowprice.training.bag.fork_server import start_fork_server
@@ -17,6 +18,8 @@ from shadowprice.training.bag.running import BagRun
 from shadowprice.training.errors import TrainingError
 
 MAX_PROCESSES: Final = 4096  # maximum number of processes at once; each takes four file descriptors
+
+MAX_RETRIES: Final = 10**9  # maximum number of retries of a task
 
 
 class Workers:
@@ -29,8 +32,7 @@ class Workers:
     """
 
     def __init__(self, function: Callable[[Any], Any], processes: int) -> None:
-        if not 1 <= processes <= MAX_PROCESSES:
-            raise TrainingError(f"processes: expected 1 to {MAX_PROCESSES}, got {processes}")
+        processes = checked_integer("processes", processes, 1, MAX_PROCESSES)
         self._function = function
         self._pool = Pool(_pickle(function, "function"), processes)
         start_fork_server(getattr(function, "__module__", None) or "__main__")
@@ -78,8 +80,7 @@ class Workers:
         own.
         """
         task_list = list(tasks)
-        if retries < 0:
-            raise TrainingError(f"retries: expected 0 or more, got {retries}")
+        retries = checked_integer("retries", retries, 0, MAX_RETRIES)
         payloads = [_pickle(task, f"tasks[{index}]") for index, task in enumerate(task_list)]
         store = None
         if directory is not None:

@@ -6,8 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from shadowprice.training.arguments import checked_integer, checked_seconds
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.sampling import Order, whole_number
+from shadowprice.training.sampling import Order
 from shadowprice.training.servers.chunks import DataSet
 from shadowprice.training.servers.ordering import ChunkOrder
 
@@ -60,14 +61,10 @@ class Recipe:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        # A checkpoint can't hold numpy's numbers.
-        for name in ("epochs", "minibatch", "seed"):
-            object.__setattr__(self, name, whole_number(name, getattr(self, name)))
-        for name in ("epochs", "minibatch"):
-            if not 1 <= getattr(self, name) <= 10**12:
-                raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")
-        if not 0 <= self.seed < 2**63:
-            raise TrainingError(f"seed is {self.seed}: it has to be 0 or more")
+        limits = {"epochs": (1, 10**12), "minibatch": (1, 10**12), "seed": (0, 2**63 - 1)}
+        for name, (minimum, maximum) in limits.items():
+            number = checked_integer(name, getattr(self, name), minimum, maximum)
+            object.__setattr__(self, name, number)
 
     def to_record(self) -> dict[str, Any]:
         """Return the fields that a checkpoint has to match, because its numbers mean samples."""
@@ -144,13 +141,17 @@ class Settings:
     observe: Callable[[int, float], None] = field(default=ignore, repr=False)
 
     def __post_init__(self) -> None:
-        if self.staleness is not None and self.staleness < 0:
-            raise TrainingError(f"staleness is {self.staleness}: it has to be 0 or more, or None")
-        for name in ("patience", "join", "save_every", "report_every"):
-            if not 0 < getattr(self, name) <= 10**9:
-                raise TrainingError(f"{name} is {getattr(self, name)}: seconds, more than 0")
-        if not 0 <= self.pace <= 10**9:
-            raise TrainingError(f"pace is {self.pace}: seconds, 0 or more")
         for name in ("parts", "keep"):
-            if not 1 <= getattr(self, name) <= 10**6:
-                raise TrainingError(f"{name} is {getattr(self, name)}: it has to be 1 or more")
+            object.__setattr__(self, name, checked_integer(name, getattr(self, name), 1, 10**6))
+        for name in ("patience", "join", "save_every", "report_every"):
+            object.__setattr__(self, name, checked_seconds(name, getattr(self, name)))
+        object.__setattr__(self, "pace", checked_seconds("pace", self.pace, allow_zero=True))
+        if self.staleness is None:
+            return
+        staleness = checked_integer("staleness", self.staleness, 0, 10**12)
+        object.__setattr__(self, "staleness", staleness)
+        if self.synchronous:
+            raise TrainingError(
+                "staleness: workers of synchronous training have the same mini-batch; remove it, "
+                "or set synchronous=False"
+            )
