@@ -13,6 +13,7 @@ import pytest
 from shadowprice.core.cluster import Cluster, Role, Tenant, build_cluster
 from shadowprice.core.errors import InputError, PolicyError
 from shadowprice.core.events import (
+    CapacityChanged,
     Commit,
     Decided,
     Decision,
@@ -23,6 +24,7 @@ from shadowprice.core.events import (
     Queue,
     Reject,
     ServerLost,
+    ServerState,
     SlotBegan,
     SlotEnded,
 )
@@ -56,6 +58,21 @@ def decide(cluster: Cluster, jobs: Sequence[Job], **settings: object) -> list[De
 
 
 # ------------------------------------------------------------------ promises
+
+
+@pytest.mark.parametrize(
+    ("closed", "servers"),
+    [(1, "gpu-0 is unavailable"), (2, "gpu-0 and gpu-1 are unavailable"), (3, "gpu-0 and 2 other")],
+)
+def test_a_job_that_waits_for_closed_servers_names_them(closed: int, servers: str) -> None:
+    on = gpus(closed, 1)
+    engine = rolling(on)
+    states = {name: ServerState(Role.WORKER, {"gpu": 1000}, cordoned=True) for name in on.names}
+    engine.handle(CapacityChanged(0, states))
+    (decided,) = engine.handle(JobsArrived(0, (training(on, "a", utility=Constant(5.0)),)))
+    assert isinstance(decided, Decided)
+    assert isinstance(decided.decision, Queue)
+    assert servers in decided.decision.message
 
 
 def test_a_promise_lasts_as_long_as_the_utility_does() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shadowprice.core.job import Job
@@ -50,10 +51,13 @@ def refuse_past_end(job: Job, done: int) -> Refusal:
     )
 
 
-def refuse_too_late(name: str, slot: int, *, share: ShareLimit | None, ends: bool) -> Refusal:
+def refuse_too_late(
+    name: str, slot: int, *, share: ShareLimit | None, ends: bool, unavailable: Sequence[str]
+) -> Refusal:
     """Return the refusal of a job that no plan completes in time, even alone.
 
-    ``share`` is what limits it in its tenant's share; None if its tenant has none.
+    ``share`` is what limits it in its tenant's share; None if its tenant has none. ``unavailable``
+    has the names of servers that take no work.
     """
     if share is not None and share.is_exceeded:
         return Refusal(
@@ -68,9 +72,18 @@ def refuse_too_late(name: str, slot: int, *, share: ShareLimit | None, ends: boo
     return Refusal(
         RefusalReason.TOO_LATE,
         f"no plan from slot {slot} on is certain to complete {name} before its utility is gone"
-        f"{' or the timespan ends' if ends else ''}, even without other jobs {scope}",
+        f"{' or the timespan ends' if ends else ''}, even without other jobs {scope}"
+        f"{_list_unavailable(unavailable)}",
         bottleneck=None if share is None else share.resource,
     )
+
+
+def _list_unavailable(names: Sequence[str]) -> str:
+    if not names:
+        return ""
+    more = f" and {len(names) - 1} other servers" if len(names) > 2 else ""
+    shown = f"{names[0]}{more}" if more else " and ".join(names)
+    return f"; {shown} {'are' if len(names) > 1 else 'is'} unavailable"
 
 
 def refuse_below_price(offer: Offer) -> Refusal:

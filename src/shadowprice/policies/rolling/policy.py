@@ -326,7 +326,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             job = jobs.jobs[row]
             assert job is not None
             share = self._quotas.scarcest(self._cluster, job)
-            return refuse_too_late(job.name, slot, share=share, ends=jobs.until is not None)
+            unavailable = [self._cluster.names[row] for row in np.flatnonzero(~state.servers.up)]
+            return refuse_too_late(
+                job.name, slot, share=share, ends=jobs.until is not None, unavailable=unavailable
+            )
         if best_offer.utility <= best_offer.cost:
             return refuse_below_price(best_offer)
         if not state.demand.justifies_offer(slot, jobs, row, best_offer):
