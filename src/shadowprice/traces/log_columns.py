@@ -49,8 +49,8 @@ HEADERS: Final[Mapping[str, str]] = {
     "gpurequests gpurequested gpulimit gpulimits gpucnt ofgpus noofgpus gpusused usedgpus "
     "entrypointnumgpus acceleratorcount numaccelerators accelerators "
     "requestgpus nvidiacomgpu nvidiagpu "
-    "alloctres reqtres tres allocgres reqgres gres",
-    "gpus_per_node": "gpuspernode gpupernode",
+    "alloctres reqtres tres",
+    "gpus_per_node": "gpuspernode gpupernode trespernode grespernode allocgres reqgres gres",
     "nodes": "nodes numnodes nnodes nodecount allocnodes reqnodes",
     "gpu_type": "gputype gpumodel gpuname accelerator acceleratortype",
     "cpus": "cpus cpu cores numcpus ncpus cpunum cpucount alloccpus reqcpus numcores ncores "
@@ -70,7 +70,9 @@ _NAMESPACES: Final = re.compile(
     re.IGNORECASE,
 )
 """Beginnings of headers that name a group of columns: ``params.num_gpus`` of MLflow."""
-_LISTS: Final = frozenset({"alloctres", "reqtres", "tres", "allocgres", "reqgres", "gres"})
+_LISTS: Final = frozenset(
+    {"alloctres", "reqtres", "tres", "allocgres", "reqgres", "gres", "trespernode", "grespernode"}
+)
 """Headers of columns of GPUs that list other resources too."""
 _KNOWN: Final = frozenset(word for words in HEADERS.values() for word in words.split())
 TIMES: Final = frozenset({"submit", "start", "end", "deadline"})

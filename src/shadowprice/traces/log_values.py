@@ -137,7 +137,7 @@ _ISO_SPAN: Final = re.compile(
     r"(?:T(?:(?P<h>\d+(?:[.,]\d+)?)H)?(?:(?P<m>\d+(?:[.,]\d+)?)M)?(?:(?P<s>\d+(?:[.,]\d+)?)S)?)?"
 )
 _UNITS: Final = re.compile(r"(\d+(?:\.\d+)?) ?([a-z]+)")
-_NUMBER: Final = re.compile(r"[+-]?\d+(?:\.\d*)?(?:[eE][+-]?\d+)?")
+_NUMBER: Final = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?")
 _MEMORY: Final = re.compile(
     r"(\d+(?:\.\d+)?) ?([kmgtpe]?)(?:i?b|(?<=[kmgtpe])i)?([nc]?)", re.IGNORECASE
 )
@@ -982,10 +982,13 @@ def parse_count(text: str) -> float | None:
 def parse_state(text: str) -> str | None:
     """Return one of `records.STATUSES`; None if the word is unknown.
 
-    A number is an exit code. Slurm adds to its states: ``CANCELLED by 1000``, ``COMPLETED+``.
+    A number is an exit code, and 0:9 one with a signal. Slurm adds to its states: ``CANCELLED by
+    1000``, ``COMPLETED+``.
     """
     if _NUMBER.fullmatch(text.strip()):
         return "passed" if float(text) == 0 else "failed"
+    if re.fullmatch(r"\d{1,3}:\d{1,3}", text.strip()):
+        return "passed" if text.strip() == "0:0" else "failed"
     words = re.sub(
         r"^(?:job_)?(?:state|status)_", "", text.strip().lower().replace("-", "_").rstrip("+")
     )

@@ -421,7 +421,8 @@ def read_table(
     frame = frame.with_columns(pl.col(floats).fill_nan(None))
     # Strip blanks after a comma: " vgg16" would be an unknown model.
     texts = [name for name in present if columns[name] == pl.String()]
-    stripped = pl.col(texts).str.strip_chars()
+    # The mark at the beginning of each of several joined files.
+    stripped = pl.col(texts).str.replace('^\ufeff"?([^"]*)"?$', "${1}").str.strip_chars()
     frame = frame.with_columns(pl.when(stripped != "").then(stripped).name.keep())
     table = CheckedTable(path, frame.select("line", *present, *absent), reading)
     table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)

@@ -2333,3 +2333,36 @@ def test_a_tenant_of_a_column_that_a_dump_lacks_is_refused(tmp_path: Path) -> No
     ):
         read_sacct(tmp_path, sacct_row("1"), options="?tenant=partition")
     assert read_sacct(tmp_path, sacct_row("1")).jobs["tenant"].to_list() == [None]
+
+
+def test_a_wrong_number_of_nodes_is_a_fault_if_gpus_count_by_node(tmp_path: Path) -> None:
+    text = "job,submit,duration,nodes,gpus_per_node\n1,0,60,2,4\n2,0,60,2-4,4\n"
+    with pytest.raises(InputError, match="line 3: nodes '2-4' is not a number"):
+        read(tmp_path, text)
+    assert read(tmp_path, text.replace("2-4", "3")).jobs["gpus"].to_list() == [8.0, 12.0]
+    known = text.replace("gpus_per_node", "gpus")
+    assert read(tmp_path, known).jobs["gpus"].to_list() == [4.0, 4.0]
+
+
+@pytest.mark.parametrize("header", ["TRES_PER_NODE", "gres", "ReqGRES"])
+def test_gres_of_a_log_count_by_node(tmp_path: Path, header: str) -> None:
+    """As squeue and sacct list them; a TRES list counts all nodes."""
+    trace = read(tmp_path, f"job,submit,duration,nodes,{header}\n1,0,60,2,gres:gpu:a100:4\n")
+    assert trace.jobs.select("gpus", "gpu_type").rows() == [(8.0, "a100")]
+    trace = read(tmp_path, "job,submit,duration,nodes,AllocTRES\n1,0,60,2,gres/gpu=4\n")
+    assert trace.jobs["gpus"].to_list() == [4.0]
+
+
+def test_exit_codes_of_slurm_are_states(tmp_path: Path) -> None:
+    rows = "1,0,60,1,0:0\n2,0,60,1,1:0\n3,0,60,1,0:9\n"
+    trace = read(tmp_path, f"job,submit,duration,gpus,ExitCode\n{rows}")
+    assert trace.jobs["status"].to_list() == ["passed", "failed", "failed"]
+
+
+@pytest.mark.parametrize("quote", ["", '"'])
+def test_joined_files_may_each_begin_with_a_mark(tmp_path: Path, quote: str) -> None:
+    header = ",".join(f"{quote}{name}{quote}" for name in ("job", "submit", "duration", "gpus"))
+    text = f"\ufeff{header}\n1,0,60,1\n\ufeff{header}\n2,5,60,.5\n"
+    trace = read(tmp_path, text)
+    assert trace.jobs.select("job", "gpus").rows() == [("1", 1.0), ("2", 0.5)]
+    assert notes(trace)["header again, of joined files"] == ("dropped", 1)

@@ -325,7 +325,7 @@ class _Log:
             return None
         is_stated = texts.is_not_null()
         unreadable = (is_stated & ~readable).arg_true()
-        needs_all = meaning in {"deadline", "wait", "nodes", "cpus", "memory"}
+        needs_all = meaning in {"deadline", "wait", "cpus", "memory"}
         if unreadable.is_empty() or (not needs_all and (is_stated & readable).any()):
             return None
         row = unreadable[0]
