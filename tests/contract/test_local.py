@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -28,7 +29,8 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from shadowprice.executors.generations.generation import GenerationDirectory, boot_id
+from shadowprice.executors.generations.disk import FileLock
+from shadowprice.executors.generations.generation import GenerationDirectory, boot_id, start_time
 from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 from shadowprice.executors.local import executor as module
@@ -231,6 +233,148 @@ def test_supervisor_killed_before_the_first_poll_is_reported(tmp_path: Path) -> 
         assert name in generation.state()["reason"]
 
 
+def test_a_claim_waits_for_the_executor_that_checks_the_generation(tmp_path: Path) -> None:
+    state = {"phase": "accepted", "command": 1}
+    generation = GenerationDirectory.create(tmp_path / "1", {}, state)
+    checking = generation.try_lock()
+    assert checking is not None
+    waits = threading.Event()
+
+    class Waiting(GenerationDirectory):
+        def try_lock(self) -> FileLock | None:
+            lock = super().try_lock()
+            if lock is None:
+                waits.set()
+            return lock
+
+    results: list[FileLock | None] = []
+    supervisor = threading.Thread(
+        target=lambda: results.append(Waiting(generation.path).claim({"supervisor": 1}))
+    )
+    supervisor.start()
+    assert waits.wait(PATIENCE)
+    checking.release()
+    supervisor.join(PATIENCE)
+    [claimed] = results
+    assert claimed is not None
+    assert Waiting(generation.path).claim({}) is None  # at once: it is launching
+    claimed.release()
+    assert generation.state()["phase"] == "launching"
+
+
+@pytest.mark.parametrize(
+    ("phase", "boot", "reason"),
+    [
+        ("accepted", None, "its plan is damaged"),
+        ("running", None, "its supervisor was killed"),
+        ("running", "another", "this machine was restarted"),
+    ],
+)
+def test_a_damaged_plan_blocks_no_recovery(
+    tmp_path: Path,
+    phase: str,
+    boot: str | None,
+    reason: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    executor = module.LocalExecutor(ExecutorOptions(str(tmp_path / "executor")))
+    with subprocess.Popen(["sleep", "600"]) as process:
+        processes = {"worker-0": [process.pid, start_time(process.pid)], "worker-1": [1, None]}
+        state = {"phase": phase, "command": 1, "processes": processes}
+        state |= {} if boot is None else {"boot": boot}
+        generation = GenerationDirectory.create(tmp_path / "1", {"execution": "x"}, state)
+        (tmp_path / "1" / "plan.json").write_bytes(b"{\0")
+        entry = TrackedGeneration("job", 1, generation)
+        if phase == "running" and boot is None:
+            threading.Thread(target=process.wait).start()  # so that it is no zombie
+        executor._check_supervisor(entry)
+        executor._check_supervisor(entry)
+        assert generation.state()["ending"] == "lost"
+        assert generation.state()["reason"] == f"{reason}, and the generation with it"
+        if phase == "running" and boot is None:
+            assert process.wait(PATIENCE) == -signal.SIGKILL
+        else:
+            assert process.poll() is None
+            process.kill()
+    warnings = [entry.message for entry in caplog.records if "plan is damaged" in entry.message]
+    assert len(warnings) == 1
+
+
+def test_a_supervisor_that_cannot_start_is_a_health_error_until_it_does(
+    local: LocalHarness, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "CLAIM_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(module, "RESYNC_SECONDS", 0.05)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, module.LocalExecutor)
+        attempts: list[int] = []
+
+        def fail(*_: object, **__: object) -> int:
+            attempts.append(1)
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "posix_spawn", fail)
+            await executor.start(spec("job", 1, "true"))
+            assert executor.health_error is not None
+            assert executor.health_error.startswith(
+                "failed to start the supervisor of generation 1 of 'job': "
+            )
+            assert executor.health_error.endswith(": Resource temporarily unavailable")
+            await eventually(lambda: len(attempts) > 2)
+        await told.one(Ended, "job")
+        assert executor.health_error is None
+
+    local.run(scenario)
+    assert sum("failed to start the supervisor" in entry.message for entry in caplog.records) == 1
+
+
+def test_an_opening_that_is_cancelled_leaves_the_directory_free(
+    local: LocalHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acquire, began, go = FileLock.try_acquire, threading.Event(), threading.Event()
+
+    def slowly(path: Path) -> FileLock | None:
+        began.set()
+        assert go.wait(PATIENCE)
+        return acquire(path)
+
+    async def scenario() -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(module.FileLock, "try_acquire", slowly)
+            opening = asyncio.create_task(local.make().open())
+            await asyncio.to_thread(began.wait, PATIENCE)
+            opening.cancel()
+            go.set()
+            with pytest.raises(asyncio.CancelledError):
+                await opening
+        executor = local.make()
+        await executor.open()
+        await executor.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_in_use_is_not_changed(local: LocalHarness) -> None:
+    local.path.mkdir(mode=0o700)
+    lock = FileLock.try_acquire(local.path)
+    assert lock is not None
+    with lock, pytest.raises(ExecutorError, match="is in use by another service"):
+        asyncio.run(local.make().open())
+    assert list(local.path.iterdir()) == []
+
+
+def test_a_named_cgroup_that_cannot_be_used_is_refused(local: LocalHarness, tmp_path: Path) -> None:
+    local.settings["cgroup"] = str(tmp_path / "no-cgroup")
+    with pytest.raises(ExecutorError, match=r"cgroup=/.*/no-cgroup, but this user can't create"):
+        asyncio.run(local.make().open())
+    local.settings["cgroup"] = "off"
+    executor = local.make()
+    asyncio.run(executor.open())  # the refused one left no lock
+    asyncio.run(executor.close())
+
+
 def test_damaged_records_count_as_a_loss(local: LocalHarness) -> None:
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         await executor.start(spec("damaged", 1, "(setsid sleep 600 &); echo ready; sleep 600"))
@@ -372,7 +516,7 @@ def test_named_devices_are_used(local: LocalHarness) -> None:
 def test_unusable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     executor = create_executor("local", ExecutorOptions(str(tmp_path / "file")))
-    with pytest.raises(ExecutorError, match="file"):
+    with pytest.raises(ExecutorError, match=r"/file: .*; give it a directory"):
         asyncio.run(executor.open())
 
 

@@ -196,7 +196,7 @@ def test_copy_in_another_directory_is_refused_and_runs_nothing_twice(
     scenario.restore(elsewhere)
     for _ in range(2):
         line = refused_start(capsys, scenario.cluster, elsewhere)
-        assert f"is recorded elsewhere, not in {elsewhere}/executor, and would run twice" in line
+        assert f"records in {elsewhere}/executor don't belong to these data; running jobs" in line
         assert "a backup from the directory that it is of" in line
         assert "--nothing-runs" in line
     assert not (elsewhere / "executor").exists()
@@ -222,7 +222,7 @@ def test_records_of_other_data_are_refused(
     other.kill(signal.SIGTERM)
     capsys.readouterr()
     scenario.restore(scenario.folder / "other")
-    assert "is recorded elsewhere" in refused_start(
+    assert "don't belong to these data" in refused_start(
         capsys, scenario.cluster, scenario.folder / "other"
     )
 
@@ -240,7 +240,7 @@ def test_running_jobs_without_a_recorded_executor_are_refused(
     with store.transaction() as connection:
         connection.exec_driver_sql(f"DELETE FROM meta WHERE key = '{IDENTITY_KEY}'")
     store.close()
-    assert "is recorded elsewhere" in refused_start(capsys, scenario.cluster, scenario.data)
+    assert "don't belong to these data" in refused_start(capsys, scenario.cluster, scenario.data)
 
 
 def test_copy_continues_with_new_numbers_once_nothing_runs(scenario: RestoreScenario) -> None:

@@ -259,7 +259,7 @@ def test_one_that_may_not_write_lets_another_be_elected(user: User, tmp_path: Pa
         other = another("other", here=True)
         first.process.terminate()
         assert first.process.wait(60) in {0, 143}
-        eventually(lambda: "is recorded elsewhere" in other.log.read_text(), "its refusal")
+        eventually(lambda: "don't belong to these data" in other.log.read_text(), "its refusal")
         again = another("first", here=True)
         eventually(again.ready, "the first leader again")
         assert not other.ready()

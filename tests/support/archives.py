@@ -62,9 +62,17 @@ END = bytes(1024)
 DIR, LINK = tarfile.DIRTYPE, tarfile.SYMTYPE
 WRONG_SUM = bytearray(member("a"))
 WRONG_SUM[0] ^= 1
-HUGE = bytearray(member("a"))
-HUGE[124:136] = b"\x80" + bytes(10) + b"\x01"  # base 256, as GNU tar writes large sizes
-HUGE[148:156] = b"%06o\0 " % (sum(HUGE[:148]) + sum(HUGE[156:]) + 256)
+
+
+def base_256_size(size: int) -> bytes:
+    """Return a header with a size to base 256, as GNU tar writes large ones."""
+    header = bytearray(member("a"))
+    header[124:136] = b"\x80" + size.to_bytes(11, "big")
+    header[148:156] = b"%06o\0 " % (sum(header[:148]) + sum(header[156:]) + 256)
+    return bytes(header)
+
+
+HUGE = base_256_size(1)
 DEEP = b"".join(member("a/" * 9 + f"{number:06}") for number in range(MAX_ENTRIES - 8))
 HOSTILE = {
     "empty": (b"", "ends without the two empty blocks"),
@@ -73,7 +81,22 @@ HOSTILE = {
     "no tar": (b"PK\3\4" + bytes(2000), "is not a POSIX tar file at byte 0"),
     "gzip": (b"\x1f\x8b" + bytes(2000), "is not a POSIX tar file at byte 0"),
     "sum": (bytes(WRONG_SUM) + END, "is not a POSIX tar file at byte 0"),
-    "size": (bytes(HUGE) + END, "has a number that isn't octal"),
+    "size": (HUGE + END, "has a number that isn't octal"),
+    "large file": (base_256_size(1 << 33) + END, "has a file of 8 GiB or more; leave it out"),
+    "large file by attribute": (
+        member("a", pax_headers={"size": str(1 << 33)}) + END,
+        "has a file of 8 GiB or more; leave it out",
+    ),
+    "extended attribute": (
+        member("a", pax_headers={"SCHILY.xattr.user.note": "x"}) + END,
+        "'SCHILY.xattr.user.note' of a file; write it with tar --format=pax --no-xattrs",
+    ),
+    "one empty block": (member("a") + END[:512], "ends without the two empty blocks"),
+    "content after the end": (member("a") + END + member("b"), "has content after its end"),
+    "content in the end": (
+        member("a") + END[:512] + member("b") + END,
+        "has content after its end",
+    ),
     "absolute": (member("/etc/cron.d/x") + END, "'/etc/cron.d/x': is not a path within"),
     "climbs": (member("a/../../x") + END, "'a/../../x': is not a path within"),
     "only dots": (member("..", DIR) + END, "is not a path within"),
@@ -90,7 +113,7 @@ HOSTILE = {
     ),
     "link over directory": (
         member("a/x") + member("a", LINK, linkname="b") + END,
-        "'a': is repeated",
+        "'a': is a directory and a link",
     ),
     "beneath file": (member("a") + member("a/b") + END, "lies beneath 'a'"),
     "repeated": (member("a") + member("a") + END, "'a': is repeated"),

@@ -32,7 +32,11 @@ def check_yaml_size(path: Path, text: str) -> None:
         if kind is yaml.ScalarEvent:
             values += 1
             if len(event.value) > max_length:
-                bounds.PATH.check(len(event.value), _place(path, event), "is a quote missing?")
+                problem = (
+                    f"{len(event.value):,} exceeds the limit of {bounds.TEXT.maximum:,} characters "
+                    f"of a text ({max_length:,} of a path)"
+                )
+                raise InputError(Fault(_place(path, event), problem, "is a quote missing?"))
             if event.anchor:
                 sizes[event.anchor] = 1
         elif kind in _OPENING:

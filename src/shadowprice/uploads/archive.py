@@ -29,6 +29,8 @@ _MAX_GLOBAL_HEADERS: Final = 16
 
 MEDIA_TYPE: Final = "application/x-tar"
 WRITE_HINT: Final = "write it with shadowprice submit --upload, or with tar --format=pax"
+_LARGE_FILE: Final = "has a file of 8 GiB or more"
+_LARGE_FILE_HINT: Final = "leave it out, and let jobs read it from a file system that they see"
 
 
 class ArchiveError(InputError):
@@ -94,6 +96,7 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
         if len(header) < BLOCK:
             raise refusal("", "ends without the two empty blocks of a complete archive")
         if not any(header):
+            _check_end(stream)
             return
         size, flag = _check_header(header, position), header[156:157]
         content = position + BLOCK
@@ -127,10 +130,22 @@ def read_entries(stream: BinaryIO) -> Iterator[ArchiveEntry]:
         yield entry
 
 
-def refusal(path: str, message: str) -> ArchiveError:
+def _check_end(stream: BinaryIO) -> None:
+    """Refuse an archive without a second empty block, or with other content after it."""
+    second = stream.read(BLOCK)
+    if len(second) < BLOCK:
+        raise refusal("", "ends without the two empty blocks of a complete archive")
+    rest = second
+    while rest:
+        if any(rest):
+            raise refusal("", "has content after its end")
+        rest = stream.read(_MAX_EXTENSION_BYTES)
+
+
+def refusal(path: str, message: str, hint: str = WRITE_HINT) -> ArchiveError:
     """Return the error about an entry, or about the archive itself if ``path`` is empty."""
-    return ArchiveError(Fault(f"archive: {quote_for_display(path)}" if path else "archive", message,
-                              WRITE_HINT))  # fmt: skip
+    location = f"archive: {quote_for_display(path)}" if path else "archive"
+    return ArchiveError(Fault(location, message, hint))
 
 
 def _check_header(header: bytes, position: int) -> int:
@@ -138,7 +153,11 @@ def _check_header(header: bytes, position: int) -> int:
     expected = sum(header[:148]) + sum(header[156:]) + 8 * 32
     if header[257:263] != b"ustar\0" or _number(header[148:156]) != expected:
         raise refusal("", f"is not a POSIX tar file at byte {position:,}")
-    return _number(header[124:136])
+    size = header[124:136]
+    # GNU tar writes large numbers to base 256.
+    if size[0] & 0x80 and int.from_bytes(size[1:], "big") > MAX_FILE_BYTES:
+        raise refusal("", _LARGE_FILE, _LARGE_FILE_HINT)
+    return _number(size)
 
 
 def _number(field: bytes) -> int:
@@ -150,8 +169,16 @@ def _number(field: bytes) -> int:
     return int(text, 8)
 
 
-_IGNORED: Final = frozenset({"atime", "ctime", "mtime", "uid", "gid", "uname", "gname", "comment"})
-"""Extended attributes that don't change what an entry is."""
+_IGNORED: Final = frozenset(
+    {
+        *("atime", "ctime", "mtime", "uid", "gid", "uname", "gname", "comment"),
+        "LIBARCHIVE.creationtime",
+    }
+)
+"""Records of extended headers that don't change what an entry is."""
+
+_XATTR_PREFIXES: Final = ("SCHILY.xattr.", "SCHILY.acl.", "LIBARCHIVE.xattr.", "RHT.security.")
+"""Prefixes of records that hold a file's extended attributes."""
 
 
 def _extension(content: bytes | None) -> dict[str, str]:
@@ -171,11 +198,21 @@ def _extension(content: bytes | None) -> dict[str, str]:
             raise refusal("", "has a malformed extended header")
         name = key.decode("utf-8", "replace")
         if name not in {"path", "linkpath", "hdrcharset", *_IGNORED}:
-            message = f"has the extended attribute {quote_for_display(name)}, such as sparse files"
-            raise refusal("", message)
+            raise _refuse_record(name, value)
         records[name] = value.decode("utf-8", "surrogateescape")
         position = end
     return records
+
+
+def _refuse_record(name: str, value: bytes) -> ArchiveError:
+    """Return the error about a record of an extended header that can't be ignored."""
+    if name == "size" and value.isdigit() and int(value[:20]) > MAX_FILE_BYTES:
+        return refusal("", _LARGE_FILE, _LARGE_FILE_HINT)
+    if name.startswith(_XATTR_PREFIXES):
+        message = f"has the extended attribute {quote_for_display(name)} of a file"
+        return refusal("", message, "write it with tar --format=pax --no-xattrs --no-acls")
+    message = f"has the extended attribute {quote_for_display(name)}, such as sparse files"
+    return refusal("", message)
 
 
 def _entry(
@@ -218,6 +255,12 @@ def _entry(
     return ArchiveEntry(path, kind, mode, mtime, size, offset, target)
 
 
+_KINDS: Final = {
+    EntryKind.FILE: "a file",
+    EntryKind.DIRECTORY: "a directory",
+    EntryKind.LINK: "a link",
+}
+
 _TYPES: Final = {
     b"1": "a hard link",
     b"3": "a device",
@@ -240,6 +283,8 @@ def _add(entry: ArchiveEntry, kinds: dict[str, EntryKind], explicit: set[str]) -
     if parent and kinds[parent] is not EntryKind.DIRECTORY:
         raise refusal(entry.path, f"lies beneath {quote_for_display(parent)}, no directory")
     known = kinds.setdefault(entry.path, entry.kind)
-    if known is not entry.kind or entry.path in explicit:
+    if known is not entry.kind:
+        raise refusal(entry.path, f"is {_KINDS[known]} and {_KINDS[entry.kind]}")
+    if entry.path in explicit:
         raise refusal(entry.path, "is repeated")
     explicit.add(entry.path)

@@ -212,6 +212,13 @@ def test_an_extended_header_may_have_many_records(tmp_path: Path) -> None:
     assert entry.path == "abc"
 
 
+def test_creation_times_and_padding_are_ignored(tmp_path: Path) -> None:
+    header = {"LIBARCHIVE.creationtime": "1700000000.5"}  # bsdtar of macOS writes it
+    content = member("a", pax_headers=header) + END + bytes(10_240)
+    [entry] = read_entries(io.BytesIO(content))
+    assert entry.path == "a"
+
+
 def test_special_bits_are_dropped(tmp_path: Path) -> None:
     content = member("a", mode=0o6755) + member("d", DIR, mode=0o3000) + END
     out = unpacked(content, tmp_path)

@@ -22,8 +22,9 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Report that every process of a generation runs.
+    """Report that the processes of a generation were started.
 
+    It also precedes the `Ended` of one that failed or was lost while they were being started.
     ``command`` is the command that started it, ``at`` is in seconds since 1970.
     """
 
@@ -84,7 +85,7 @@ class Progressed:
 
 @dataclass(frozen=True, slots=True)
 class InvalidProgress:
-    """Report that a generation's progress report is malformed; emitted once per generation.
+    """Report that a generation's progress report is malformed; once for each kind of problem.
 
     ``at`` is in seconds since 1970. ``reason`` is a diagnostic with a hint.
     """

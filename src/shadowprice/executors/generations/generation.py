@@ -33,6 +33,10 @@ DAMAGED: Final = "damaged"  # phase of a generation whose state can't be read
 STATE_SLOT_BYTES: Final = 8192
 """Size of a slot of ``state``, in bytes: enough for the tail of a log."""
 STOP_BYTES: Final = 256
+
+CLAIM_LOCK_SECONDS: Final = 1.0
+"""Seconds to wait for the lock of an unclaimed generation: its executor checks it at times."""
+
 EXECUTION_VARIABLE: Final = "SHADOWPRICE_EXECUTION"
 """Environment variable that identifies processes if their supervisor was killed."""
 
@@ -123,9 +127,11 @@ class GenerationDirectory:
 
         ``supervisor`` is the supervisor's `own_identity`, and is added to the state.
         """
-        lock = self.try_lock()
-        if lock is None:
-            return None
+        until = time.monotonic() + CLAIM_LOCK_SECONDS
+        while (lock := self.try_lock()) is None:
+            if self.state()["phase"] != ACCEPTED or time.monotonic() > until:
+                return None
+            time.sleep(0.01)
         try:
             state = self.state()
             if state["phase"] != ACCEPTED:

@@ -38,7 +38,6 @@ from shadowprice.executors.generations.generation import (
     LAUNCHING,
     RUNNING,
     TERMINAL_PHASES,
-    GenerationDirectory,
     boot_id,
     start_time,
 )
@@ -85,6 +84,10 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._memory = "off"
         self._background = BackgroundTasks(log, options.failed)
         self._launched: dict[int, tuple[str, int]] = {}
+        self._launch_errors: dict[tuple[str, int], str] = {}
+        """Why the supervisors of accepted generations couldn't be started."""
+        self._warnings: dict[tuple[str, int], str] = {}
+        """The last warning about each generation that a resync couldn't check."""
         self._bell_bytes = b""
 
     @property
@@ -99,8 +102,9 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
     @property
     def health_error(self) -> str | None:
-        """Current failure of a background task; see `ReportsHealth`."""
-        return self._background.health_error
+        """Current failure of a background task or of a start; see `ReportsHealth`."""
+        launch_error = next(iter(self._launch_errors.values()), None)
+        return self._background.health_error or launch_error
 
     # ------------------------------------------------------------------ opening and closing
 
@@ -109,13 +113,16 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
 
         Raises `ExecutorError` if another service uses the directory, or it isn't writable.
         """
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open))
         try:
-            await asyncio.to_thread(self._open)
-        except OSError as error:
+            await asyncio.shield(opening)
+        except BaseException as error:
+            # A cancelled thread runs on, and what it opens must be closed too.
+            await asyncio.gather(opening, return_exceptions=True)
             await self.close()
-            raise ExecutorError(f"{self.path}: {error.strerror}; give it a directory") from error
-        except BaseException:
-            await self.close()
+            if isinstance(error, OSError):
+                name = error.filename or self.path
+                raise ExecutorError(f"{name}: {error.strerror}; give it a directory") from error
             raise
         asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
         resync = ("resync", self._resync, "resyncing with the running jobs")
@@ -123,12 +130,13 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         self._background.spawn_repeating(*resync, RESYNC_SECONDS)
 
     def _open(self) -> None:
-        self._registry.open()
+        make_private(self.path)
         self._lock = FileLock.try_acquire(self.path)
         if self._lock is None:
             raise ExecutorError(
                 f"{self.path} is in use by another service; stop it, or use another --data"
             )
+        self._registry.open()
         if not self._bell_path.is_fifo():
             os.mkfifo(self._bell_path, 0o600)
         # Opened for writing too: without a writer, reads would return end-of-file at once.
@@ -137,6 +145,11 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             parent = "" if self._settings.cgroup == "auto" else self._settings.cgroup
             name = f"shadowprice-{key_digest(str(self.path))[:12]}"
             self._cgroup = cgroups.find_or_create(name, parent)
+            if parent and self._cgroup is None:
+                raise ExecutorError(
+                    f"cgroup={parent}, but this user can't create a control group of version 2 "
+                    "there; delegate it (systemd: Delegate=yes), or set cgroup=auto"
+                )
         self._memory = self._settings.memory
         if self._memory in {"auto", "cgroup"}:
             can_limit = self._cgroup is not None and cgroups.enable_memory_controller(self._cgroup)
@@ -262,7 +275,7 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _launch(self, entry: TrackedGeneration) -> None:
         """Start a supervisor; if it doesn't claim the generation, a resync starts another."""
         entry.launched = time.monotonic()
-        log = str(entry.generation.path / "supervisor.log")
+        output = str(entry.generation.path / "supervisor.log")
         keep = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             process = os.posix_spawn(
@@ -275,15 +288,24 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                 },
                 file_actions=[
                     (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, log, keep, 0o600),
+                    (os.POSIX_SPAWN_OPEN, 1, output, keep, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
                 setsid=True,
                 setsigmask=(),
                 setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
             )
-        except OSError:
+        except OSError as error:
+            reason = f"{error.filename or sys.executable}: {error.strerror}"
+            text = (
+                f"failed to start the supervisor of generation {entry.number} of {entry.job!r}: "
+                f"{reason}"
+            )
+            if self._launch_errors.get((entry.job, entry.number)) != text:
+                log.warning("%s; retrying", text)
+            self._launch_errors[entry.job, entry.number] = text
             return
+        self._launch_errors.pop((entry.job, entry.number), None)
         self._launched[process] = (entry.job, entry.number)
 
     async def stop(
@@ -365,17 +387,27 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                     continue
             del self._launched[process]
         unexpected: list[Exception] = []
-        for entry in self._registry.live:
+        live = {(entry.job, entry.number): entry for entry in self._registry.live}
+        for recorded in (self._launch_errors, self._warnings):
+            for key in recorded.keys() - live.keys():
+                del recorded[key]
+        for entry in live.values():
             try:
                 await asyncio.to_thread(self._check_supervisor, entry)
                 await self._poll(entry)
             except (OSError, ValueError) as error:  # a broken one must not stop the others
-                log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+                self._warn(entry, str(error))
             except Exception as error:
                 error.add_note(f"of generation {entry.number} of {entry.job!r}")
                 unexpected.append(error)
         if unexpected:
             raise unexpected[0]
+
+    def _warn(self, entry: TrackedGeneration, text: str) -> None:
+        """Log a warning about a generation, unless it repeats the last one."""
+        if self._warnings.get((entry.job, entry.number)) != text:
+            log.warning("generation %d of %r: %s", entry.number, entry.job, text)
+        self._warnings[entry.job, entry.number] = text
 
     def _check_supervisor(self, entry: TrackedGeneration) -> None:
         """Restart a missing supervisor, or end the generation that it left behind.
@@ -391,30 +423,53 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             if children.is_stopped(entry.state.get("supervisor", 0)):
                 self._send(entry, signal.SIGCONT)
             return
-        lock.release()
-        try:
-            # Read again: the cached state may precede the claim.
-            state = generation.state()
-        except ValueError:
-            state = {**entry.state, "phase": DAMAGED}
-        phase = state["phase"]
-        if phase == ACCEPTED:
+        with lock:
+            try:
+                # Read again: the cached state may precede the claim.
+                state = generation.state()
+            except ValueError:
+                state = {**entry.state, "phase": DAMAGED}
+        phase, cause = state["phase"], "its supervisor was killed"
+        plan = self._read_plan(entry)
+        if phase == ACCEPTED and plan is not None:
             if time.monotonic() - entry.launched > CLAIM_TIMEOUT_SECONDS:
                 self._launch(entry)
-        elif phase not in TERMINAL_PHASES and self._kill_processes(generation, state):
-            same_boot = state.get("boot", boot_id()) == boot_id()
-            cause = "its supervisor was killed" if same_boot else "this machine was restarted"
-            generation.mark_lost_if_dead(f"{cause}, and the generation with it")
+            return
+        if phase == ACCEPTED:  # no supervisor can read what to run
+            claimed = generation.claim({})
+            if claimed is None:
+                return
+            claimed.release()
+            cause = "its plan is damaged"
+        elif state.get("boot", boot_id()) != boot_id():
+            cause = "this machine was restarted"
+        elif phase in TERMINAL_PHASES or not self._kill_processes(plan or {}, state):
+            return
+        generation.mark_lost_if_dead(f"{cause}, and the generation with it")
+
+    def _read_plan(self, entry: TrackedGeneration) -> dict[str, Any] | None:
+        """Return the plan of a generation; None, with a warning, if it is damaged."""
+        try:
+            return entry.generation.plan()
+        except ValueError as error:
+            self._warn(entry, f"its plan is damaged: {error}")
+            return None
 
     @staticmethod
-    def _kill_processes(generation: GenerationDirectory, state: Mapping[str, Any]) -> bool:
-        """Kill the processes of an abandoned generation; return whether none remain."""
-        plan = generation.plan()
-        if state.get("boot", boot_id()) != boot_id():
-            return True
+    def _kill_processes(plan: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
+        """Kill the processes of an abandoned generation; return whether none remain.
+
+        Without a plan, only those that its state names are found.
+        """
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
         for _ in range(50):
-            remaining = set() if group is None else set(cgroups.list_processes(group))
+            remaining = {
+                process
+                for process, started in state.get("processes", {}).values()
+                if started is not None and start_time(process) == started
+            }
+            if group is not None:
+                remaining |= set(cgroups.list_processes(group))
             if plan:
                 remaining |= children.find_by_execution_id(plan["execution"])
             if not remaining:

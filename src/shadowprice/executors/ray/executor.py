@@ -130,13 +130,13 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 f"{error.filename}: {error.strerror}; give another place"
             ) from error
         until = time.monotonic() + BRIDGE_EXIT_TIMEOUT_SECONDS
-        while self._lock is None:
-            self._lock = await asyncio.to_thread(FileLock.try_acquire, self.path)
-            if self._lock is None and time.monotonic() > until:
+        while (lock := FileLock.try_acquire(self.path)) is None:
+            if time.monotonic() > until:
                 raise ExecutorError(
                     f"{self.path} is in use by another service; stop it, or use another --data"
                 )
-            await asyncio.sleep(0 if self._lock is not None else 0.1)
+            await asyncio.sleep(0.1)
+        self._lock = lock
         try:
             await self._connect()
             await self._poll_nodes()

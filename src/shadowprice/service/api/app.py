@@ -69,9 +69,9 @@ def create_app(service: Service) -> FastAPI:
         version=shadowprice.__version__,
         summary="Submit a job, get a promise, watch it run.",
         description=(
-            "Every route but `/healthz` and `/readyz` needs a token: `Authorization: Bearer ...`. "
-            "Errors are problem details (RFC 9457) with a `code`. Unknown fields and parameters "
-            "are errors. Times are RFC 3339 in UTC."
+            "Every route but `/healthz`, `/readyz`, this document and the dashboard's files needs "
+            "a token: `Authorization: Bearer ...`. Errors are problem details (RFC 9457) with a "
+            "`code`. Unknown fields and parameters are errors. Times are RFC 3339 in UTC."
         ),
         docs_url=None,
         redoc_url=None,

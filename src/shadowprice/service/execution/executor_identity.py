@@ -41,10 +41,10 @@ def check_executor_identity(
         raise InputError(
             Fault(
                 f"--data {store.shown}",
-                f"what it has running is recorded elsewhere, not in {directory}, and would run "
-                "twice",
-                "serve where those records are, a backup from the directory that it is of; or, "
-                "once every machine that ran its jobs is surely off, add --nothing-runs",
+                f"the executor's records in {directory} don't belong to these data; running jobs "
+                "would start twice",
+                "start with the executor directory that these data were used with; if every "
+                "machine that ran their jobs is off, add --nothing-runs",
             )
         )
     mark = present or _new_mark(directory)
