@@ -31,6 +31,8 @@ DOWNTIME_METRIC: Final = "change_away"
 _RUN: Final = "from shadowprice.cli.main import run; run()"
 _SUBMITTING: Final = 2.0
 """Seconds that the submission of jobs with the same submission time may take."""
+_PAGE_ENTRIES: Final = 1_000  # maximum number of entries of a page
+_STOP_TIMEOUT_SECONDS: Final = 60.0
 _CANCELLATION_TIMEOUT_SECONDS: Final = 240.0
 """Includes the end of a start that was on its way, such as pods that have no image yet."""
 
@@ -118,6 +120,17 @@ class _Api:
             message = error.read().decode(errors="replace")
             raise ShadowpriceError(f"the service refused {method} {path}: {message}") from error
 
+    def list_all(self, path: str, key: str) -> list[Any]:
+        """Return the entries of all pages of a list, newest first."""
+        entries: list[Any] = []
+        cursor = ""
+        while True:
+            page = self.request("GET", f"{path}?limit={_PAGE_ENTRIES}{cursor}")
+            entries += page[key]
+            if page["next"] is None:
+                return entries
+            cursor = f"&cursor={page['next']}"
+
 
 @contextmanager
 def _service(
@@ -145,17 +158,24 @@ def _service(
             finally:
                 _cancel_all(api)
         finally:
-            service.send_signal(signal.SIGTERM)
-            service.wait(60)
+            _stop(service, _STOP_TIMEOUT_SECONDS)
+
+
+def _stop(service: subprocess.Popen[bytes], timeout: float) -> None:
+    """End a service by SIGTERM, or kill it after ``timeout`` seconds."""
+    service.send_signal(signal.SIGTERM)
+    try:
+        service.wait(timeout)
+    except subprocess.TimeoutExpired:
+        print(f"killed the service: it ran {timeout:g} s after SIGTERM", file=sys.stderr)
+        service.kill()
+        service.wait()
 
 
 def _cancel_all(api: _Api) -> None:
     """Cancel all jobs that aren't over, and wait for their end."""
-    waiting = [
-        job["name"]
-        for job in api.request("GET", "/v1/jobs")["jobs"]
-        if job["state"] not in CLOSED_STATES
-    ]
+    jobs = api.list_all("/v1/jobs", "jobs")
+    waiting = [job["name"] for job in jobs if job["state"] not in CLOSED_STATES]
     for name in waiting:
         api.request("DELETE", f"/v1/jobs/{name}")
     deadline = time.monotonic() + _CANCELLATION_TIMEOUT_SECONDS
@@ -171,6 +191,15 @@ def _has_open_generation(api: _Api, name: str) -> bool:
     # Also one that was ordered and hasn't started: some of its processes may exist.
     generations = api.request("GET", f"/v1/jobs/{name}/generations")["generations"]
     return any(generation["ended"] is None for generation in generations)
+
+
+def _first_generation(api: _Api, job: str) -> dict[str, Any] | None:
+    """Return the first generation of a job, None if there is none."""
+    newest = api.request("GET", f"{job}/generations?limit={_PAGE_ENTRIES}")["generations"]
+    if len(newest) == _PAGE_ENTRIES:
+        raise ShadowpriceError(f"{job} has too many generations to list the first one")
+    first: dict[str, Any] | None = newest[-1] if newest else None
+    return first
 
 
 def run_live(
@@ -202,7 +231,7 @@ def run_live(
         while waiting or time.time() - began < limit:
             while waiting and waiting[0][0] <= time.time():
                 api.request("POST", "/v1/jobs", dict(waiting.pop(0)[1]))
-            states = {entry["state"] for entry in api.request("GET", "/v1/jobs")["jobs"]}
+            states = {entry["state"] for entry in api.list_all("/v1/jobs", "jobs")}
             if not waiting and states <= CLOSED_STATES:
                 break
             time.sleep(0.5)
@@ -214,9 +243,8 @@ def run_live(
             curve = [
                 (_moment(entry["at"]) - origin, float(entry["minibatches"])) for entry in points
             ]
-            ran = api.request("GET", f"{path}/generations")["generations"]
-            first = min(ran, key=lambda entry: int(entry["generation"]), default=None)
-            events = api.request("GET", f"{path}/explain")["events"]
+            first = _first_generation(api, path)
+            events = api.list_all(f"{path}/events", "events")
             results[str(job["name"])] = LiveJobResult(
                 record,
                 _moment(record["submitted"]) - origin,
@@ -228,7 +256,7 @@ def run_live(
                 next(
                     (
                         float(entry["data"]["restart"])
-                        for entry in reversed(events)
+                        for entry in events
                         if entry["kind"] == "remeasured" and "restart" in entry["data"]
                     ),
                     None,

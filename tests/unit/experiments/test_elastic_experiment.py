@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,6 +28,7 @@ from shadowprice.experiments.live import LiveJobResult, run_live
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import policy_info
 from tests.support.ideal_service import run_declared
+from tests.support.services import job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="jobs run on Linux")
@@ -227,3 +229,31 @@ def test_real_jobs_are_set_beside_the_simulator(
         .to_list()
         == [1.0] * 4
     )
+
+
+def test_jobs_beyond_the_first_page_are_seen_and_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_service(tmp_path) as running:
+        api = really._Api(running.address, running.service.token_file.read_text().strip())
+        names = {f"job-{number}" for number in range(120)}
+        api.request("POST", "/v1/jobs", {"jobs": [job(name) for name in sorted(names)]})
+        assert {entry["name"] for entry in api.list_all("/v1/jobs", "jobs")} == names
+        monkeypatch.setattr(really, "_PAGE_ENTRIES", 50)
+        assert {entry["name"] for entry in api.list_all("/v1/jobs", "jobs")} == names
+        really._cancel_all(api)
+        states = {entry["state"] for entry in api.list_all("/v1/jobs", "jobs")}
+        assert states == {"cancelled"}
+
+
+def test_a_service_that_ignores_sigterm_is_killed(capfd: pytest.CaptureFixture[str]) -> None:
+    script = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
+        "print('ready', flush=True); time.sleep(3600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as service:
+        assert service.stdout is not None
+        assert service.stdout.readline() == b"ready\n"
+        really._stop(service, 0.1)
+        assert service.returncode == -signal.SIGKILL
+    assert "killed the service: it ran 0.1 s after SIGTERM" in capfd.readouterr().err
