@@ -352,7 +352,7 @@ def test_job_without_remaining_capacity_is_abandoned_with_the_reason() -> None:
     assert record.status is Status.DROPPED
     refusal = refusal_of(engine)
     assert refusal.reason is RefusalReason.SERVER_LOST
-    assert refusal.message.startswith("gpu-0 was lost, and the rest of the job does not fit")
+    assert refusal.message.startswith("gpu-0 is unavailable, and the rest of the job does not fit")
     assert not engine.ledger.used.any()
 
 
