@@ -103,7 +103,7 @@ def with_family(
         hint = hint_for_unknown(name, families, _choices_hint(families) or hint_without_library)
         raise InputError(
             Fault(
-                join_location(location, ".family"),
+                f"{location}.family",
                 f"unknown family {quote_for_display(name)}",
                 hint,
             )
@@ -117,7 +117,7 @@ def with_family(
         min_workers = min(family["throughput"])
         raise InputError(
             Fault(
-                join_location(location, ".family"),
+                f"{location}.family",
                 f"was measured with {min_workers} workers or more",
                 "state the work as `steps`, or raise chunks",
             )
