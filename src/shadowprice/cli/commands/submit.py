@@ -206,10 +206,10 @@ def submit(
         if len(submitted) == 1 and not quiet:
             _print_predicted(submitted[0].predicted)
         if not quiet:
-            records = {entry.name: entry.record for entry in entries}
+            by_name = {entry.name: entry.record for entry in entries}
             for job in submitted:
                 if job.open and _is_predicted_late(
-                    records[job.name], job.predicted, job.submitted, status
+                    by_name[job.name], job.predicted, job.submitted, status
                 ):
                     _print_late(job.name, single=len(submitted) == 1)
     _print_problems(problems, {entry.name: entry.place for entry in entries}, finished_before)
