@@ -206,7 +206,7 @@ class Service:
         durable = await loop.run_in_executor(self._readers, self._recover, clock)
         self.tokens.load()
         writer = Writer(durable, self.metrics)
-        executor = self.executor
+        executor = None if self.settings.observe else self._executor
         if executor is not None:
             if executor.capabilities.takes_uploads:
                 self.upload_store = self._open_uploads(writer)
@@ -456,11 +456,6 @@ class Service:
         return uploads
 
     # ---------------------------------------------------------------- requests
-
-    @property
-    def executor(self) -> Executor | None:
-        """The executor that runs jobs; None if the service only observes."""
-        return None if self.settings.observe else self._executor
 
     @property
     def uploads(self) -> UploadStore:

@@ -258,11 +258,13 @@ async def _new_submissions(
 
 def _check_runs(service: Service, submissions: list[Submission], *, single: bool) -> None:
     """Raise `InputError` if users of jobs are not allowed, or jobs need containers in vain."""
+    runner = service.runner
+    assert runner is not None  # jobs run
     faults: list[Fault | None] = []
     for index, submission in enumerate(submissions):
         place = "job" if single else f"jobs[{index}]"
         faults.append(user_diagnostic(service.settings, submission.spec, place))
-        faults.append(container_diagnostic(service.executor, submission.spec, place))
+        faults.append(container_diagnostic(runner.executor, submission.spec, place))
     if any(faults):
         raise InputError([fault for fault in faults if fault is not None][:50])
 

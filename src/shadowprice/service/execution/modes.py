@@ -77,13 +77,12 @@ def user_diagnostic(settings: ServiceSettings, spec: JobSpec, place: str) -> Fau
     )
 
 
-def container_diagnostic(executor: Executor | None, spec: JobSpec, place: str) -> Fault | None:
+def container_diagnostic(executor: Executor, spec: JobSpec, place: str) -> Fault | None:
     """Return the problem with a job that names an image or options of pods; None without one.
 
-    Without containers, the job would run with other programs than it names. ``executor`` is None if
-    nothing runs.
+    Without containers, the job would run with other programs than it names.
     """
-    if executor is None or executor.capabilities.runs_containers or spec.run is None:
+    if executor.capabilities.runs_containers or spec.run is None:
         return None
     key = next((key for key in ("image", "pod") if getattr(spec.run, key) is not None), None)
     if key is None:

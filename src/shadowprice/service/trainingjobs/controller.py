@@ -405,7 +405,9 @@ class Controller:
                 now=self._writer.clock.now(),
             )
             fault = user_diagnostic(self._service.settings, submission.spec, "spec")
-            fault = fault or container_diagnostic(self._service.executor, submission.spec, "spec")
+            runner = self._service.runner
+            if runner is not None:
+                fault = fault or container_diagnostic(runner.executor, submission.spec, "spec")
             fault = fault or upload_diagnostic(self._service.upload_store, submission.spec, "spec")
             if fault is not None:
                 raise InputError(fault)
