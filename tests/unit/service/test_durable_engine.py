@@ -218,6 +218,41 @@ def test_a_job_that_is_paused_without_a_promise_waits_again(tmp_path: Path) -> N
     bench.store.close()
 
 
+def test_a_paused_job_that_becomes_late_is_abandoned_and_not_refused(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "data", "rolling")
+    in_slot = SLOT // 6  # mini-batches of one worker
+
+    def submit(name: str, workers: tuple[int, int], slots: int, by: int, value: float) -> None:
+        bench.submit(
+            name,
+            chunks=workers[1],
+            minibatches=in_slot * slots,
+            workers={"min": workers[0], "max": workers[1]},
+            utility={"kind": "deadline", "value": value, "by": f"{by} slots"},
+            run={"command": ["train"], "checkpoints": True},
+        )
+
+    submit("first", (8, 8), 12, 12, 100)
+    submit("low", (1, 8), 5, 8, 50)  # its plan isn't promised, and it runs on spare capacity
+    bench.slot()
+    bench.started("first")
+    bench.started("low")
+    submit("second", (4, 4), 10, 11, 300)  # takes the spare capacity
+    bench.slot()
+    bench.started("second")
+    view = bench.truth.state.views["low"]
+    assert (view.state, view.promise) == (State.STANDBY, None)
+    assert view.reason is not None
+    assert view.reason["message"].startswith("waits for gpu of g servers")
+    for _ in range(8):
+        if "low" in bench.truth.state.engine.open_jobs:
+            bench.slot()
+    kinds = bench.kinds("low")
+    assert kinds[-2:] == ["stopped", "given-up"]
+    assert "refused" not in kinds
+    bench.store.close()
+
+
 @pytest.mark.parametrize("policy", ["oasis", "rolling"])
 def test_decisions_keep_the_reason_that_a_job_has_partly_ended(tmp_path: Path, policy: str) -> None:
     bench = Bench(tmp_path / "data", policy)

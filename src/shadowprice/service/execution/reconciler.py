@@ -206,7 +206,7 @@ class Reconciler:
         nanoseconds since 1970.
         """
         actions: list[StartAction | StopAction] = []
-        stops = {command.job: number for number, command in unacknowledged.items()}
+        newest_command = {command.job: number for number, command in unacknowledged.items()}
         for job, phases in self.held.items():
             wanted = running.get(job)
             for generation, phase in phases.items():
@@ -215,7 +215,9 @@ class Reconciler:
                 is_orphan = self.is_orphan(job, generation)
                 if wanted is not None and wanted.generation == generation and not is_orphan:
                     continue
-                number = UNCOMMANDED_STOP if is_orphan else stops.get(job, UNCOMMANDED_STOP)
+                number = (
+                    UNCOMMANDED_STOP if is_orphan else newest_command.get(job, UNCOMMANDED_STOP)
+                )
                 actions.append(StopAction(number, job, generation))
         withheld = self._withheld()
         for job, command in running.items():
