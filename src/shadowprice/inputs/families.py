@@ -19,7 +19,6 @@ from pydantic import Field, PositiveInt
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.specs import Spec, validate
-from shadowprice.core.specs.faults import join_location
 from shadowprice.core.specs.fields import (
     DISTINCT_COUNTS,
     DurationField,
