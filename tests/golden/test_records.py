@@ -178,7 +178,7 @@ VIEW: Final = JobView(
     29, 30, 0.5, 8.0, 2, 1, 14, 15, 2, 1, ("gpu-0",), 7.0, 9.0, 2.0, {"code": "displaced"},
     {"code": "StartRefused", "message": "no right"}, 1, 2, "resnet", (2, 4),
     predicted=LengthPrediction(300.0, 3, 0.75), first_length=200.0, length=(310.0, 1000, 1, 2),
-    reports=True, done=True,
+    reports=True,
     covered=24, covered_before=25, blamed=1, price=16, paid_at=17, planned=18,
     unused=((1, 2, 3),), held=19, used=20, overrun=26, overrun_slots=27, slot_price=28, refund=21,
     decided=22, closed=23,
