@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from shadowprice.core.job import MICRO
 from shadowprice.core.schedule import Placement
 from shadowprice.core.specs import JobSpec
 from shadowprice.engine.snapshot import snapshot
-from shadowprice.service.queries.outlook import build_outlook
+from shadowprice.results.advice import Advice
+from shadowprice.service.queries.outlook import _describe_revision, build_outlook
 from shadowprice.service.queries.whatif import workload
 from shadowprice.service.state.operations import ForkEngine, QuoteJob, ReviseJob
 from shadowprice.service.state.start_ups import stated_seconds
@@ -302,6 +304,12 @@ def test_advice_tries_shorter_times_of_a_job_that_states_none(tmp_path: Path) ->
     assert change.option_after is not None
     seconds = parse_duration(change.option_after).seconds
     assert 2 * SLOT < seconds <= 3 * SLOT  # the largest number of whole slots before the deadline
+    advice = Advice(
+        "time", change.key, change.before, change.after, change.change, "", None, None, None
+    )
+    advice = replace(advice, option="--time", option_after=change.option_after)
+    command = f"shadowprice revise train-x --set time={change.option_after}"
+    assert _describe_revision("train-x", advice) == command
     lab.ask(plain("train-y", by="4min", minibatch_time=change.option_after, steps=1))
     assert lab.view("train-y").promise is not None
     lab.store.close()

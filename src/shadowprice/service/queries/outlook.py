@@ -269,7 +269,9 @@ def _lines(
 def _describe_revision(name: str, advice: Advice) -> str:
     """Describe a change of an open job as the command that makes it, if it can be revised."""
     if advice.key.partition(".")[0] in REVISABLE_KEYS:
-        pair = shlex.quote(f"{advice.key}={advice.after}")
+        is_run_time = advice.option == "--time"  # of all steps; the key is that of one
+        change = f"time={advice.option_after}" if is_run_time else f"{advice.key}={advice.after}"
+        pair = shlex.quote(change)
         return f"shadowprice revise {shlex.quote(name)} --set {pair}"
     return f"cancel it and submit it again with {describe_change(advice)}"
 
