@@ -81,7 +81,7 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
         ({"servers": {"h": 1}}, "unknown kind of server 'h'"),
         ({"servers": {"g": -2}}, "can't remove 2 of 1 servers"),
         ({"servers": {"g": -1}}, "no server remains"),
-        ({"servers": {"g": 1.5}}, "valid integer"),
+        ({"servers": {"g": 1.5}}, "expected an integer, got 1.5"),
         ({"days": 0}, "greater than 0"),
         ({"at": "2026-12-01T00:00:00"}, "has no time zone"),
         ({"policy": "fifoo"}, "did you mean 'fifo'?"),
