@@ -220,3 +220,55 @@ def test_nodes_are_polled_again(
         await eventually(lambda: executor.health_error is None)
 
     harness.run(scenario)
+
+
+@pytest.mark.parametrize("step", ["collect", "retire", "kill"])
+def test_bridge_lost_at_the_end_leaks_no_actor_and_no_log(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask = RayGenerationController._request
+    killed = 0
+
+    async def cut_off(self: RayGenerationController, what: str, **more: Any) -> Any:
+        nonlocal killed
+        if step in {what, more.get("method")} and not killed:
+            killed += 1
+            link = self._session.link
+            assert link is not None
+            assert link._process is not None
+            link._process.kill()
+        return await ask(self, what, **more)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, RayExecutor)
+        monkeypatch.setattr(RayGenerationController, "_request", cut_off)
+        await executor.start(spec("job", 1, "echo kept"))
+        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert killed == 1
+        assert (await executor.logs("job", 1)).text == "kept\n"
+        assert executor.session.link is not None
+        [part] = GenerationStore(own.path).generation("job", 1).plan()["parts"]
+        assert not await executor.session.link.call("find", name=part["actor"])
+
+    harness.run(scenario)
+
+
+def test_log_of_a_process_whose_actor_dies_after_its_end_is_kept(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask = RayGenerationController._request
+
+    async def kill_first(self: RayGenerationController, what: str, **more: Any) -> Any:
+        if what == "collect":
+            await ask(self, "kill", name=more["name"])
+        return await ask(self, what, **more)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        monkeypatch.setattr(RayGenerationController, "_request", kill_first)
+        await executor.start(spec("job", 1, "echo kept"))
+        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert (await executor.logs("job", 1)).text == "kept\n"
+
+    harness.run(scenario)

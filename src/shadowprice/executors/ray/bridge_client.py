@@ -124,9 +124,15 @@ class BridgeClient:
 class BridgeError(ExecutorError):
     """A request to the bridge failed.
 
-    ``kind`` is the type name of the bridge's exception, or ``Closed`` if the bridge has ended.
+    ``kind`` is the type name of the bridge's exception, ``Closed`` if the bridge has ended, or
+    ``Timeout`` if it didn't respond.
     """
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+    @property
+    def is_actor_gone(self) -> bool:
+        """Whether Ray reports that the actor has ended."""
+        return self.kind == "ActorGoneError"

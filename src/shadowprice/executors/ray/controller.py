@@ -53,6 +53,7 @@ class RayGenerationController:
         self._entry = entry
         self._requests: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
+        self._logged_error = ""
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
@@ -72,7 +73,9 @@ class RayGenerationController:
             await self._run()
             await self._session.refresh(entry)
         except (BridgeError, OSError) as error:
-            log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+            if str(error) != self._logged_error:  # not at every retry
+                log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+            self._logged_error = str(error)
         if not entry.is_finished:
             await asyncio.sleep(1.0)
         return entry.is_finished
@@ -247,6 +250,26 @@ class RayGenerationController:
                 log.warning("failed to find %s on %s: %s", part.process, part.server, error)
                 await asyncio.sleep(1.0)
 
+    def _node_of(self, part: RayProcess) -> str:
+        """Return the id of the node with a process's files, empty while the node is away."""
+        nodes = self._session.nodes
+        if part.node in {node.id for node in nodes.values()}:
+            return part.node
+        return nodes[part.server].id if part.server in nodes else ""
+
+    async def _clean_up(self, part: RayProcess, node: str) -> dict[str, Any]:
+        """Clean up a process without an actor; return the result of `Bridge.do_clear`."""
+        into = str(self._entry.generation.logs)
+        result: dict[str, Any] = await self._request("clear", name=part.actor, node=node, into=into)
+        self._warn_of_lost_log(part, result["log_error"])
+        return result
+
+    def _warn_of_lost_log(self, part: RayProcess, error: str) -> None:
+        if error:
+            log.warning(
+                "failed to copy the log of %s from %s: %s", part.process, part.server, error
+            )
+
     async def _clear(self, part: RayProcess) -> None:
         """Find out how a process without an actor ended.
 
@@ -254,12 +277,8 @@ class RayGenerationController:
         """
         part.gone_since = part.gone_since or time.monotonic()
         session = self._session
-        ids = {node.id for node in session.nodes.values()}
-        current = session.nodes.get(part.server)
-        node = part.node if part.node in ids else current.id if current is not None else ""
-        if node:
-            into = str(self._entry.generation.logs)
-            result = await self._request("clear", name=part.actor, node=node, into=into)
+        if node := self._node_of(part):
+            result = await self._clean_up(part, node)
             if result["known"] and result["cleared"]:
                 part.on_node = False
                 part.load_state(result["state"])
@@ -311,11 +330,9 @@ class RayGenerationController:
         """Collect the logs, store the result, and release the actors."""
         entry = self._entry
         parts = list(entry.parts.values())
-        into = str(entry.generation.logs)
         for part in parts:
             if part.on_node:
-                with contextlib.suppress(BridgeError):
-                    await self._request("collect", name=part.actor, into=into)
+                await self._collect(part)
         ends = [part.end for part in parts if isinstance(part.end, ProcessExit)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         result = outcome_from_exits(
@@ -336,14 +353,38 @@ class RayGenerationController:
         await asyncio.to_thread(self._write, **change)
         await self._release_actors()
 
+    async def _collect(self, part: RayProcess) -> None:
+        """Copy the log of an ended process, from its node if its actor has ended."""
+        try:
+            error = await self._request(
+                "collect", name=part.actor, into=str(self._entry.generation.logs)
+            )
+        except BridgeError as failure:
+            if not failure.is_actor_gone:
+                raise
+            await self._remove_files(part)
+        else:
+            self._warn_of_lost_log(part, error)
+
+    async def _remove_files(self, part: RayProcess) -> None:
+        """Remove the files of an ended process without an actor from its node; keep its log."""
+        node = self._node_of(part)
+        result = await self._clean_up(part, node) if node else {"cleared": False}
+        if not result["cleared"]:
+            self._session.lost_actors[part.actor] = part.server  # cleaned up later
+        part.on_node = False
+
     async def _release_actors(self) -> None:
         """Release the actors, and then mark the generation as ended."""
         entry = self._entry
         for part in entry.parts.values():
             if part.on_node:
-                with contextlib.suppress(BridgeError):
+                try:
                     await self._request("call", name=part.actor, method="retire", arguments=[])
-                with contextlib.suppress(BridgeError):
-                    await self._request("kill", name=part.actor)
+                except BridgeError as error:
+                    if not error.is_actor_gone:
+                        raise  # otherwise the actor would keep its resources
+                    await self._remove_files(part)
+                await self._request("kill", name=part.actor)
         await asyncio.to_thread(self._write, phase=ENDED)
         entry.unlock()

@@ -383,9 +383,13 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         for actor, server in tuple(session.lost_actors.items()):
             node = session.nodes.get(server)
             if node is not None and session.link is not None:
-                del session.lost_actors[actor]
-                with contextlib.suppress(BridgeError):
+                try:
                     await session.link.call("clear", 60.0, name=actor, node=node.id, into="")
+                except BridgeError as error:
+                    if error.kind == "Closed":
+                        raise  # retried by the next bridge
+                    log.warning("failed to clean up on %s: %s", server, error)
+                del session.lost_actors[actor]
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
