@@ -19,7 +19,9 @@ from shadowprice.executors.contract import (
     ServerAllocation,
     Started,
 )
+from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.ray.bridge_client import BridgeError
 from shadowprice.executors.ray.controller import RayGenerationController
 from shadowprice.executors.ray.executor import PROGRESS_FETCH_TIMEOUT_SECONDS, RayExecutor
 from shadowprice.service.driver import PROGRESS_POLL_TIMEOUT_SECONDS
@@ -270,5 +272,76 @@ def test_log_of_a_process_whose_actor_dies_after_its_end_is_kept(
         await executor.start(spec("job", 1, "echo kept"))
         assert (await told.one(Ended, "job")).ending is Ending.DONE
         assert (await executor.logs("job", 1)).text == "kept\n"
+
+    harness.run(scenario)
+
+
+def test_process_that_a_node_cannot_store_is_lost_with_a_reason(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask = RayGenerationController._request
+    obstacles: list[Path] = []
+
+    async def obstruct(self: RayGenerationController, what: str, **more: Any) -> Any:
+        if more.get("method") == "go":  # a file has the name of the process's directory
+            obstacles.append(tmp_path / "executor" / "nodes" / "parts" / more["name"])
+            obstacles[-1].touch()
+        return await ask(self, what, **more)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        monkeypatch.setattr(RayGenerationController, "_request", obstruct)
+        await executor.start(spec("job", 1, "true"))
+        ended = await told.one(Ended, "job")
+        [path] = obstacles
+        reason = f"one could not start worker-0: {path}: File exists"
+        assert (ended.ending, ended.reason) == (Ending.LOST, reason)
+        path.unlink()
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize("fault", ["timeout", "late"])
+def test_process_is_found_again_after_a_failed_look(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A look times out while its process runs, or its response arrives after the actor's end."""
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask, write = RayGenerationController._request, RayGenerationController._write
+    happened = RayExecutor._on_actor_event
+    looks: list[str] = []
+    gone: list[str] = []
+
+    async def failing(self: RayGenerationController, what: str, **more: Any) -> Any:
+        answer = await ask(self, what, **more)
+        if more.get("method") == "look":
+            looks.append(more["name"])
+            if len(looks) == 1 and fault == "timeout":
+                raise BridgeError("no answer", "Timeout")
+            if len(looks) == 1:
+                await ask(self, "kill", name=more["name"])
+                await eventually(lambda: bool(gone))
+        return answer
+
+    def note(self: RayExecutor, event: dict[str, Any]) -> None:
+        happened(self, event)
+        if event["event"] == "gone":
+            gone.append(event["name"])
+
+    def launching(self: RayGenerationController, **change: Any) -> None:
+        if change.get("phase") != RUNNING:  # as if the service was killed before
+            write(self, **change)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        monkeypatch.setattr(RayGenerationController, "_request", failing)
+        monkeypatch.setattr(RayGenerationController, "_write", launching)
+        monkeypatch.setattr(RayExecutor, "_on_actor_event", note)
+        end = tmp_path / "end"
+        await executor.start(spec("job", 1, f"while [ ! -e {end} ]; do sleep 0.1; done"))
+        if fault == "timeout":
+            await eventually(lambda: len(looks) == 2)
+            end.touch()
+        ended = await told.one(Ended, "job")
+        assert ended.ending is (Ending.DONE if fault == "timeout" else Ending.LOST), ended
 
     harness.run(scenario)

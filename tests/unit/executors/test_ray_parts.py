@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,6 +31,7 @@ from shadowprice.executors.generations.process_exits import (
     outcome_from_exits,
 )
 from shadowprice.executors.ray import part
+from shadowprice.executors.ray.agent import ProcessActor, clean_up_dead_actor
 from shadowprice.executors.ray.head_probe import parse_endpoint, probe
 from shadowprice.executors.ray.launch_plan import build_process_plan
 from shadowprice.executors.ray.nodes import RayNode, actor_resources, check_available, list_nodes
@@ -257,3 +259,58 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         os.close(writing)
     assert made.state()["phase"] == ENDED, made.state()
     assert made.state()["ending"] == "done"
+
+
+# ------------------------------------------------------------------ agents
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, Any]:
+    return {"root": str(tmp_path / "root"), "digest": "d", "bundle": {"empty": ""}, "key": "k"}
+
+
+@pytest.mark.parametrize("content", [None, "plan"])
+def test_interrupted_go_leaves_nothing_on_the_node(
+    place: dict[str, Any], content: str | None
+) -> None:
+    part = Path(place["root"], "parts", "k")
+    part.mkdir(parents=True)
+    if content is not None:
+        (part / "plan.json").write_text(content)
+    result = clean_up_dead_actor(place, WAIT_LIMIT_SECONDS)
+    assert result == {"known": False, "cleared": True, "state": None}
+    assert not part.exists()
+
+
+def test_damaged_plan_does_not_hinder_a_cleanup(place: dict[str, Any]) -> None:
+    part = Path(place["root"], "parts", "k")
+    part.parent.mkdir(parents=True)
+    GenerationDirectory.create(part, {"execution": "k"}, {"phase": "running", "command": 0})
+    (part / "plan.json").write_text("{")
+    result = clean_up_dead_actor(place, WAIT_LIMIT_SECONDS)
+    assert (result["known"], result["cleared"]) == (True, True)
+    assert result["state"]["ending"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("phase", "deadline", "abandoned"),
+    [
+        ("accepted", 3600.0, False),  # its supervisor may still start
+        ("accepted", -1.0, True),
+        ("launching", 3600.0, True),
+        ("running", 3600.0, True),
+        ("ended", -1.0, False),
+    ],
+)
+def test_process_whose_supervisor_died_is_abandoned(
+    place: dict[str, Any], phase: str, deadline: float, abandoned: bool
+) -> None:
+    actor = ProcessActor(place)
+    actor._go_received = True  # otherwise it ends this process once it is idle for too long
+    actor._claim_deadline = time.monotonic() + deadline
+    made = GenerationDirectory.create(actor._path, {}, {"phase": phase, "command": 0})
+    assert actor._is_abandoned(actor.look()) is abandoned
+    lock = made.try_lock()
+    assert lock is not None
+    with lock:
+        assert not actor._is_abandoned(actor.look())

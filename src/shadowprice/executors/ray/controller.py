@@ -31,6 +31,7 @@ from shadowprice.executors.generations.process_exits import (
     is_outcome_final,
     outcome_from_exits,
 )
+from shadowprice.executors.ray.agent import IDLE
 from shadowprice.executors.ray.bridge_client import BridgeError
 from shadowprice.executors.ray.launch_plan import build_process_plan
 from shadowprice.executors.ray.nodes import actor_resources
@@ -174,8 +175,14 @@ class RayGenerationController:
                 log_bytes=session.settings.log_bytes,
                 limit_memory=session.settings.memory == "rlimit",
             )
-            with contextlib.suppress(BridgeError):  # `_attach` finds out whether it started
-                await self._request("call", name=part.actor, method="go", arguments=[plan])
+            try:
+                response = await self._request(
+                    "call", name=part.actor, method="go", arguments=[plan]
+                )
+            except BridgeError as error:  # `_attach` finds out whether it started
+                log.warning("failed to start %s on %s: %s", part.process, part.server, error)
+            else:
+                part.start_error = response.get("error", "")
 
         await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
         await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
@@ -220,24 +227,33 @@ class RayGenerationController:
     async def _attach(self, part: RayProcess) -> None:
         """Find and follow a process's actor; without one, find out how the process ended."""
         try:
-            if part.gone_since is None and await self._actor_exists(part):
-                if self._entry.phase == LAUNCHING:
+            if part.gone_since is None:
+                # Set first, because a `gone` event may arrive together with a response.
+                part.attached, part.delivered = True, 0
+                if await self._actor_exists(part):
                     look = await self._request("call", name=part.actor, method="look", arguments=[])
-                    if look["state"] is None:  # never got `go`, and must not start now
+                    if look["version"] == IDLE:  # it must not start now
                         await self._request("kill", name=part.actor)
-                        part.mark_lost(f"the service stopped before it started {part.process}")
-                        return
-                part.attached = True
-                part.delivered = 0
-                return
+                        part.mark_lost(self._why_idle(part))
+                    return
+                part.attached = False
             await self._clear(part)
-        except BridgeError as error:
-            if error.kind != "Closed":
-                part.gone_since = part.gone_since or time.monotonic()
+        except BridgeError as error:  # retried after the next resync
+            part.attached = False
+            if error.kind != "Closed" and not error.is_actor_gone:
+                log.warning("failed to find %s on %s: %s", part.process, part.server, error)
         finally:
             part.is_requesting = False
             if part.end is not None or part.attached:
                 self._entry.changed.set()
+
+    def _why_idle(self, part: RayProcess) -> str:
+        """Return why an actor hasn't started its process."""
+        if part.start_error:
+            return f"{part.server} could not start {part.process}: {part.start_error}"
+        if self._entry.phase == LAUNCHING:
+            return f"the service stopped before it started {part.process}"
+        return f"{part.process} was never started on {part.server}"
 
     async def _actor_exists(self, part: RayProcess) -> bool:
         """Return whether the actor exists; retry until Ray knows."""
@@ -273,12 +289,20 @@ class RayGenerationController:
     async def _clear(self, part: RayProcess) -> None:
         """Find out how a process without an actor ended.
 
-        If its node doesn't return within `lost_after` seconds, the process counts as lost.
+        If its node doesn't return or respond within `lost_after` seconds, the process counts as
+        lost.
         """
         part.gone_since = part.gone_since or time.monotonic()
         session = self._session
+        reason = f"the node {part.server} left the Ray cluster while {part.process} ran on it"
         if node := self._node_of(part):
-            result = await self._clean_up(part, node)
+            reason = f"the node {part.server} did not confirm the end of {part.process}"
+            result = {"known": True, "cleared": False}
+            try:
+                result = await self._clean_up(part, node)
+            except BridgeError as error:
+                if error.kind == "Closed" or not self._is_overdue(part):
+                    raise
             if result["known"] and result["cleared"]:
                 part.on_node = False
                 part.load_state(result["state"])
@@ -292,11 +316,15 @@ class RayGenerationController:
                     f"the actor of {part.process} ended on {part.server} before it started"
                 )
                 return
-        if time.monotonic() - part.gone_since > session.settings.lost_after:
+        if self._is_overdue(part):
+            await self._request("kill", name=part.actor)  # Ray must confirm that it is gone
             session.lost_actors[part.actor] = part.server
-            part.mark_lost(
-                f"the node {part.server} left the Ray cluster while {part.process} ran on it"
-            )
+            part.mark_lost(reason)
+
+    def _is_overdue(self, part: RayProcess) -> bool:
+        since = part.gone_since
+        lost_after = self._session.settings.lost_after
+        return since is not None and time.monotonic() - since > lost_after
 
     async def _order(self) -> None:
         """Stop the processes after a stop command, or once another process decided the result."""

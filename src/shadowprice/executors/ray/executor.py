@@ -289,7 +289,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 continue
             if event["event"] == "gone":
                 part.attached = False
-                part.is_requesting = False
             else:
                 entry.on_progress_file(part, event["news"]["progress"])
                 if event["news"]["state"] is not None:

@@ -29,6 +29,7 @@ class RayProcess:
     state: dict[str, Any] = field(default_factory=dict)
     delivered: int = 0  # the newest stop command that its actor received
     end: ProcessExit | None = None
+    start_error: str = ""  # why its actor failed to start it
     on_node: bool = True  # whether its log is still to be collected from its actor
     reports: bool = False  # whether its progress file ever had content
     responded: bool = True  # whether its actor responded to the last progress poll
