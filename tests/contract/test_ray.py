@@ -27,6 +27,7 @@ from shadowprice.executors.ray.executor import PROGRESS_FETCH_TIMEOUT_SECONDS, R
 from shadowprice.service.driver import PROGRESS_POLL_TIMEOUT_SECONDS
 from tests.contract.harness import (
     PATIENCE,
+    STUBBORN,
     LocalHarness,
     RayHarness,
     Told,
@@ -343,5 +344,28 @@ def test_process_is_found_again_after_a_failed_look(
             end.touch()
         ended = await told.one(Ended, "job")
         assert ended.ending is (Ending.DONE if fault == "timeout" else Ending.LOST), ended
+
+    harness.run(scenario)
+
+
+def test_log_of_a_process_without_an_actor_can_be_read_while_others_run(
+    tmp_path: Path, ray_cluster: RayCluster
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, RayExecutor)
+        places = ServerAllocation("one", 1), ServerAllocation("two", 1)
+        await executor.start(spec("job", 1, STUBBORN, *places, grace=10 * PATIENCE))
+        for process in ("worker-0", "worker-1"):
+            await ready(executor, "job", process=process)
+        harness.kill_agent("job", 1)
+        [entry] = executor._registry.live
+        first = next(part for part in entry.parts.values() if part.process == "worker-0")
+        await eventually(lambda: not first.on_node)
+        assert (await executor.logs("job", 1)).text == "ready\n"
+        assert not told.of(Ended, "job")  # worker 1 ignores SIGTERM
+        await executor.stop(99, "job", 1, 0.0)
+        assert (await told.one(Ended, "job")).ending is Ending.LOST
 
     harness.run(scenario)

@@ -35,7 +35,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
 from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES
+from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES, read_chunk
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
 from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
 from shadowprice.executors.ray.bundle import digest, source_files
@@ -450,6 +450,16 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         part = next(
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
         )
+        if part is not None and not part.on_node:  # its log was copied after its actor's end
+            return await asyncio.to_thread(
+                read_chunk,
+                entry.generation.logs,
+                entry.number,
+                process,
+                start,
+                max_bytes,
+                complete=True,
+            )
         response = None
         if part is not None and self.session.link is not None and entry.phase == RUNNING:
             with contextlib.suppress(BridgeError):
