@@ -16,7 +16,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast
@@ -30,6 +30,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
+SLOW_THREADS: Final = 256
+"""Threads of their own for requests that may wait for a minute, so that others never wait."""
+
+_SLOW_REQUESTS: Final = frozenset({"create", "clear", "collect"})
+_SLOW_METHODS: Final = frozenset({"go", "retire"})
+
 LONG_POLL_SECONDS: Final = 20.0  # timeout in seconds of an actor's long poll
 
 CALL_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of a call to an actor
@@ -343,6 +349,15 @@ def exit_process(why: str) -> None:
     os._exit(1)
 
 
+def dispatch(lines: Iterable[str], answer: Callable[[dict[str, Any]], None]) -> None:
+    """Execute requests concurrently until the input ends."""
+    fast, slow = ThreadPoolExecutor(THREADS), ThreadPoolExecutor(SLOW_THREADS)
+    for line in lines:
+        request = json.loads(line)
+        is_slow = request["do"] in _SLOW_REQUESTS or request.get("method") in _SLOW_METHODS
+        (slow if is_slow else fast).submit(answer, request)
+
+
 def main() -> None:
     """Handle requests from standard input until it ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -355,10 +370,7 @@ def main() -> None:
             answers.write(line + "\n")
             answers.flush()
 
-    bridge = Bridge(send)
-    threads = ThreadPoolExecutor(THREADS)
-    for line in sys.stdin:
-        threads.submit(bridge.answer, json.loads(line))
+    dispatch(sys.stdin, Bridge(send).answer)
     os._exit(0)  # pending requests have no receiver
 
 

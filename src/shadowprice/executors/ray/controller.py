@@ -120,7 +120,9 @@ class RayGenerationController:
         link = self._session.link
         if link is None:
             raise BridgeError("not connected to Ray", "Closed")
-        return await link.call(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
+        # Ray may take ``patience`` seconds to create an actor.
+        timeout = BRIDGE_CALL_TIMEOUT_SECONDS + more.get("patience", 0.0)
+        return await link.call(what, timeout, **more)
 
     def _write(self, **change: Any) -> None:
         generation = self._entry.generation
