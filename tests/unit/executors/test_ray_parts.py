@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import GenerationSpec, ServerAllocation
+from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, ServerAllocation
 from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
@@ -32,9 +32,16 @@ from shadowprice.executors.generations.process_exits import (
 )
 from shadowprice.executors.ray import part
 from shadowprice.executors.ray.agent import ProcessActor, clean_up_dead_actor
+from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.ray.head_probe import parse_endpoint, probe
 from shadowprice.executors.ray.launch_plan import build_process_plan
-from shadowprice.executors.ray.nodes import RayNode, actor_resources, check_available, list_nodes
+from shadowprice.executors.ray.nodes import (
+    RayNode,
+    actor_resources,
+    check_available,
+    find_duplicate_names,
+    list_nodes,
+)
 from shadowprice.executors.ray.settings import read_settings
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -146,6 +153,16 @@ def test_of_two_nodes_with_one_name_the_known_one_stays() -> None:
     both = [record("a", "1", CPU=1), record("a", "2", CPU=1)]
     assert list_nodes(both, {})["a"].id == "1"
     assert list_nodes(both, {"a": "2"})["a"].id == "2"
+
+
+def test_duplicate_names_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    records = [record("a", "1", CPU=1), record("a", "2", CPU=1), record("b", "3", CPU=1)]
+    unusable = [{**record("b", "4", CPU=8), "Alive": False}, record("b", "5", memory=1e9)]
+    assert find_duplicate_names([*records, *unusable]) == {"a"}
+    executor = RayExecutor(ExecutorOptions(str(tmp_path)))
+    for names in ({"a"}, {"a"}, set(), {"a"}):
+        executor._warn_of_duplicates(frozenset(names))
+    assert [entry.args for entry in caplog.records] == [("a",), ("a",)]
 
 
 def test_what_can_carry_nothing_is_no_server() -> None:

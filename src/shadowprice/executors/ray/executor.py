@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -47,7 +47,7 @@ from shadowprice.executors.ray.head_probe import (
     probe,
 )
 from shadowprice.executors.ray.launch_plan import build_launch_plan
-from shadowprice.executors.ray.nodes import list_nodes
+from shadowprice.executors.ray.nodes import find_duplicate_names, list_nodes
 from shadowprice.executors.ray.session import RaySession
 from shadowprice.executors.ray.settings import read_settings
 from shadowprice.executors.ray.tracked_generation import RayGeneration
@@ -95,6 +95,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._lock: FileLock | None = None
         self._uses_client = False
         self._health_error = ""
+        self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
         self._background = BackgroundTasks(log, options.failed)
         base = Path(settings.shared) if settings.shared else self.path
         self.session = RaySession(settings, base, self._background, self._registry.refresh)
@@ -369,12 +370,20 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         assert session.link is not None
         records = await session.link.call("nodes", 10.0)
         nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
+        self._warn_of_duplicates(find_duplicate_names(records))
         previous, session.nodes = session.nodes, nodes
         now = time.time()
         for name, node in nodes.items():
             if name not in previous or previous[name].server != node.server:
                 self._registry.emit([ServerSeen(node.server, now)])
         self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
+
+    def _warn_of_duplicates(self, names: Set[str]) -> None:
+        for name in sorted(names - self._duplicates):  # not at every poll
+            log.warning(
+                "ignoring a second Ray node named %s; start each with its own --node-name", name
+            )
+        self._duplicates = names
 
     async def _clean_up_returned_nodes(self) -> None:
         """Clean up lost processes on nodes that have returned."""
