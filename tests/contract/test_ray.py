@@ -174,7 +174,7 @@ def test_stuck_connection_delays_no_slot(
     harness.run(scenario)
 
 
-@pytest.mark.parametrize("step", ["_order", "_prepare", "_attach"])
+@pytest.mark.parametrize("step", ["_deliver_stop_command", "_prepare", "_attach"])
 def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:

@@ -100,7 +100,7 @@ class RayGenerationController:
                     part.is_requesting = True
                     self._start_task(self._attach(part))
             await asyncio.to_thread(entry.read)
-            await self._order()
+            await self._deliver_stop_command()
             await self._session.refresh(entry)
             await entry.changed.wait()
         await self._finish()
@@ -328,7 +328,7 @@ class RayGenerationController:
         lost_after = self._session.settings.lost_after
         return since is not None and time.monotonic() - since > lost_after
 
-    async def _order(self) -> None:
+    async def _deliver_stop_command(self) -> None:
         """Stop the processes after a stop command, or once another process decided the result."""
         entry = self._entry
         stop = await asyncio.to_thread(entry.generation.stop)

@@ -176,10 +176,10 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             else:
                 return
 
-    async def _open_bridge(self, keep: int) -> None:
+    async def _open_bridge(self, lock_descriptor: int) -> None:
         link = self.session.link = BridgeClient(self.path / "bridge.log", self._on_actor_event)
         try:
-            await link.open(keep)
+            await link.open(lock_descriptor)
             root = self.session.settings.node_dir
             place = {"root": root, "digest": digest(), "bundle": source_files()}
             response = await link.call(
