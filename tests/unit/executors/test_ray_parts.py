@@ -188,12 +188,12 @@ def test_what_is_asked_of_ray(node: RayNode) -> None:
 @pytest.mark.parametrize(
     ("new", "old", "why"),
     [
-        ([{"gpu": 1000}] * 3, [], "a has 2 GPUs, 0 of them free, and a process asks for 1"),
+        ([{"gpu": 1000}] * 3, [], "insufficient gpu on a: 1 requested, 0 free"),
         ([{"gpu": 500}], [{"gpu": 2000}], "no GPU with 0.5 of it free"),
         ([{"gpu": 1500}], [], "whole GPUs above one"),
-        ([{"cpu": 1000}] * 2, [{"cpu": 1000}], "1 of cpu free in Ray, and 2 is asked for"),
-        ([{"memory": 1001}], [], "1000 of memory free in Ray, and 1001 is asked for"),
-        ([{"disk": 4000}], [], "3 of disk free"),
+        ([{"cpu": 1000}] * 2, [{"cpu": 1000}], "insufficient cpu on a: 2 requested, 1 free"),
+        ([{"memory": 1001}], [], "insufficient memory on a: 1001 requested, 1000 free"),
+        ([{"disk": 4000}], [], "insufficient disk on a: 4 requested, 3 free"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_ray_would_wait(

@@ -123,8 +123,7 @@ def check_available(
                 raise PlacementError(f"{name} has no GPU with {amount / MILLI:g} of it free")
             free = max(0, total - used) / MILLI
             raise PlacementError(
-                f"{name} has {total / MILLI:g} GPUs, {free:g} of them free, and a process asks for "
-                f"{amount / MILLI:g}"
+                f"insufficient gpu on {name}: {amount / MILLI:g} requested, {free:g} free"
             )
         used += amount
     for resource in {key for amounts in new for key in amounts} & capacity.keys():
@@ -135,6 +134,6 @@ def check_available(
         if demand > free_amount:
             unit = 1 if resource == "memory" else MILLI
             raise PlacementError(
-                f"{name} has {max(0, free_amount) / unit:g} of {resource} free in Ray, and "
-                f"{demand / unit:g} is asked for"
+                f"insufficient {resource} on {name}: {demand / unit:g} requested, "
+                f"{max(0, free_amount) / unit:g} free"
             )
