@@ -96,3 +96,22 @@ def test_exits_that_cannot_be_stored_neither_end_nor_delay_a_generation(
     own._exits.append(("worker-2", 0))
     own._decide()
     assert dict(generation.state()["exits"]) == {"worker-1": 0, "worker-2": 0}
+
+
+def test_first_state_may_name_thousands_of_servers(tmp_path: Path) -> None:
+    placement = [[f"node-{number:04}.cluster.example", 1, 0] for number in range(2_000)]
+    first = {"phase": RUNNING, "command": 1, "placement": placement}
+    generation = GenerationDirectory.create(tmp_path / "1", {}, first)
+    last = {**first, "tail": ["x" * 300] * 10}
+    generation.write_state(last)
+    assert generation.state() == last
+
+
+def test_long_reason_neither_prevents_an_end_nor_costs_the_log_tail(tmp_path: Path) -> None:
+    first = {"phase": RUNNING, "command": 1}
+    generation = GenerationDirectory.create(tmp_path / "1", {}, first)
+    note = f"cannot start in /{'d' * 4_000}: No such file or directory"
+    last = {**first, "note": note, "reason": f"worker-0 exited 127: {note}", "tail": ["last line"]}
+    generation.write_state(last)
+    reason = f"worker-0 exited 127: {note}"[:500] + "..."
+    assert generation.state() == {**last, "note": note[:500] + "...", "reason": reason}
