@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import ExecutorOptions, GenerationSpec, ServerAllocation
+from shadowprice.executors.contract import (
+    ExecutorOptions,
+    GenerationSpec,
+    InvalidProgress,
+    ServerAllocation,
+)
 from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
@@ -43,6 +48,7 @@ from shadowprice.executors.ray.nodes import (
     list_nodes,
 )
 from shadowprice.executors.ray.settings import read_settings
+from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 PART: Final = Path(part.__file__)
@@ -276,6 +282,39 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         os.close(writing)
     assert made.state()["phase"] == ENDED, made.state()
     assert made.state()["ending"] == "done"
+
+
+# ------------------------------------------------------------------ progress
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> RayGeneration:
+    return RayGeneration("job", 1, GenerationDirectory(tmp_path / "1"))
+
+
+def test_invalid_report_that_stays_is_reported_at_its_second_poll(
+    generation: RayGeneration,
+) -> None:
+    process = RayProcess("worker-0", "one", "1", "actor")
+    generation.on_progress_file(process, ["not JSON", 1.0])
+    assert generation.pop_reports() == []
+    for _ in range(2):
+        generation.on_progress_file(process, ["not JSON", 1.0])
+    [report] = generation.pop_reports()
+    assert isinstance(report, InvalidProgress)
+    assert "not JSON" in report.reason
+
+
+def test_reports_of_two_processes_are_told_once(generation: RayGeneration) -> None:
+    processes = [RayProcess(f"worker-{rank}", "one", "1", f"{rank}") for rank in range(2)]
+
+    def poll(minibatches: int) -> bool:
+        for rank, process in enumerate(processes):
+            content = f'{{"generation": 1, "minibatches": {minibatches + rank}}}'
+            generation.on_progress_file(process, [content, float(minibatches)])
+        return generation.poll_progress() is not None
+
+    assert [poll(5), poll(5), poll(6)] == [True, False, True]
 
 
 # ------------------------------------------------------------------ agents
