@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from weakref import WeakValueDictionary
 
 from shadowprice.executors.contract import GenerationStatus, InvalidProgress, Progressed, Report
 from shadowprice.executors.generations.tracked_generation import TrackedGeneration
 
 GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
-
-_LOCKS: Final = 10_000  # number of job locks above which unheld ones are dropped
 
 
 class GenerationRegistry(Generic[GenerationT]):
@@ -19,13 +18,12 @@ class GenerationRegistry(Generic[GenerationT]):
 
     def __init__(self) -> None:
         self.entries: dict[tuple[str, int], GenerationT] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        # Holders and waiters keep a lock alive. A lock on its way to a waiter isn't `locked`.
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._reports: asyncio.Queue[Report | None] = asyncio.Queue()
 
     def job_lock(self, job: str) -> asyncio.Lock:
         """Return the lock that serializes a job's commands."""
-        if len(self._locks) > _LOCKS:
-            self._locks = {name: lock for name, lock in self._locks.items() if lock.locked()}
         return self._locks.setdefault(job, asyncio.Lock())
 
     @property
