@@ -98,6 +98,31 @@ def test_damaged_records_on_a_node_count_as_a_loss(tmp_path: Path, ray_cluster: 
     harness.run(scenario)
 
 
+def test_damaged_records_of_the_service_count_as_a_loss(
+    tmp_path: Path, ray_cluster: RayCluster
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        await executor.start(spec("damaged", 1, "echo ready; exec sleep 600"))
+        await ready(executor, "damaged")
+        await executor.close()
+        await told.end()
+        path = GenerationStore(own.path).generation("damaged", 1).path / "state"
+        path.write_bytes(b"\0" * path.stat().st_size)
+        executor = await own.open()
+        told = Told(executor)
+        ended = await told.one(Ended, "damaged")
+        assert ended.ending is Ending.LOST
+        assert ended.reason == "its records were damaged; its processes were killed"
+        await executor.start(spec("damaged", 2, "true"))
+        assert (await told.one(Ended, "damaged", 2)).ending is Ending.DONE
+        await executor.close()
+        await told.end()
+
+    harness.run(scenario)
+
+
 REPORTS = python(
     """import json, os, time
 path = os.environ["SHADOWPRICE_PROGRESS_FILE"]

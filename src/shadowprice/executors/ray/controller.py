@@ -19,6 +19,7 @@ from shadowprice.executors.contract import GenerationSpec
 from shadowprice.executors.environment import INHERITED_VARIABLES, Process, list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
+    DAMAGED,
     ENDED,
     LAUNCHING,
     REFUSED,
@@ -83,6 +84,9 @@ class RayGenerationController:
 
     async def _run(self) -> None:
         entry = self._entry
+        if entry.phase == DAMAGED:
+            await self._end_damaged()
+            return
         if entry.phase == ACCEPTED and not await self._launch():
             return
         if entry.lock is None:
@@ -403,6 +407,19 @@ class RayGenerationController:
         if not result["cleared"]:
             self._session.lost_actors[part.actor] = part.server  # cleaned up later
         part.on_node = False
+
+    async def _end_damaged(self) -> None:
+        """End a generation whose state is damaged; it counts as lost."""
+        entry, generation = self._entry, self._entry.generation
+        with contextlib.suppress(ValueError):
+            await asyncio.to_thread(generation.state)
+            return  # it couldn't be read for a moment only
+        entry.set_plan(await asyncio.to_thread(generation.plan))
+        for part in entry.parts.values():
+            await self._request("kill", name=part.actor)
+            await self._remove_files(part)
+        entry.unlock()
+        await asyncio.to_thread(generation.mark_lost_if_dead, "its processes were killed")
 
     async def _release_actors(self) -> None:
         """Release the actors, and then mark the generation as ended."""
