@@ -303,7 +303,7 @@ class RayGenerationController:
         reason = f"the node {part.server} left the Ray cluster while {part.process} ran on it"
         if node := self._node_of(part):
             reason = f"the node {part.server} did not confirm the end of {part.process}"
-            result = {"known": True, "cleared": False}
+            result: dict[str, Any] = {"known": True, "cleared": False}
             try:
                 result = await self._clean_up(part, node)
             except BridgeError as error:
