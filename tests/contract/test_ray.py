@@ -361,7 +361,6 @@ def test_process_is_found_again_after_a_failed_look(
     async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
         monkeypatch.setattr(RayGenerationController, "_request", failing)
         monkeypatch.setattr(RayGenerationController, "_write", launching)
-        monkeypatch.setattr(RayExecutor, "_on_actor_event", note)
         end = tmp_path / "end"
         await executor.start(spec("job", 1, f"while [ ! -e {end} ]; do sleep 0.1; done"))
         if fault == "timeout":
@@ -370,6 +369,7 @@ def test_process_is_found_again_after_a_failed_look(
         ended = await told.one(Ended, "job")
         assert ended.ending is (Ending.DONE if fault == "timeout" else Ending.LOST), ended
 
+    monkeypatch.setattr(RayExecutor, "_on_actor_event", note)  # before it connects
     harness.run(scenario)
 
 
