@@ -105,7 +105,7 @@ def cache_folder() -> Path | None:
     if path == Path(compiled.py_func.__code__.co_filename).parent / "__pycache__":
         return Path(__file__).parent
     # Numba read the variable when it was imported, and skips a folder that it can't write.
-    configured = numba.config.CACHE_DIR
+    configured = getattr(numba.config, "CACHE_DIR", "")
     return Path(configured) if configured and path.is_relative_to(configured) else path.parent
 
 
