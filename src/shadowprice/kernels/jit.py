@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -105,8 +104,9 @@ def cache_folder() -> Path | None:
     # Numba keeps a folder for each folder of sources: return their common parent.
     if path == Path(compiled.py_func.__code__.co_filename).parent / "__pycache__":
         return Path(__file__).parent
-    configured = os.environ.get("NUMBA_CACHE_DIR")
-    return Path(configured) if configured else path.parent
+    # Numba read the variable when it was imported, and skips a folder that it can't write.
+    configured = getattr(numba.config, "CACHE_DIR", "")
+    return Path(configured) if configured and path.is_relative_to(configured) else path.parent
 
 
 _IMPORT: Final = re.compile(r"^from shadowprice\.kernels\.([\w.]+) import", re.MULTILINE)

@@ -129,8 +129,8 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
     if options.cpu_jobs == "drop":
         kept = frame.filter(pl.col("gpus") > 0)
         if kept.height < frame.height:
-            dropped = frame.height - kept.height
-            notes.append(f"{dropped:,} x CPU job left out (cpu_jobs=keep schedules it)")
+            dropped = _count(frame.height - kept.height, "CPU job")
+            notes.append(f"{dropped} left out (cpu_jobs=keep schedules them)")
         frame = kept
     table = family_table()
     known = pl.struct("model", "batch_size").is_in(
@@ -140,9 +140,8 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
     timed = pl.col("duration").is_not_null() | (pl.col("iterations").is_not_null() & known)
     kept = frame.filter(timed)
     if kept.height < frame.height:
-        notes.append(
-            f"{frame.height - kept.height} jobs without a duration or a known model left out"
-        )
+        dropped = _count(frame.height - kept.height, "job")
+        notes.append(f"{dropped} without a duration or a known model left out")
     if kept.is_empty():
         raise InputError(f"{trace.source}: no job is left to schedule ({'; '.join(notes)})")
     return kept
@@ -163,9 +162,8 @@ def _families(
         for model, batch in zip(frame["model"], frame["batch_size"], strict=True)
     )
     if unknown:
-        notes.append(
-            f"{unknown} jobs name a model without measurements: a family is drawn for them"
-        )
+        jobs = _count(unknown, "job")
+        notes.append(f"{jobs} with a model without measurements: a family is drawn for each")
     return families
 
 
@@ -188,9 +186,11 @@ def _describe_drawn(
         ("utilities and targets", 0 if is_default else untargeted),
         ("values of deadlines", 0 if is_default else frame.height - untargeted),
     )
-    return tuple(
-        f"the {noun} of {count:,} job{'s' if count > 1 else ''}" for noun, count in counts if count
-    )
+    return tuple(f"the {noun} of {_count(count, 'job')}" for noun, count in counts if count)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:
@@ -295,9 +295,9 @@ def _note_early(submit: Ints, deadline: Ints, slot_seconds: Fraction, notes: lis
     early = int((deadline < (np.ceil(submit / slot) + 1) * slot).sum())
     if early:
         notes.append(
-            f"{early} deadlines fall before the end of the first slot the job could use: no "
-            f"schedule in slots of {format_seconds(float(slot_seconds))} keeps them, shorter slots "
-            "may"
+            f"{_count(early, 'deadline')} before the end of the first slot the job could use: no "
+            f"schedule in slots of {format_seconds(float(slot_seconds))} is in time, shorter slots "
+            "may be"
         )
 
 

@@ -200,9 +200,8 @@ def test_promise_is_limited_by_observed_durations_of_other_jobs() -> None:
     ):
         decision, _ = decide(on, [one, other], evidence=evidence)
         assert isinstance(decision, Promise if known else Queue)
-        assert (
-            known or "while demand was observed for only 10.3 slots (evidence)" in decision.message
-        )
+        limit = f"{evidence * watched:.3g} slots (evidence {evidence:g} x 10.3 slots observed)"
+        assert known or f"more than the limit of a promise, {limit}" in decision.message
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
             decision, _ = decide(on, [one, other], evidence=evidence, **settings)
@@ -219,6 +218,8 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
     for evidence, known in ((10.1 / 6 / watched, True), (9.9 / 6 / watched, False)):
         (decisions,) = decide(on, [first], evidence=evidence)
         assert isinstance(decisions, Promise if known else Queue)
+        limit = f"9.9 slots (evidence {evidence:g} x 10.3 slots observed x 6 for a lone job)"
+        assert known or f"more than the limit of a promise, {limit}" in decisions.message
         assert all(
             isinstance(entry, Queue) for entry in decide(on, [first, second], evidence=evidence)
         )

@@ -98,7 +98,7 @@ def test_a_job_without_gpus_has_one_note(tmp_path):
         )
         assert result.stdout.startswith(f"{jobs} in ")
         notes = [line for line in result.stderr.splitlines() if "CPU" in line]
-        left_out = "note: 1 x CPU job left out (cpu_jobs=keep schedules it)"
+        left_out = "note: 1 CPU job left out (cpu_jobs=keep schedules them)"
         assert notes == ([] if option else [left_out])
 
 

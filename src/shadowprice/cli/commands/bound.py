@@ -141,7 +141,9 @@ def _distance(text: str) -> float:
             Fault("--gap", f"expected a number, got {text!r}", "write 1% or 0.01")
         ) from error
     if not 0 <= value < 1:
-        raise InputError(Fault("--gap", f"{text!r} is not from 0% to 100%", "write 1%"))
+        raise InputError(
+            Fault("--gap", f"expected at least 0% and less than 100%, got {text!r}", "write 1%")
+        )
     return value
 
 

@@ -116,22 +116,31 @@ def refuse_little_utility(offer: Offer, full: float, share: float) -> Refusal:
     )
 
 
-def refuse_little_evidence(offer: Offer, used: float, observed: float) -> Refusal:
+def refuse_little_evidence(
+    offer: Offer, used: float, evidence: float, observed: float, factor: float
+) -> Refusal:
     """Return the refusal of a job that is large compared with the demand observed so far.
 
     ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in slots
-    of the whole cluster.
+    of the whole cluster. The limit is their part ``evidence``, times ``factor`` for a lone job.
     """
+    terms = f"evidence {evidence:g} x {_digits(observed)} slots observed"
+    if factor > 1:
+        terms += f" x {factor:g} for a lone job"
     return Refusal(
         RefusalReason.POLICY,
         f"its utility by slot {offer.done} is {offer.utility:.4g}; it takes at least "
-        f"{used:.3g} slots of the whole cluster, too many for a promise while demand was observed "
-        f"for only {observed:.3g} slots (evidence); it gets a promise when more was observed, or "
-        "less work remains",
+        f"{_digits(used)} slots of the whole cluster, more than the limit of a promise, "
+        f"{_digits(evidence * observed * factor)} slots ({terms}); it gets a promise when more was "
+        "observed, or less work remains",
         value=offer.utility,
         cost=offer.cost,
         completion=offer.done,
     )
+
+
+def _digits(number: float) -> str:
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
 
 
 def refuse_many_changes(offer: Offer, max_runs: int) -> Refusal:

@@ -506,21 +506,21 @@ class DemandPrices:
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        limit = parameters.evidence * observed * np.where(self._alone(jobs, rows), _ALONE_FACTOR, 1)
-        is_small = size <= limit
+        is_small = size <= parameters.evidence * observed * self._evidence_factor(jobs, rows)
         return np.asarray(is_small & ~_earns_little(jobs, rows, utility), np.bool_)
 
-    def _alone(self, jobs: OpenJobs, rows: Integers) -> Flags:
-        """Return which jobs compete with no open job, or none of their tenant if it has a share.
+    def _evidence_factor(self, jobs: OpenJobs, rows: Integers) -> Floats:
+        """Return the factor of the limit of each promise, which is larger for a lone job.
 
-        Jobs that their tenants can't pay for don't count: they get no promise.
+        A lone job competes with no open job, or none of its tenant if it has a share. Jobs that
+        their tenants can't pay for don't count: they get no promise.
         """
         owner = jobs.arrays.tenant
         competing = np.zeros(jobs.row_count, np.bool_)
         competing[list(jobs.rows.values())] = True
         competing &= jobs.payable
         count = np.bincount(owner[competing], minlength=len(self.learners))
-        return np.asarray(count[owner[rows]] <= competing[rows], np.bool_)
+        return np.where(count[owner[rows]] <= competing[rows], _ALONE_FACTOR, 1.0)
 
     def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
         """Return whether the observed demand justifies the promise of an offer."""
@@ -532,7 +532,9 @@ class DemandPrices:
         if _earns_little(jobs, rows, np.array([offer.utility]))[0]:
             return refuse_little_utility(offer, float(jobs.full_utility[row]), _MIN_PROMISED_SHARE)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        return refuse_little_evidence(offer, float(size[0]), float(observed[0]))
+        factor = float(self._evidence_factor(jobs, rows)[0])
+        evidence = self._parameters.evidence
+        return refuse_little_evidence(offer, float(size[0]), evidence, float(observed[0]), factor)
 
     def _promise_size(self, slot: int, arrays: JobArrays, rows: Integers) -> tuple[Floats, Floats]:
         """Return the minimum size of each promise and the time observed, in cluster slots."""
