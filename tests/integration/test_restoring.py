@@ -197,7 +197,7 @@ def test_copy_in_another_directory_is_refused_and_runs_nothing_twice(
     for _ in range(2):
         line = refused_start(capsys, scenario.cluster, elsewhere)
         assert f"records in {elsewhere}/executor don't belong to these data; running jobs" in line
-        assert "a backup from the directory that it is of" in line
+        assert "start with the executor directory that these data were used with" in line
         assert "--nothing-runs" in line
     assert not (elsewhere / "executor").exists()
     assert len(scenario.began("once")) == 1
