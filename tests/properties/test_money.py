@@ -51,8 +51,8 @@ def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-ar
             for _ in range(slots):
                 till.slot()
                 till.start_all()
-        case ("end", job, ending) if till.truth.state.orders:
-            names = sorted(till.truth.state.orders)
+        case ("end", job, ending) if till.truth.state.launch_commands:
+            names = sorted(till.truth.state.launch_commands)
             till.ended(names[job % len(names)], ending)
         case ("lose", server):
             till.do(SetServerAvailability(f"g-{server}"))

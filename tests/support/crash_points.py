@@ -57,7 +57,7 @@ def durable_digest(durable: DurableState) -> str:
             (sorted(order.after), sorted(order.frees)),
             placement_record(order.placement, engine.cluster.names),
         ]
-        for name, order in durable.orders.items()
+        for name, order in durable.launch_commands.items()
     }
     accounts = {name: str(account) for name, account in durable.accounts.snapshot().items()}
     views = {name: view.stored() for name, view in durable.views.items()}

@@ -125,7 +125,7 @@ def picture(bench: Bench) -> dict[str, Any]:
         "unacknowledged": dict(truth.state.engine.unacknowledged),
         "views": dict(truth.state.views),
         "specs": dict(truth.state.specs),
-        "orders": dict(truth.state.orders),
+        "orders": dict(truth.state.launch_commands),
         "backlog": [name for name in truth.state.backlog if name in truth.state.views],
         "accounts": (dict(truth.state.accounts.snapshot()), truth.state.accounts.next_entry),
         "calendar": truth.state.calendar,
@@ -162,13 +162,16 @@ def _submission(*names: str, at_once: bool = True, **changes: Any) -> SubmitJobs
 
 
 def _ended(bench: Bench, name: str, ending: Ending) -> Ended:
-    order, at = bench.truth.state.orders[name], bench.clock.wall() / SECOND
+    order, at = bench.truth.state.launch_commands[name], bench.clock.wall() / SECOND
     code = 0 if ending is Ending.DONE else 1
     return Ended(0, name, order.generation, at, ending, code, "why", ("last line",))
 
 
 def _progress(bench: Bench) -> RecordProgress:
-    generation, at = bench.truth.state.orders["one"].generation, bench.clock.wall() / SECOND
+    generation, at = (
+        bench.truth.state.launch_commands["one"].generation,
+        bench.clock.wall() / SECOND,
+    )
     told = Progressed("one", generation, 3 * MICRO, CHANGE, at)
     return RecordProgress({"one": told}, [told])
 
@@ -179,7 +182,7 @@ def _state(drained: bool) -> ServerState:
 
 
 def _server_of(bench: Bench, name: str) -> str:
-    return bench.truth.state.orders[name].servers[0]
+    return bench.truth.state.launch_commands[name].servers[0]
 
 
 OPERATIONS: dict[str, Callable[[Bench], Any]] = {
@@ -197,10 +200,21 @@ OPERATIONS: dict[str, Callable[[Bench], Any]] = {
     "failed": lambda bench: RecordReports([_ended(bench, "one", Ending.FAILED)]),
     "lost": lambda bench: RecordReports([_ended(bench, "one", Ending.LOST)]),
     "refused": lambda bench: RecordReports(
-        [StartRefused(1, "one", bench.truth.state.orders["one"].generation, 0.0, "no such image")]
+        [
+            StartRefused(
+                1, "one", bench.truth.state.launch_commands["one"].generation, 0.0, "no such image"
+            )
+        ]
     ),
     "started": lambda bench: RecordReports(
-        [Started(2, "two", bench.truth.state.orders["two"].generation, bench.clock.wall() / SECOND)]
+        [
+            Started(
+                2,
+                "two",
+                bench.truth.state.launch_commands["two"].generation,
+                bench.clock.wall() / SECOND,
+            )
+        ]
     ),
     "acknowledge": lambda bench: AcknowledgeCommands(list(bench.truth.state.engine.unacknowledged)),
     "progress": _progress,

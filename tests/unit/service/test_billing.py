@@ -73,7 +73,7 @@ class Till(Bench):
         """Run slots. Jobs of speech end in the slot that they were promised for."""
         for _ in range(slots):
             running = self.truth.state.engine.slot_running
-            for name in list(self.truth.state.orders):
+            for name in list(self.truth.state.launch_commands):
                 view = self.truth.state.views[name]
                 if view.tenant == "speech" and view.first_promise == running:
                     self.ended(name)
@@ -81,7 +81,7 @@ class Till(Bench):
 
     def start_all(self) -> None:
         """Report that all commanded processes run."""
-        for name, order in list(self.truth.state.orders.items()):
+        for name, order in list(self.truth.state.launch_commands.items()):
             if self.truth.state.views[name].started < order.generation:
                 self.started(name)
 
@@ -112,7 +112,7 @@ class Till(Bench):
 
     def ended(self, name: str, ending: Ending = Ending.DONE, code: int | None = 0) -> None:
         name = self.key(name)
-        order = self.truth.state.orders[name]
+        order = self.truth.state.launch_commands[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, order.generation, at, ending, code, "")]))
 
@@ -177,8 +177,8 @@ def test_used_slots_are_charged_at_the_mean_price(tmp_path: Path) -> None:
     places = 0
     for _ in range(60):
         till.slot()
-        if view.key in till.truth.state.orders:
-            placement = till.truth.state.orders[view.key].placement
+        if view.key in till.truth.state.launch_commands:
+            placement = till.truth.state.launch_commands[view.key].placement
             places += placement.total_workers
             break
     till.started(view.key)
@@ -357,7 +357,7 @@ def test_lost_slots_are_not_charged(tmp_path: Path) -> None:
     till.give("vision", 1_000)
     till.submit("filler", chunks=12, minibatches=200, tenant="speech")
     view = priced(till, "job", minibatches=90)
-    while view.key not in till.truth.state.orders:
+    while view.key not in till.truth.state.launch_commands:
         till.slot()
     till.started(view.key)
     till.slot()
@@ -365,8 +365,8 @@ def test_lost_slots_are_not_charged(tmp_path: Path) -> None:
     till.ended(view.key, Ending.LOST, None)
     till.slot()  # it starts again
     assert till.view(view.key).held == one
-    assert view.key in till.truth.state.orders
-    for server in till.truth.state.orders[view.key].servers:
+    assert view.key in till.truth.state.launch_commands
+    for server in till.truth.state.launch_commands[view.key].servers:
         till.do(SetServerAvailability(server))
     assert till.view(view.key).held == one
     till.check()
@@ -683,7 +683,7 @@ Step = Callable[[Till], None]
 
 
 def _step_ends(till: Till) -> None:
-    for name in sorted(till.truth.state.orders):
+    for name in sorted(till.truth.state.launch_commands):
         if till.view(name).held >= 4 and name in till.truth.state.engine.running:
             till.ended(name)
 

@@ -115,22 +115,22 @@ class Bench:
 
     def started(self, name: str) -> None:
         name = self.key(name)
-        order = self.truth.state.orders[name]
+        order = self.truth.state.launch_commands[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Started(order.id, name, order.generation, at)]))
 
     def again(self, name: str) -> None:
         """Lose a job's generation, and start the next one in the next slot."""
         name = self.key(name)
-        generation = self.truth.state.orders[name].generation
+        generation = self.truth.state.launch_commands[name].generation
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, generation, at, Ending.LOST, None, "the node died")]))
         self.slot()
-        assert self.truth.state.orders[name].generation == generation + 1
+        assert self.truth.state.launch_commands[name].generation == generation + 1
 
     def report(self, name: str, minibatches: float) -> None:
         name = self.key(name)
-        generation = self.truth.state.orders[name].generation
+        generation = self.truth.state.launch_commands[name].generation
         told = Progressed(name, generation, int(minibatches * MICRO), {"loss": 0.5}, 0.0)
         self.do(RecordProgress({name: told}, [told]))
 
@@ -181,7 +181,7 @@ def test_the_time_of_several_exits_is_that_of_the_first(tmp_path: Path) -> None:
     bench.submit("first", chunks=2, minibatches=60)
     bench.slot()
     bench.started("first")
-    generation = bench.truth.state.orders["first"].generation
+    generation = bench.truth.state.launch_commands["first"].generation
     at = bench.clock.wall() / SECOND
     for ended, text in (
         (("worker-0",), "worker-0 exited 0 at 20"),
@@ -208,7 +208,7 @@ def test_a_job_that_is_paused_without_a_promise_waits_again(tmp_path: Path) -> N
     assert view.state is State.STANDBY
     assert view.reason is not None
     assert (view.reason["code"], view.reason["resource"]) == ("standby", "gpu")
-    generation = bench.truth.state.orders["short"].generation
+    generation = bench.truth.state.launch_commands["short"].generation
     end = Ended(0, "short", generation, bench.clock.wall() / SECOND, Ending.DONE, 0, "")
     bench.do(RecordReports([end]))
     bench.slot()
@@ -259,7 +259,7 @@ def test_decisions_keep_the_reason_that_a_job_has_partly_ended(tmp_path: Path, p
     bench.submit("first", chunks=2, minibatches=60)
     bench.slot()
     bench.started("first")
-    generation = bench.truth.state.orders["first"].generation
+    generation = bench.truth.state.launch_commands["first"].generation
     at = bench.clock.wall() / SECOND
     report = PartlyEnded("first", generation, at, ("worker-0",), ("worker-1",))
     bench.do(RecordReports([report]))
@@ -296,7 +296,7 @@ def test_a_job_that_was_done_later_is_not_abandoned_for_the_slots_before(tmp_pat
         "first", minibatches=30, utility={"kind": "deadline", "value": 20, "by": "6 slots"}
     )
     bench.slot()
-    order = bench.truth.state.orders["first"]
+    order = bench.truth.state.launch_commands["first"]
     bench.clock.advance(4 * SLOT)  # nothing was recorded meanwhile, not even the start
     done = bench.clock.wall() / SECOND - SLOT / 2
     end = Ended(0, "first", order.generation, done, Ending.DONE, 0, "")
@@ -354,7 +354,7 @@ def restarted(bench: Bench, name: str, cost: float, *, after: float = SLOT) -> N
     bench.slot()
     bench.again(name)
     metrics = {"change_checkpoint": 0.0, "change_start": cost - 1.0, "change_first_step": 1.0}
-    order = bench.truth.state.orders[name]
+    order = bench.truth.state.launch_commands[name]
     at = bench.truth.state.calendar.begins(order.slot) / SECOND + after
     report = Progressed(name, order.generation, MICRO, metrics, at)
     bench.do(RecordProgress({name: report}, [report]))
@@ -429,7 +429,7 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         bench.submit(name, chunks=1, workers={"max": 1}, **stated)
         bench.slot()
         bench.started(name)
-        order = bench.truth.state.orders[name]
+        order = bench.truth.state.launch_commands[name]
         at = bench.truth.state.calendar.begins(order.slot) / SECOND + after
         for moment, seconds in ((after - 0.1, 0.0), (after, worked), (after + 20.0, worked + 20.0)):
             told = Progressed(
@@ -530,7 +530,7 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: Bench) ->
     assert told["never"]["reported"] is False
     assert "reported" not in told["says"]
     # One that goes on from a checkpoint begins before where the one before it was.
-    generation = bench.truth.state.orders["back"].generation
+    generation = bench.truth.state.launch_commands["back"].generation
     failed = Ended(0, "back", generation, at, Ending.FAILED, 1, "killed")
     bench.do(RecordReports([failed]))
     bench.slot()
@@ -547,7 +547,7 @@ def test_an_older_report_that_arrives_later_is_no_fault_of_the_job(bench: Bench)
     bench.slot()
     bench.started("late")
     key = bench.key("late")
-    generation = bench.truth.state.orders[key].generation
+    generation = bench.truth.state.launch_commands[key].generation
     for done, at in ((50, 10.0), (90, 12.0), (80, 11.0), (90, 12.0), (100, 13.0)):
         point = Progressed(key, generation, done * MICRO, {}, at)
         bench.do(RecordProgress({key: point}, [point]))
@@ -563,7 +563,7 @@ def test_who_was_displaced_says_what_it_waits_for_until_it_runs(tmp_path: Path) 
     bench.submit("one", utility={"kind": "constant", "value": 20}, workers={"max": 1})
     bench.slot()
     bench.started("one")
-    [server] = bench.truth.state.orders["one"].servers
+    [server] = bench.truth.state.launch_commands["one"].servers
     bench.do(SetServerAvailability(server))
     view = bench.truth.state.views["one"]
     assert not view.servers
@@ -602,7 +602,7 @@ def test_an_end_belongs_to_the_slot_in_which_it_came_however_many_passed(
     assert outcome.views["done"].state is State.FINISHED
     assert outcome.views["done"].completion == began + 2 + 3
     assert "retrying" in bench.kinds("fails")
-    assert bench.truth.state.orders["fails"].generation > 1
+    assert bench.truth.state.launch_commands["fails"].generation > 1
     assert bench.truth.state.engine.slot_running == began + 12
 
 
@@ -642,7 +642,7 @@ def test_slots_in_which_nobody_listened_are_counted_as_stated_until_a_job_is_hea
 def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: Bench) -> None:
     bench.submit("again", minibatches=200, utility={"kind": "constant", "value": 20})
     bench.slot()
-    order = bench.truth.state.orders["again"]
+    order = bench.truth.state.launch_commands["again"]
 
     def slots(reports: list[float]) -> None:
         bench.started("again")
@@ -657,7 +657,7 @@ def test_what_a_job_does_again_after_a_failure_says_nothing_of_its_speed(bench: 
     end = Ended(0, "again", order.generation, at, Ending.FAILED, 1, "killed")
     bench.do(RecordReports([end]))
     bench.slot()
-    assert bench.truth.state.orders["again"].generation > order.generation
+    assert bench.truth.state.launch_commands["again"].generation > order.generation
     # Six slots in which nothing more is counted, and then it goes on as fast as it always was.
     slots([10.0 * slot for slot in range(1, 10)])
     assert bench.truth.state.views["again"].progress == 90.0
@@ -705,7 +705,7 @@ CHANGE = {"change_checkpoint": 2.0, "change_away": 50.0, "change_start": 9.0}
 
 def change(bench: Bench, name: str, minibatches: float, **seconds: float) -> None:
     """Let a job report the cost of its restart, a slot after its generation was commanded."""
-    order = bench.truth.state.orders[name]
+    order = bench.truth.state.launch_commands[name]
     at = bench.truth.state.calendar.ends(order.slot) / SECOND
     metrics = {**CHANGE, **seconds}
     told = Progressed(name, order.generation, int(minibatches * MICRO), metrics, at)
@@ -795,7 +795,7 @@ def test_only_exit_0_finishes_a_job(bench: Bench) -> None:
     view = bench.truth.state.views["counted"]
     assert view.state == "running"
     assert view.progress < 60.0
-    order = bench.truth.state.orders["counted"]
+    order = bench.truth.state.launch_commands["counted"]
     at = bench.clock.wall() / SECOND
     end = Ended(0, "counted", order.generation, at, Ending.DONE, 0, "")
     done = bench.do(RecordReports([end]))
@@ -808,7 +808,7 @@ def test_failures_are_retried_and_losses_cost_nothing(bench: Bench) -> None:
     for ending in (Ending.LOST, Ending.FAILED, Ending.LOST, Ending.FAILED):
         bench.slot(2)
         bench.started("failing")
-        order = bench.truth.state.orders["failing"]
+        order = bench.truth.state.launch_commands["failing"]
         at = bench.clock.wall() / SECOND
         end = Ended(0, "failing", order.generation, at, ending, 1, "why", ("last line",))
         outcome = bench.do(RecordReports([end]))
@@ -892,13 +892,13 @@ def test_what_is_read_back_is_what_was(tmp_path: Path, policy: str) -> None:
             bench.truth.write_snapshot()
     bench.do(CancelJob(next(reversed(bench.truth.state.views))))
     digest, views = bench.truth.state.engine.state_digest(), dict(bench.truth.state.views)
-    orders = dict(bench.truth.state.orders)
+    orders = dict(bench.truth.state.launch_commands)
     bench.read()
     assert bench.truth.state.recovered_events > 0
     assert bench.truth.state.engine.state_digest() == digest
     assert bench.truth.state.views == views
-    assert bench.truth.state.orders == orders
-    assert {order.generation for order in bench.truth.state.orders.values()} == {
+    assert bench.truth.state.launch_commands == orders
+    assert {order.generation for order in bench.truth.state.launch_commands.values()} == {
         order.generation for order in orders.values()
     }
     bench.slot(30)

@@ -62,7 +62,7 @@ class MovedJob(Bench):
 
     def drain(self) -> None:
         """Drain the server of the job, and begin the next slot."""
-        [server] = self.truth.state.orders["train"].servers
+        [server] = self.truth.state.launch_commands["train"].servers
         amounts = dict(zip(CLUSTER.resources, CLUSTER.capacity[0].tolist(), strict=True))
         state = ServerState(CLUSTER.roles[0], amounts, drained=True)
         self.do(UpdateServers({server: state}, "drain"))
@@ -292,7 +292,7 @@ def test_an_exit_before_a_job_was_abandoned_counts_though_it_is_reported_after(
     bench.submit("train", **{"minibatches": WORK, **limits})
     bench.slot()
     bench.started("train")
-    generation = bench.truth.state.orders["train"].generation
+    generation = bench.truth.state.launch_commands["train"].generation
     while "train" in bench.truth.state.engine.open_jobs:
         bench.slot()
     begins = bench.truth.state.calendar.begins(bench.truth.state.next_slot - 1)

@@ -193,7 +193,7 @@ class _Bench(Bench):
         view = self.truth.state.views[name]
         for _ in range(slots):
             self.slot()
-        order = self.truth.state.orders[name]
+        order = self.truth.state.launch_commands[name]
         at = self.clock.wall() / SECOND
         self.do(RecordReports([Ended(0, name, order.generation, at, Ending.DONE, 0, "")]))
         return view

@@ -94,7 +94,7 @@ class Shop(Till):
 
     def reported(self, name: str, minibatches: float, *, saves: bool = False) -> None:
         key = self.key(name)
-        generation = self.truth.state.orders[key].generation
+        generation = self.truth.state.launch_commands[key].generation
         at = self.clock.wall() / SECOND
         done = int(minibatches * MICRO)
         report = Progressed(key, generation, done, {}, at, checkpoints=saves)
@@ -241,7 +241,7 @@ def test_truthful_job_pays_only_its_price(till: Shop) -> None:
     till.submit("job", tenant="vision", minibatches=3 * SLOT_WORK, utility=BY_39)
     price = till.view("job").price
     till.starts = False
-    while till.key("job") not in till.truth.state.orders:
+    while till.key("job") not in till.truth.state.launch_commands:
         till.slot()
     till.clock.advance(SLOT / 10)
     till.start_all()
@@ -292,9 +292,9 @@ def test_work_counts_by_workers_at_the_stated_speed(oasis: Shop) -> None:
         "job", tenant="vision", chunks=2, minibatches=3 * SLOT_WORK, utility=BY_39,
         workers={"min": 2, "max": 2},
     )  # fmt: skip
-    while oasis.key("job") not in oasis.truth.state.orders:
+    while oasis.key("job") not in oasis.truth.state.launch_commands:
         oasis.slot()
-    assert oasis.truth.state.orders[oasis.key("job")].placement.total_workers == 2
+    assert oasis.truth.state.launch_commands[oasis.key("job")].placement.total_workers == 2
     oasis.slot(2)
     assert oasis.view("job").covered == 2 * 2 * SLOT_WORK * MICRO
     assert oasis.view("job").slot_price is None
@@ -305,7 +305,7 @@ def test_work_counts_by_workers_at_the_stated_speed(oasis: Shop) -> None:
 
 def test_a_measured_speed_changes_no_stated_work(oasis: Shop) -> None:
     oasis.submit("job", tenant="vision", minibatches=6 * SLOT_WORK, utility=BY_39)
-    while oasis.key("job") not in oasis.truth.state.orders:
+    while oasis.key("job") not in oasis.truth.state.launch_commands:
         oasis.slot()
     for slot in range(1, 7):  # it does half of what it states
         assert oasis.view("job").slot_price is None
@@ -328,7 +328,7 @@ def test_a_lost_slot_costs_nothing_and_its_work_is_not_counted_again(oasis: Shop
     slot_price = oasis.view("job").slot_price
     assert slot_price
     oasis.clock.advance(SLOT / 2)
-    server = oasis.truth.state.orders[oasis.key("job")].servers[0]
+    server = oasis.truth.state.launch_commands[oasis.key("job")].servers[0]
     oasis.do(SetServerAvailability(server))
     view = oasis.view("job")
     assert (view.overrun, view.overrun_slots, view.slot_price) == (0, 0, None)
@@ -351,7 +351,7 @@ def test_lost_process_is_forgiven_but_not_a_failure(oasis: Shop) -> None:
     for ending, covered in ((Ending.LOST, 0), (Ending.FAILED, 1)):
         name = f"job-{ending}"
         oasis.submit(name, tenant="vision", minibatches=9 * SLOT_WORK, utility=BY_39)
-        while oasis.key(name) not in oasis.truth.state.orders:
+        while oasis.key(name) not in oasis.truth.state.launch_commands:
             oasis.slot()
         oasis.slot()
         assert oasis.view(name).covered == SLOT_WORK * MICRO
@@ -363,13 +363,13 @@ def test_lost_process_is_forgiven_but_not_a_failure(oasis: Shop) -> None:
 
 def test_work_that_is_repeated_after_a_move_is_not_counted_again(oasis: Shop) -> None:
     oasis.submit("job", tenant="vision", minibatches=9 * SLOT_WORK, utility=BY_39)
-    while oasis.key("job") not in oasis.truth.state.orders:
+    while oasis.key("job") not in oasis.truth.state.launch_commands:
         oasis.slot()
     for slot in range(1, 5):
         oasis.slot()
         oasis.reported("job", slot * SLOT_WORK, saves=True)
     assert oasis.view("job").covered == 4 * SLOT_WORK * MICRO
-    server = oasis.truth.state.orders[oasis.key("job")].servers[0]
+    server = oasis.truth.state.launch_commands[oasis.key("job")].servers[0]
     oasis.do(SetServerAvailability(server))
     oasis.slot()
     assert oasis.view("job").generation == 2
@@ -402,7 +402,7 @@ def test_a_failure_forgives_no_restart(tmp_path: Path, restart: int) -> None:
     run = {"command": ["train"], "retries": 100}
     till.submit("job", tenant="vision", minibatches=4 * SLOT_WORK, utility=BY_39,
                 run=run, restart=f"{restart}s")  # fmt: skip
-    while till.key("job") not in till.truth.state.orders:
+    while till.key("job") not in till.truth.state.launch_commands:
         till.slot()
     for _ in range(8):
         till.clock.advance(SLOT - 1)
@@ -424,10 +424,10 @@ def test_a_move_forgives_a_restart_of_up_to_half_of_a_slot(
     """The owner states the restart cost, so it can't make most of a slot free."""
     oasis.submit("job", tenant="vision", minibatches=6 * SLOT_WORK, utility=BY_39,
                  restart=f"{restart}s")  # fmt: skip
-    while oasis.key("job") not in oasis.truth.state.orders:
+    while oasis.key("job") not in oasis.truth.state.launch_commands:
         oasis.slot()
     oasis.slot()
-    oasis.do(SetServerAvailability(oasis.truth.state.orders[oasis.key("job")].servers[0]))
+    oasis.do(SetServerAvailability(oasis.truth.state.launch_commands[oasis.key("job")].servers[0]))
     oasis.slot()
     assert (oasis.view("job").generation, oasis.view("job").covered) == (2, 0)
     oasis.slot()
@@ -480,7 +480,7 @@ def test_a_job_that_was_admitted_for_free_can_be_revised_when_it_pays(
     till.give("speech", 100_000)
     till.crowd(6)
     till.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
-    while till.key("job") not in till.truth.state.orders:
+    while till.key("job") not in till.truth.state.launch_commands:
         till.slot()
     assert till.view("job").price == 0
     till.give("vision", 1_000)
@@ -636,7 +636,7 @@ def test_a_tenant_without_a_budget_pays_nothing(tmp_path: Path) -> None:
     till.give("speech", 100_000)
     till.crowd(6)
     till.submit("job", minibatches=SLOT_WORK, utility=BY_39)
-    while till.key("job") not in till.truth.state.orders:
+    while till.key("job") not in till.truth.state.launch_commands:
         till.slot()
     till.crowd(4)
     view = till.view("job")
@@ -785,7 +785,7 @@ def test_a_crash_at_any_write_neither_charges_twice_nor_misses_a_slot(
 def test_points_that_an_operator_grants_keep_a_job_running(oasis: Shop) -> None:
     oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39)
     oasis.give("vision", 10_000 - oasis.held("vision"))
-    while oasis.key("job") not in oasis.truth.state.orders:
+    while oasis.key("job") not in oasis.truth.state.launch_commands:
         oasis.slot()
     oasis.do(Grant("vision", 1_000 * POINT, "deadline"))
     oasis.slot(3)
@@ -796,7 +796,7 @@ def test_points_that_an_operator_grants_keep_a_job_running(oasis: Shop) -> None:
 def test_an_end_that_is_reported_late_pays_for_the_slots_that_it_held(oasis: Shop) -> None:
     """The service is down while the job ends: reports apply to the slot in which it ended."""
     oasis.admit(2 * SLOT_WORK)
-    key, order = oasis.key("job"), oasis.truth.state.orders[oasis.key("job")]
+    key, order = oasis.key("job"), oasis.truth.state.launch_commands[oasis.key("job")]
     price = oasis.view("job").slot_price or 0
     at = oasis.clock.wall() / SECOND + SLOT / 2
     oasis.clock.advance(3 * SLOT)
@@ -813,12 +813,12 @@ def test_an_end_that_is_reported_late_pays_for_the_slots_that_it_held(oasis: Sho
 def test_a_job_that_completed_during_an_outage_is_not_abandoned(oasis: Shop, points: int) -> None:
     """Its end was reported. It pays for the slots that it held if its tenant can."""
     oasis.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
-    while oasis.key("job") not in oasis.truth.state.orders:
+    while oasis.key("job") not in oasis.truth.state.launch_commands:
         oasis.slot()
     oasis.slot()
     oasis.give("vision", 10_000 - oasis.held("vision") + points)
     assert oasis.held("vision") == points
-    order = oasis.truth.state.orders[oasis.key("job")]
+    order = oasis.truth.state.launch_commands[oasis.key("job")]
     at = oasis.clock.wall() / SECOND + 2.5 * SLOT
     oasis.clock.advance(4 * SLOT)
     oasis.read()
@@ -840,7 +840,7 @@ def test_an_exit_before_a_slot_counts_even_if_it_is_reported_after_the_job_was_a
     till.submit("job", tenant="vision", minibatches=2 * SLOT_WORK, utility=BY_39)
     till.give("vision", 10_000 - till.held("vision"))
     while till.view("job").state.open:
-        key, order = till.key("job"), till.truth.state.orders.get(till.key("job"))
+        key, order = till.key("job"), till.truth.state.launch_commands.get(till.key("job"))
         till.crowd(1)
     abandoned = till.view("job")
     assert order is not None
@@ -873,10 +873,10 @@ def test_a_job_that_exits_while_it_is_stopped_pays_for_no_other_slot(oasis: Shop
     """It is complete at once, and holds no other slot."""
     run = {"command": ["train"], "checkpoints": True}
     oasis.submit("job", tenant="vision", minibatches=SLOT_WORK, utility=BY_39, run=run)
-    while oasis.key("job") not in oasis.truth.state.orders:
+    while oasis.key("job") not in oasis.truth.state.launch_commands:
         oasis.slot()
     oasis.clock.advance(SLOT)
-    key, order = oasis.key("job"), oasis.truth.state.orders[oasis.key("job")]
+    key, order = oasis.key("job"), oasis.truth.state.launch_commands[oasis.key("job")]
     oasis.do(AdvanceSlots(virtual=False))
     assert oasis.view("job").slot_price
     oasis.do(SetServerAvailability(order.servers[0]))

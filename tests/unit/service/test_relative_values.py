@@ -269,7 +269,7 @@ def density(bench: Bench, name: str) -> float:
 
 def run(bench: Bench, name: str, per_slot: float, slots: int) -> None:
     """Run a job at a speed in mini-batches per slot, which it reports."""
-    while bench.key(name) not in bench.truth.state.orders:
+    while bench.key(name) not in bench.truth.state.launch_commands:
         bench.slot()
     bench.started(name)
     bench.slot()

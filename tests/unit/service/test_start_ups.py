@@ -22,7 +22,7 @@ def starts(bench: Bench, number: int, seconds: float, *, ends: bool = True) -> N
     name = f"job-{number}"
     bench.submit(name, minibatches=10)
     bench.slot()
-    order = bench.truth.state.orders[name]
+    order = bench.truth.state.launch_commands[name]
     at = bench.truth.state.calendar.begins(order.slot) / SECOND + seconds
     bench.do(RecordReports([Started(order.id, name, order.generation, at)]))
     if ends:
@@ -72,7 +72,7 @@ def test_long_start_ups_are_reported_once_and_cleared(tmp_path: Path) -> None:
 def test_a_start_up_ends_when_work_is_reported(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "data", "fifo")
     starts(bench, 0, 1.0, ends=False)
-    order = bench.truth.state.orders["job-0"]
+    order = bench.truth.state.launch_commands["job-0"]
     at = bench.truth.state.calendar.begins(order.slot) / SECOND + 27.5
     # One mini-batch takes 6 s; work may be a quarter slower before that counts as a start-up.
     report = Progressed("job-0", 1, MICRO, {}, at)
@@ -91,7 +91,7 @@ def test_late_command_is_no_long_start_up(tmp_path: Path) -> None:
     bench.submit("late", minibatches=5)
     bench.clock.advance(20 * SLOT)  # the service was away; the slot's beginning comes first
     bench.slot()
-    order = bench.truth.state.orders["late"]
+    order = bench.truth.state.launch_commands["late"]
     ordered = bench.clock.wall()
     begins = bench.truth.state.calendar.begins(order.slot)
     at = ordered / SECOND + 2.0

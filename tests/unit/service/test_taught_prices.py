@@ -210,7 +210,7 @@ def test_a_job_that_ends_long_before_its_stated_length_is_little_demand(tmp_path
     high = prices_by_kind(prices(while_it_runs.engine, while_it_runs.calendar, "rolling", 1))
     assert max(high.values()) > 0
     key = bench.key("long")
-    generation = bench.truth.state.orders[key].generation
+    generation = bench.truth.state.launch_commands[key].generation
     at = bench.clock.wall() / SECOND
     bench.do(RecordReports([Ended(0, key, generation, at, Ending.DONE, 0, "")]))
     bench.slot()
@@ -250,7 +250,7 @@ def test_jobs_that_wait_and_then_end_at_once_are_little_demand(
         waited += 1
         if reads:
             bench.read()
-        for key, order in list(bench.truth.state.orders.items()):
+        for key, order in list(bench.truth.state.launch_commands.items()):
             at = bench.clock.wall() / SECOND
             ended = Ended(0, key, order.generation, at, Ending.DONE, 0, "")
             bench.do(RecordReports([ended]))
