@@ -157,7 +157,7 @@ def _target(target: ExecutorTarget, variant: Variant) -> ExecutorTarget:
 
 
 def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
-    if not variant.given:
+    if not variant.knows_prices:
         return variant
     return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
 
