@@ -205,7 +205,7 @@ def _rows(
             row[f"{prefix}utility"] = earned
         row["start"] = result.start(files.speeds(job))
         row["moves"] = max(0, int(result.record["generation"]) - 1)
-        row["late"] = result.late
+        row["late"] = result.delay_causes
         rows.append(row)
     return rows
 
