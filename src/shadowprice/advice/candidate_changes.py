@@ -363,9 +363,8 @@ def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterato
             before = str(declared[bound]) if declared.get(bound) is not None else f"{now}{_DEFAULT}"
 
             def describe(value: int, bound: str = bound, now: int = now) -> str:
-                noun = _count(abs(value - now), "worker")
-                most_or_least = "at least" if bound == "min" else "at most"
-                return f"{noun} {'more' if value > now else 'fewer'} {most_or_least}"
+                verb = "raised" if value > now else "lowered"
+                return f"{bound}imum {verb} by {_count(abs(value - now), 'worker')}"
 
             yield JobChange("workers", ("workers", bound), before, values, describe)
 

@@ -316,3 +316,17 @@ def test_advice_writes_numbers_without_exponents() -> None:
     priced = advised({**LINEAR, "utility": {"kind": "constant", "value": 10}})
     value = next(change for change in priced if change.label == "utility.value")
     assert value.change(9997.0) == "1,000 times as much"
+
+
+def test_advice_describes_other_limits_of_workers() -> None:
+    changes = advised({**LINEAR, "steps": 100, "workers": {"min": 3, "max": 6}})
+    texts = {
+        (change.label, change.values[0]): change.change(change.values[0])
+        for change in changes
+        if change.name == "workers"
+    }
+    assert texts == {
+        ("workers.min", 2): "minimum lowered by 1 worker",
+        ("workers.max", 7): "maximum raised by 1 worker",
+        ("workers.max", 5): "maximum lowered by 1 worker",
+    }
