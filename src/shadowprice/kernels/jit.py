@@ -159,7 +159,7 @@ def _content_digest(file: Path) -> bytes:
     return hashlib.sha256(file.read_bytes()).digest() if file.exists() else b""
 
 
-def say_on_stderr(text: str) -> None:
+def print_on_stderr(text: str) -> None:
     """Print a line on stderr, if there is one."""
     if sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
@@ -180,7 +180,7 @@ class _Announcer(event.Listener):
     """Counts the kernels that are compiled, and prints one line before the first."""
 
     def __init__(self) -> None:
-        self.say: Callable[[str], None] | None = say_on_stderr
+        self.print_line: Callable[[str], None] | None = print_on_stderr
         self.announced = False
         self.compiled = 0
 
@@ -188,9 +188,9 @@ class _Announcer(event.Listener):
         if not event.data["dispatcher"].py_func.__module__.startswith("shadowprice.kernels."):
             return
         self.compiled += 1
-        if not self.announced and self.say is not None:
+        if not self.announced and self.print_line is not None:
             self.announced = True
-            self.say(compiling_notice())
+            self.print_line(compiling_notice())
 
     def on_end(self, event: Any) -> None:
         """Do nothing: a second line would be mixed with a command's results."""

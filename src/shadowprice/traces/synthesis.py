@@ -57,8 +57,8 @@ def load_jobs(
 
     ``spec`` is ``format:path?option=value&...`` with options of the format, of the selection
     (`shadowprice.traces.locate`) and of `SynthesisOptions`. Requests for resources that the cluster
-    doesn't have are dropped, but types of GPU, whose jobs are invalid. ``skip_invalid`` drops
-    invalid rows and counts them.
+    doesn't have are dropped. A job that requests a missing type of GPU is invalid. ``skip_invalid``
+    drops invalid rows and counts them.
     """
     parsed = parse_spec(spec, OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
@@ -85,7 +85,7 @@ def synthesize(
     """
     options = (options or SynthesisOptions()).resolved(trace.format)
     notes: list[str] = []
-    frame = _usable(trace, options, notes)
+    frame = _filter_usable_jobs(trace, options, notes)
     rng = np.random.default_rng(seed)
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
@@ -124,7 +124,7 @@ def synthesize(
     )
 
 
-def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.DataFrame:
+def _filter_usable_jobs(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.DataFrame:
     frame = trace.jobs
     if options.cpu_jobs == "drop":
         kept = frame.filter(pl.col("gpus") > 0)
@@ -273,18 +273,19 @@ def _utilities(
         soonest = (np.ceil(submit / slot) + 2) * slot
         within = np.where(submit + stretched > soonest, stretched, within)
     due = frame["deadline"].fill_null(np.nan).to_numpy()
-    has = ~np.isnan(due)
-    if has.any():
-        deadline = _nanoseconds(np.where(has, due, 0.0))
-        within = np.where(has, np.maximum(0, deadline - submit), within)
-        _note_early(submit[has], deadline[has], slot_seconds, notes)
-    decay = np.where(has, 0.0, decay)
+    has_deadline = ~np.isnan(due)
+    if has_deadline.any():
+        deadline = _nanoseconds(np.where(has_deadline, due, 0.0))
+        within = np.where(has_deadline, np.maximum(0, deadline - submit), within)
+        _note_early(submit[has_deadline], deadline[has_deadline], slot_seconds, notes)
+    decay = np.where(has_deadline, 0.0, decay)
     names = [
-        "deadline" if late else CLASSES[index] for late, index in zip(has, classes, strict=True)
+        "deadline" if timed else CLASSES[index]
+        for timed, index in zip(has_deadline, classes, strict=True)
     ]
-    kinds: list[UtilityKind] = ["deadline" if late else "sigmoid" for late in has]
+    kinds: list[UtilityKind] = ["deadline" if timed else "sigmoid" for timed in has_deadline]
     if options.utility == "default":
-        within = np.where(has, within, -1)
+        within = np.where(has_deadline, within, -1)
         names = ["default"] * count
         kinds = ["default"] * count
     return kinds, value, decay, target, within, names

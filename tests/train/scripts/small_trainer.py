@@ -18,7 +18,7 @@ vision.prepare()
 
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
-from shadowprice.training.callbacks.huggingface import Elastic, arguments, newest  # noqa: E402
+from shadowprice.training.callbacks.huggingface import Elastic, arguments, latest_checkpoint  # noqa: E402
 from shadowprice.training.generation import nccl_here  # noqa: E402
 
 
@@ -81,7 +81,7 @@ def main() -> None:
         model, args, train_dataset=told, eval_dataset=data[:12],
         callbacks=[Elastic(report_every=0.05), Slow(chosen.pace, folder / "done")],
     )  # fmt: skip
-    trainer.train(resume_from_checkpoint=newest())
+    trainer.train(resume_from_checkpoint=latest_checkpoint())
     if trainer.is_world_process_zero():
         values = torch.cat([parameter.flatten() for parameter in model.parameters()])
         curve = [line["loss"] for line in trainer.state.log_history if "loss" in line]

@@ -398,7 +398,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if not jobs.restart_loss[row] or not self._parameters.revision:
             return False
         for offer, pinned in planner.pinned_offers(state, slot, row, np.zeros(2)):
-            if offer.done <= promise:
+            if offer.completion <= promise:
                 plan = planner.plan_pinned(state, slot, row, pinned)
                 if not plan.unplanned:
                     planner.commit(state, plan)
@@ -433,13 +433,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         jobs = self._state.jobs
         jobs.promise[row] = completion
         payoff = offer.utility - offer.cost
-        return Promise(jobs.name(row), completion, offer.done, payoff, offer.utility, offer.cost)
+        return Promise(
+            jobs.name(row), completion, offer.completion, payoff, offer.utility, offer.cost
+        )
 
     def _promise_slot(self, slot: int, row: int, offer: Offer) -> int:
         """Return the last slot whose utility is within `_SLACK` of the plan's."""
         arrays = self._state.jobs.arrays
         horizon = self._cluster.horizon
-        return int(latest_acceptable_slot(arrays, row, slot, offer.done, horizon, _SLACK))
+        return int(latest_acceptable_slot(arrays, row, slot, offer.completion, horizon, _SLACK))
 
     # ---------------------------------------------------------------- revisions
 
@@ -458,7 +460,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.demand.take_back(job.name)  # a job doesn't bid against itself
         promise = int(jobs.promise[row])
         if self._keeps_promises(slot):
-            offer = self._keep_offer(slot, job, row, promise)
+            offer = self._price_promise(slot, job, row, promise)
             if offer.utility <= offer.cost:
                 raise RevisionRefusedError(refuse_below_price(offer))
             if not state.demand.justifies_offer(slot, jobs, row, offer):
@@ -469,7 +471,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 planned = self._planner.planned_offer(state, state.plan, row, price)
             utility = planned.utility
             payoff = utility - offer.cost
-            answer = Promise(job.name, promise, planned.done, payoff, utility, offer.cost)
+            answer = Promise(job.name, promise, planned.completion, payoff, utility, offer.cost)
         else:
             state.withdraw_promise(row)
             if not self._keeps_promises(slot):
@@ -494,7 +496,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         self._planner.commit(state, plan)
         return True
 
-    def _keep_offer(self, slot: int, job: Job, row: int, promise: int) -> Offer:
+    def _price_promise(self, slot: int, job: Job, row: int, promise: int) -> Offer:
         """Return the offer of a job's promise for its remaining work at current prices."""
         jobs = self._state.jobs
         prices = self._state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
@@ -687,9 +689,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if offer is None or not self._commit_offer(row, offer):
             state.jobs.promise[row] = -1
             return Promise(name, None, message=f"{reason}: it waits")
-        end = offer.end if slot is None else self._promise_slot(slot, row, offer)
+        end = offer.tried_end if slot is None else self._promise_slot(slot, row, offer)
         state.jobs.promise[row] = end
-        return Promise(name, end, offer.done, offer.utility, offer.utility, message=reason)
+        return Promise(name, end, offer.completion, offer.utility, offer.utility, message=reason)
 
     def _withdraw_promises(self) -> Iterator[Decision]:
         """Withdraw every promise: the timespan is over, and nothing runs."""
@@ -822,7 +824,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs = self._state, self._state.jobs
         unconfined = self._quotas.share[:0]
         is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
-        plan = self._planner.keep_promised(state, slot)
+        plan = self._planner.carry_over_promised(state, slot)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
             self._allocate_spare(slot, rows[is_owed[rows]], weight, state.plan.line)
             return state.plan.line._replace(share=unconfined)
