@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -308,10 +308,14 @@ class OpenJobs(JobRows):
         progress = self._progress(rows, np.isin(rows, list(pinned)))
         return RunningJobs([self.name(row) for row in rows.tolist()], rows, progress)
 
-    def hold(self, view: View, running: RunningJobs) -> bool:
-        """Record another slot with the same placements, if jobs did what was planned.
+    def hold(
+        self, view: View, running: RunningJobs, progress: Mapping[str, int], slots: int
+    ) -> int:
+        """Record up to ``slots`` more slots with the same placements; return how many.
 
-        Return whether they did. Otherwise nothing is recorded but the running jobs' work.
+        In each slot, jobs must have done before what was planned. If they didn't before the first
+        one, nothing is recorded but the running jobs' work. In slots before the last one they make
+        ``progress``, and none completes.
         """
         states, rows = view.open_jobs, running.rows
         # A loop over all jobs, as in `refresh`, would take most of the time of a held slot.
@@ -319,10 +323,17 @@ class OpenJobs(JobRows):
         self.limit_predictions(view.slot)
         remaining = self.arrays.remaining[rows]
         if (remaining > self.expected_remaining[rows]).any():
-            return False
+            return 0
+        if slots > 1:
+            gained = np.array([progress.get(name, 0) for name in running.names], np.int64)
+            # The limit of predictions changes in every slot.
+            if (gained < running.progress).any() or self.predicted.any():
+                slots = 1
+            remaining -= (slots - 1) * gained
+            self.arrays.remaining[rows] = remaining
         self.expected_remaining[rows] = np.maximum(remaining - running.progress, 0)
-        self.slots_run[rows] += 1
-        return True
+        self.slots_run[rows] += slots
+        return slots
 
     def with_expected_gains(self, rows: Integers) -> JobArrays:
         """Return the arrays with expected instead of certain progress for some rows.

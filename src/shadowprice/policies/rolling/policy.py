@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, Self
 
@@ -123,6 +123,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         elastic=True,
         prices=True,
         wakes_every_slot=True,
+        holds=True,
         runs_bags=True,
         quotes=True,
         answers_at_once=False,
@@ -149,6 +150,20 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""
         return self._state.servers.server_prices(self._state.demand.posted(view.slot))
+
+    def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
+        """Leave all jobs where they run, until a plan changes, if they do what was planned."""
+        state = self._state
+        slots = min(slots, state.held_until - view.slot)
+        if slots <= 0:
+            return 0
+        if state.held is None:
+            state.held = state.jobs.running_jobs(state.plan.pinned)
+        return state.jobs.hold(view, state.held, progress, slots)
+
+    def held_prices(self, slots: range) -> Floats:
+        """Return the prices of slots that were just held."""
+        return self._state.servers.server_prices(self._state.demand.posted_in(slots))
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return the decision on a job if it arrived now; changes no state."""
@@ -501,7 +516,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if jobs.until is not None and slot >= jobs.until:
             yield from self._withdraw_promises()
             return
-        if slot < state.held_until and self._hold(view):
+        if self.hold(view, {}, 1):
             return
         state.held = None
         self._planner.reserve(state)
@@ -569,13 +584,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         # New promises have the plan of their offer, which may use more workers than they need.
         has_plans_of_offers |= not np.array_equal(promised, state.promised())
         state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
-
-    def _hold(self, view: View) -> bool:
-        """Leave all jobs where they run, if they did what was planned; return whether."""
-        state = self._state
-        if state.held is None:
-            state.held = state.jobs.running_jobs(state.plan.pinned)
-        return state.jobs.hold(view, state.held)
 
     def _next_planned_slot(self, slot: int) -> int:
         """Return the next slot to plan if no event comes before.

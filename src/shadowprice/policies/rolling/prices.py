@@ -98,14 +98,17 @@ class ServerPools:
         return np.where(self.up[:, None], self._cluster.capacity, 0)
 
     def server_prices(self, price: Floats) -> Floats:
-        """Return the price of all of each server's resources, shape (servers, resources)."""
+        """Return the price of all of each server's resources, shape (..., servers, resources).
+
+        The shape of ``price`` is (..., columns).
+        """
         worker, ps = self._kind_shares
         width = len(self._cluster.resources)
-        by_kind = worker * price[:width]
+        by_kind = worker * price[..., None, :width]
         if not self.shared:
-            by_kind += ps * price[width:]
-        prices: Floats = by_kind[self._cluster.kinds]
-        prices[~self.up] = 0.0
+            by_kind += ps * price[..., None, width:]
+        prices: Floats = by_kind[..., self._cluster.kinds, :]
+        prices[..., ~self.up, :] = 0.0
         return prices
 
     def _refresh(self) -> None:
@@ -288,6 +291,10 @@ class PriceLearner:
             return self._cached[2]
         return self._solve(slot)
 
+    def posted_in(self, slots: range) -> Floats:
+        """Return the results of `posted` for slots, shape (slots, columns)."""
+        return np.array([self.posted(slot) for slot in slots])
+
     def costs(self, slot: int, shares: tuple[Floats, Floats]) -> Floats:
         """Return the cost of a worker and of a PS of each job in a slot, shape (jobs, 2).
 
@@ -445,6 +452,12 @@ class DemandPrices:
         if self._parameters.prices == "given":
             return self.price(slot)
         return self._overall.posted(slot)
+
+    def posted_in(self, slots: range) -> Floats:
+        """Return the results of `posted` for slots, shape (slots, columns)."""
+        if self._parameters.prices == "given":
+            return np.tile(self._given_prices, (len(slots), 1))
+        return self._overall.posted_in(slots)
 
     def costs(self, slot: int, arrays: JobArrays, rows: Integers | None = None) -> Floats:
         """Return the cost of a worker and of a parameter server of rows in a slot, shape (rows, 2).
