@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Final, Self
+from typing import Any, Final, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +48,10 @@ work is left.
 """
 
 _SWEEPS: Final = 4
+
+_SLOTS_SOLVED_TOGETHER: Final = 64
+"""Maximum number of slots whose weights of arrivals are computed at once, which limits memory."""
+
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
@@ -293,7 +297,19 @@ class PriceLearner:
 
     def posted_in(self, slots: range) -> Floats:
         """Return the results of `posted` for slots, shape (slots, columns)."""
-        return np.array([self.posted(slot) for slot in slots])
+        prices = np.zeros((len(slots), self._pools.columns))
+        for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
+            part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
+            every = np.array(part, np.float64)
+            first, weights = self._weights(part.start, every[:, None])
+            observed = self.observed_slots(every)
+            for index, weight in enumerate(weights):
+                sample = self._remembered(first, weight)
+                prices[start + index] = self._solve_sample(sample, observed[index])
+        cached = self._cached
+        if cached is not None and cached[0] in slots and self._is_cached(cached[0]):
+            prices[slots.index(cached[0])] = cached[2]
+        return prices
 
     def costs(self, slot: int, shares: tuple[Floats, Floats]) -> Floats:
         """Return the cost of a worker and of a PS of each job in a slot, shape (jobs, 2).
@@ -323,12 +339,19 @@ class PriceLearner:
         cached_slot, count = self._cached[:2]
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
-    def observed_slots(self, slot: int) -> float:
+    @overload
+    def observed_slots(self, slot: int) -> float: ...
+
+    @overload
+    def observed_slots(self, slot: Floats) -> Floats: ...
+
+    def observed_slots(self, slot: int | Floats) -> float | Floats:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._has_overwritten and self._count:
             since = float(self._slot[: min(self._count, _MAX_ARRIVALS)].min())
-        return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
+        observed: float | Floats = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
+        return observed
 
     @property
     def _relative_to(self) -> Floats:
@@ -337,22 +360,36 @@ class PriceLearner:
 
     def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Return the utility, usage and weight of the arrivals that are remembered."""
+        return self._remembered(*self._weights(slot, slot))
+
+    def _weights(self, earliest: int, slots: int | Floats) -> tuple[int, Floats]:
+        """Return the weights of arrivals in slots, and the first arrival that has one.
+
+        ``earliest`` is the first of these slots.
+        """
         count = min(self._count, _MAX_ARRIVALS)
         first = 0
         if not self._has_overwritten:  # arrivals are in order, and most were long ago
-            first = int(np.searchsorted(self._slot[:count], slot - _MAX_AGE * self._memory))
-        weight = np.exp(-(slot - self._slot[first:count]) / self._memory)
-        value, use = self._value[first:count], self._use[first:count]
+            first = int(np.searchsorted(self._slot[:count], earliest - _MAX_AGE * self._memory))
+        return first, np.exp(-(slots - self._slot[first:count]) / self._memory)
+
+    def _remembered(self, first: int, weight: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return the utility, usage and weight of arrivals that are remembered."""
+        arrivals = slice(first, first + len(weight))
+        value, use = self._value[arrivals], self._use[arrivals]
         remembered = weight > _MIN_WEIGHT
         if not remembered.all():
             value, use, weight = value[remembered], use[remembered], weight[remembered]
         return value, use, weight
 
     def _solve(self, slot: int) -> Floats:
-        value, use, weight = self._sample(slot)
+        return self._solve_sample(self._sample(slot), self.observed_slots(slot))
+
+    def _solve_sample(self, sample: tuple[Floats, Floats, Floats], observed: float) -> Floats:
+        value, use, weight = sample
         if not len(value):
             return np.zeros(self._pools.columns)
-        budget = _SCARCITY * self.observed_slots(slot)
+        budget = _SCARCITY * observed
         return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
 
     def _solve_dominant(self, slot: int) -> float:
