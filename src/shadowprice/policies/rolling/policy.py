@@ -595,7 +595,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return slot + 1
         rows, steps, planned = jobs.in_order(), state.plan.steps, state.plan.order
         waiting = rows[jobs.promise[rows] < 0]
-        fastest = np.maximum(jobs.max_gain(waiting), jobs.max_gain_colocated[waiting])
+        fastest = np.maximum(jobs.max_gain[waiting], jobs.max_gain_colocated[waiting])
         needed = -(-arrays.remaining[waiting] // fastest)
         ends = [
             [slot + self._cluster.horizon],
@@ -697,7 +697,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         slot, jobs, arrays = view.slot, self._state.jobs, self._state.jobs.arrays
         rows = jobs.in_order()
         rows = rows[jobs.promise[rows] < 0]
-        fastest = np.maximum(jobs.max_gain(rows), jobs.max_gain_colocated[rows])
+        fastest = np.maximum(jobs.max_gain[rows], jobs.max_gain_colocated[rows])
         done = slot + -(-arrays.remaining[rows] // fastest) - 1
         late = np.flatnonzero(arrays.last_slot[rows] < done)
         for row, completion in zip(rows[late].tolist(), done[late].tolist(), strict=True):
@@ -728,6 +728,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state = self._state
         result = self._plan_waiting(slot, rows, state.plan.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
+        if not promised.any():
+            return result
         promised &= ~np.isin(rows, self._planner.broken_runs(state, state.plan, rows))
         utility = result[promised, 2]
         promised[promised] = state.demand.justifies(slot, state.jobs, rows[promised], utility)
@@ -919,6 +921,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         log, steps = state.plan.log, state.plan.steps
         starts = jobs.unstoppable[rows] & (jobs.level[rows] < 0) & (log.level[rows] >= 0)
+        if not starts.any():
+            return []
         # All plans in force are made around pinned ones, which start where they are planned.
         starts &= ~np.isin(rows, list(state.plan.pinned))
         held_back, pinned = [], state.plan.pinned

@@ -146,11 +146,13 @@ class ServerPools:
 
         Demands and shares have a row for each job.
         """
-        on_worker, on_ps = worker * self.inverse[0], ps * self.inverse[1]
         if self.shared:
-            return on_worker, on_ps
-        none = np.zeros_like(on_worker)
-        return np.hstack((on_worker, none)), np.hstack((none, on_ps))
+            return worker * self.inverse[0], ps * self.inverse[1]
+        width = worker.shape[1]
+        on_worker, on_ps = np.zeros((2, len(worker), 2 * width))
+        np.multiply(worker, self.inverse[0], out=on_worker[:, :width])
+        np.multiply(ps, self.inverse[1], out=on_ps[:, width:])
+        return on_worker, on_ps
 
     def _inverse(self, members: Flags) -> Floats:
         rows = self._cluster.capacity[members]
@@ -329,7 +331,9 @@ class PriceLearner:
     def _cache(self, slot: int) -> tuple[Floats, float]:
         """Return shadow prices and the price of the dominant share, computed again if necessary."""
         if self._cached is None or not self._is_cached(slot):
-            self._cached = (slot, self._count, self._solve(slot), self._solve_dominant(slot))
+            sample, observed = self._sample(slot), self.observed_slots(slot)
+            prices = self._solve_sample(sample, observed)
+            self._cached = (slot, self._count, prices, self._solve_dominant(sample, observed))
         return self._cached[2:]
 
     def _is_cached(self, slot: int) -> bool:
@@ -392,12 +396,12 @@ class PriceLearner:
         budget = _SCARCITY * observed
         return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
 
-    def _solve_dominant(self, slot: int) -> float:
+    def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: float) -> float:
         """Return the price of the dominant share if nothing else were scarce."""
-        value, use, weight = self._sample(slot)
+        value, use, weight = sample
         if not len(value):
             return 0.0
-        budget = np.array([_SCARCITY * self.observed_slots(slot)])
+        budget = np.array([_SCARCITY * observed])
         dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
         return float(shadow_prices(value, dominant_use, weight, budget, 1)[0])
 
