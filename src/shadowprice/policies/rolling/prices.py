@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from itertools import pairwise
 from typing import Any, Final, Self, overload
 
 import numpy as np
@@ -302,12 +303,7 @@ class PriceLearner:
         prices = np.zeros((len(slots), self._pools.columns))
         for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
             part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
-            every = np.array(part, np.float64)
-            first, weights = self._weights(part.start, every[:, None])
-            observed = self.observed_slots(every)
-            for index, weight in enumerate(weights):
-                sample = self._remembered(first, weight)
-                prices[start + index] = self._solve_sample(sample, observed[index])
+            prices[start : start + len(part)] = self._solve_in(part)
         cached = self._cached
         if cached is not None and cached[0] in slots and self._is_cached(cached[0]):
             prices[slots.index(cached[0])] = cached[2]
@@ -364,7 +360,10 @@ class PriceLearner:
 
     def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Return the utility, usage and weight of the arrivals that are remembered."""
-        return self._remembered(*self._weights(slot, slot))
+        first, weight = self._weights(slot, slot)
+        remembered = weight > _MIN_WEIGHT
+        value, use = self._arrivals(first, remembered)
+        return value, use, weight[remembered]
 
     def _weights(self, earliest: int, slots: int | Floats) -> tuple[int, Floats]:
         """Return the weights of arrivals in slots, and the first arrival that has one.
@@ -377,17 +376,34 @@ class PriceLearner:
             first = int(np.searchsorted(self._slot[:count], earliest - _MAX_AGE * self._memory))
         return first, np.exp(-(slots - self._slot[first:count]) / self._memory)
 
-    def _remembered(self, first: int, weight: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the utility, usage and weight of arrivals that are remembered."""
-        arrivals = slice(first, first + len(weight))
-        value, use = self._value[arrivals], self._use[arrivals]
-        remembered = weight > _MIN_WEIGHT
-        if not remembered.all():
-            value, use, weight = value[remembered], use[remembered], weight[remembered]
-        return value, use, weight
+    def _arrivals(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
+        """Return the utility and usage of remembered arrivals, as marked from the first one on."""
+        arrivals = slice(first, first + len(remembered))
+        return self._value[arrivals][remembered], self._use[arrivals][remembered]
 
     def _solve(self, slot: int) -> Floats:
         return self._solve_sample(self._sample(slot), self.observed_slots(slot))
+
+    def _solve_in(self, slots: range) -> Floats:
+        """Return the results of `_solve` for slots, shape (slots, columns)."""
+        every = np.array(slots, np.float64)
+        first, weights = self._weights(slots.start, every[:, None])
+        budgets = (_SCARCITY * self.observed_slots(every))[:, None] * self._part
+        prices = np.zeros((len(slots), self._pools.columns))
+        remembered = weights > _MIN_WEIGHT
+        # Arrivals are only forgotten, so slots that remember as many remember the same ones.
+        starts = np.flatnonzero(np.diff(remembered.sum(axis=1), prepend=-1)).tolist()
+        for start, end in pairwise((*starts, len(slots))):
+            value, use = self._arrivals(first, remembered[start])
+            if not len(value):
+                break
+            # Rows of this array are contiguous; those of an array indexed by a mask aren't.
+            weight = np.compress(remembered[start], weights[start:end], axis=1)
+            for index in range(start, end):
+                prices[index] = shadow_prices(
+                    value, use, weight[index - start], budgets[index], _SWEEPS
+                )
+        return prices
 
     def _solve_sample(self, sample: tuple[Floats, Floats, Floats], observed: float) -> Floats:
         value, use, weight = sample
