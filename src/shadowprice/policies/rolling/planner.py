@@ -410,7 +410,7 @@ class Planner:
         if pinned:
             promised[list(pinned)] = False
         rows = np.flatnonzero(promised)
-        slots = -(-arrays.remaining[rows] // np.maximum(jobs.max_gain(rows), 1))
+        slots = -(-arrays.remaining[rows] // np.maximum(jobs.max_gain[rows], 1))
         return rows[np.lexsort((rows, -slots, promises[rows]))].astype(np.int64)
 
     def _plan_jointly(
@@ -461,7 +461,7 @@ class Planner:
             plan.unplanned = self.broken_runs(state, plan, order)[:1]
             count = len(plan.unplanned)
             failed[:count] = plan.unplanned
-        plan.order = order[~np.isin(order, failed[:count])]
+        plan.order = order[~np.isin(order, failed[:count])] if count else order
         return plan
 
     def _carry_over(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Final, Self
+from itertools import pairwise
+from typing import Any, Final, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,10 @@ work is left.
 """
 
 _SWEEPS: Final = 4
+
+_SLOTS_SOLVED_TOGETHER: Final = 64
+"""Maximum number of slots whose weights of arrivals are computed at once, which limits memory."""
+
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
@@ -98,14 +103,17 @@ class ServerPools:
         return np.where(self.up[:, None], self._cluster.capacity, 0)
 
     def server_prices(self, price: Floats) -> Floats:
-        """Return the price of all of each server's resources, shape (servers, resources)."""
+        """Return the price of all of each server's resources, shape (..., servers, resources).
+
+        The shape of ``price`` is (..., columns).
+        """
         worker, ps = self._kind_shares
         width = len(self._cluster.resources)
-        by_kind = worker * price[:width]
+        by_kind = worker * price[..., None, :width]
         if not self.shared:
-            by_kind += ps * price[width:]
-        prices: Floats = by_kind[self._cluster.kinds]
-        prices[~self.up] = 0.0
+            by_kind += ps * price[..., None, width:]
+        prices: Floats = by_kind[..., self._cluster.kinds, :]
+        prices[..., ~self.up, :] = 0.0
         return prices
 
     def _refresh(self) -> None:
@@ -139,11 +147,13 @@ class ServerPools:
 
         Demands and shares have a row for each job.
         """
-        on_worker, on_ps = worker * self.inverse[0], ps * self.inverse[1]
         if self.shared:
-            return on_worker, on_ps
-        none = np.zeros_like(on_worker)
-        return np.hstack((on_worker, none)), np.hstack((none, on_ps))
+            return worker * self.inverse[0], ps * self.inverse[1]
+        width = worker.shape[1]
+        on_worker, on_ps = np.zeros((2, len(worker), 2 * width))
+        np.multiply(worker, self.inverse[0], out=on_worker[:, :width])
+        np.multiply(ps, self.inverse[1], out=on_ps[:, width:])
+        return on_worker, on_ps
 
     def _inverse(self, members: Flags) -> Floats:
         rows = self._cluster.capacity[members]
@@ -288,6 +298,17 @@ class PriceLearner:
             return self._cached[2]
         return self._solve(slot)
 
+    def posted_in(self, slots: range) -> Floats:
+        """Return the results of `posted` for slots, shape (slots, columns)."""
+        prices = np.zeros((len(slots), self._pools.columns))
+        for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
+            part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
+            prices[start : start + len(part)] = self._solve_in(part)
+        cached = self._cached
+        if cached is not None and cached[0] in slots and self._is_cached(cached[0]):
+            prices[slots.index(cached[0])] = cached[2]
+        return prices
+
     def costs(self, slot: int, shares: tuple[Floats, Floats]) -> Floats:
         """Return the cost of a worker and of a PS of each job in a slot, shape (jobs, 2).
 
@@ -306,7 +327,9 @@ class PriceLearner:
     def _cache(self, slot: int) -> tuple[Floats, float]:
         """Return shadow prices and the price of the dominant share, computed again if necessary."""
         if self._cached is None or not self._is_cached(slot):
-            self._cached = (slot, self._count, self._solve(slot), self._solve_dominant(slot))
+            sample, observed = self._sample(slot), self.observed_slots(slot)
+            prices = self._solve_sample(sample, observed)
+            self._cached = (slot, self._count, prices, self._solve_dominant(sample, observed))
         return self._cached[2:]
 
     def _is_cached(self, slot: int) -> bool:
@@ -316,12 +339,19 @@ class PriceLearner:
         cached_slot, count = self._cached[:2]
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
-    def observed_slots(self, slot: int) -> float:
+    @overload
+    def observed_slots(self, slot: int) -> float: ...
+
+    @overload
+    def observed_slots(self, slot: Floats) -> Floats: ...
+
+    def observed_slots(self, slot: int | Floats) -> float | Floats:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._has_overwritten and self._count:
             since = float(self._slot[: min(self._count, _MAX_ARRIVALS)].min())
-        return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
+        observed: float | Floats = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
+        return observed
 
     @property
     def _relative_to(self) -> Floats:
@@ -330,30 +360,64 @@ class PriceLearner:
 
     def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Return the utility, usage and weight of the arrivals that are remembered."""
+        first, weight = self._weights(slot, slot)
+        remembered = weight > _MIN_WEIGHT
+        value, use = self._arrivals(first, remembered)
+        return value, use, weight[remembered]
+
+    def _weights(self, earliest: int, slots: int | Floats) -> tuple[int, Floats]:
+        """Return the weights of arrivals in slots, and the first arrival that has one.
+
+        ``earliest`` is the first of these slots.
+        """
         count = min(self._count, _MAX_ARRIVALS)
         first = 0
         if not self._has_overwritten:  # arrivals are in order, and most were long ago
-            first = int(np.searchsorted(self._slot[:count], slot - _MAX_AGE * self._memory))
-        weight = np.exp(-(slot - self._slot[first:count]) / self._memory)
-        value, use = self._value[first:count], self._use[first:count]
-        remembered = weight > _MIN_WEIGHT
-        if not remembered.all():
-            value, use, weight = value[remembered], use[remembered], weight[remembered]
-        return value, use, weight
+            first = int(np.searchsorted(self._slot[:count], earliest - _MAX_AGE * self._memory))
+        return first, np.exp(-(slots - self._slot[first:count]) / self._memory)
+
+    def _arrivals(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
+        """Return the utility and usage of remembered arrivals, as marked from the first one on."""
+        arrivals = slice(first, first + len(remembered))
+        return self._value[arrivals][remembered], self._use[arrivals][remembered]
 
     def _solve(self, slot: int) -> Floats:
-        value, use, weight = self._sample(slot)
+        return self._solve_sample(self._sample(slot), self.observed_slots(slot))
+
+    def _solve_in(self, slots: range) -> Floats:
+        """Return the results of `_solve` for slots, shape (slots, columns)."""
+        every = np.array(slots, np.float64)
+        first, weights = self._weights(slots.start, every[:, None])
+        budgets = (_SCARCITY * self.observed_slots(every))[:, None] * self._part
+        prices = np.zeros((len(slots), self._pools.columns))
+        remembered = weights > _MIN_WEIGHT
+        # Arrivals are only forgotten, so slots that remember as many remember the same ones.
+        starts = np.flatnonzero(np.diff(remembered.sum(axis=1), prepend=-1)).tolist()
+        for start, end in pairwise((*starts, len(slots))):
+            value, use = self._arrivals(first, remembered[start])
+            if not len(value):
+                break
+            # Rows of this array are contiguous; those of an array indexed by a mask aren't.
+            weight = np.compress(remembered[start], weights[start:end], axis=1)
+            for index in range(start, end):
+                prices[index] = shadow_prices(
+                    value, use, weight[index - start], budgets[index], _SWEEPS
+                )
+        return prices
+
+    def _solve_sample(self, sample: tuple[Floats, Floats, Floats], observed: float) -> Floats:
+        value, use, weight = sample
         if not len(value):
             return np.zeros(self._pools.columns)
-        budget = _SCARCITY * self.observed_slots(slot)
+        budget = _SCARCITY * observed
         return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
 
-    def _solve_dominant(self, slot: int) -> float:
+    def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: float) -> float:
         """Return the price of the dominant share if nothing else were scarce."""
-        value, use, weight = self._sample(slot)
+        value, use, weight = sample
         if not len(value):
             return 0.0
-        budget = np.array([_SCARCITY * self.observed_slots(slot)])
+        budget = np.array([_SCARCITY * observed])
         dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
         return float(shadow_prices(value, dominant_use, weight, budget, 1)[0])
 
@@ -445,6 +509,12 @@ class DemandPrices:
         if self._parameters.prices == "given":
             return self.price(slot)
         return self._overall.posted(slot)
+
+    def posted_in(self, slots: range) -> Floats:
+        """Return the results of `posted` for slots, shape (slots, columns)."""
+        if self._parameters.prices == "given":
+            return np.tile(self._given_prices, (len(slots), 1))
+        return self._overall.posted_in(slots)
 
     def costs(self, slot: int, arrays: JobArrays, rows: Integers | None = None) -> Floats:
         """Return the cost of a worker and of a parameter server of rows in a slot, shape (rows, 2).
