@@ -342,7 +342,7 @@ def test_an_opening_that_is_cancelled_leaves_the_directory_free(
 
     async def scenario() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(module.FileLock, "try_acquire", slowly)
+            patch.setattr(FileLock, "try_acquire", slowly)
             opening = asyncio.create_task(local.make().open())
             await asyncio.to_thread(began.wait, PATIENCE)
             opening.cancel()
