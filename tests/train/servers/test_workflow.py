@@ -31,7 +31,7 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run, serve_once_connected
 from shadowprice.training.servers.server import ParameterServer
 from shadowprice.training.servers.shard import Shard, build_seeded_model, trainable_parameters
-from tests.support.waiting import WAIT_LIMIT_SECONDS
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 from tests.train.servers import scripts
 from tests.train.servers.threads import Threads
 
@@ -473,10 +473,7 @@ def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError, match="no such column"):
         run(replace(recipe, loss=broken))
-    until = time.monotonic() + 8.0
-    while threading.active_count() > before:  # nothing goes on, to save what nobody asked for
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: threading.active_count() <= before)  # no thread goes on to save
 
     def careless(parameters: Any) -> Any:
         optimizer = torch.optim.SGD(parameters, lr=0.1)
