@@ -344,24 +344,24 @@ def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int
     fill(folder, jobs)
     store = Store(str(folder / "data"))
     store.open()
-    truth = DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
-    first = truth.state.engine.sequence
+    durable = DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
+    first = durable.state.engine.sequence
     at = 0
-    while truth.state.engine.sequence - first < events:
+    while durable.state.engine.sequence - first < events:
         record = job(f"s-{at}", 200 if at < waiting else 2)
         found = read_submissions([record], cluster, tenant=None, runs=False)
-        truth.commit([SubmitJobs(found, at_once=True)])
+        durable.commit([SubmitJobs(found, at_once=True)])
         at += 1
         if at > waiting and at % 20 == 0:
             clock.at += SECONDS * SECOND
-            [began] = truth.commit([AdvanceSlots(virtual=True)]).answers
+            [began] = durable.commit([AdvanceSlots(virtual=True)]).answers
             assert began.caught_up, began
-    slots = truth.state.engine.slot
+    slots = durable.state.engine.slot
     print(
         json.dumps(
             {
-                "open": len(truth.state.views),
-                "events": truth.state.engine.sequence - first,
+                "open": len(durable.state.views),
+                "events": durable.state.engine.sequence - first,
                 "slots": slots,
             }
         )

@@ -32,7 +32,7 @@ from shadowprice.kubernetes.informer import WATCH_TIMEOUT_SECONDS
 from shadowprice.kubernetes.lease import INITIAL_POLL_SECONDS, RENEW_INTERVAL_SECONDS
 from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
 from shadowprice.service.trainingjobs.event_recorder import UNREPORTED_KINDS
-from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, Told, spec
+from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, ReportLog, spec
 from tests.kubernetes.operators import ACCOUNT, eventually, installed, manifest, operated
 from tests.kubernetes.replicas import account, accounts, paired
 from tests.support.backoffs import max_attempts
@@ -81,16 +81,16 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
     ]
     placement = tuple(share for share in shares if share.workers)
 
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, told: ReportLog) -> None:
         for number in (1, 2, 3):
             last = number == 3
             line = "true" if last else POLITE
             order = spec(job, number, line, *placement, worker={"cpu": 10})
             assert await executor.start(order) == Receipt.ACCEPTED
             if not last:
-                await told.one(Started, job, number)
+                await told.first(Started, job, number)
                 assert await executor.stop(100 + number, job, number) == Receipt.ACCEPTED
-            await told.one(Ended, job, number)
+            await told.first(Ended, job, number)
             await executor.acknowledge_end(job, number)
         await executor.delete_job_data(job)
         await asyncio.sleep(3.0)  # what were asked for again and again would be now
@@ -119,14 +119,14 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
                 ExecutorOptions(str(tmp_path / "logs"), "untold", str(bed.kubeconfig), own)
             )
             await executor.open()
-            told = Told(executor)
+            told = ReportLog(executor)
             for number, job in enumerate(jobs):
                 order = spec(
                     job, 1, "sleep 600", ServerAllocation(f"hollow-{number % 2}", 1), grace=8.0
                 )
                 assert await executor.start(order) == Receipt.ACCEPTED
             for job in jobs:
-                await told.one(Started, job)
+                await told.first(Started, job)
             began = time.monotonic()
             while time.monotonic() - began < 10.0:  # somebody looks at one of them all the time
                 with pytest.raises(KeyError):
@@ -135,7 +135,7 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
             for job in jobs:
                 await executor.stop(11, job, 1)
             for job in jobs:
-                await told.one(Ended, job)
+                await told.first(Ended, job)
             spent = time.monotonic() - began
             await executor.close()
             await told.end()

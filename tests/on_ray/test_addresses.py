@@ -23,7 +23,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.registry import create_executor
 from shadowprice.experiments.spreading import RayBackend
 from tests.contract import harness as contract
-from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
+from tests.contract.harness import POLITE, LocalHarness, RayHarness, ReportLog, ready, spec
 from tests.on_ray.started import StartedCluster
 from tests.support.ray_serving import until
 from tests.support.services import job, run_service
@@ -66,20 +66,20 @@ class Addressed(RayHarness):
         LocalHarness.end(self)
 
 
-async def over_the_whole_life(harness: LocalHarness, executor: Executor, told: Told) -> None:
+async def over_the_whole_life(harness: LocalHarness, executor: Executor, told: ReportLog) -> None:
     """A job that ends, one that is stopped, one whose actor is killed, one of two nodes."""
     await executor.start(spec("polite", 1, POLITE, ServerAllocation("head", 1)))
     await ready(executor, "polite")
     await executor.start(spec("short", 1, "echo hi", ServerAllocation("head", 1)))
-    short = await told.one(Ended, "short")
+    short = await told.first(Ended, "short")
     assert (short.ending, short.tail) == (Ending.DONE, ("hi",))
     await executor.start(spec("killed", 1, POLITE, ServerAllocation("head", 1)))
     await ready(executor, "killed")
     harness.kill_agent("killed", 1)
-    assert (await told.one(Ended, "killed")).ending is Ending.LOST
+    assert (await told.first(Ended, "killed")).ending is Ending.LOST
     assert (await executor.logs("short", 1)).text == "hi\n"
     await executor.stop(7, "polite", 1)
-    polite = await told.one(Ended, "polite")
+    polite = await told.first(Ended, "polite")
     assert (polite.ending, polite.code) == (Ending.STOPPED, 143)
 
 
@@ -128,7 +128,7 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
 
 @pytest.mark.extended
 def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_path: Path) -> None:
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, told: ReportLog) -> None:
         await executor.start(spec("stays", 1, POLITE, ServerAllocation("head", 1)))
         await ready(executor, "stays")
         shares = (
@@ -138,20 +138,20 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
         await executor.start(spec("goes", 1, POLITE, *shares, tolerates_workers=True))
         await ready(executor, "goes")
         assert inside.kill("raylet/raylet", "--node_ip_address=127.0.0.7") == 1
-        lost = await told.one(Ended, "goes")
+        lost = await told.first(Ended, "goes")
         assert (lost.ending, lost.reason) == (
             Ending.LOST,
             "the node other left the Ray cluster while worker-1 ran on it",
         )
         # Its place is gone, and is planned anew: the worker that lives was told, and saved.
         assert "saved" in (await executor.logs("goes", 1)).text
-        assert any(isinstance(report, ServerGone) for report in told.reports)
+        assert any(isinstance(report, ServerGone) for report in told.received)
         # The process on the head that speaks for this client: another has to be had.
         assert inside.kill("ray.util.client.server", "--mode=specific-server") >= 1
         await executor.stop(7, "stays", 1)
-        assert (await told.one(Ended, "stays")).code == 143
+        assert (await told.first(Ended, "stays")).code == 143
         await executor.start(spec("after", 1, "echo hi", ServerAllocation("head", 1)))
-        assert (await told.one(Ended, "after")).ending is Ending.DONE
+        assert (await told.first(Ended, "after")).ending is Ending.DONE
 
     try:
         Addressed(tmp_path / "executor", inside.by_client).run(scenario)

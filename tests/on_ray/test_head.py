@@ -18,7 +18,7 @@ from tests.contract.harness import (
     POLITE,
     LocalHarness,
     RayHarness,
-    Told,
+    ReportLog,
     eventually,
     ready,
     spec,
@@ -66,7 +66,7 @@ def kept_apart(redis: str) -> Iterator[StartedCluster]:
     cluster.end()
 
 
-async def done(executor: Executor, told: Told, job: str) -> Ended:
+async def done(executor: Executor, told: ReportLog, job: str) -> Ended:
     """Start a job as a service does, which tries again in the next slot what was refused.
 
     Now and then a driver that was there before does not find the head again, and Ray ends it after
@@ -74,18 +74,18 @@ async def done(executor: Executor, told: Told, job: str) -> Ended:
     """
 
     def over(generation: int) -> bool:
-        return any(told.of(kind, job, generation) for kind in (Ended, StartRefused))
+        return any(told.matching(kind, job, generation) for kind in (Ended, StartRefused))
 
     for generation in range(1, 4):
         await executor.start(spec(job, generation, "echo hi"))
-        await eventually(partial(over, generation), lambda: told.reports)
-        if ended := told.of(Ended, job, generation):
+        await eventually(partial(over, generation), lambda: told.received)
+        if ended := told.matching(Ended, job, generation):
             return ended[0]
-    raise AssertionError(told.reports)
+    raise AssertionError(told.received)
 
 
 def test_jobs_run_on_while_the_head_is_away(kept_head: RayCluster, tmp_path: Path) -> None:
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, told: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
         head = kept_head.cluster.head_node
@@ -95,9 +95,9 @@ def test_jobs_run_on_while_the_head_is_away(kept_head: RayCluster, tmp_path: Pat
         assert (await done(executor, told, "after")).ending is Ending.DONE
         held = {one.job: one.phase for one in await executor.list()}
         assert held["job"] is GenerationPhase.RUNNING
-        assert not told.of(Ended, "job")
+        assert not told.matching(Ended, "job")
         await executor.stop(7, "job", 1)
-        assert (await told.one(Ended, "job")).code == 143
+        assert (await told.first(Ended, "job")).code == 143
 
     RayHarness(tmp_path / "executor", kept_head).run(scenario)
 

@@ -117,20 +117,20 @@ class CrashPoints:
         """Record the digest of the durable state after each commit."""
         if self.child:
             return
-        truth, commit = hour.truth, hour.truth.commit
+        durable, commit = hour.durable, hour.durable.commit
 
         def followed(operations: Sequence[Operation]) -> CommitResult:
             self._early = []
             outcome = commit(operations)
-            self._expected = durable_digest(truth.state)
+            self._expected = durable_digest(durable.state)
             # Points between the commit and its return already see the new state.
             for where, found in self._early:
                 self._compare(where, found)
             self._early = None
             return outcome
 
-        truth.commit = followed  # type: ignore[method-assign]
-        self._expected = durable_digest(truth.state)
+        durable.commit = followed  # type: ignore[method-assign]
+        self._expected = durable_digest(durable.state)
 
     def _compare(self, where: str, found: str) -> None:
         if found != self._expected:
@@ -193,7 +193,7 @@ class CrashPoints:
             self.child = True
             hour = self.hour
             # The parent process still uses these: keep them from being closed.
-            self._abandoned = [hour.driver, hour.writer, hour.truth, hour.store, hour.runner]
+            self._abandoned = [hour.driver, hour.writer, hour.durable, hour.store, hour.runner]
             hour.folder = folder
             raise Crash
         self.kills += 1

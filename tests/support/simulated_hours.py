@@ -1,9 +1,9 @@
 """An hour of the service in a simulated world, with injected faults.
 
-The components of `serve` (truth, driver, runner, store) are stepped on manual clocks, so that an
-hour takes a second. `Hour.run` plays a script of clients. At each point
-between two writes of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` acts
-like SIGKILL: memory is lost, and committed data is kept.
+The components of `serve` (durable engine, driver, runner, store) are stepped on manual clocks, so
+that an hour takes a second. `Hour.run` plays a script of clients. At each point between two writes
+of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` acts like SIGKILL:
+memory is lost, and committed data is kept.
 """
 
 from __future__ import annotations
@@ -207,15 +207,15 @@ class SimulatedHour:
         assert self.store.open()
         self.steady = MonotonicWallClock(self.clock)
         choice = PolicyChoice(self.policy, {})
-        self.truth = DurableEngine(self.store, CLUSTER, choice, self.steady)
+        self.durable = DurableEngine(self.store, CLUSTER, choice, self.steady)
         self.store.fault = self.fault
-        self.writer = SteppedWriter(self.truth, Metrics())
+        self.writer = SteppedWriter(self.durable, Metrics())
         if not self.threads:
             self.writer._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
         self.executor = FakeExecutor(self.world)
         self.runner = ExecutionController(self.writer, self.executor, b"key")
         self.driver = SteppedDriver(
-            self.truth, self.writer, self.runner, virtual=False, keep=10**18
+            self.durable, self.writer, self.runner, virtual=False, keep=10**18
         )
         self.writer.driver = self.driver
         self.opened(self)
@@ -356,18 +356,18 @@ class SimulatedHour:
 
     def _check_promises(self, name: str, view: JobView, story: list[dict[str, Any]]) -> None:
         """Check that an event announced every promise and every change of it."""
-        told: int | None = None
+        promise: int | None = None
         counts: dict[str, int] = {}
         seen = {None: True}
         for event in story:
             counts[event["kind"]] = counts.get(event["kind"], 0) + 1
             if event["kind"] in {"admitted", "moved", "broken"}:
-                told = event["data"]["promise"]
-                seen[told] = True
+                promise = event["data"]["promise"]
+                seen[promise] = True
         for once in ("submitted", "admitted", "finished", "refused"):
             assert counts.get(once, 0) <= 1, (name, once, counts)
         assert self.answers[name].view.promise in seen, (name, story)
-        assert view.promise == told or view.state == "refused", (name, view.promise, told)
+        assert view.promise == promise or view.state == "refused", (name, view.promise, promise)
 
 
 def disk_full_error() -> BaseException:
