@@ -142,14 +142,14 @@ def fill(folder: Path, jobs: int) -> None:
 def ask(server: Server, path: str) -> Any:
     """Return what a service answers."""
 
-    async def asked() -> Any:
+    async def request() -> Any:
         connection = Connection(server)
         status, body = await connection.ask("GET", path)
         connection.close()
         assert status == 200, (path, status, body)
         return json.loads(body)
 
-    return asyncio.run(asked())
+    return asyncio.run(request())
 
 
 def settled(folder: Path, policy: str, jobs: int) -> None:
@@ -164,16 +164,16 @@ def settled(folder: Path, policy: str, jobs: int) -> None:
             budget = {"points": 1e6, "period": "7d", "carry": 0}
             for at in range(TENANTS):
                 body = json.dumps({"share": {}, "budget": budget}).encode()
-                status, told = await connection.ask("PUT", f"/v1/tenants/tenant-{at}", body)
-                assert status == 200, (status, told)
+                status, response = await connection.ask("PUT", f"/v1/tenants/tenant-{at}", body)
+                assert status == 200, (status, response)
             # Most run for hours, so that who follows waits.
             made = [
                 {**job(f"open-{at}", 2_000), "tenant": f"tenant-{at % TENANTS}"}
                 for at in range(OPEN)
             ]
             body = json.dumps({"jobs": made}).encode()
-            status, told = await connection.ask("POST", "/v1/jobs?wait=60", body)
-            assert status == 202, (status, told)
+            status, response = await connection.ask("POST", "/v1/jobs?wait=60", body)
+            assert status == 202, (status, response)
             while json.loads((await connection.ask("GET", "/v1/service"))[1])["pending"]:
                 await asyncio.sleep(0.2)
             connection.close()
@@ -232,7 +232,7 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
         "metrics": "/metrics",
         "the API's description": "/v1/openapi.json",
     }
-    asked = json.dumps({**job("quoted"), "tenant": "tenant-7"}).encode()
+    request = json.dumps({**job("quoted"), "tenant": "tenant-7"}).encode()
     with serving(folder, policy) as server:
         print("pages: median and longest of 20, processor time of one")
 
@@ -243,7 +243,7 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
                 for _ in range(20):
                     began = time.perf_counter()
                     if label == "a quote":
-                        status, body = await connection.ask("POST", path, asked)
+                        status, body = await connection.ask("POST", path, request)
                     else:
                         status, body = await connection.ask("GET", path)
                     times.append(time.perf_counter() - began)
@@ -398,8 +398,10 @@ def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) ->
             f"  and {known['events']:,} events ({known['slots']} slots) of one that was killed, "
             f"{known['open']:,} jobs open: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
         )
-        told = ask(server, "/v1/jobs?state=admitted,standby,running,resizing,pending&limit=1000")
-        assert len(told["jobs"]) == min(1_000, known["open"]), len(told["jobs"])
+        response = ask(
+            server, "/v1/jobs?state=admitted,standby,running,resizing,pending&limit=1000"
+        )
+        assert len(response["jobs"]) == min(1_000, known["open"]), len(response["jobs"])
 
         async def submit() -> None:
             connection = Connection(server)

@@ -120,8 +120,8 @@ async def ready(
             if word in text:
                 return
         await asyncio.sleep(0.02)
-    told = [await executor.list(), text[-500:], *await _pods_of(executor, job)]
-    raise AssertionError(f"{job} never said {word}: " + "\n".join(map(str, told)))
+    details = [await executor.list(), text[-500:], *await _pods_of(executor, job)]
+    raise AssertionError(f"{job} never said {word}: " + "\n".join(map(str, details)))
 
 
 async def _pods_of(executor: Executor, job: str) -> list[str]:
@@ -332,23 +332,23 @@ class LocalHarness:
         self, scenario: Callable[[LocalHarness, Executor, ReportLog], Awaitable[None]]
     ) -> None:
         executor = await self.open()
-        told = ReportLog(executor)
+        reports = ReportLog(executor)
         try:
             async with asyncio.timeout(SCENARIO):  # an order that is never answered, say
-                await scenario(self, executor, told)
+                await scenario(self, executor, reports)
         finally:
             async with asyncio.timeout(PATIENCE):
                 for one in self._opened:  # where a scenario ends early, so do those opened since
                     await one.close()
             self._opened.clear()
-            await told.end()
+            await reports.end()
 
     def end(self) -> None:
         """Stop what still runs, and see that it is gone."""
 
         async def stop_all() -> None:
             executor = await self.open()
-            told = ReportLog(executor)
+            reports = ReportLog(executor)
             try:
                 for held in await executor.list():
                     if held.end is None:
@@ -361,7 +361,7 @@ class LocalHarness:
                 async with asyncio.timeout(PATIENCE):
                     await executor.close()
                 self._opened.clear()
-                await told.end()
+                await reports.end()
 
         asyncio.run(stop_all())
         until = time.monotonic() + PATIENCE  # a supervisor writes the end, and then ends itself

@@ -101,7 +101,7 @@ def test_pieces_of_which_no_leader_knows_are_no_checkpoint(tmp_path: Path) -> No
     assert result.piece(0)["part"].item() == 2.5
 
 
-def test_a_mapping_is_asked_for() -> None:
+def test_content_without_a_mapping_is_refused() -> None:
     stream = io.BytesIO()
     torch.save([1], stream)
     with pytest.raises(pickle.UnpicklingError, match="expected a mapping, got list"):

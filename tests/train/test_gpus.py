@@ -29,7 +29,7 @@ MEMORY = 4 << 30
 def test_workers_learn_on_what_they_are_dealt(
     tmp_path: Path, workers: int, share: int, says: str
 ) -> None:
-    async def scenario(_: LocalHarness, executor: Executor, told: ReportLog) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         order = spec(
             "digits",
             1,
@@ -39,7 +39,7 @@ def test_workers_learn_on_what_they_are_dealt(
             worker={"gpu": share, "memory": MEMORY},
         )
         await executor.start(order)
-        ended = await told.first(Ended, "digits")
+        ended = await reports.first(Ended, "digits")
         assert ended.ending is Ending.DONE, ended
         said = (await executor.logs("digits")).text
         result = re.search(r"done: loss [\d.]+, ([\d.]+)% right", said)

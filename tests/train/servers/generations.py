@@ -84,7 +84,7 @@ class Generation:
         ps: int,
         number: int = 1,
         address: str = "127.0.0.1",
-        told: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] = MappingProxyType({}),
         absent: tuple[str, ...] = (),
         **given: Any,
     ) -> None:
@@ -109,7 +109,7 @@ class Generation:
                 "WORLD_SIZE": str(world),
                 "MASTER_ADDR": address,
                 "MASTER_PORT": str(port),
-                **told,
+                **variables,
             }
             log = str(folder / f"{role}-{own}.log")
             process = CONTEXT.Process(

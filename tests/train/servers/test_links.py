@@ -164,14 +164,14 @@ def test_who_dies_while_a_tensor_is_under_way_is_noticed(
 def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
     made = SharedMemoryBuffer.make(5000)
     assert made is not None
-    memory, told = made
-    other = SharedMemoryBuffer.open(told)
+    memory, description = made
+    other = SharedMemoryBuffer.open(description)
     assert other is not None
     memory.outgoing[:3] = torch.tensor([1, 2, 3], dtype=torch.uint8)
     other.outgoing[:1] = torch.tensor([9], dtype=torch.uint8)
     assert other.incoming[:3].tolist() == [1, 2, 3]
     assert memory.incoming[:1].tolist() == [9]
-    path, size, mark = told.split(":")
+    path, size, mark = description.split(":")
     # On another machine the name means nothing, something else, or other memory.
     for wrong in (
         f"/proc/1000000000/fd/3:{size}:{mark}",

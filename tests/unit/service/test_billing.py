@@ -218,20 +218,24 @@ def test_batch_jobs_are_admitted_in_order_within_the_budget(bench: BudgetBench) 
 def test_quote_states_the_remaining_budget(bench: BudgetBench) -> None:
     bench.set_budget("vision", 1_000)
     fill_until_priced(bench, "job")
-    [asked] = read_submissions([job_record("x", tenant="vision")], CLUSTER, tenant=None, runs=False)
+    [submission] = read_submissions(
+        [job_record("x", tenant="vision")], CLUSTER, tenant=None, runs=False
+    )
     held = bench.balance("vision")
-    [told] = bench.commit(QuoteJob(asked)).answers
-    assert told.price == to_price_units(told.quote.price)
-    assert in_points(told.held) == held == bench.balance("vision")
-    assert told.reason is None
+    [requests] = bench.commit(QuoteJob(submission)).answers
+    assert requests.price == to_price_units(requests.quote.price)
+    assert in_points(requests.held) == held == bench.balance("vision")
+    assert requests.reason is None
     bench.set_budget("vision", 1_000 - held)
-    [told] = bench.commit(QuoteJob(asked)).answers
-    assert told.held == 0
-    assert told.reason is not None
-    assert told.reason["code"] == "budget"
-    [asked] = read_submissions([job_record("x", tenant="speech")], CLUSTER, tenant=None, runs=False)
-    [told] = bench.commit(QuoteJob(asked)).answers
-    assert (told.held, told.reason) == (None, None)
+    [requests] = bench.commit(QuoteJob(submission)).answers
+    assert requests.held == 0
+    assert requests.reason is not None
+    assert requests.reason["code"] == "budget"
+    [submission] = read_submissions(
+        [job_record("x", tenant="speech")], CLUSTER, tenant=None, runs=False
+    )
+    [requests] = bench.commit(QuoteJob(submission)).answers
+    assert (requests.held, requests.reason) == (None, None)
 
 
 def test_additional_work_is_charged_or_refused_above_the_budget(bench: BudgetBench) -> None:
@@ -398,8 +402,8 @@ def test_budgets_are_set_changed_and_removed(bench: BudgetBench) -> None:
     assert bench.balance("vision") == 1
     kinds = [(row.kind, row.points // POINT) for row in bench.entries("vision")]
     assert kinds[:4] == [("grant", 100), ("grant", 50), ("expiry", -30), ("grant", 5)]
-    told = [row for row in bench.entries("vision") if row.job == view.key]
-    assert [row.kind for row in told] == ["debit", "refund"]
+    entries = [row for row in bench.entries("vision") if row.job == view.key]
+    assert [row.kind for row in entries] == ["debit", "refund"]
 
 
 def test_budget_below_the_debits_admits_no_priced_job(bench: BudgetBench) -> None:
@@ -625,8 +629,8 @@ def test_crash_at_any_write_leaves_the_same_ledger(tmp_path: Path, policy: str) 
     calm.store.fault = calm.fault = count  # type: ignore[method-assign]  # of this one
     assert calm.play() == 0
     calm.check_accounts()
-    told = calm.entry_rows()
-    kinds = Counter(row[3] for row in told)
+    rows = calm.entry_rows()
+    kinds = Counter(row[3] for row in rows)
     assert set(kinds) == {"grant", "expiry", "debit", "refund"}, kinds
     refused = {view.key for view in _views(calm) if view.state == State.REFUSED}
     assert any(name.startswith(("vision", "many")) for name in refused)
@@ -645,7 +649,7 @@ def test_crash_at_any_write_leaves_the_same_ledger(tmp_path: Path, policy: str) 
         hit.store.fault = hit.fault = crash  # type: ignore[method-assign]  # of this one
         assert hit.play() == 1
         hit.check_accounts()
-        assert hit.entry_rows() == told
+        assert hit.entry_rows() == rows
         hit.store.close()
 
 

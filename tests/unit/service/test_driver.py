@@ -103,17 +103,17 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     async def play() -> None:
         running = asyncio.create_task(driver.run())
         for turn in range(5):  # a client that asks one thing after the other
-            asked = asyncio.create_task(writer.do(_submit(f"alone-{turn}")))
+            request = asyncio.create_task(writer.do(_submit(f"alone-{turn}")))
             await committing()
             durable.go.release()
-            await asked
+            await request
         first = asyncio.create_task(writer.do(_submit("first")))
         await committing()
         others = [asyncio.create_task(writer.do(_submit(f"other-{index}"))) for index in range(7)]
         await sleep(0)
         durable.go.release(100)
-        for told in await asyncio.gather(first, *others):
-            assert told[0][1] is None
+        for outcome in await asyncio.gather(first, *others):
+            assert outcome[0][1] is None
         writer.stop()
         await running
         await writer.finish()
@@ -365,13 +365,15 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     asyncio.run(play())
     store.close()
     assert len(requests) >= 3
-    told = [record for record in caplog.records if "failed to poll job progress" in record.message]
+    records = [
+        record for record in caplog.records if "failed to poll job progress" in record.message
+    ]
     quiet = isinstance(fault, TimeoutError)
-    assert len(told) == (0 if quiet else len(requests))
-    assert all(record.exc_info and record.exc_info[1] is fault for record in told)
+    assert len(records) == (0 if quiet else len(requests))
+    assert all(record.exc_info and record.exc_info[1] is fault for record in records)
     (failures,) = writer.metrics.failures.collect()
     counted = [sample.value for sample in failures.samples if sample.name.endswith("_total")]
-    assert sum(counted) == len(told)
+    assert sum(counted) == len(records)
 
 
 def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole(
@@ -392,10 +394,10 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
         for _ in range(several):
             hand.advance(apart)
             reports += 1
-            told = Progressed(
+            report = Progressed(
                 "job", 1, reports * MICRO, {"loss": 1 / reports}, clock.now() / SECOND
             )
-            writer.progress.add(told)
+            writer.progress.add(report)
             if len(writer.progress._points) >= 1_000:
                 durable.commit([writer.progress.take()])
     durable.commit([writer.progress.take()])

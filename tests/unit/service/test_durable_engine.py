@@ -289,16 +289,16 @@ def test_a_stated_restart_cost_is_scaled_by_how_late_the_tenants_jobs_started(
         order = bench.durable.state.orders[name]
         at = bench.durable.state.calendar.begins(order.slot) / SECOND + after
         for moment, seconds in ((after - 0.1, 0.0), (after, worked), (after + 20.0, worked + 20.0)):
-            told = Progressed(
+            report = Progressed(
                 name, order.generation, int(seconds / 6.0 * MICRO), {}, at - after + moment
             )
-            bench.commit(RecordProgress({name: told}, [told]))
+            bench.commit(RecordProgress({name: report}, [report]))
         bench.commit(CancelJob(name))
 
-    asked = count()
+    numbers = count()
 
     def expected(**stated: str) -> Any:
-        name = f"next-{next(asked)}"
+        name = f"next-{next(numbers)}"
         bench.submit(name, **stated)
         found = bench.durable.state.engine.jobs[name].job.restart
         bench.commit(CancelJob(name))
@@ -381,13 +381,13 @@ def test_a_story_tells_of_progress_that_went_back_or_never_came(bench: EngineBen
     assert "misreported" not in bench.event_kinds("says")
     at = bench.clock.wall() / SECOND
     ends = [Ended(0, name, 1, at, Ending.DONE, 0, "") for name in ("never", "says")]
-    told = {
+    finished = {
         event.job: event.data
         for event in bench.commit(RecordReports(ends)).events
         if event.kind == "finished"
     }
-    assert told["never"]["reported"] is False
-    assert "reported" not in told["says"]
+    assert finished["never"]["reported"] is False
+    assert "reported" not in finished["says"]
     # One that goes on from a checkpoint begins before where the one before it was.
     generation = bench.durable.state.orders["back"].generation
     failed = Ended(0, "back", generation, at, Ending.FAILED, 1, "killed")
@@ -569,8 +569,8 @@ def change(bench: EngineBench, name: str, minibatches: float, **seconds: float) 
     order = bench.durable.state.orders[name]
     at = bench.durable.state.calendar.ends(order.slot) / SECOND
     metrics = {**CHANGE, **seconds}
-    told = Progressed(name, order.generation, int(minibatches * MICRO), metrics, at)
-    bench.commit(RecordProgress({name: told}, []))
+    report = Progressed(name, order.generation, int(minibatches * MICRO), metrics, at)
+    bench.commit(RecordProgress({name: report}, []))
 
 
 def test_what_a_change_cost_takes_the_place_of_what_was_stated(bench: EngineBench) -> None:
@@ -709,9 +709,9 @@ def test_submissions_that_wait_share_an_event_and_are_answered_one_by_one(
 ) -> None:
     bench.submit("first")
     before = bench.durable.state.engine.sequence
-    asked = [bench.build_submission(name) for name in ("a", "b", "a")]
-    asked += [bench.build_submission("first"), bench.build_submission("b", chunks=2)]
-    outcome = bench.durable.commit(asked)
+    submissions = [bench.build_submission(name) for name in ("a", "b", "a")]
+    submissions += [bench.build_submission("first"), bench.build_submission("b", chunks=2)]
+    outcome = bench.durable.commit(submissions)
     assert bench.durable.state.engine.sequence == before + 1
     assert outcome.answers[:4] == [[("a", None)], [("b", None)], [("a", None)], [("first", None)]]
     [[(name, problem)]] = outcome.answers[4:]

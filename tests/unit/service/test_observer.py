@@ -103,7 +103,7 @@ def test_ended_job_earns_its_utility(bench: ObserverBench) -> None:
     slot = bench.durable.state.calendar.slot_at(int(ended * SECOND))
     compared = bench.pair("a")
     assert compared["observed"]["state"] == "ended"
-    assert compared["observed"]["completion"] == told_time(ended)
+    assert compared["observed"]["completion"] == wall_time_text(ended)
     # value / (1 + exp(decay (d - target))), from the slot in which it arrived
     with bench.store.reading() as connection:
         [one] = compare_jobs(connection, bench.published())
@@ -117,8 +117,7 @@ def test_ended_job_earns_its_utility(bench: ObserverBench) -> None:
     assert bench.compared()["observed"]["utility"] == compared["observed"]["utility"]
 
 
-def told_time(moment: float) -> str:
-
+def wall_time_text(moment: float) -> str:
     return to_datetime(int(moment * SECOND)).isoformat().replace("+00:00", "Z")
 
 
@@ -155,8 +154,8 @@ def test_failed_job_earns_nothing(bench: ObserverBench) -> None:
         bench.advance()
     assert bench.pair("a")["observed"] == {
         "state": "failed",
-        "started": told_time(began),
-        "completion": told_time(ended),
+        "started": wall_time_text(began),
+        "completion": wall_time_text(ended),
         "utility": 0.0,
         "runs": 1,
     }
@@ -237,7 +236,7 @@ def test_run_that_ended_before_the_submission_is_another_job(bench: ObserverBenc
     assert bench.pair("a")["observed"]["state"] == "not seen"
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began))
-    assert bench.pair("a")["observed"]["started"] == told_time(began)
+    assert bench.pair("a")["observed"]["started"] == wall_time_text(began)
 
 
 def test_totals_are_sums_of_the_jobs(bench: ObserverBench) -> None:
@@ -315,16 +314,16 @@ def _follow(bench: ObserverBench, history: list[Moment], crashes: set[int]) -> N
     for look in history:
         bench.clock.advance(10)
         moments.append(bench.clock.wall())
-        told = [
+        jobs = [
             ObservedJob(job, on(server), (began + (first * 10 + 7) * SECOND) / SECOND)
             for job, (first, server) in look.items()
         ]
         with contextlib.suppress(Crash):  # then the look is not known to be taken
-            bench.commit(RecordObservation(told))
+            bench.commit(RecordObservation(jobs))
             continue
         bench.store.fault = lambda _: None
         bench.recover()
-        bench.look(*told)
+        bench.look(*jobs)
         bench.store.fault = fault
     for job in "ab":
         rows = bench.rows(job)

@@ -109,8 +109,8 @@ def test_a_request_cannot_name_a_file(path: Path) -> None:
     with pytest.raises(InputError, match="unknown policy"):
         parse_request(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now, 0)
     wanted = WhatIfParameters(policy=now.name, set={"workers": "max"})
-    asked = parse_request(wanted, CLUSTER, now, 0)
-    assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"})
-    assert asked.settings == {"workers": "max"}
-    own = parse_request(WhatIfParameters(), CLUSTER, asked.choice, 0)
-    assert (own.choice, own.settings) == (asked.choice, {})
+    requested = parse_request(wanted, CLUSTER, now, 0)
+    assert requested.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"})
+    assert requested.settings == {"workers": "max"}
+    own = parse_request(WhatIfParameters(), CLUSTER, requested.choice, 0)
+    assert (own.choice, own.settings) == (requested.choice, {})

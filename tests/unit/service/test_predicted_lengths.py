@@ -97,8 +97,8 @@ def test_a_predicted_completion_is_expected_but_not_promised(rolling: Prediction
     assert resource.promise is None
     assert resource.predicted is not None
     assert resource.predicted.jobs == 3
-    [asked] = read_submissions([plain("train-x4")], CLUSTER, tenant=None, runs=True)
-    [quote] = rolling.commit(QuoteJob(asked)).answers
+    [submission] = read_submissions([plain("train-x4")], CLUSTER, tenant=None, runs=True)
+    [quote] = rolling.commit(QuoteJob(submission)).answers
     shown = quote.to_resource("train-x4", rolling.durable.state.calendar, names=True)
     assert (shown.promise, shown.completion) == (None, None)
     assert shown.expected is not None
@@ -218,10 +218,10 @@ def test_slots_beyond_the_first_prediction_are_paid(tmp_path: Path) -> None:
 
 
 def test_only_a_service_predicts_lengths() -> None:
-    [asked] = read_submissions([plain("a", tenant=None)], CLUSTER, tenant=None, runs=True)
-    assert asked.spec.has_unknown_length
+    [submission] = read_submissions([plain("a", tenant=None)], CLUSTER, tenant=None, runs=True)
+    assert submission.spec.has_unknown_length
     with pytest.raises(InputError, match="only a live service predicts"):
-        asked.spec.resolve(CLUSTER)
+        submission.spec.resolve(CLUSTER)
     for key, value in (("minibatches", 7), ("gradient", "1MB")):
         with pytest.raises(InputError, match="how fast it trains is missing"):
             read_submissions(

@@ -1,4 +1,4 @@
-"""Start-ups that are long beside a slot are told, once, and no more when they are short."""
+"""A warning that start-ups are long compared with a slot is emitted once, and withdrawn once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def starts(bench: EngineBench, number: int, seconds: float, *, ends: bool = True
         bench.commit(CancelJob(name))
 
 
-def told(bench: EngineBench) -> list[dict[str, Any]]:
+def warning_events(bench: EngineBench) -> list[dict[str, Any]]:
     with bench.store.reading() as connection:
         events = list_events(connection, after=0, limit=1_000)
     return [event.data for event in events if event.kind == "warning"]
@@ -54,17 +54,17 @@ def test_long_start_ups_are_reported_once_and_cleared(tmp_path: Path) -> None:
     assert "20% of a slot of 60 s" in warning["message"]
     assert "slots of 120 s or more" in warning["message"]
     starts(bench, 3, 12.0)
-    assert [event["active"] for event in told(bench)] == [True]
+    assert [event["active"] for event in warning_events(bench)] == [True]
     bench.store.close()
     bench.store.open()
     bench.recover()
     assert warnings(bench) == [{**warning, "message": warnings(bench)[0]["message"]}]
     for number in range(4, 4 + NEWEST):
         starts(bench, number, 5.0)  # 8.3 % of a slot: between both limits
-    assert [event["active"] for event in told(bench)] == [True]
+    assert [event["active"] for event in warning_events(bench)] == [True]
     for number in range(4 + NEWEST, 4 + 2 * NEWEST):
         starts(bench, number, 1.0)
-    assert [event["active"] for event in told(bench)] == [True, False]
+    assert [event["active"] for event in warning_events(bench)] == [True, False]
     assert not warnings(bench)
     bench.store.close()
 

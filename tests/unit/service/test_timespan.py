@@ -81,9 +81,9 @@ def test_job_refused_because_of_the_end_gets_that_reason(tmp_path: Path, policy:
     assert "long" not in bench.durable.state.views
     assert bench.durable.state.views["short"].promise is not None
     end = format_rfc3339(bench.durable.state.calendar.begins(3))
-    told = reason_of(bench, "long")
-    assert f"without the end of the timespan at {end} it would be admitted" in told["message"]
-    assert told["timespan_ends"] == end
+    reason = reason_of(bench, "long")
+    assert f"without the end of the timespan at {end} it would be admitted" in reason["message"]
+    assert reason["timespan_ends"] == end
     bench.commit(ChangeTimespan(None))
     bench.submit("again")
     assert bench.durable.state.views["again"].promise is not None
