@@ -61,7 +61,7 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     where = _join_location(place, path)
     if issue["type"] == "extra_forbidden":
         key = str(location[-1])
-        known = sorted(_known_keys(model))
+        known = sorted({key for part in _models(model) for key in part.model_fields})
         hint = hint_for_unknown(key, known, _suggest_keys(model, location[:-1]), cutoff=0.5)
         return Fault(where, "unknown key", hint)
     if issue["type"] == "missing":
@@ -112,11 +112,6 @@ def _kind_fault(where: str, issue: Any) -> Fault:
 def _key(part: object) -> str:
     text = str(part)
     return text if len(text) <= MAX_DISPLAY_CHARS else quote_for_display(text)
-
-
-def _known_keys(model: type[BaseModel]) -> set[str]:
-    """Return the keys of a model and of all models nested in it."""
-    return {key for part in _models(model) for key in part.model_fields}
 
 
 def _suggest_keys(model: type[BaseModel], location: Sequence[Any]) -> str:
