@@ -166,7 +166,7 @@ class CrashPoints:
         fields = {
             name: (answer.view.stored(), answer.cancelled) for name, answer in hour.answers.items()
         }
-        return [hour.clock.at, processes, kept, fields, hour.asked]
+        return [hour.clock.at, processes, kept, fields, hour.completed_actions]
 
     def _copied(self) -> Path:
         folder = Path(tempfile.mkdtemp(dir=self.hour.folder.parent))

@@ -133,7 +133,7 @@ class SimulatedHour:
     opened: Callable[[SimulatedHour], None] = lambda _hour: None
     closes: Callable[[], bool] = lambda: True
     """Whether this process closes the components that a crash leaves behind."""
-    asked: int = 0
+    completed_actions: int = 0
     """Number of the script's actions that got a response."""
     threads: bool = True
     """Whether synchronous work runs in a thread, as in a real service."""
@@ -281,13 +281,13 @@ class SimulatedHour:
         for _ in range(50):
             try:
                 await self._surviving(lambda: self._ask(action))
-                self.asked += 1
+                self.completed_actions += 1
                 return
             except PolicyError:
                 self.refusals += 1
             except ProblemError as error:
                 if error.code != "storage":
-                    self.asked += 1  # it is over already, say
+                    self.completed_actions += 1  # it is over already, say
                     return
                 self.refusals += 1
         raise AssertionError("no response in 50 attempts")
@@ -410,17 +410,17 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=5_000)
     parser.add_argument("--apart", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     totals = {"crashes": 0, "refusals": 0, "hours": 0, "jobs": 0, "starts": 0}
     began, cpu = time.monotonic(), time.process_time()
-    while totals["crashes"] + totals["refusals"] < asked.faults:
-        seed = asked.seed + totals["hours"]
+    while totals["crashes"] + totals["refusals"] < options.faults:
+        seed = options.seed + totals["hours"]
         policy = ("oasis", "rolling", "fifo")[seed % 3]
         error = disk_full_error if seed % 5 == 4 else Crash
         with tempfile.TemporaryDirectory() as folder:
             hour = SimulatedHour(Path(folder), policy, seed=seed, budgets=True)
-            hour.fault = random_faults(random.Random(seed), asked.apart, error)
+            hour.fault = random_faults(random.Random(seed), options.apart, error)
             views = run_hour(hour)
         totals["hours"] += 1
         totals["crashes"] += hour.crashes

@@ -93,12 +93,12 @@ class Faulty:
     """A storage that fails, or gives too little, so many times before it answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: list[str]) -> None:
-        self.asked = 0
+        self.reads = 0
         self.faults = faults
         whole = chunks._read
 
         def read(*given: Any) -> bytes:
-            self.asked += 1
+            self.reads += 1
             content = whole(*given)
             fault = self.faults.pop(0) if self.faults else ""
             if fault == "torn":
@@ -117,7 +117,7 @@ def test_a_storage_that_fails_is_retried(tmp_path: Path, monkeypatch: pytest.Mon
     data = chunks.write(str(tmp_path / "set"), ARRAYS, 3)
     storage = Faulty(monkeypatch, ["reset", "torn", "flipped"])
     assert np.array_equal(data.fetch(1)["y"], [3, 4, 5])
-    assert storage.asked == 4
+    assert storage.reads == 4
 
 
 def test_what_stays_torn_or_away_is_refused_by_name(

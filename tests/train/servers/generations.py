@@ -68,8 +68,8 @@ class Generation:
         Which generation it is.
     address : str
         Where they meet.
-    told : mapping
-        What else they are told, by their environment.
+    variables : mapping
+        Additional environment variables.
     absent : tuple of str
         Processes that never come.
     **given

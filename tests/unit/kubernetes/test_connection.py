@@ -76,7 +76,7 @@ def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: 
         connection.restrict_writes(lambda: leads)
         server.faults = [web.Response(status=429, headers={"Retry-After": "1"})]
         put_off = asyncio.create_task(connection.post(LIST, {}))
-        await wait_until_async(lambda: len(server.asked) == 1)
+        await wait_until_async(lambda: len(server.requests) == 1)
         leads = False  # it is asked before each try, not when the request was made
         with pytest.raises(LeadershipLostError) as caught:
             await put_off
@@ -86,7 +86,7 @@ def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: 
                 await connection.request(method, LIST, body={})
         await connection.get(LIST)
         await connection.request("PUT", LIST, body={}, urgent=True)
-        assert [one.split()[0] for one in server.asked] == ["POST", "GET", "PUT"]
+        assert [one.split()[0] for one in server.requests] == ["POST", "GET", "PUT"]
 
     run(tmp_path, scenario)
 

@@ -71,7 +71,7 @@ def test_a_log_that_fails_is_fetched_less_and_less_often(tmp_path: Path) -> None
                     refused += 1
                 await asyncio.sleep(0.01)
             spent = time.monotonic() - began
-        assert 3 <= refused == len(server.asked)
+        assert 3 <= refused == len(server.requests)
         assert (
             refused
             <= max_attempts(
@@ -91,7 +91,7 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
             began, streamed = time.monotonic(), follower(connection, tmp_path / "logs")
             task = asyncio.create_task(streamed.follow(asyncio.Event()))
             await asyncio.sleep(4.0)
-            await wait_until_async(lambda: len(server.asked) >= 3)
+            await wait_until_async(lambda: len(server.requests) >= 3)
             assert not task.done()
             await streamed.fetch_new()  # it is followed: no request of its own
             spent = time.monotonic() - began
@@ -99,7 +99,7 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
             await asyncio.gather(task, return_exceptions=True)
         assert (
             3
-            <= len(server.asked)
+            <= len(server.requests)
             <= max_attempts(
                 pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
             )

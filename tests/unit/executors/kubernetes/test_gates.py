@@ -135,7 +135,7 @@ def test_what_gates_cost(workers: int, lists: int, tmp_path: Path) -> None:
         folder = tmp_path / version
         folder.mkdir()
         run(server, folder, life)
-        requested[version] = server.asked
+        requested[version] = server.requests
     more = requested[NEWER[-1]] - requested[OLDER[-1]]
     by_name = "GET pods labelSelector fieldSelector"
     looks = {by_name: lists} if lists > 1 else {"GET pods labelSelector": 1}

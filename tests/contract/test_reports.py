@@ -1,4 +1,4 @@
-"""The executors' one suite: what jobs are told, dealt and asked."""
+"""The executors' one suite: environment, devices and progress reports of jobs."""
 
 from __future__ import annotations
 
