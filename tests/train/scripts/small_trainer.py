@@ -76,9 +76,9 @@ def main() -> None:
         save_strategy="best", metric_for_best_model="loss", greater_is_better=True,
     )  # fmt: skip
     model = Model()
-    told = Stream(data) if chosen.stream else data
+    dataset = Stream(data) if chosen.stream else data
     trainer = Trainer(
-        model, args, train_dataset=told, eval_dataset=data[:12],
+        model, args, train_dataset=dataset, eval_dataset=data[:12],
         callbacks=[Elastic(report_every=0.05), Slow(chosen.pace, folder / "done")],
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=latest_checkpoint())

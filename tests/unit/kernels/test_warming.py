@@ -164,8 +164,8 @@ def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.readline().startswith("compiling kernels")
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=WAIT_LIMIT_SECONDS)
-    assert (process.returncode, told) == (130, "interrupted\n")
+    _, errors = process.communicate(timeout=WAIT_LIMIT_SECONDS)
+    assert (process.returncode, errors) == (130, "interrupted\n")
     assert not list(tmp_path.glob("warm-*"))
 
 

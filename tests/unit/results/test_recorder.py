@@ -232,9 +232,9 @@ def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
 
 def test_latency_and_plain_values() -> None:
     assert latency([]) == {"decisions": 0}
-    told = latency([0.001 * index for index in range(1, 101)])
-    assert told["max"] == pytest.approx(0.1)
-    assert told["p50"] == pytest.approx(0.0505)
+    latencies = latency([0.001 * index for index in range(1, 101)])
+    assert latencies["max"] == pytest.approx(0.1)
+    assert latencies["p50"] == pytest.approx(0.0505)
     assert plain({"a": np.int64(3), "b": (np.float64(0.5), math.inf, math.nan)}) == {
         "a": 3,
         "b": [0.5, "inf", None],

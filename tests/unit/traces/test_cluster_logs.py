@@ -345,7 +345,7 @@ def test_a_job_of_slurm_over_the_repeated_hour_keeps_its_order(tmp_path: Path) -
     }
 
 
-def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
+def test_ambiguous_days_and_months_need_an_option(tmp_path: Path) -> None:
     log = "submit,duration,gpus\n03/04/2024 10:00,60,1\n05/06/2024 10:00,60,1\n"
     with pytest.raises(InputError, match="can't be distinguished; add dates=dmy or dates=mdy"):
         read(tmp_path, log)
@@ -1031,7 +1031,7 @@ def test_a_job_of_json_that_is_none_is_named(tmp_path: Path) -> None:
         read(tmp_path, "{}", form="sacct")
 
 
-def test_what_happened_in_the_log_stands_beside_the_policies(
+def test_the_logged_results_are_shown_beside_the_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The figures are computed again, job by job and second by second."""

@@ -81,10 +81,10 @@ def test_the_documentation_states_every_format_and_option():
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert sections.keys() == formats().keys()
     for name, one in formats().items():
-        told = sections[name]
-        assert told.startswith(f"\n{one.title}.\n\n*{one.citation}.* Licence: {one.licence}.")
-        assert tuple(re.findall(r"^- (.*)$", told, re.MULTILINE)) == one.gotchas
-        assert dict(re.findall(r"`(\w+)`: (.*)\.$", told, re.MULTILINE)) == one.options
+        section = sections[name]
+        assert section.startswith(f"\n{one.title}.\n\n*{one.citation}.* Licence: {one.licence}.")
+        assert tuple(re.findall(r"^- (.*)$", section, re.MULTILINE)) == one.gotchas
+        assert dict(re.findall(r"`(\w+)`: (.*)\.$", section, re.MULTILINE)) == one.options
 
 
 def test_a_job_without_gpus_has_one_note(tmp_path):
