@@ -19,12 +19,15 @@ from shadowprice.executors.contract import (
     ServerAllocation,
     Started,
 )
+from shadowprice.executors.generations.generation import RUNNING
 from shadowprice.executors.generations.store import GenerationStore
+from shadowprice.executors.ray.bridge_client import BridgeError
 from shadowprice.executors.ray.controller import RayGenerationController
 from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.service.driver import PROGRESS_POLL_TIMEOUT_SECONDS
 from tests.contract.harness import (
     PATIENCE,
+    STUBBORN,
     LocalHarness,
     RayHarness,
     ReportLog,
@@ -171,7 +174,7 @@ def test_stuck_connection_delays_no_slot(
     harness.run(scenario)
 
 
-@pytest.mark.parametrize("step", ["_order", "_prepare", "_attach"])
+@pytest.mark.parametrize("step", ["_deliver_stop_command", "_prepare", "_attach"])
 def test_a_generation_that_could_not_be_carried_on_is_carried_on_again(
     tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -218,5 +221,151 @@ def test_nodes_are_polled_again(
             said = "polling the nodes of Ray failed: KeyError: 'a bug'"
             await eventually(lambda: executor.health_error == said)
         await eventually(lambda: executor.health_error is None)
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize("step", ["collect", "retire", "kill"])
+def test_bridge_lost_at_the_end_leaks_no_actor_and_no_log(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask = RayGenerationController._request
+    killed = 0
+
+    async def cut_off(self: RayGenerationController, what: str, **more: Any) -> Any:
+        nonlocal killed
+        if step in {what, more.get("method")} and not killed:
+            killed += 1
+            link = self._session.link
+            assert link is not None
+            assert link._process is not None
+            link._process.kill()
+        return await ask(self, what, **more)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, RayExecutor)
+        monkeypatch.setattr(RayGenerationController, "_request", cut_off)
+        await executor.start(spec("job", 1, "echo kept"))
+        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert killed == 1
+        assert (await executor.logs("job", 1)).text == "kept\n"
+        assert executor.session.link is not None
+        [part] = GenerationStore(own.path).generation("job", 1).plan()["parts"]
+        assert not await executor.session.link.call("find", name=part["actor"])
+
+    harness.run(scenario)
+
+
+def test_log_of_a_process_whose_actor_dies_after_its_end_is_kept(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask = RayGenerationController._request
+
+    async def kill_first(self: RayGenerationController, what: str, **more: Any) -> Any:
+        if what == "collect":
+            await ask(self, "kill", name=more["name"])
+        return await ask(self, what, **more)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        monkeypatch.setattr(RayGenerationController, "_request", kill_first)
+        await executor.start(spec("job", 1, "echo kept"))
+        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert (await executor.logs("job", 1)).text == "kept\n"
+
+    harness.run(scenario)
+
+
+def test_process_that_a_node_cannot_store_is_lost_with_a_reason(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask = RayGenerationController._request
+    obstacles: list[Path] = []
+
+    async def obstruct(self: RayGenerationController, what: str, **more: Any) -> Any:
+        if more.get("method") == "go":  # a file has the name of the process's directory
+            obstacles.append(tmp_path / "executor" / "nodes" / "parts" / more["name"])
+            obstacles[-1].touch()
+        return await ask(self, what, **more)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        monkeypatch.setattr(RayGenerationController, "_request", obstruct)
+        await executor.start(spec("job", 1, "true"))
+        ended = await told.one(Ended, "job")
+        [path] = obstacles
+        reason = f"one could not start worker-0: {path}: File exists"
+        assert (ended.ending, ended.reason) == (Ending.LOST, reason)
+        path.unlink()
+
+    harness.run(scenario)
+
+
+@pytest.mark.parametrize("fault", ["timeout", "late"])
+def test_process_is_found_again_after_a_failed_look(
+    tmp_path: Path, ray_cluster: RayCluster, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    """A look times out while its process runs, or its response arrives after the actor's end."""
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+    ask, write = RayGenerationController._request, RayGenerationController._write
+    happened = RayExecutor._on_actor_event
+    looks: list[str] = []
+    gone: list[str] = []
+
+    async def failing(self: RayGenerationController, what: str, **more: Any) -> Any:
+        answer = await ask(self, what, **more)
+        if more.get("method") == "look":
+            looks.append(more["name"])
+            if len(looks) == 1 and fault == "timeout":
+                raise BridgeError("no answer", "Timeout")
+            if len(looks) == 1:
+                await ask(self, "kill", name=more["name"])
+                await eventually(lambda: bool(gone))
+        return answer
+
+    def note(self: RayExecutor, event: dict[str, Any]) -> None:
+        happened(self, event)
+        if event["event"] == "gone":
+            gone.append(event["name"])
+
+    def launching(self: RayGenerationController, **change: Any) -> None:
+        if change.get("phase") != RUNNING:  # as if the service was killed before
+            write(self, **change)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        monkeypatch.setattr(RayGenerationController, "_request", failing)
+        monkeypatch.setattr(RayGenerationController, "_write", launching)
+        monkeypatch.setattr(RayExecutor, "_on_actor_event", note)
+        end = tmp_path / "end"
+        await executor.start(spec("job", 1, f"while [ ! -e {end} ]; do sleep 0.1; done"))
+        if fault == "timeout":
+            await eventually(lambda: len(looks) == 2)
+            end.touch()
+        ended = await told.one(Ended, "job")
+        assert ended.ending is (Ending.DONE if fault == "timeout" else Ending.LOST), ended
+
+    harness.run(scenario)
+
+
+def test_log_of_a_process_without_an_actor_can_be_read_while_others_run(
+    tmp_path: Path, ray_cluster: RayCluster
+) -> None:
+    harness = RayHarness(tmp_path / "executor", ray_cluster)
+
+    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+        assert isinstance(executor, RayExecutor)
+        places = ServerAllocation("one", 1), ServerAllocation("two", 1)
+        await executor.start(spec("job", 1, STUBBORN, *places, grace=10 * PATIENCE))
+        for process in ("worker-0", "worker-1"):
+            await ready(executor, "job", process=process)
+        harness.kill_agent("job", 1)
+        [entry] = executor._registry.live
+        first = next(part for part in entry.parts.values() if part.process == "worker-0")
+        await eventually(lambda: not first.on_node)
+        assert (await executor.logs("job", 1)).text == "ready\n"
+        assert not told.of(Ended, "job")  # worker 1 ignores SIGTERM
+        await executor.stop(99, "job", 1, 0.0)
+        assert (await told.one(Ended, "job")).ending is Ending.LOST
 
     harness.run(scenario)

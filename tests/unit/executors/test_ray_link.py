@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -44,3 +46,25 @@ def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: BridgeClient) 
         await link.close()
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("last", [{"do": "nodes"}, {"do": "call", "method": "stop"}])
+def test_waiting_requests_do_not_delay_others(last: dict[str, Any]) -> None:
+    pytest.importorskip("ray")
+    from shadowprice.executors.ray import bridge
+
+    slow: list[dict[str, Any]] = [{"do": name} for name in ("create", "clear", "collect")]
+    slow += [{"do": "call", "method": method} for method in ("go", "retire")]
+    release, answered = threading.Event(), threading.Event()
+
+    def answer(request: dict[str, Any]) -> None:
+        if request == last:
+            answered.set()
+        else:
+            release.wait(WAIT_LIMIT_SECONDS)
+
+    bridge.dispatch(map(json.dumps, [*slow * bridge.THREADS, last]), answer)
+    try:
+        assert answered.wait(WAIT_LIMIT_SECONDS)
+    finally:
+        release.set()

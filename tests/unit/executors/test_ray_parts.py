@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,12 @@ from hypothesis import strategies as st
 
 from shadowprice.core.errors import InputError
 from shadowprice.core.program import Program
-from shadowprice.executors.contract import GenerationSpec, ServerAllocation
+from shadowprice.executors.contract import (
+    ExecutorOptions,
+    GenerationSpec,
+    InvalidProgress,
+    ServerAllocation,
+)
 from shadowprice.executors.environment import list_processes
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
@@ -30,10 +36,19 @@ from shadowprice.executors.generations.process_exits import (
     outcome_from_exits,
 )
 from shadowprice.executors.ray import part
+from shadowprice.executors.ray.agent import ProcessActor, clean_up_dead_actor
+from shadowprice.executors.ray.executor import RayExecutor
 from shadowprice.executors.ray.head_probe import parse_endpoint, probe
 from shadowprice.executors.ray.launch_plan import build_process_plan
-from shadowprice.executors.ray.nodes import RayNode, actor_resources, check_available, list_nodes
+from shadowprice.executors.ray.nodes import (
+    RayNode,
+    actor_resources,
+    check_available,
+    find_duplicate_names,
+    list_nodes,
+)
 from shadowprice.executors.ray.settings import read_settings
+from shadowprice.executors.ray.tracked_generation import RayGeneration, RayProcess
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 PART: Final = Path(part.__file__)
@@ -146,6 +161,16 @@ def test_of_two_nodes_with_one_name_the_known_one_stays() -> None:
     assert list_nodes(both, {"a": "2"})["a"].id == "2"
 
 
+def test_duplicate_names_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    records = [record("a", "1", CPU=1), record("a", "2", CPU=1), record("b", "3", CPU=1)]
+    unusable = [{**record("b", "4", CPU=8), "Alive": False}, record("b", "5", memory=1e9)]
+    assert find_duplicate_names([*records, *unusable]) == {"a"}
+    executor = RayExecutor(ExecutorOptions(str(tmp_path)))
+    for names in ({"a"}, {"a"}, set(), {"a"}):
+        executor._warn_of_duplicates(frozenset(names))
+    assert [entry.args for entry in caplog.records] == [("a",), ("a",)]
+
+
 def test_what_can_carry_nothing_is_no_server() -> None:
     dead = {**record("dead", "2", CPU=8), "Alive": False}
     assert list_nodes([record("head", "1", memory=1e9), dead], {}) == {}
@@ -169,12 +194,12 @@ def test_requests_to_ray(node: RayNode) -> None:
 @pytest.mark.parametrize(
     ("new", "old", "why"),
     [
-        ([{"gpu": 1000}] * 3, [], "a has 2 GPUs, 0 of them free, and a process asks for 1"),
+        ([{"gpu": 1000}] * 3, [], "insufficient gpu on a: 1 requested, 0 free"),
         ([{"gpu": 500}], [{"gpu": 2000}], "no GPU with 0.5 of it free"),
         ([{"gpu": 1500}], [], "whole GPUs above one"),
-        ([{"cpu": 1000}] * 2, [{"cpu": 1000}], "1 of cpu free in Ray, and 2 is asked for"),
-        ([{"memory": 1001}], [], "1000 of memory free in Ray, and 1001 is asked for"),
-        ([{"disk": 4000}], [], "3 of disk free"),
+        ([{"cpu": 1000}] * 2, [{"cpu": 1000}], "insufficient cpu on a: 2 requested, 1 free"),
+        ([{"memory": 1001}], [], "insufficient memory on a: 1001 requested, 1000 free"),
+        ([{"disk": 4000}], [], "insufficient disk on a: 4 requested, 3 free"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_ray_would_wait(
@@ -257,3 +282,91 @@ def test_a_supervisor_runs_a_process_by_its_plan(tmp_path: Path) -> None:
         os.close(writing)
     assert made.state()["phase"] == ENDED, made.state()
     assert made.state()["ending"] == "done"
+
+
+# ------------------------------------------------------------------ progress
+
+
+@pytest.fixture
+def generation(tmp_path: Path) -> RayGeneration:
+    return RayGeneration("job", 1, GenerationDirectory(tmp_path / "1"))
+
+
+def test_invalid_report_that_stays_is_reported_at_its_second_poll(
+    generation: RayGeneration,
+) -> None:
+    process = RayProcess("worker-0", "one", "1", "actor")
+    generation.on_progress_file(process, ["not JSON", 1.0])
+    assert generation.pop_reports() == []
+    for _ in range(2):
+        generation.on_progress_file(process, ["not JSON", 1.0])
+    [report] = generation.pop_reports()
+    assert isinstance(report, InvalidProgress)
+    assert "not JSON" in report.reason
+
+
+def test_reports_of_two_processes_are_told_once(generation: RayGeneration) -> None:
+    processes = [RayProcess(f"worker-{rank}", "one", "1", f"{rank}") for rank in range(2)]
+
+    def poll(minibatches: int) -> bool:
+        for rank, process in enumerate(processes):
+            content = f'{{"generation": 1, "minibatches": {minibatches + rank}}}'
+            generation.on_progress_file(process, [content, float(minibatches)])
+        return generation.poll_progress() is not None
+
+    assert [poll(5), poll(5), poll(6)] == [True, False, True]
+
+
+# ------------------------------------------------------------------ agents
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> dict[str, Any]:
+    return {"root": str(tmp_path / "root"), "digest": "d", "bundle": {"empty": ""}, "key": "k"}
+
+
+@pytest.mark.parametrize("content", [None, "plan"])
+def test_interrupted_go_leaves_nothing_on_the_node(
+    place: dict[str, Any], content: str | None
+) -> None:
+    part = Path(place["root"], "parts", "k")
+    part.mkdir(parents=True)
+    if content is not None:
+        (part / "plan.json").write_text(content)
+    result = clean_up_dead_actor(place, WAIT_LIMIT_SECONDS)
+    assert result == {"known": False, "cleared": True, "state": None}
+    assert not part.exists()
+
+
+def test_damaged_plan_does_not_hinder_a_cleanup(place: dict[str, Any]) -> None:
+    part = Path(place["root"], "parts", "k")
+    part.parent.mkdir(parents=True)
+    GenerationDirectory.create(part, {"execution": "k"}, {"phase": "running", "command": 0})
+    (part / "plan.json").write_text("{")
+    result = clean_up_dead_actor(place, WAIT_LIMIT_SECONDS)
+    assert (result["known"], result["cleared"]) == (True, True)
+    assert result["state"]["ending"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("phase", "deadline", "abandoned"),
+    [
+        ("accepted", 3600.0, False),  # its supervisor may still start
+        ("accepted", -1.0, True),
+        ("launching", 3600.0, True),
+        ("running", 3600.0, True),
+        ("ended", -1.0, False),
+    ],
+)
+def test_process_whose_supervisor_died_is_abandoned(
+    place: dict[str, Any], phase: str, deadline: float, abandoned: bool
+) -> None:
+    actor = ProcessActor(place)
+    actor._go_received = True  # otherwise it ends this process once it is idle for too long
+    actor._claim_deadline = time.monotonic() + deadline
+    made = GenerationDirectory.create(actor._path, {}, {"phase": phase, "command": 0})
+    assert actor._is_abandoned(actor.look()) is abandoned
+    lock = made.try_lock()
+    assert lock is not None
+    with lock:
+        assert not actor._is_abandoned(actor.look())

@@ -13,10 +13,16 @@ from typing import Any
 
 import pytest
 
-from shadowprice.executors.generations.generation import RUNNING, GenerationDirectory
-from shadowprice.executors.supervision import cgroups, children
+from shadowprice.executors.generations.generation import (
+    ACCEPTED,
+    ENDED,
+    RUNNING,
+    GenerationDirectory,
+    start_time,
+)
+from shadowprice.executors.supervision import AGENT, cgroups, children
 from shadowprice.executors.supervision.supervisor import Supervisor
-from tests.support.waiting import WAIT_LIMIT_SECONDS
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = pytest.mark.skipif(
     not sys.platform.startswith("linux"), reason="processes are held by Linux's means"
@@ -98,3 +104,49 @@ def test_exits_that_cannot_be_stored_neither_end_nor_delay_a_generation(
     own._exits.append(("worker-2", 0))
     own._decide()
     assert dict(generation.state()["exits"]) == {"worker-1": 0, "worker-2": 0}
+
+
+def test_first_state_may_name_thousands_of_servers(tmp_path: Path) -> None:
+    placement = [[f"node-{number:04}.cluster.example", 1, 0] for number in range(2_000)]
+    first = {"phase": RUNNING, "command": 1, "placement": placement}
+    generation = GenerationDirectory.create(tmp_path / "1", {}, first)
+    last = {**first, "tail": ["x" * 300] * 10}
+    generation.write_state(last)
+    assert generation.state() == last
+
+
+def test_long_reason_neither_prevents_an_end_nor_costs_the_log_tail(tmp_path: Path) -> None:
+    first = {"phase": RUNNING, "command": 1}
+    generation = GenerationDirectory.create(tmp_path / "1", {}, first)
+    note = f"cannot start in /{'d' * 4_000}: No such file or directory"
+    last = {**first, "note": note, "reason": f"worker-0 exited 127: {note}", "tail": ["last line"]}
+    generation.write_state(last)
+    reason = f"worker-0 exited 127: {note}"[:500] + "..."
+    assert generation.state() == {**last, "note": note[:500] + "...", "reason": reason}
+
+
+def test_process_that_ended_before_its_deadline_was_not_forced(tmp_path: Path) -> None:
+    """A busy machine: the supervisor runs again only after the grace period."""
+    process = {"name": "worker-0", "command": ["sleep", "600"], "environment": dict(os.environ)}
+    process |= {"directory": str(tmp_path), "cores": [], "memory": 0, "cgroup_memory": 0}
+    plan = {"processes": [process], "grace": 20.0, "tolerates_workers": False, "secrets": []}
+    plan |= {"log_bytes": 10_000, "bell": "", "cgroup": "", "execution": "one"}
+    state = {"phase": ACCEPTED, "command": 1}
+    generation = GenerationDirectory.create(tmp_path / "1", plan, state)
+    words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "1")]
+    with subprocess.Popen(words) as supervisor:
+        try:
+            wait_until(lambda: generation.state()["phase"] == RUNNING)
+            (number, _) = generation.state()["processes"]["worker-0"]
+            supervisor.send_signal(signal.SIGSTOP)
+            wait_until(lambda: children.is_stopped(supervisor.pid))
+            os.kill(number, signal.SIGTERM)
+            wait_until(lambda: start_time(number) is None)
+            generation.request_stop(2, 0.0, 0.0)
+            supervisor.send_signal(signal.SIGTERM)
+            supervisor.send_signal(signal.SIGCONT)
+            supervisor.wait(WAIT_LIMIT_SECONDS)
+        finally:
+            supervisor.kill()
+    ended = generation.state()
+    assert (ended["phase"], ended["code"], ended["forced"]) == (ENDED, 143, False)

@@ -60,7 +60,12 @@ class StateFile:
 
     def fits(self, value: dict[str, Any]) -> bool:
         """Return whether an object fits into a slot."""
-        return len(_encode(value)) + _HEADER.size <= self.path.stat().st_size // 2
+        return record_size(value) <= self.path.stat().st_size // 2
+
+
+def record_size(value: dict[str, Any]) -> int:
+    """Return the number of bytes that an object takes in a slot."""
+    return len(_encode(value)) + _HEADER.size
 
 
 def _encode(value: dict[str, Any]) -> bytes:

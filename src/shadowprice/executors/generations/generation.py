@@ -20,7 +20,13 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from shadowprice.executors.generations.disk import FileLock, StateFile, create_file, sync_directory
+from shadowprice.executors.generations.disk import (
+    FileLock,
+    StateFile,
+    create_file,
+    record_size,
+    sync_directory,
+)
 
 ACCEPTED: Final = "accepted"
 LAUNCHING: Final = "launching"
@@ -31,7 +37,9 @@ TERMINAL_PHASES: Final = frozenset({ENDED, REFUSED})
 DAMAGED: Final = "damaged"  # phase of a generation whose state can't be read
 
 STATE_SLOT_BYTES: Final = 8192
-"""Size of a slot of ``state``, in bytes: enough for the tail of a log."""
+"""Minimum size of a slot of ``state``, in bytes: enough for the tail of a log."""
+STATE_TEXT_CHARACTERS: Final = 500
+"""Length of a state's texts if they don't fit: the path of a program may have thousands."""
 STOP_BYTES: Final = 256
 
 CLAIM_LOCK_SECONDS: Final = 1.0
@@ -61,7 +69,9 @@ class GenerationDirectory:
         if plan:
             create_file(path / "plan.json", json.dumps(plan).encode())
         StateFile.create(path / "stop", {"command": 0}, STOP_BYTES)
-        StateFile.create(path / "state", state, STATE_SLOT_BYTES)
+        # The first state has the placement, which may name thousands of servers.
+        slot = max(STATE_SLOT_BYTES, STATE_SLOT_BYTES // 2 + record_size(state))
+        StateFile.create(path / "state", state, slot)
         sync_directory(path)
         return cls(path)
 
@@ -91,11 +101,15 @@ class GenerationDirectory:
         """Store its state; the caller holds the lock.
 
         If it doesn't fit, the exit statuses of single processes are omitted, then their pids, and
-        then the log tail is shortened.
+        then texts and the log tail are shortened.
         """
         for optional in ("exits", "processes"):
             if optional in state and not self._state.fits(state):
                 state = {key: value for key, value in state.items() if key != optional}
+        if not self._state.fits(state):
+            for text in ("note", "reason"):
+                if len(state.get(text, "")) > STATE_TEXT_CHARACTERS:
+                    state = {**state, text: f"{state[text][:STATE_TEXT_CHARACTERS]}..."}
         while state.get("tail") and not self._state.fits(state):
             state = {**state, "tail": state["tail"][1:]}
         self._state.write(state)

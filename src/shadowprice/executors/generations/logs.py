@@ -21,6 +21,7 @@ TAIL_BYTES: Final = 16_384
 TAIL_LINES: Final = 40
 """torchrun prints 34 lines if it doesn't find a script, and the first one names it."""
 LINE_CHARACTERS: Final = 300
+MAX_CHARACTER_BYTES: Final = 4  # of UTF-8
 _SEGMENT: Final = re.compile(r"((?:worker|ps)-\d+)\.(\d+)\.log")
 _LOST: Final = b"\n[some output is missing here: it could not be written]\n"
 
@@ -143,7 +144,8 @@ def read(
 ) -> tuple[int, int, str]:
     """Return a piece of a log: start, end and text.
 
-    ``start`` is the offset of the first byte; None for the last ``max_bytes`` bytes. If the log is
+    ``start`` is the offset of the first byte; None for the last ``max_bytes`` bytes. A longer
+    character is returned whole. If the log is
     ``complete``, an incomplete character at its end is replaced; otherwise it is left for the next
     read.
     """
@@ -183,4 +185,6 @@ def _read(
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text = decoder.decode(content, final=complete and begin + len(content) == last)
     pending = len(decoder.getstate()[0])
+    if pending and pending == len(content) and end < last:  # a reader would never get past it
+        return _read(directory, name, begin, MAX_CHARACTER_BYTES, complete=complete)
     return begin, begin + len(content) - pending, text

@@ -249,7 +249,7 @@ class TrackedGeneration:
                 self._record_read_error("its progress file is not a regular file")
                 return None
             if version == self._seen_progress:
-                self._faults += bool(self._faults)
+                self.on_unchanged_progress()
                 return None
             self._seen_progress = version
             content = os.read(descriptor, _MAX_PROGRESS_BYTES)
@@ -281,6 +281,10 @@ class TrackedGeneration:
                 self._faults = 0
             return report if report.generation == self.number else None
         return None
+
+    def on_unchanged_progress(self) -> None:
+        """Count another poll that found the same invalid report."""
+        self._faults += bool(self._faults)
 
     def _record_read_error(self, why: str) -> None:
         self._fault = format_report_error(why)

@@ -31,6 +31,7 @@ POLL_SECONDS = 0.1  # seconds between polls of a supervisor's state
 
 CLAIM_TIMEOUT_SECONDS = 60.0  # maximum seconds for a supervisor to start
 
+IDLE = "idle"  # version that is reported before `go`
 DAMAGED = "damaged"  # version that is reported if the state of a process can't be read
 
 PORTS = range(20_000, 32_000)
@@ -83,7 +84,8 @@ class ProcessActor:
         self._path = Path(place["root"]) / "parts" / place["key"]
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._lock = threading.Lock()
-        self._gone = False
+        self._go_received = False
+        self._claim_deadline = float("inf")
         self._lifeline = -1
         idle = threading.Timer(IDLE_TIMEOUT_SECONDS, self._end_idle)
         idle.daemon = True
@@ -91,7 +93,7 @@ class ProcessActor:
 
     def _end_idle(self) -> None:
         with self._lock:
-            if not self._gone:
+            if not self._go_received:
                 os._exit(0)
 
     def prepared(
@@ -132,23 +134,28 @@ class ProcessActor:
     def go(self, plan: dict[str, Any]) -> dict[str, Any]:
         """Start the process unless it has been started already; return its state.
 
-        ``plan`` is as in `local.launch_plan.build_launch_plan`, for one process.
+        ``plan`` is as in `local.launch_plan.build_launch_plan`, for one process. Returns ``error``
+        instead if the node's disk or system refuses; then the actor stays idle.
         """
         with self._lock:
-            if self._gone:
+            if self._go_received:
                 return self.look()
-            self._gone = True
             generation = _generation_module()
             state = {"phase": generation.ACCEPTED, "command": 0, "agent": os.getpid()}
             state |= {"accepted": time.time(), "at": time.time()}
             plan["processes"][0]["environment"]["SHADOWPRICE_PROGRESS_FILE"] = str(
                 self._path / "progress.json"
             )
-            record = generation.GenerationDirectory.create(self._path, plan, state)
-            self._launch(sys.executable)
-        until = time.monotonic() + CLAIM_TIMEOUT_SECONDS
+            try:
+                record = generation.GenerationDirectory.create(self._path, plan, state)
+                self._launch(sys.executable)
+            except OSError as error:  # a full disk, or too many processes
+                shutil.rmtree(self._path, ignore_errors=True)
+                return {"error": f"{error.filename or self._path}: {error.strerror}"}
+            self._go_received = True
+            self._claim_deadline = time.monotonic() + CLAIM_TIMEOUT_SECONDS
         while record.state()["phase"] in {generation.ACCEPTED, generation.LAUNCHING}:
-            if time.monotonic() > until:
+            if time.monotonic() > self._claim_deadline:
                 raise TimeoutError("its supervisor did not start")
             time.sleep(0.01)
         return self.look()
@@ -187,7 +194,7 @@ class ProcessActor:
     def look(self) -> dict[str, Any]:
         """Return the current state; ``state`` is None before `go`."""
         if not self._path.is_dir():
-            return {"version": "idle", "state": None, "progress": None}
+            return {"version": IDLE, "state": None, "progress": None}
         try:
             state, stop = self._generation().state(), self._generation().stop()["command"]
         except (OSError, ValueError):
@@ -208,12 +215,13 @@ class ProcessActor:
             time.sleep(POLL_SECONDS)
 
     def _is_abandoned(self, found: dict[str, Any]) -> bool:
-        """Return whether the supervisor died without reporting a result."""
+        """Return whether the supervisor died without a result, or didn't start in time."""
         generation = _generation_module()
+        phases = {generation.LAUNCHING, generation.RUNNING}
+        if time.monotonic() > self._claim_deadline:
+            phases.add(generation.ACCEPTED)
         damaged = found["version"] == DAMAGED
-        if not damaged and (
-            found["state"] is None or found["state"]["phase"] != generation.RUNNING
-        ):
+        if not damaged and (found["state"] is None or found["state"]["phase"] not in phases):
             return False
         with self._lock:  # excludes a concurrent start
             lock = self._generation().try_lock()
@@ -223,7 +231,7 @@ class ProcessActor:
             again = self.look()  # it may have ended since ``found`` was read
         if damaged:
             return bool(again["version"] == DAMAGED)
-        return again["state"] is not None and again["state"]["phase"] == generation.RUNNING
+        return again["state"] is not None and again["state"]["phase"] in phases
 
     def stop(self, command: int, grace: float) -> None:
         """Store a stop command; SIGTERM follows, and SIGKILL after the grace period."""
@@ -303,7 +311,8 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
     from shadowprice.executors.supervision import children  # noqa: PLC0415  # from the bundle
 
     path = Path(place["root"]) / "parts" / place["key"]
-    if not path.is_dir():
+    if not (path / "state").exists():
+        shutil.rmtree(path, ignore_errors=True)  # of a `go` that was interrupted
         return {"known": False, "cleared": True, "state": None}
     record = generation.GenerationDirectory(path)
     until = time.monotonic() + patience
@@ -313,8 +322,7 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
             time.sleep(0.1)
             continue
         lock.release()
-        plan = record.plan()
-        remaining = children.find_by_execution_id(plan["execution"]) if plan else set()
+        remaining = children.find_by_execution_id(place["key"])
         if remaining:
             for process in remaining:
                 children.signal_process(process, signal.SIGKILL)

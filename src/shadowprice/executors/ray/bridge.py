@@ -16,7 +16,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, cast
@@ -30,11 +30,21 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from shadowprice.executors.ray import agent
 
 THREADS: Final = 32
+SLOW_THREADS: Final = 256
+"""Threads of their own for requests that may wait for a minute, so that others never wait."""
+
+_SLOW_REQUESTS: Final = frozenset({"create", "clear", "collect"})
+_SLOW_METHODS: Final = frozenset({"go", "retire"})
+
 LONG_POLL_SECONDS: Final = 20.0  # timeout in seconds of an actor's long poll
 
 CALL_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds of a call to an actor
 
 _ACTOR_CONCURRENCY: Final = 8
+
+
+class ActorGoneError(Exception):
+    """An actor has ended, or never existed."""
 
 
 class Bridge:
@@ -131,23 +141,34 @@ class Bridge:
 
     def _actor(self, name: str) -> Any:
         if name not in self._actors:
-            self._actors[name] = ray.get_actor(name, namespace=self._namespace)
+            try:
+                self._actors[name] = ray.get_actor(name, namespace=self._namespace)
+            except ValueError as error:
+                raise ActorGoneError(_message_of(error)) from error
         return self._actors[name]
+
+    def _call(self, name: str, method: str, *arguments: Any) -> Any:
+        """Call an actor's method; raise `ActorGoneError` if the actor has ended."""
+        call = getattr(self._actor(name), method).remote(*arguments)
+        try:
+            return ray.get(call, timeout=CALL_TIMEOUT_SECONDS)
+        except ActorUnavailableError:  # it may still exist
+            raise
+        except RayActorError as error:
+            raise ActorGoneError(_message_of(error)) from error
 
     def do_find(self, name: str) -> bool:
         """Return whether an actor of this name exists; if so, start to follow it."""
         try:
             self._actor(name)
-        except ValueError:
+        except ActorGoneError:
             return False
         self._following.put((name, ""))
         return True
 
     def do_call(self, name: str, method: str, arguments: list[Any]) -> Any:
         """Call an actor's method and return its result."""
-        return ray.get(
-            getattr(self._actor(name), method).remote(*arguments), timeout=CALL_TIMEOUT_SECONDS
-        )
+        return self._call(name, method, *arguments)
 
     def do_progress(self, names: list[str], timeout: float) -> dict[str, list[Any] | None]:
         """Return current progress of the processes whose actors respond in time.
@@ -189,33 +210,44 @@ class Bridge:
 
     def do_kill(self, name: str) -> None:
         """Kill an actor, and so its process."""
-        with contextlib.suppress(ValueError, RayActorError):
+        with contextlib.suppress(ActorGoneError, RayActorError):
             ray.kill(self._actor(name))
         self._actors.pop(name, None)
 
-    def do_collect(self, name: str, into: str) -> None:
-        """Copy the log of an ended process into a directory of this machine."""
-        actor = self._actor(name)
-        sizes = ray.get(actor.segments.remote(), timeout=CALL_TIMEOUT_SECONDS)
-        self._copy(
-            sizes,
+    def do_collect(self, name: str, into: str) -> str:
+        """Copy the log of an ended process into a directory of this machine.
+
+        Returns why the log is lost, empty if it isn't.
+        """
+        return self._copy_log(
             Path(into),
-            lambda file, offset: ray.get(
-                actor.piece.remote(file, offset), timeout=CALL_TIMEOUT_SECONDS
-            ),
+            lambda: self._call(name, "segments"),
+            lambda file, offset: self._call(name, "piece", file, offset),
         )
 
     @staticmethod
-    def _copy(sizes: dict[str, int], into: Path, read: Callable[[str, int], str]) -> None:
-        for name, size in sizes.items():
-            path = into / Path(name).name
-            with path.open("wb") as stream:
-                os.fchmod(stream.fileno(), 0o600)
-                while stream.tell() < size:
-                    content = base64.b64decode(read(name, stream.tell()))
-                    if not content:
-                        break
-                    stream.write(content)
+    def _copy_log(
+        into: Path, sizes: Callable[[], dict[str, int]], read: Callable[[str, int], str]
+    ) -> str:
+        """Copy a log; return why it is lost if a disk fails, because a generation must still end.
+
+        Errors that a retry may overcome are raised.
+        """
+        try:
+            for name, size in sizes().items():
+                path = into / Path(name).name
+                with path.open("wb") as stream:
+                    os.fchmod(stream.fileno(), 0o600)
+                    while stream.tell() < size:
+                        content = base64.b64decode(read(name, stream.tell()))
+                        if not content:
+                            break
+                        stream.write(content)
+        except (TimeoutError, ConnectionError):  # of Ray
+            raise
+        except OSError as error:
+            return _message_of(error)
+        return ""
 
     # ---------------------------------------------------------------- dead actors
 
@@ -230,23 +262,23 @@ class Bridge:
     def do_clear(self, name: str, node: str, into: str) -> dict[str, Any]:
         """Clean up after a dead actor on its node; copy the log, and remove it there.
 
-        The log isn't copied if ``into`` is empty.
+        The log isn't copied if ``into`` is empty. Adds ``log_error`` to the result of
+        `agent.clean_up_dead_actor`: why the log is lost, empty if it isn't.
         """
         place = {**self._place, "key": name}
-        result = self._on(node, agent.clean_up_dead_actor, place, 20.0)
+        result = {**self._on(node, agent.clean_up_dead_actor, place, 20.0), "log_error": ""}
         if result["known"] and result["cleared"]:
             path = f"{self._place['root']}/parts/{name}"
-            with contextlib.suppress(OSError):
-                sizes = self._on(node, agent.list_log_segments, path) if into else {}
-                self._copy(
-                    sizes,
+            if into:
+                result["log_error"] = self._copy_log(
                     Path(into),
+                    lambda: self._on(node, agent.list_log_segments, path),
                     lambda file, offset: self._on(
                         node, agent.read_segment_chunk, path, file, offset
                     ),
                 )
             self._on(node, agent.remove, [path])
-        return cast("dict[str, Any]", result)
+        return result
 
     # ---------------------------------------------------------------- following
 
@@ -317,6 +349,15 @@ def exit_process(why: str) -> None:
     os._exit(1)
 
 
+def dispatch(lines: Iterable[str], answer: Callable[[dict[str, Any]], None]) -> None:
+    """Execute requests concurrently until the input ends."""
+    fast, slow = ThreadPoolExecutor(THREADS), ThreadPoolExecutor(SLOW_THREADS)
+    for line in lines:
+        request = json.loads(line)
+        is_slow = request["do"] in _SLOW_REQUESTS or request.get("method") in _SLOW_METHODS
+        (slow if is_slow else fast).submit(answer, request)
+
+
 def main() -> None:
     """Handle requests from standard input until it ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -329,10 +370,7 @@ def main() -> None:
             answers.write(line + "\n")
             answers.flush()
 
-    bridge = Bridge(send)
-    threads = ThreadPoolExecutor(THREADS)
-    for line in sys.stdin:
-        threads.submit(bridge.answer, json.loads(line))
+    dispatch(sys.stdin, Bridge(send).answer)
     os._exit(0)  # pending requests have no receiver
 
 

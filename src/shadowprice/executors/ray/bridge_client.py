@@ -39,8 +39,8 @@ class BridgeClient:
         """Whether the bridge can receive requests."""
         return self._reading is not None and not self._reading.done()
 
-    async def open(self, keep: int) -> None:
-        """Start the bridge; it holds the descriptor ``keep`` while it lives."""
+    async def open(self, lock_descriptor: int) -> None:
+        """Start the bridge; it holds the executor's lock while it lives."""
         with self._log.open("wb") as log:  # replaces the previous bridge's log
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -51,7 +51,7 @@ class BridgeClient:
                 stderr=log,
                 env={**os.environ, "RAY_USAGE_STATS_ENABLED": "0"},
                 start_new_session=True,  # Ctrl-C must only reach the service
-                pass_fds=(keep,),
+                pass_fds=(lock_descriptor,),
                 limit=MAX_RESPONSE_BYTES,
             )
         self._reading = asyncio.create_task(self._read(self._process))
@@ -124,9 +124,15 @@ class BridgeClient:
 class BridgeError(ExecutorError):
     """A request to the bridge failed.
 
-    ``kind`` is the type name of the bridge's exception, or ``Closed`` if the bridge has ended.
+    ``kind`` is the type name of the bridge's exception, ``Closed`` if the bridge has ended, or
+    ``Timeout`` if it didn't respond.
     """
 
     def __init__(self, message: str, kind: str) -> None:
         super().__init__(message)
         self.kind = kind
+
+    @property
+    def is_actor_gone(self) -> bool:
+        """Whether Ray reports that the actor has ended."""
+        return self.kind == "ActorGoneError"

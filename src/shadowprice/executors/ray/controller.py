@@ -31,6 +31,7 @@ from shadowprice.executors.generations.process_exits import (
     is_outcome_final,
     outcome_from_exits,
 )
+from shadowprice.executors.ray.agent import IDLE
 from shadowprice.executors.ray.bridge_client import BridgeError
 from shadowprice.executors.ray.launch_plan import build_process_plan
 from shadowprice.executors.ray.nodes import actor_resources
@@ -53,6 +54,7 @@ class RayGenerationController:
         self._entry = entry
         self._requests: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
+        self._logged_error = ""
 
     async def run(self) -> None:
         """Drive the generation from its current phase to its end."""
@@ -72,7 +74,9 @@ class RayGenerationController:
             await self._run()
             await self._session.refresh(entry)
         except (BridgeError, OSError) as error:
-            log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+            if str(error) != self._logged_error:  # not at every retry
+                log.warning("generation %d of %r: %s", entry.number, entry.job, error)
+            self._logged_error = str(error)
         if not entry.is_finished:
             await asyncio.sleep(1.0)
         return entry.is_finished
@@ -96,7 +100,7 @@ class RayGenerationController:
                     part.is_requesting = True
                     self._start_task(self._attach(part))
             await asyncio.to_thread(entry.read)
-            await self._order()
+            await self._deliver_stop_command()
             await self._session.refresh(entry)
             await entry.changed.wait()
         await self._finish()
@@ -116,7 +120,9 @@ class RayGenerationController:
         link = self._session.link
         if link is None:
             raise BridgeError("not connected to Ray", "Closed")
-        return await link.call(what, BRIDGE_CALL_TIMEOUT_SECONDS, **more)
+        # Ray may take ``patience`` seconds to create an actor.
+        timeout = BRIDGE_CALL_TIMEOUT_SECONDS + more.get("patience", 0.0)
+        return await link.call(what, timeout, **more)
 
     def _write(self, **change: Any) -> None:
         generation = self._entry.generation
@@ -171,8 +177,14 @@ class RayGenerationController:
                 log_bytes=session.settings.log_bytes,
                 limit_memory=session.settings.memory == "rlimit",
             )
-            with contextlib.suppress(BridgeError):  # `_attach` finds out whether it started
-                await self._request("call", name=part.actor, method="go", arguments=[plan])
+            try:
+                response = await self._request(
+                    "call", name=part.actor, method="go", arguments=[plan]
+                )
+            except BridgeError as error:  # `_attach` finds out whether it started
+                log.warning("failed to start %s on %s: %s", part.process, part.server, error)
+            else:
+                part.start_error = response.get("error", "")
 
         await asyncio.gather(*(go(*item) for item in zip(parts, properties, strict=True)))
         await asyncio.to_thread(self._write, phase=RUNNING, started=time.time())
@@ -217,24 +229,33 @@ class RayGenerationController:
     async def _attach(self, part: RayProcess) -> None:
         """Find and follow a process's actor; without one, find out how the process ended."""
         try:
-            if part.gone_since is None and await self._actor_exists(part):
-                if self._entry.phase == LAUNCHING:
+            if part.gone_since is None:
+                # Set first, because a `gone` event may arrive together with a response.
+                part.attached, part.delivered = True, 0
+                if await self._actor_exists(part):
                     look = await self._request("call", name=part.actor, method="look", arguments=[])
-                    if look["state"] is None:  # never got `go`, and must not start now
+                    if look["version"] == IDLE:  # it must not start now
                         await self._request("kill", name=part.actor)
-                        part.mark_lost(f"the service stopped before it started {part.process}")
-                        return
-                part.attached = True
-                part.delivered = 0
-                return
+                        part.mark_lost(self._why_idle(part))
+                    return
+                part.attached = False
             await self._clear(part)
-        except BridgeError as error:
-            if error.kind != "Closed":
-                part.gone_since = part.gone_since or time.monotonic()
+        except BridgeError as error:  # retried after the next resync
+            part.attached = False
+            if error.kind != "Closed" and not error.is_actor_gone:
+                log.warning("failed to find %s on %s: %s", part.process, part.server, error)
         finally:
             part.is_requesting = False
             if part.end is not None or part.attached:
                 self._entry.changed.set()
+
+    def _why_idle(self, part: RayProcess) -> str:
+        """Return why an actor hasn't started its process."""
+        if part.start_error:
+            return f"{part.server} could not start {part.process}: {part.start_error}"
+        if self._entry.phase == LAUNCHING:
+            return f"the service stopped before it started {part.process}"
+        return f"{part.process} was never started on {part.server}"
 
     async def _actor_exists(self, part: RayProcess) -> bool:
         """Return whether the actor exists; retry until Ray knows."""
@@ -247,19 +268,43 @@ class RayGenerationController:
                 log.warning("failed to find %s on %s: %s", part.process, part.server, error)
                 await asyncio.sleep(1.0)
 
+    def _node_of(self, part: RayProcess) -> str:
+        """Return the id of the node with a process's files, empty while the node is away."""
+        nodes = self._session.nodes
+        if part.node in {node.id for node in nodes.values()}:
+            return part.node
+        return nodes[part.server].id if part.server in nodes else ""
+
+    async def _clean_up(self, part: RayProcess, node: str) -> dict[str, Any]:
+        """Clean up a process without an actor; return the result of `Bridge.do_clear`."""
+        into = str(self._entry.generation.logs)
+        result: dict[str, Any] = await self._request("clear", name=part.actor, node=node, into=into)
+        self._warn_of_lost_log(part, result["log_error"])
+        return result
+
+    def _warn_of_lost_log(self, part: RayProcess, error: str) -> None:
+        if error:
+            log.warning(
+                "failed to copy the log of %s from %s: %s", part.process, part.server, error
+            )
+
     async def _clear(self, part: RayProcess) -> None:
         """Find out how a process without an actor ended.
 
-        If its node doesn't return within `lost_after` seconds, the process counts as lost.
+        If its node doesn't return or respond within `lost_after` seconds, the process counts as
+        lost.
         """
         part.gone_since = part.gone_since or time.monotonic()
         session = self._session
-        ids = {node.id for node in session.nodes.values()}
-        current = session.nodes.get(part.server)
-        node = part.node if part.node in ids else current.id if current is not None else ""
-        if node:
-            into = str(self._entry.generation.logs)
-            result = await self._request("clear", name=part.actor, node=node, into=into)
+        reason = f"the node {part.server} left the Ray cluster while {part.process} ran on it"
+        if node := self._node_of(part):
+            reason = f"the node {part.server} did not confirm the end of {part.process}"
+            result = {"known": True, "cleared": False}
+            try:
+                result = await self._clean_up(part, node)
+            except BridgeError as error:
+                if error.kind == "Closed" or not self._is_overdue(part):
+                    raise
             if result["known"] and result["cleared"]:
                 part.on_node = False
                 part.load_state(result["state"])
@@ -273,13 +318,17 @@ class RayGenerationController:
                     f"the actor of {part.process} ended on {part.server} before it started"
                 )
                 return
-        if time.monotonic() - part.gone_since > session.settings.lost_after:
+        if self._is_overdue(part):
+            await self._request("kill", name=part.actor)  # Ray must confirm that it is gone
             session.lost_actors[part.actor] = part.server
-            part.mark_lost(
-                f"the node {part.server} left the Ray cluster while {part.process} ran on it"
-            )
+            part.mark_lost(reason)
 
-    async def _order(self) -> None:
+    def _is_overdue(self, part: RayProcess) -> bool:
+        since = part.gone_since
+        lost_after = self._session.settings.lost_after
+        return since is not None and time.monotonic() - since > lost_after
+
+    async def _deliver_stop_command(self) -> None:
         """Stop the processes after a stop command, or once another process decided the result."""
         entry = self._entry
         stop = await asyncio.to_thread(entry.generation.stop)
@@ -311,11 +360,9 @@ class RayGenerationController:
         """Collect the logs, store the result, and release the actors."""
         entry = self._entry
         parts = list(entry.parts.values())
-        into = str(entry.generation.logs)
         for part in parts:
             if part.on_node:
-                with contextlib.suppress(BridgeError):
-                    await self._request("collect", name=part.actor, into=into)
+                await self._collect(part)
         ends = [part.end for part in parts if isinstance(part.end, ProcessExit)]
         ordered = bool((await asyncio.to_thread(entry.generation.stop))["command"])
         result = outcome_from_exits(
@@ -336,14 +383,38 @@ class RayGenerationController:
         await asyncio.to_thread(self._write, **change)
         await self._release_actors()
 
+    async def _collect(self, part: RayProcess) -> None:
+        """Copy the log of an ended process, from its node if its actor has ended."""
+        try:
+            error = await self._request(
+                "collect", name=part.actor, into=str(self._entry.generation.logs)
+            )
+        except BridgeError as failure:
+            if not failure.is_actor_gone:
+                raise
+            await self._remove_files(part)
+        else:
+            self._warn_of_lost_log(part, error)
+
+    async def _remove_files(self, part: RayProcess) -> None:
+        """Remove the files of an ended process without an actor from its node; keep its log."""
+        node = self._node_of(part)
+        result = await self._clean_up(part, node) if node else {"cleared": False}
+        if not result["cleared"]:
+            self._session.lost_actors[part.actor] = part.server  # cleaned up later
+        part.on_node = False
+
     async def _release_actors(self) -> None:
         """Release the actors, and then mark the generation as ended."""
         entry = self._entry
         for part in entry.parts.values():
             if part.on_node:
-                with contextlib.suppress(BridgeError):
+                try:
                     await self._request("call", name=part.actor, method="retire", arguments=[])
-                with contextlib.suppress(BridgeError):
-                    await self._request("kill", name=part.actor)
+                except BridgeError as error:
+                    if not error.is_actor_gone:
+                        raise  # otherwise the actor would keep its resources
+                    await self._remove_files(part)
+                await self._request("kill", name=part.actor)
         await asyncio.to_thread(self._write, phase=ENDED)
         entry.unlock()

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence, Set
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -35,7 +35,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.generations.disk import FileLock, create_file, make_private
 from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import RUNNING
-from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES
+from shadowprice.executors.generations.log_chunks import MAX_CHUNK_BYTES, read_chunk
 from shadowprice.executors.generations.unpacking import JobFiles, unpack_files
 from shadowprice.executors.ray.bridge_client import BridgeClient, BridgeError
 from shadowprice.executors.ray.bundle import digest, source_files
@@ -47,7 +47,7 @@ from shadowprice.executors.ray.head_probe import (
     probe,
 )
 from shadowprice.executors.ray.launch_plan import build_launch_plan
-from shadowprice.executors.ray.nodes import list_nodes
+from shadowprice.executors.ray.nodes import find_duplicate_names, list_nodes
 from shadowprice.executors.ray.session import RaySession
 from shadowprice.executors.ray.settings import read_settings
 from shadowprice.executors.ray.tracked_generation import RayGeneration
@@ -95,6 +95,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         self._lock: FileLock | None = None
         self._uses_client = False
         self._health_error = ""
+        self._duplicates: Set[str] = frozenset()  # names of several nodes in the last poll
         self._background = BackgroundTasks(log, options.failed)
         base = Path(settings.shared) if settings.shared else self.path
         self.session = RaySession(settings, base, self._background, self._registry.refresh)
@@ -175,10 +176,10 @@ class RayExecutor(DiskExecutor[RayGeneration]):
             else:
                 return
 
-    async def _open_bridge(self, keep: int) -> None:
+    async def _open_bridge(self, lock_descriptor: int) -> None:
         link = self.session.link = BridgeClient(self.path / "bridge.log", self._on_actor_event)
         try:
-            await link.open(keep)
+            await link.open(lock_descriptor)
             root = self.session.settings.node_dir
             place = {"root": root, "digest": digest(), "bundle": source_files()}
             response = await link.call(
@@ -289,7 +290,6 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 continue
             if event["event"] == "gone":
                 part.attached = False
-                part.is_requesting = False
             else:
                 entry.on_progress_file(part, event["news"]["progress"])
                 if event["news"]["state"] is not None:
@@ -370,6 +370,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         assert session.link is not None
         records = await session.link.call("nodes", 10.0)
         nodes = list_nodes(records, {name: node.id for name, node in session.nodes.items()})
+        self._warn_of_duplicates(find_duplicate_names(records))
         previous, session.nodes = session.nodes, nodes
         now = time.time()
         for name, node in nodes.items():
@@ -377,15 +378,26 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 self._registry.emit([ServerSeen(node.server, now)])
         self._registry.emit(self._gone(name) for name in previous.keys() - nodes.keys())
 
+    def _warn_of_duplicates(self, names: Set[str]) -> None:
+        for name in sorted(names - self._duplicates):  # not at every poll
+            log.warning(
+                "ignoring a second Ray node named %s; start each with its own --node-name", name
+            )
+        self._duplicates = names
+
     async def _clean_up_returned_nodes(self) -> None:
         """Clean up lost processes on nodes that have returned."""
         session = self.session
         for actor, server in tuple(session.lost_actors.items()):
             node = session.nodes.get(server)
             if node is not None and session.link is not None:
-                del session.lost_actors[actor]
-                with contextlib.suppress(BridgeError):
+                try:
                     await session.link.call("clear", 60.0, name=actor, node=node.id, into="")
+                except BridgeError as error:
+                    if error.kind == "Closed":
+                        raise  # retried by the next bridge
+                    log.warning("failed to clean up on %s: %s", server, error)
+                del session.lost_actors[actor]
 
     def watch(self) -> AsyncIterator[Report]:
         """Yield reports; see `Executor.watch`."""
@@ -447,6 +459,16 @@ class RayExecutor(DiskExecutor[RayGeneration]):
         part = next(
             (candidate for candidate in entry.parts.values() if candidate.process == process), None
         )
+        if part is not None and not part.on_node:  # its log was copied after its actor's end
+            return await asyncio.to_thread(
+                read_chunk,
+                entry.generation.logs,
+                entry.number,
+                process,
+                start,
+                max_bytes,
+                complete=True,
+            )
         response = None
         if part is not None and self.session.link is not None and entry.phase == RUNNING:
             with contextlib.suppress(BridgeError):

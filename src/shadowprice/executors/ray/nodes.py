@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -13,8 +13,6 @@ from shadowprice.core.devices import is_device
 from shadowprice.executors.contract import ServerInfo
 from shadowprice.executors.generations.placement_checks import PlacementError, gpu_millis
 from shadowprice.executors.memory import round_down_memory
-
-log = logging.getLogger("shadowprice.executors")
 
 _RESOURCE_NAMES: Final = {"CPU": "cpu", "GPU": "gpu"}
 _IGNORED_PREFIXES: Final = ("node:", "object_store_memory", "accelerator_type:")
@@ -45,21 +43,22 @@ def list_nodes(
     kept; ``known`` has the ids of these by server.
     """
     nodes: dict[str, RayNode] = {}
-    alive = [item for item in records if item.get("Alive")]
-    alive.sort(key=lambda item: (known.get(_name(item)) != item["NodeID"], item["NodeID"]))
-    for record in alive:
-        node = _node(record)
-        if not {"cpu", "gpu"} & node.server.capacity.keys():
-            continue
-        if node.server.name in nodes:
-            log.warning(
-                "two nodes of the Ray cluster are called %s; one is left out: "
-                "give each its own `ray start --node-name`",
-                node.server.name,
-            )
-            continue
-        nodes[node.server.name] = node
+    usable = _usable_nodes(records)
+    usable.sort(key=lambda node: (known.get(node.server.name) != node.id, node.id))
+    for node in usable:
+        nodes.setdefault(node.server.name, node)
     return nodes
+
+
+def find_duplicate_names(records: Iterable[Mapping[str, Any]]) -> frozenset[str]:
+    """Return the names of servers that several nodes claim; see `list_nodes`."""
+    counts = Counter(node.server.name for node in _usable_nodes(records))
+    return frozenset(name for name, count in counts.items() if count > 1)
+
+
+def _usable_nodes(records: Iterable[Mapping[str, Any]]) -> list[RayNode]:
+    nodes = [_node(record) for record in records if record.get("Alive")]
+    return [node for node in nodes if {"cpu", "gpu"} & node.server.capacity.keys()]
 
 
 def _name(record: Mapping[str, Any]) -> str:
@@ -124,8 +123,7 @@ def check_available(
                 raise PlacementError(f"{name} has no GPU with {amount / MILLI:g} of it free")
             free = max(0, total - used) / MILLI
             raise PlacementError(
-                f"{name} has {total / MILLI:g} GPUs, {free:g} of them free, and a process asks for "
-                f"{amount / MILLI:g}"
+                f"insufficient gpu on {name}: {amount / MILLI:g} requested, {free:g} free"
             )
         used += amount
     for resource in {key for amounts in new for key in amounts} & capacity.keys():
@@ -136,6 +134,6 @@ def check_available(
         if demand > free_amount:
             unit = 1 if resource == "memory" else MILLI
             raise PlacementError(
-                f"{name} has {max(0, free_amount) / unit:g} of {resource} free in Ray, and "
-                f"{demand / unit:g} is asked for"
+                f"insufficient {resource} on {name}: {demand / unit:g} requested, "
+                f"{max(0, free_amount) / unit:g} free"
             )

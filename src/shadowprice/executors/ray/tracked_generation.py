@@ -29,8 +29,10 @@ class RayProcess:
     state: dict[str, Any] = field(default_factory=dict)
     delivered: int = 0  # the newest stop command that its actor received
     end: ProcessExit | None = None
+    start_error: str = ""  # why its actor failed to start it
     on_node: bool = True  # whether its log is still to be collected from its actor
     reports: bool = False  # whether its progress file ever had content
+    progress: list[Any] = field(default_factory=list)  # the last content, and its time
     responded: bool = True  # whether its actor responded to the last progress poll
 
     def load_state(self, state: dict[str, Any]) -> None:
@@ -55,7 +57,6 @@ class RayGeneration(RemoteGeneration):
         self.parts: dict[str, RayProcess] = {}
         self.lock: FileLock | None = None
         self.latest: Progressed | None = None
-        self._reported_progress: list[Any] = []
 
     def set_plan(self, plan: dict[str, Any]) -> None:
         """Copy the executor's part of a plan; an empty plan changes nothing."""
@@ -97,9 +98,10 @@ class RayGeneration(RemoteGeneration):
         if progress is None:
             return
         part.reports = True
-        if progress == self._reported_progress:
+        if progress == part.progress:
+            self.on_unchanged_progress()
             return
-        self._reported_progress = progress
+        part.progress = progress
         report = self.parse_progress(progress[0], float(progress[1]))
         if report is not None:
             self.latest = report

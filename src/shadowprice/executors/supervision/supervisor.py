@@ -116,9 +116,9 @@ class Supervisor:
         while True:
             self._reap_children()
             self._decide()
-            self._enforce()
-            if self._is_finished():
+            if self._is_finished():  # before `_enforce`, which would record a forced end
                 break
+            self._enforce()
             self._wait()
         self._finish()
 
