@@ -243,11 +243,11 @@ def test_bridge_lost_at_the_end_leaks_no_actor_and_no_log(
             link._process.kill()
         return await ask(self, what, **more)
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         assert isinstance(executor, RayExecutor)
         monkeypatch.setattr(RayGenerationController, "_request", cut_off)
         await executor.start(spec("job", 1, "echo kept"))
-        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert (await reports.first(Ended, "job")).ending is Ending.DONE
         assert killed == 1
         assert (await executor.logs("job", 1)).text == "kept\n"
         assert executor.session.link is not None
@@ -268,10 +268,10 @@ def test_log_of_a_process_whose_actor_dies_after_its_end_is_kept(
             await ask(self, "kill", name=more["name"])
         return await ask(self, what, **more)
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         monkeypatch.setattr(RayGenerationController, "_request", kill_first)
         await executor.start(spec("job", 1, "echo kept"))
-        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert (await reports.first(Ended, "job")).ending is Ending.DONE
         assert (await executor.logs("job", 1)).text == "kept\n"
 
     harness.run(scenario)
@@ -290,10 +290,10 @@ def test_process_that_a_node_cannot_store_is_lost_with_a_reason(
             obstacles[-1].touch()
         return await ask(self, what, **more)
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         monkeypatch.setattr(RayGenerationController, "_request", obstruct)
         await executor.start(spec("job", 1, "true"))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         [path] = obstacles
         reason = f"one could not start worker-0: {path}: File exists"
         assert (ended.ending, ended.reason) == (Ending.LOST, reason)
@@ -333,7 +333,7 @@ def test_process_is_found_again_after_a_failed_look(
         if change.get("phase") != RUNNING:  # as if the service was killed before
             write(self, **change)
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         monkeypatch.setattr(RayGenerationController, "_request", failing)
         monkeypatch.setattr(RayGenerationController, "_write", launching)
         monkeypatch.setattr(RayExecutor, "_on_actor_event", note)
@@ -342,7 +342,7 @@ def test_process_is_found_again_after_a_failed_look(
         if fault == "timeout":
             await eventually(lambda: len(looks) == 2)
             end.touch()
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert ended.ending is (Ending.DONE if fault == "timeout" else Ending.LOST), ended
 
     harness.run(scenario)
@@ -353,7 +353,7 @@ def test_log_of_a_process_without_an_actor_can_be_read_while_others_run(
 ) -> None:
     harness = RayHarness(tmp_path / "executor", ray_cluster)
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         assert isinstance(executor, RayExecutor)
         places = ServerAllocation("one", 1), ServerAllocation("two", 1)
         await executor.start(spec("job", 1, STUBBORN, *places, grace=10 * PATIENCE))
@@ -364,8 +364,8 @@ def test_log_of_a_process_without_an_actor_can_be_read_while_others_run(
         first = next(part for part in entry.parts.values() if part.process == "worker-0")
         await eventually(lambda: not first.on_node)
         assert (await executor.logs("job", 1)).text == "ready\n"
-        assert not told.of(Ended, "job")  # worker 1 ignores SIGTERM
+        assert not reports.of(Ended, "job")  # worker 1 ignores SIGTERM
         await executor.stop(99, "job", 1, 0.0)
-        assert (await told.one(Ended, "job")).ending is Ending.LOST
+        assert (await reports.first(Ended, "job")).ending is Ending.LOST
 
     harness.run(scenario)
