@@ -60,30 +60,30 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
     ]
     can = policy.capabilities
     asks = can.quotes and can.answers_at_once
-    asked, repeated = [], []
+    requested, repeated = [], []
     for position in refused[:: max(1, len(refused) // most)][:most]:
         entry = workload.to_record(position)
         job = scenario.jobs[position]
         arrivals = [int(value.split()[0]) for value in arrival_change(job, slots - 1).values]
 
         began = time.process_time()
-        counsel = advise(scenario, choice, position, entry, max_arrivals=2000)
+        job_advice = advise(scenario, choice, position, entry, max_arrivals=2000)
         whole = time.process_time() - began
         if not asks:
-            asked.append(1000 * whole)
+            requested.append(1000 * whole)
             continue
 
         # The same moments; a later arrival that is admitted ends the walk.
-        delayed = [one for one in counsel.advice if one.key == "arrival"]
+        delayed = [one for one in job_advice.advice if one.key == "arrival"]
         last = int(delayed[0].after.split()[0]) if delayed else slots
         moments = [job.arrival, *(slot for slot in arrivals if slot <= last)]
         began = time.process_time()
         built = choice.build(scenario.context(explained=False))
         run_probes(scenario, built, [Probe(position, moments, lambda _: True)])
         repeating = time.process_time() - began
-        asked.append(1000 * (whole - repeating))
+        requested.append(1000 * (whole - repeating))
         repeated.append(1000 * repeating)
-    if not asked:
+    if not requested:
         print(f"{choice.label:22} refused none of {jobs}")
         return
     chosen = refused[:: max(1, len(refused) // at_once)][:at_once]
@@ -100,7 +100,7 @@ def measure(name: str, settings: Mapping[str, Any], jobs: int, most: int, at_onc
         mean += f" (median {statistics.median(took):.1f}, worst {max(took):.1f})"
     together = f"; {len(chosen)} together {mean}"
     kind = "questions" if asks else "all of it"
-    each = f"{kind} {statistics.median(asked):6.1f} ms a job (worst {max(asked):6.1f})"
+    each = f"{kind} {statistics.median(requested):6.1f} ms a job (worst {max(requested):6.1f})"
     if repeated:
         median, worst = statistics.median(repeated), max(repeated)
         each += f", repeating the run {median:6.1f} ms (worst {worst:6.1f})"

@@ -110,16 +110,16 @@ def months(jobs: int) -> None:
     report = jobs // 10
     while made < jobs:
         # 40 jobs a slot of five slots each keep 480 GPUs two fifths busy.
-        crowd = tuple(
+        many_jobs = tuple(
             training(on, f"job-{made + at}", slot, int(rng.integers(1, 10))) for at in range(40)
         )
-        made += len(crowd)
-        send(JobsArrived(slot, crowd))
+        made += len(many_jobs)
+        send(JobsArrived(slot, many_jobs))
         send(SlotBegan(slot))
         send(SlotEnded(slot, running))
         engine.state.collect()
         slot += 1
-        if made % report < len(crowd):
+        if made % report < len(many_jobs):
             seconds = time.process_time() - since
             digest = busy(engine.state_digest)
             print(
@@ -136,8 +136,8 @@ def crowded(policy: str, jobs: int, count: int = 60) -> Engine:
     """Return an engine with so many open jobs."""
     on = servers(count)
     engine = Engine(on, make_policy(policy, PolicyContext(on), {}), keeps_memory=False)
-    crowd = tuple(training(on, f"job-{at}", 0, 4) for at in range(jobs))
-    engine.handle(JobsArrived(0, crowd))
+    many_jobs = tuple(training(on, f"job-{at}", 0, 4) for at in range(jobs))
+    engine.handle(JobsArrived(0, many_jobs))
     engine.handle(SlotBegan(0))
     return engine
 
@@ -181,8 +181,8 @@ def lost() -> None:
     for policy, gpus in STANDING.items():
         jobs, on = gpus, servers(20, gpus=gpus)
         engine = Engine(on, make_policy(policy, PolicyContext(on), {}), keeps_memory=False)
-        crowd = tuple(training(on, f"job-{at}", 0, 20) for at in range(19 * jobs))
-        engine.handle(JobsArrived(0, crowd))
+        many_jobs = tuple(training(on, f"job-{at}", 0, 20) for at in range(19 * jobs))
+        engine.handle(JobsArrived(0, many_jobs))
         engine.handle(SlotBegan(0))
         engine.handle(SlotEnded(0, dict.fromkeys(engine.running, 1)))
         twin = clone(engine)
@@ -199,8 +199,10 @@ def rrh(jobs: int) -> None:
     print(f"{'arrive':<12}{'jobs':>7}{'seconds':>9}{'us/job':>9}")
     for together in (True, False):
         engine = Engine(on, make_policy("rrh", PolicyContext(on), {}), keeps_memory=False)
-        crowd = tuple(training(on, f"job-{at}", 0, 4) for at in range(jobs))
-        batches: list[tuple[Job, ...]] = [crowd] if together else [(each,) for each in crowd]
+        many_jobs = tuple(training(on, f"job-{at}", 0, 4) for at in range(jobs))
+        batches: list[tuple[Job, ...]] = (
+            [many_jobs] if together else [(each,) for each in many_jobs]
+        )
 
         def admit(e: Engine = engine, groups: list[tuple[Job, ...]] = batches) -> None:
             for group in groups:

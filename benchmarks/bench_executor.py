@@ -35,14 +35,14 @@ async def measure(folder: Path, groups: str, count: int) -> None:
     executor = create_executor("local", ExecutorOptions(str(folder), settings={"cgroup": groups}))
     await executor.open()
     await executor.set_servers([ServerInfo("one", {"cpu": 1000 * count})])
-    told: list[tuple[float, Report]] = []
+    received: list[tuple[float, Report]] = []
 
     async def follow() -> None:
         async for report in executor.watch():
-            told.append((time.monotonic(), report))  # noqa: PERF401  # one by one, as they come
+            received.append((time.monotonic(), report))  # noqa: PERF401  # one by one, as they come
 
     async def seen(kind: type[Started] | type[Ended]) -> None:
-        while sum(isinstance(report, kind) for _, report in told) < count:
+        while sum(isinstance(report, kind) for _, report in received) < count:
             await asyncio.sleep(0.02)
 
     following = asyncio.create_task(follow())
@@ -55,7 +55,7 @@ async def measure(folder: Path, groups: str, count: int) -> None:
         )
         answered.append(time.monotonic() - began)
     await seen(Started)
-    begun = [at - ordered[one.job] for at, one in told if isinstance(one, Started)]
+    begun = [at - ordered[one.job] for at, one in received if isinstance(one, Started)]
     agents = [one.state()["supervisor"] for _, _, one in GenerationStore(folder).live()]
     memory = statistics.mean(field(agent, "pss") for agent in agents)
     ticks = statistics.mean(field(agent, "cpu") for agent in agents)

@@ -142,14 +142,14 @@ def fill(folder: Path, jobs: int) -> None:
 def ask(server: Server, path: str) -> Any:
     """Return what a service answers."""
 
-    async def asked() -> Any:
+    async def request() -> Any:
         connection = Connection(server)
         status, body = await connection.ask("GET", path)
         connection.close()
         assert status == 200, (path, status, body)
         return json.loads(body)
 
-    return asyncio.run(asked())
+    return asyncio.run(request())
 
 
 def settled(folder: Path, policy: str, jobs: int) -> None:
@@ -164,16 +164,16 @@ def settled(folder: Path, policy: str, jobs: int) -> None:
             budget = {"points": 1e6, "period": "7d", "carry": 0}
             for at in range(TENANTS):
                 body = json.dumps({"share": {}, "budget": budget}).encode()
-                status, told = await connection.ask("PUT", f"/v1/tenants/tenant-{at}", body)
-                assert status == 200, (status, told)
+                status, response = await connection.ask("PUT", f"/v1/tenants/tenant-{at}", body)
+                assert status == 200, (status, response)
             # Most run for hours, so that who follows waits.
             made = [
                 {**job(f"open-{at}", 2_000), "tenant": f"tenant-{at % TENANTS}"}
                 for at in range(OPEN)
             ]
             body = json.dumps({"jobs": made}).encode()
-            status, told = await connection.ask("POST", "/v1/jobs?wait=60", body)
-            assert status == 202, (status, told)
+            status, response = await connection.ask("POST", "/v1/jobs?wait=60", body)
+            assert status == 202, (status, response)
             while json.loads((await connection.ask("GET", "/v1/service"))[1])["pending"]:
                 await asyncio.sleep(0.2)
             connection.close()
@@ -232,7 +232,7 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
         "metrics": "/metrics",
         "the API's description": "/v1/openapi.json",
     }
-    asked = json.dumps({**job("quoted"), "tenant": "tenant-7"}).encode()
+    request = json.dumps({**job("quoted"), "tenant": "tenant-7"}).encode()
     with serving(folder, policy) as server:
         print("pages: median and longest of 20, processor time of one")
 
@@ -243,7 +243,7 @@ def pages(folder: Path, policy: str, jobs: int) -> None:
                 for _ in range(20):
                     began = time.perf_counter()
                     if label == "a quote":
-                        status, body = await connection.ask("POST", path, asked)
+                        status, body = await connection.ask("POST", path, request)
                     else:
                         status, body = await connection.ask("GET", path)
                     times.append(time.perf_counter() - began)
@@ -344,24 +344,24 @@ def live_and_die(folder: Path, policy: str, jobs: int, waiting: int, events: int
     fill(folder, jobs)
     store = Store(str(folder / "data"))
     store.open()
-    truth = DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
-    first = truth.state.engine.sequence
+    durable = DurableEngine(store, cluster, choice, MonotonicWallClock(clock), virtual=True)
+    first = durable.state.engine.sequence
     at = 0
-    while truth.state.engine.sequence - first < events:
+    while durable.state.engine.sequence - first < events:
         record = job(f"s-{at}", 200 if at < waiting else 2)
         found = read_submissions([record], cluster, tenant=None, runs=False)
-        truth.commit([SubmitJobs(found, at_once=True)])
+        durable.commit([SubmitJobs(found, at_once=True)])
         at += 1
         if at > waiting and at % 20 == 0:
             clock.at += SECONDS * SECOND
-            [began] = truth.commit([AdvanceSlots(virtual=True)]).answers
+            [began] = durable.commit([AdvanceSlots(virtual=True)]).answers
             assert began.caught_up, began
-    slots = truth.state.engine.slot
+    slots = durable.state.engine.slot
     print(
         json.dumps(
             {
-                "open": len(truth.state.views),
-                "events": truth.state.engine.sequence - first,
+                "open": len(durable.state.views),
+                "events": durable.state.engine.sequence - first,
                 "slots": slots,
             }
         )
@@ -398,8 +398,10 @@ def recovery(folder: Path, policy: str, jobs: int, waiting: int, events: int) ->
             f"  and {known['events']:,} events ({known['slots']} slots) of one that was killed, "
             f"{known['open']:,} jobs open: {server.started:.2f} s, {server.cpu():.2f} s of CPU"
         )
-        told = ask(server, "/v1/jobs?state=admitted,standby,running,resizing,pending&limit=1000")
-        assert len(told["jobs"]) == min(1_000, known["open"]), len(told["jobs"])
+        response = ask(
+            server, "/v1/jobs?state=admitted,standby,running,resizing,pending&limit=1000"
+        )
+        assert len(response["jobs"]) == min(1_000, known["open"]), len(response["jobs"])
 
         async def submit() -> None:
             connection = Connection(server)

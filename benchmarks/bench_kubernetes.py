@@ -75,8 +75,8 @@ class Followed:
 
     @staticmethod
     def _reduce(found: Mapping[str, Any]) -> tuple[str, str]:
-        told = found.get("status", {})
-        return str(found["metadata"]["name"]), str(told.get("state", ""))
+        print_row = found.get("status", {})
+        return str(found["metadata"]["name"]), str(print_row.get("state", ""))
 
     def _changed(self, _: str, old: tuple[str, str] | None, new: tuple[str, str] | None) -> None:
         now = time.monotonic()
@@ -94,7 +94,7 @@ class Followed:
             await asyncio.sleep(0.1)
 
 
-def told(what: str, seconds: Sequence[float], of: int) -> None:
+def print_row(what: str, seconds: Sequence[float], of: int) -> None:
     """Print a line of the table."""
     p50, p99, worst = np.quantile(seconds, [0.5, 0.99, 1.0]) if seconds else [float("nan")] * 3
     print(f"{what:<36}{len(seconds):>6} of {of}{p50:>9.2f}{p99:>9.2f}{worst:>9.2f}", flush=True)
@@ -122,31 +122,31 @@ async def measure(
         for name, seen in followed.seen.items()
         if any(seen)
     ]
-    told("applied until its status is told", first, jobs)
+    print_row("applied until its status is told", first, jobs)
     ran = [
         seen["running"] - applied[one] for one, seen in followed.seen.items() if "running" in seen
     ]
-    told("applied until its pod runs", ran, jobs)
+    print_row("applied until its pod runs", ran, jobs)
     between("until all run")
     began = time.monotonic()
     # One by one, as kubectl does: a request for all of them at once the server cuts off midway.
-    asked: dict[str, float] = {}
+    requested: dict[str, float] = {}
 
     async def delete(name: str) -> None:
         await connection.delete(f"{RESOURCES}/{name}")
-        asked[name] = time.monotonic()
+        requested[name] = time.monotonic()
 
     await asyncio.gather(*map(delete, applied))
     print(f"asked for all of that in {time.monotonic() - began:.1f} s", flush=True)
     await followed.until("gone", jobs, patience)
     gone = [seen["gone"] - began for seen in followed.seen.values() if "gone" in seen]
-    told("all deleted at once, until gone", gone, jobs)
+    print_row("all deleted at once, until gone", gone, jobs)
     own = [
-        max(0.0, seen["gone"] - asked[name])
+        max(0.0, seen["gone"] - requested[name])
         for name, seen in followed.seen.items()
         if "gone" in seen
     ]
-    told("of each, from when it was asked for", own, jobs)
+    print_row("of each, from when it was asked for", own, jobs)
     between("until all are gone")
     await followed.informer.close()
     await connection.close()
@@ -233,11 +233,13 @@ class Spent:
         total = new.get(math.inf, 0.0)
         if not total:
             return
-        told = [
+        quantiles = [
             next(at for at, count in sorted(new.items()) if count >= share * total)
             for share in (0.5, 0.99)
         ]
-        print(f"{what:<36}{total:>9.0f} times; 50% at most {told[0]:g} s, 99% {told[1]:g} s")
+        print(
+            f"{what:<36}{total:>9.0f} times; 50% at most {quantiles[0]:g} s, 99% {quantiles[1]:g} s"
+        )
 
     def _calls(self) -> None:
         """Print what the service asked the API server for, a job, and what answers took there."""

@@ -79,8 +79,8 @@ class Stopwatch:
                 continue
             self.seen += 1
             payoff = math.nan
-            asked = self.seen % self.every == 0 and len(self.twin) < self.twins
-            if asked:
+            requested = self.seen % self.every == 0 and len(self.twin) < self.twins
+            if requested:
                 began = time.perf_counter()
                 payoff = decide(view, *self.policy._planner.boards, job)  # type: ignore[attr-defined,call-arg]
                 self.twin.append(1e3 * (time.perf_counter() - began))
@@ -90,7 +90,7 @@ class Stopwatch:
             self.milliseconds.append(spent)
             if isinstance(decision, Commit):
                 self.admitted.append(spent)
-            if asked:
+            if requested:
                 check(decision, payoff)
             yield decision
         yield from decisions

@@ -1,9 +1,9 @@
 """The live service under load: submissions, batches, viewers, and a week of slots.
 
-``submissions`` sends jobs straight into the truth, for their processor time. ``single`` submits
-100 jobs a second one by one, each journalled, decided and answered, while 100 viewers follow the
-event stream. ``batches`` submits batches of 100, accepted as pending, and tells when all are
-decided. ``scrapes`` measures a scrape of the metrics and a query of prices with 10,000 open jobs.
+``submissions`` sends jobs directly to the durable engine, for their processor time. ``single``
+submits 100 jobs a second one by one, while 100 viewers follow the event stream. ``batches``
+submits batches of 100, accepted as pending, and measures when all are decided. ``scrapes``
+measures a scrape of the metrics and a query of prices with 10,000 open jobs.
 ``decisions`` reads from a service that decides 600 jobs over a horizon of 20,000 slots, and from an
 idle one at the same moments. ``week`` lets a week of 1 s slots pass on clocks that are set by hand,
 and tells how memory grows. The service is a process of its own (``serve --observe``: what runs jobs
@@ -170,7 +170,7 @@ def job(name: str, minibatches: int = 20) -> dict[str, Any]:
     }
 
 
-def told(label: str, times: Sequence[float]) -> str:
+def format_percentiles(label: str, times: Sequence[float]) -> str:
     """Return percentiles in a line."""
     ordered = sorted(times)
     at = {share: ordered[min(len(ordered) - 1, int(share * len(ordered)))] for share in (0.5, 0.99)}
@@ -228,7 +228,7 @@ def single(folder: Path, policy: str, seconds: int) -> None:
         before, began = server.cpu(), time.perf_counter()
         times, wrong, seen = asyncio.run(load(server, bodies, 100.0, viewers=100))
         took = time.perf_counter() - began
-        print(told("single, 100 a second, 100 viewers", times))
+        print(format_percentiles("single, 100 a second, 100 viewers", times))
         print(
             f"  {wrong} not answered with 2xx; {seen / 100:.0f} entries a viewer; the service took "
             f"{server.cpu() - before:.1f} s of CPU in {took:.1f} s, {server.memory():.0f} MiB"
@@ -256,7 +256,7 @@ def batches(folder: Path, policy: str, seconds: int) -> None:
         while asyncio.run(waiting()):
             time.sleep(0.2)
         decided = time.perf_counter() - began
-        print(told("batches of 100, 10 a second, 100 viewers", times))
+        print(format_percentiles("batches of 100, 10 a second, 100 viewers", times))
         print(
             f"  {wrong} not answered with 2xx; {left} of {100 * len(bodies)} not decided on after "
             f"{accepted:.1f} s, all after {decided:.1f} s; {server.cpu() - before:.1f} s of CPU"
@@ -285,17 +285,17 @@ def submissions(folder: Path, policy: str, jobs: int = 3_000) -> None:
         store = Store(str(folder / f"together-{together}"))
         store.open()
         clock = HandClock()
-        truth = DurableEngine(
+        durable = DurableEngine(
             store, cluster, PolicyChoice(policy, {}), MonotonicWallClock(clock), virtual=True
         )
-        asked = [
+        submission = [
             SubmitJobs(read_submissions([job(f"s-{at}")], cluster, tenant=None, runs=False), True)
             for at in range(jobs)
         ]
         cpu = time.process_time()
         for at in range(0, jobs, together):
             clock.at += together * SECOND // 100
-            for answer in truth.commit(asked[at : at + together]).answers:
+            for answer in durable.commit(submission[at : at + together]).answers:
                 if isinstance(answer, BaseException):
                     raise answer
         spent = (time.process_time() - cpu) / jobs
@@ -310,15 +310,15 @@ def scrapes(folder: Path, policy: str, jobs: int = 10_000) -> None:
     store = Store(str(folder / "scrapes"))
     store.open()
     clock = HandClock()
-    truth = DurableEngine(
+    durable = DurableEngine(
         store, cluster, PolicyChoice(policy, {}), MonotonicWallClock(clock), virtual=True
     )
     for first in range(0, jobs, 500):
         records = [job(f"s-{number}", 20_000) for number in range(first, first + 500)]
         found = read_submissions(records, cluster, tenant=None, runs=False)
         clock.at += SECOND
-        truth.commit([SubmitJobs(found, at_once=True)])
-    outcome, metrics = truth.present_state(), Metrics()
+        durable.commit([SubmitJobs(found, at_once=True)])
+    outcome, metrics = durable.present_state(), Metrics()
     for view in outcome.views.values():
         metrics.count_job(None, view)
 
@@ -326,7 +326,7 @@ def scrapes(folder: Path, policy: str, jobs: int = 10_000) -> None:
         metrics.scrape((), outcome.prices)
 
     def query() -> None:
-        prices(truth.state.engine, truth.state.calendar, policy, 24)
+        prices(durable.state.engine, durable.state.calendar, policy, 24)
 
     gc.collect()
     for label, call in (("scrape", scrape), ("24 slots of prices", query)):
@@ -392,7 +392,7 @@ def decisions(folder: Path, policy: str) -> None:
     ):
         asyncio.run(probe(busy, idle))
     for path, label in sorted(times):
-        print(told(f"{path}, {label}", times[path, label]))
+        print(format_percentiles(f"{path}, {label}", times[path, label]))
 
 
 def week(folder: Path, policy: str, days: float) -> None:
@@ -403,7 +403,7 @@ def week(folder: Path, policy: str, days: float) -> None:
     store = Store(str(folder / "week"))
     store.open()
     steady = MonotonicWallClock(clock)
-    truth = DurableEngine(store, cluster, PolicyChoice(policy, {}), steady, virtual=True)
+    durable = DurableEngine(store, cluster, PolicyChoice(policy, {}), steady, virtual=True)
     slots = int(days * 86_400)
     began, cpu = time.perf_counter(), time.process_time()
     for slot in range(slots):
@@ -412,9 +412,9 @@ def week(folder: Path, policy: str, days: float) -> None:
         if slot % 10 == 0:
             found = read_submissions([job(f"w-{slot}", 4)], cluster, tenant=None, runs=False)
             operations.append(SubmitJobs(found, at_once=True))
-        truth.commit(operations)
-        if truth.snapshot_due():
-            truth.write_snapshot()
+        durable.commit(operations)
+        if durable.snapshot_due():
+            durable.write_snapshot()
         if slot % 3_600 == 0:
             before = steady.now() - 86_400 * SECOND
             while (
@@ -443,20 +443,22 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=60)
     parser.add_argument("--days", type=float, default=7.0)
     parser.add_argument("--policy", default="rolling")
-    asked = parser.parse_args()
-    for what in asked.what or known:
+    options = parser.parse_args()
+    for what in options.what or known:
         with tempfile.TemporaryDirectory() as name:
             folder = Path(name)
             if what == "submissions":
-                submissions(folder, asked.policy)
+                submissions(folder, options.policy)
             elif what == "scrapes":
-                scrapes(folder, asked.policy)
+                scrapes(folder, options.policy)
             elif what == "decisions":
-                decisions(folder, asked.policy)
+                decisions(folder, options.policy)
             elif what == "week":
-                week(folder, asked.policy, asked.days)
+                week(folder, options.policy, options.days)
             else:
-                {"single": single, "batches": batches}[what](folder, asked.policy, asked.seconds)
+                {"single": single, "batches": batches}[what](
+                    folder, options.policy, options.seconds
+                )
 
 
 if __name__ == "__main__":

@@ -29,10 +29,10 @@ def place_costs(view: View, board: PriceBoard, demand: NDArray[np.int64], most: 
     limited = (capacity > 0) & (capacity < UNLIMITED)
     fraction = np.where(limited, used / np.where(limited, capacity, 1.0), 0.0)
     low, high = board.constants.ln_lower, board.constants.ln_upper
-    asked = np.isfinite(high) & (share > 0)
-    exponent = low + fraction[:, :, asked] * (high[asked] - low)
-    price = np.where(limited[:, asked], np.exp(np.minimum(exponent, 709.0)), 0.0)
-    unit = price @ share[asked]
+    requested = np.isfinite(high) & (share > 0)
+    exponent = low + fraction[:, :, requested] * (high[requested] - low)
+    price = np.where(limited[:, requested], np.exp(np.minimum(exponent, 709.0)), 0.0)
+    unit = price @ share[requested]
     wanted = demand > 0
     room = ((capacity[:, wanted] - used[:, :, wanted]) // demand[wanted]).min(axis=2)
     room = np.clip(room, 0, most).astype(np.int64)

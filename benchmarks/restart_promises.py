@@ -81,8 +81,8 @@ def main() -> None:
             for seed in seeds:
                 drawn = NamedWorkload("generated", preset=preset, jobs=60, slots=100).scenario(seed)
                 seconds = int(drawn.cluster.slot_seconds * part / 100)
-                asked = with_restart_cost(drawn, seconds)
-                found.append(run(asked, chosen.less / 100, seed, steady=chosen.steady))
+                requested = with_restart_cost(drawn, seconds)
+                found.append(run(requested, chosen.less / 100, seed, steady=chosen.steady))
         kept, made, share = map(sum, zip(*found, strict=True))
         print(f"{part:5} %  {kept:9} of {made:<9} {100 * share / len(found):9.1f} %")
 

@@ -52,8 +52,8 @@ def windows() -> Iterator[NamedWorkload]:
 def measure(window: NamedWorkload, policy: str, part: int) -> float:
     """Return the part of the value on offer that a policy earns in a window."""
     scheme = next(one for one in POLICY_VARIANTS if one.label == policy)
-    asked = with_restart_cost(window.scenario(0), SLOT_SECONDS * part // 100)
-    return float(run(asked, scheme)["share"])
+    requested = with_restart_cost(window.scenario(0), SLOT_SECONDS * part // 100)
+    return float(run(requested, scheme)["share"])
 
 
 def main() -> None:

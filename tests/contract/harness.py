@@ -120,8 +120,8 @@ async def ready(
             if word in text:
                 return
         await asyncio.sleep(0.02)
-    told = [await executor.list(), text[-500:], *await _pods_of(executor, job)]
-    raise AssertionError(f"{job} never said {word}: " + "\n".join(map(str, told)))
+    details = [await executor.list(), text[-500:], *await _pods_of(executor, job)]
+    raise AssertionError(f"{job} never said {word}: " + "\n".join(map(str, details)))
 
 
 async def _pods_of(executor: Executor, job: str) -> list[str]:
@@ -140,37 +140,37 @@ async def _pods_of(executor: Executor, job: str) -> list[str]:
     return [*map(str, views), *map(str, cluster.nodes.items.values()), *events]
 
 
-class Told:
+class ReportLog:
     """Every report of one executor, in order."""
 
     def __init__(self, executor: Executor) -> None:
-        self.reports: list[Report] = []
+        self.received: list[Report] = []
         self._task = asyncio.create_task(self._follow(executor))
 
     async def _follow(self, executor: Executor) -> None:
         async for report in executor.watch():
-            self.reports.append(report)
+            self.received.append(report)
 
     async def end(self) -> None:
         """Wait until the executor is closed."""
         async with asyncio.timeout(PATIENCE):
             await self._task
 
-    def of(self, kind: type[Value], job: str, generation: int | None = None) -> list[Value]:
+    def matching(self, kind: type[Value], job: str, generation: int | None = None) -> list[Value]:
         """Return the reports of a kind on a job."""
         return [
             report
-            for report in self.reports
+            for report in self.received
             if isinstance(report, kind)
             and isinstance(report, Started | StartRefused | Ended | Progressed | InvalidProgress)
             and report.job == job
             and generation in {None, report.generation}
         ]
 
-    async def one(self, kind: type[Value], job: str, generation: int = 1) -> Value:
+    async def first(self, kind: type[Value], job: str, generation: int = 1) -> Value:
         """Wait for the first report of a kind on a generation, and return it."""
-        await eventually(lambda: bool(self.of(kind, job, generation)), lambda: self.reports)
-        return self.of(kind, job, generation)[0]
+        await eventually(lambda: bool(self.matching(kind, job, generation)), lambda: self.received)
+        return self.matching(kind, job, generation)[0]
 
 
 async def eventually(
@@ -323,32 +323,32 @@ class LocalHarness:
                 results.append(f"{entry.name}: {command.decode(errors='replace')}")
         return results
 
-    def run(self, scenario: Callable[[LocalHarness, Executor, Told], Awaitable[None]]) -> None:
+    def run(self, scenario: Callable[[LocalHarness, Executor, ReportLog], Awaitable[None]]) -> None:
         """Run a scenario on a fresh executor, and see that nothing is left after it."""
         asyncio.run(self._run(scenario))
         self.end()
 
     async def _run(
-        self, scenario: Callable[[LocalHarness, Executor, Told], Awaitable[None]]
+        self, scenario: Callable[[LocalHarness, Executor, ReportLog], Awaitable[None]]
     ) -> None:
         executor = await self.open()
-        told = Told(executor)
+        reports = ReportLog(executor)
         try:
             async with asyncio.timeout(SCENARIO):  # an order that is never answered, say
-                await scenario(self, executor, told)
+                await scenario(self, executor, reports)
         finally:
             async with asyncio.timeout(PATIENCE):
                 for one in self._opened:  # where a scenario ends early, so do those opened since
                     await one.close()
             self._opened.clear()
-            await told.end()
+            await reports.end()
 
     def end(self) -> None:
         """Stop what still runs, and see that it is gone."""
 
         async def stop_all() -> None:
             executor = await self.open()
-            told = Told(executor)
+            reports = ReportLog(executor)
             try:
                 for held in await executor.list():
                     if held.end is None:
@@ -361,7 +361,7 @@ class LocalHarness:
                 async with asyncio.timeout(PATIENCE):
                     await executor.close()
                 self._opened.clear()
-                await told.end()
+                await reports.end()
 
         asyncio.run(stop_all())
         until = time.monotonic() + PATIENCE  # a supervisor writes the end, and then ends itself

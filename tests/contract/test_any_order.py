@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from shadowprice.executors.contract import Executor, GenerationPhase, Receipt
-from tests.contract.harness import PATIENCE, LocalHarness, Told, python, spec
+from tests.contract.harness import PATIENCE, LocalHarness, ReportLog, python, spec
 
 pytestmark = pytest.mark.processes
 
@@ -76,12 +76,12 @@ def test_no_generation_runs_twice_or_beside_another(
         elif (await executor.stop(command, job, number)) is Receipt.ACCEPTED:
             newest[job] = max(newest[job], number)
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.close()
-        await told.end()
+        await reports.end()
         for command in range(1, 8):
             executor = await own.open()
-            told = Told(executor)
+            reports = ReportLog(executor)
             for part in range(8):
                 await order(executor, 100 * command + part)
                 await asyncio.sleep(draw.choice((0.0, 0.0, 0.05, 0.3)))
@@ -94,14 +94,14 @@ def test_no_generation_runs_twice_or_beside_another(
                     for held in running[:1]:
                         own.kill_agent(held.job, held.generation)
             await executor.close()
-            await told.end()
+            await reports.end()
         executor = await own.open()
-        told = Told(executor)
+        reports = ReportLog(executor)
         await all_over(executor)
         ended = {(held.job, held.generation) for held in await executor.list() if held.end}
         assert taken <= ended
         await executor.close()
-        await told.end()
+        await reports.end()
 
     harness.run(scenario)
     assert taken

@@ -20,7 +20,7 @@ from shadowprice.executors.contract import (
 )
 from shadowprice.executors.generations.generation import start_time
 from shadowprice.executors.generations.outcome import ALL_WORKERS_SUCCEEDED
-from tests.contract.harness import POLITE, Told, eventually, python, ready, spec
+from tests.contract.harness import POLITE, ReportLog, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
 pytestmark = pytest.mark.processes
@@ -29,36 +29,36 @@ pytestmark = pytest.mark.processes
 
 
 def test_a_killed_agent_takes_its_generation_with_it_and_nothing_else(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         command = "setsid sleep 600 & (sleep 600 &) ; echo ready; exec sleep 600"
         await executor.start(spec("victim", 1, command, ServerAllocation("one", 2)))
         await executor.start(spec("other", 1, POLITE))
         await ready(executor, "victim")
         await ready(executor, "other")
         own.kill_agent("victim", 1)
-        ended = await told.one(Ended, "victim")
+        ended = await reports.first(Ended, "victim")
         assert (ended.ending, ended.code) == (Ending.LOST, None)
         assert own.killed in ended.reason
         assert not [leftover for leftover in own.leftovers() if "sleep\x00600" in leftover]
-        assert not told.of(Ended, "other")
+        assert not reports.matching(Ended, "other")
         assert await executor.start(spec("victim", 2, "true")) == Receipt.ACCEPTED
-        assert (await told.one(Ended, "victim", 2)).ending is Ending.DONE
+        assert (await reports.first(Ended, "victim", 2)).ending is Ending.DONE
 
     harness.run(scenario)
 
 
 def test_agent_killed_during_a_downtime_is_detected(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "echo ready; exec sleep 600"))
         await ready(executor, "job")
         await executor.close()
-        await told.end()
+        await reports.end()
         own.kill_agent("job", 1)
         executor = await own.open()
-        told = Told(executor)
-        assert (await told.one(Ended, "job")).ending is Ending.LOST
+        reports = ReportLog(executor)
+        assert (await reports.first(Ended, "job")).ending is Ending.LOST
         await executor.close()
-        await told.end()
+        await reports.end()
 
     harness.run(scenario)
 
@@ -83,9 +83,9 @@ def test_failure_during_a_service_kill_is_reported_as_a_failure(
         "job", 1, FAILS, ServerAllocation("one", 1), ServerAllocation("two", 1), grace=120.0
     )
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.close()
-        await told.end()
+        await reports.end()
 
         def there(name: str) -> Path | None:
             with suppress(FileNotFoundError):  # what is unpacked there meanwhile gets its name last
@@ -105,29 +105,29 @@ def test_failure_during_a_service_kill_is_reported_as_a_failure(
             one.with_name("go").touch()
             await asyncio.sleep(2.0)
         executor = await own.open()
-        told = Told(executor)
+        reports = ReportLog(executor)
         one.with_name("go").touch()
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.FAILED, 9), ended
         assert ended.reason == "worker-1 exited 9"
         assert ended.tail == ("broken",)
         await executor.close()
-        await told.end()
+        await reports.end()
 
     harness.run(scenario)
 
 
 def test_lost_server_ends_its_generations(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         both = (ServerAllocation("one", 1), ServerAllocation("two", 1))
         await executor.start(spec("across", 1, "echo ready; exec sleep 600", *both))
         await executor.start(spec("aside", 1, POLITE, ServerAllocation("one", 1)))
         await ready(executor, "across")
         await ready(executor, "aside")
-        await told.one(Started, "across")  # on both: what has not begun everywhere is refused
+        await reports.first(Started, "across")  # on both: what has not begun everywhere is refused
         own.lose_server("two")
-        assert (await told.one(Ended, "across")).ending is Ending.LOST
-        assert not told.of(Ended, "aside")
+        assert (await reports.first(Ended, "across")).ending is Ending.LOST
+        assert not reports.matching(Ended, "aside")
 
     harness.run(scenario)
 
@@ -149,16 +149,16 @@ def test_lost_server_ends_its_generations(harness: Harness) -> None:
 def test_unstartable_generation_is_refused_with_a_reason(
     harness: Harness, placement: tuple[ServerAllocation, ...], more: dict[str, object], reason: str
 ) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         order = spec("job", 1, "true", ServerAllocation("one", 1), **more)  # type: ignore[arg-type]  # by name
         order = type(order)(**{**_fields(order), "placement": placement})
         assert await executor.start(order) == Receipt.ACCEPTED
-        refused = await told.one(StartRefused, "job")
+        refused = await reports.first(StartRefused, "job")
         assert reason in refused.reason
         assert await executor.start(order) == Receipt.DUPLICATE
-        assert not told.of(Started, "job")
+        assert not reports.matching(Started, "job")
         assert await executor.start(spec("job", 2, "true")) == Receipt.ACCEPTED
-        await told.one(Ended, "job", 2)
+        await reports.first(Ended, "job", 2)
 
     harness.run(scenario)
 
@@ -178,9 +178,9 @@ def test_daemonized_processes_end_with_their_job(
     }[way]
     pid = tmp_path / "pid"
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, f"{away} {pid}; sleep 0.3; exit 0"))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert ended.ending is Ending.DONE
         if not own.containers:  # there the number is another one here, and nobody sees what is left
             assert "background processes (sleep) were stopped when" in ended.reason
@@ -194,11 +194,11 @@ def test_child_that_ends_with_its_parent_is_not_reported_as_left_over(harness: H
     helper = "import os,sys\nread, write = os.pipe()\nif os.fork() == 0:\n os.close(write)\n"
     helper += " os.read(read, 1)\n os._exit(0)\n"
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(
             spec("job", 1, python(f"{helper}sys.exit(0)"), ServerAllocation("one", 2))
         )
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.reason) == (Ending.DONE, ALL_WORKERS_SUCCEEDED)
 
     harness.run(scenario)
@@ -212,13 +212,13 @@ def test_a_fork_storm_is_ended(harness: Harness) -> None:
     storm += "print('ready', flush=True)\nend = time.time() + 40\nwhile time.time() < end:\n"
     storm += f" time.sleep({pause})\n if os.fork():\n  os._exit(0)\n os.setsid()\n"
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(
             spec("job", 1, python(f"import os\nif os.fork():\n os.wait()\n{storm}"))
         )
         await ready(executor, "job")
         await executor.stop(77, "job", 1, 0.3)
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
 
     harness.run(scenario)
 
@@ -227,9 +227,9 @@ def test_log_size_is_limited_and_keeps_the_end(harness: Harness) -> None:
     flood = "import sys\nline = b'x' * 99 + b'\\n'\n"
     flood += "for _ in range(200000): sys.stdout.buffer.write(line)\nprint('the end')"
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, python(flood)))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert ended.ending is Ending.DONE
         assert ended.tail[-1] == "the end"
         assert len(own.files()) <= 100_000
@@ -258,12 +258,12 @@ def test_secrets_are_in_no_log_and_in_no_report(harness: Harness) -> None:
         ' printf "%s\\n" "${SHADOWPRICE_PROGRESS_TOKEN#????????}"; exit 5'
     )
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         secret = "s3cr3t-token"
         assert len(secret) == 12
         await executor.start(spec("job", 1, command, progress_token=secret))
-        ended = await told.one(Ended, "job")
-        assert secret not in repr(told.reports) + repr(await executor.list())
+        ended = await reports.first(Ended, "job")
+        assert secret not in repr(reports.received) + repr(await executor.list())
         assert secret.encode() not in own.files()
         assert "SHADOWPRICE_PROGRESS_TOKEN=***" in (await executor.logs("job")).text
         assert ended.tail[-1] == "***"
@@ -273,7 +273,7 @@ def test_secrets_are_in_no_log_and_in_no_report(harness: Harness) -> None:
             await executor.start(spec("two", 1, "env"))
         finally:
             del os.environ["SHADOWPRICE_TOKEN"]
-        await told.one(Ended, "two")
+        await reports.first(Ended, "two")
         assert "operator" not in (await executor.logs("two")).text
         await executor.acknowledge_end("job", 1)
         left = b"".join(path.read_bytes() for path in own.path.rglob("*") if path.is_file())
@@ -288,9 +288,9 @@ def test_secrets_are_in_no_log_and_in_no_report(harness: Harness) -> None:
 def test_names_are_never_paths(harness: Harness, tmp_path: Path, name: str) -> None:
     before = sorted(tmp_path.iterdir())
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec(name, 1, 'printf %s "$SHADOWPRICE_JOB"'))
-        assert (await told.one(Ended, name)).ending is Ending.DONE
+        assert (await reports.first(Ended, name)).ending is Ending.DONE
         said = (await executor.logs(name)).text
         assert said == name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
         with pytest.raises(KeyError):

@@ -13,7 +13,7 @@ from shadowprice.executors.contract import (
     ServerAllocation,
     Started,
 )
-from tests.contract.harness import POLITE, STUBBORN, Told, eventually, python, ready, spec
+from tests.contract.harness import POLITE, STUBBORN, ReportLog, eventually, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
 pytestmark = pytest.mark.processes
@@ -22,10 +22,10 @@ pytestmark = pytest.mark.processes
 
 
 def test_exit_0_completes_the_generation(harness: Harness) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         assert await executor.start(spec("job", 1, "echo hello; echo err >&2")) == "accepted"
-        started = await told.one(Started, "job")
-        ended = await told.one(Ended, "job")
+        started = await reports.first(Started, "job")
+        ended = await reports.first(Ended, "job")
         assert (started.command, started.generation) == (10, 1)
         assert (ended.ending, ended.code, ended.forced) == (Ending.DONE, 0, False)
         assert ended.tail == ("hello", "err")
@@ -43,9 +43,9 @@ def test_exit_0_completes_the_generation(harness: Harness) -> None:
 
 
 def test_nonzero_exit_fails_with_the_last_log_lines(harness: Harness) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "echo line one; echo 'no such file' >&2; exit 3"))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.FAILED, 3)
         assert ended.tail[-1] == "no such file"
         assert ended.reason == "worker-0 exited 3"
@@ -60,9 +60,9 @@ def test_nonzero_exit_fails_with_the_last_log_lines(harness: Harness) -> None:
 def test_death_by_a_foreign_signal_is_a_failure(
     harness: Harness, command: str, code: int, word: str
 ) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, command))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code, ended.command) == (Ending.FAILED, code, 0)
         assert word in ended.reason
 
@@ -83,12 +83,12 @@ def test_unexecutable_program_fails_with_a_reason(
     if harness.containers and directory:
         pytest.skip("a container's directory is made where it is not")
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, words, directory=directory))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert ended.ending is Ending.FAILED
         assert reason in ended.reason
-        assert len(told.of(Started, "job")) == 1
+        assert len(reports.matching(Started, "job")) == 1
 
     harness.run(scenario)
 
@@ -101,11 +101,11 @@ def test_all_workers_run_and_parameter_servers_end_with_them(harness: Harness) -
         " until [ -e $mark ]; do sleep 0.05; done"  # a server that was ended has said its line
     )
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(
             spec("job", 1, command, ServerAllocation("one", 1, 1), ServerAllocation("two", 1, 0))
         )
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.DONE, 0)
         (held,) = await executor.list()
         assert held.processes == ("worker-0", "worker-1", "ps-0")
@@ -122,9 +122,9 @@ def test_all_workers_run_and_parameter_servers_end_with_them(harness: Harness) -
 def test_failed_worker_ends_the_generation(harness: Harness) -> None:
     command = "[ $RANK = 1 ] && { echo broken; exit 9; }; exec sleep 600"
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, command, ServerAllocation("one", 3)))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 9, ("broken",))
         assert "worker-1" in ended.reason
 
@@ -138,10 +138,10 @@ def test_tolerated_workers_may_die_while_another_runs(harness: Harness) -> None:
         f" then sleep 1; touch {gone}; exec sleep 600; fi; until [ -e {gone} ]; do sleep 0.05; done"
     )
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         shares = (ServerAllocation("one", 2, 1),)
         await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.DONE, 0)
         assert "worker-1 ended by SIGKILL" in ended.reason
 
@@ -165,11 +165,11 @@ def test_tolerated_workers_may_die_while_another_runs(harness: Harness) -> None:
 def test_death_of_the_last_worker_or_a_parameter_server_is_never_tolerated(
     harness: Harness, command: str, process: str
 ) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         ps = int(process == "ps-0")
         shares = (ServerAllocation("one", 2, ps),)
         await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code, ended.reason) == (Ending.FAILED, 9, f"{process} exited 9")
 
     harness.run(scenario)
@@ -178,12 +178,12 @@ def test_death_of_the_last_worker_or_a_parameter_server_is_never_tolerated(
 def test_stop_is_acknowledged_after_a_tolerated_death(harness: Harness) -> None:
     command = f"if [ $RANK = 1 ]; then exit 9; fi; {POLITE}"
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         shares = (ServerAllocation("one", 2),)
         await executor.start(spec("job", 1, command, *shares, tolerates_workers=True))
         await ready(executor, "job")
         await executor.stop(77, "job", 1)
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.command) == (Ending.STOPPED, 77)
 
     harness.run(scenario)
@@ -193,11 +193,11 @@ def test_stop_is_acknowledged_after_a_tolerated_death(harness: Harness) -> None:
 
 
 def test_stop_lets_a_job_save_before_its_end_is_reported(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
         assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.command) == (Ending.STOPPED, 77)
         assert ended.code == 143 or (ended.code is None and not own.sees_exits)
         assert not ended.forced
@@ -213,11 +213,11 @@ def test_child_of_a_terminated_shell_has_the_grace_period(harness: Harness) -> N
     child += "signal.signal(signal.SIGTERM, save)\nprint('ready', flush=True)\ntime.sleep(600)"
     words = " ".join(f"'{word}'" for word in python(child.replace("'", '"')))
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, f"{words} & wait"))
         await ready(executor, "job")
         await executor.stop(77, "job", 1)
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.forced) == (Ending.STOPPED, False)
         assert "saved" in (await executor.logs("job")).text
 
@@ -225,11 +225,11 @@ def test_child_of_a_terminated_shell_has_the_grace_period(harness: Harness) -> N
 
 
 def test_process_beyond_its_grace_period_is_killed(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, STUBBORN, grace=0.5))
         await ready(executor, "job")
         await executor.stop(77, "job", 1)
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert ended.ending is Ending.STOPPED
         if ended.code is not None or own.sees_exits:
             assert (ended.code, ended.forced) == (137, True)
@@ -242,7 +242,7 @@ def test_later_stop_may_only_shorten_the_grace_period(harness: Harness) -> None:
     if not harness.shortens:
         pytest.skip("what ends processes here counts a grace once")
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, STUBBORN, grace=3000.0))
         await ready(executor, "job")
         assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
@@ -252,7 +252,7 @@ def test_later_stop_may_only_shorten_the_grace_period(harness: Harness) -> None:
         assert held.phase is GenerationPhase.STOPPING
         assert await executor.stop(78, "job", 1, 0.2) == Receipt.ACCEPTED
         assert await executor.stop(79, "job", 1, 3000.0) == Receipt.ACCEPTED
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.command, ended.forced) == (79, True)
 
     harness.run(scenario)
@@ -262,11 +262,11 @@ def test_later_stop_may_only_shorten_the_grace_period(harness: Harness) -> None:
 def test_exit_status_after_a_stop_is_reported(harness: Harness, code: int, ending: Ending) -> None:
     command = f"trap 'exit {code}' TERM; echo ready; while :; do sleep 0.05; done"
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, command))
         await ready(executor, "job")
         await executor.stop(77, "job", 1)
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         if ended.code is not None or own.sees_exits:
             assert (ended.ending, ended.code) == (ending, code)
         assert ended.command == 77
@@ -275,14 +275,14 @@ def test_exit_status_after_a_stop_is_reported(harness: Harness, code: int, endin
 
 
 def test_stop_of_an_ended_generation_is_acknowledged_by_its_end(harness: Harness) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "true"))
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         assert await executor.stop(77, "job", 1) == Receipt.ACCEPTED
         # Its own end may be told again meanwhile, word for word: nobody has recorded it.
-        await eventually(lambda: told.of(Ended, "job")[-1].command == 77)
-        assert {entry.ending for entry in told.of(Ended, "job")} == {Ending.DONE}
-        first, *others = told.of(Started, "job")
+        await eventually(lambda: reports.matching(Ended, "job")[-1].command == 77)
+        assert {entry.ending for entry in reports.matching(Ended, "job")} == {Ending.DONE}
+        first, *others = reports.matching(Started, "job")
         assert all(other == first for other in others)
 
     harness.run(scenario)

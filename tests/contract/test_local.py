@@ -41,7 +41,7 @@ from tests.contract.harness import (
     PATIENCE,
     POLITE,
     LocalHarness,
-    Told,
+    ReportLog,
     eventually,
     over,
     python,
@@ -66,11 +66,11 @@ def test_a_process_is_bound_to_the_cores_of_its_server(local: LocalHarness) -> N
     show = python("import os; print(sorted(os.sched_getaffinity(0)))")
     cores = sorted(os.sched_getaffinity(0))
 
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("one", 1, show, ServerAllocation("one", 2), worker={"cpu": 1000}))
         await executor.start(spec("two", 1, show, ServerAllocation("two", 1), worker={"cpu": 4000}))
         for job in ("one", "two"):
-            await told.one(Ended, job)
+            await reports.first(Ended, job)
         said = [
             (await executor.logs(job, 1, process)).text
             for job, process in (("one", "worker-0"), ("one", "worker-1"), ("two", "worker-0"))
@@ -85,25 +85,27 @@ def test_a_process_is_bound_to_the_cores_of_its_server(local: LocalHarness) -> N
 def test_memory_is_limited(local: LocalHarness) -> None:
     greedy = python("x = bytearray(300 << 20); print('had it')")
 
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("small", 1, greedy, worker={"memory": 200 << 20}))
         await executor.start(spec("large", 1, greedy, worker={"memory": 600 << 20}))
-        small = await told.one(Ended, "small")
+        small = await reports.first(Ended, "small")
         assert (small.ending, small.tail[-1]) == (Ending.FAILED, "MemoryError")
-        assert (await told.one(Ended, "large")).ending is Ending.DONE
+        assert (await reports.first(Ended, "large")).ending is Ending.DONE
 
     local.run(scenario)
 
 
 def test_abort_under_a_memory_limit_names_the_limit(local: LocalHarness) -> None:
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("held", 1, "kill -ABRT $$", worker={"memory": 200 << 20}))
         await executor.start(spec("free", 1, "kill -ABRT $$"))
         await executor.start(spec("well", 1, "exit 3", worker={"memory": 200 << 20}))
-        held = await told.one(Ended, "held")
+        held = await reports.first(Ended, "held")
         assert "SIGABRT, status 134: its data memory is limited to 200 MiB" in held.reason
-        assert (await told.one(Ended, "free")).reason == "worker-0 ended by SIGABRT, status 134"
-        assert (await told.one(Ended, "well")).reason == "worker-0 exited 3"
+        assert (
+            await reports.first(Ended, "free")
+        ).reason == "worker-0 ended by SIGABRT, status 134"
+        assert (await reports.first(Ended, "well")).reason == "worker-0 exited 3"
 
     local.run(scenario)
 
@@ -111,20 +113,20 @@ def test_abort_under_a_memory_limit_names_the_limit(local: LocalHarness) -> None
 def test_accepted_generation_starts_after_a_restart(
     local: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         with monkeypatch.context() as patch:
             patch.setattr(module.LocalExecutor, "_launch", lambda *_: None)
             await executor.start(spec("job", 1, "echo once >> ../ran"))
             await executor.start(spec("stopped", 1, "echo never >> ../ran"))
             await executor.close()
-            await told.end()
+            await reports.end()
         GenerationStore(own.path).stop(5, "stopped", 1, 0.0)
         executor = await own.open()
-        told = Told(executor)
-        assert (await told.one(Ended, "job")).ending is Ending.DONE
-        assert "stopped before it started" in (await told.one(StartRefused, "stopped")).reason
+        reports = ReportLog(executor)
+        assert (await reports.first(Ended, "job")).ending is Ending.DONE
+        assert "stopped before it started" in (await reports.first(StartRefused, "stopped")).reason
         await executor.close()
-        await told.end()
+        await reports.end()
 
     local.run(scenario)
     assert (local.path / "jobs" / key_digest("job") / "ran").read_text() == "once\n"
@@ -132,18 +134,18 @@ def test_accepted_generation_starts_after_a_restart(
 
 
 def test_a_supervisor_that_a_signal_stopped_continues(local: LocalHarness) -> None:
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         own_end = "until [ -e ../go ]; do sleep 0.02; done"
         for job, script in (("ordered", POLITE), ("by-itself", own_end)):
             await executor.start(spec(job, 1, script))
-            await told.one(Started, job)
+            await reports.first(Started, job)
             os.kill(
                 GenerationStore(own.path).generation(job, 1).state()["supervisor"], signal.SIGSTOP
             )
         await executor.stop(5, "ordered", 1)
         (own.path / "jobs" / key_digest("by-itself") / "go").touch()
-        assert (await told.one(Ended, "ordered")).ending is Ending.STOPPED
-        assert (await told.one(Ended, "by-itself")).ending is Ending.DONE
+        assert (await reports.first(Ended, "ordered")).ending is Ending.STOPPED
+        assert (await reports.first(Ended, "by-itself")).ending is Ending.DONE
 
     local.run(scenario)
 
@@ -154,12 +156,12 @@ def test_a_signal_to_the_supervisor_is_reported_with_the_end(
 ) -> None:
     """A machine that shuts down sends it to all processes."""
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE.replace("exit 143", f"exit {code}")))
         await ready(executor, "job")
         supervisor = GenerationStore(own.path).generation("job", 1).state()["supervisor"]
         os.kill(supervisor, signal.SIGTERM)
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.code, ended.from_outside) == (code, True)
         assert ended.ending is (Ending.LOST if code else Ending.DONE)
 
@@ -169,7 +171,7 @@ def test_a_signal_to_the_supervisor_is_reported_with_the_end(
 def test_surplus_supervisors_start_nothing(local: LocalHarness) -> None:
     agent = AGENT
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, f"echo once >> ../ran; {POLITE}"))
         path = GenerationStore(own.path).generation("job", 1).path
         several = [
@@ -179,7 +181,7 @@ def test_surplus_supervisors_start_nothing(local: LocalHarness) -> None:
         # Whichever of the five claims the generation stays with it; it need not be the first.
         await ready(executor, "job")
         await executor.stop(5, "job", 1)
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         async with asyncio.timeout(PATIENCE):
             assert [await entry.wait() for entry in several] == [0] * 4
         late = await asyncio.create_subprocess_exec(sys.executable, "-I", "-S", agent, path)
@@ -195,13 +197,13 @@ def test_process_that_reuses_a_pid_is_not_killed(
 ) -> None:
     """After a restart of the machine, numbers in a state are those of strangers."""
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "echo ready; exec sleep 600"))
         await ready(executor, "job")
         own.kill_agent("job", 1)
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         await executor.close()
-        await told.end()
+        await reports.end()
         # As it would have been left by a machine that went down: it runs, by what the disk says.
         stranger = await asyncio.create_subprocess_exec("sleep", "600")
         generation: GenerationDirectory = GenerationStore(own.path).generation("job", 1)
@@ -210,13 +212,13 @@ def test_process_that_reuses_a_pid_is_not_killed(
             generation.write_state({**state, **other})
             generation.request_stop(hash(str(other)), 0.0, time.time())
             executor = await own.open()
-            told = Told(executor)
-            ended = await told.one(Ended, "job")
+            reports = ReportLog(executor)
+            ended = await reports.first(Ended, "job")
             assert ended.ending is Ending.LOST
             assert ("machine was restarted" in ended.reason) == ("boot" in other)
             assert stranger.returncode is None
             await executor.close()
-            await told.end()
+            await reports.end()
         stranger.kill()
         await over(stranger, "a stranger that was killed")
 
@@ -306,7 +308,7 @@ def test_a_supervisor_that_cannot_start_is_a_health_error_until_it_does(
     monkeypatch.setattr(module, "CLAIM_TIMEOUT_SECONDS", 0.0)
     monkeypatch.setattr(module, "RESYNC_SECONDS", 0.05)
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         assert isinstance(executor, module.LocalExecutor)
         attempts: list[int] = []
 
@@ -323,7 +325,7 @@ def test_a_supervisor_that_cannot_start_is_a_health_error_until_it_does(
             )
             assert executor.health_error.endswith(": Resource temporarily unavailable")
             await eventually(lambda: len(attempts) > 2)
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         assert executor.health_error is None
 
     local.run(scenario)
@@ -342,7 +344,7 @@ def test_an_opening_that_is_cancelled_leaves_the_directory_free(
 
     async def scenario() -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(module.FileLock, "try_acquire", slowly)
+            patch.setattr(FileLock, "try_acquire", slowly)
             opening = asyncio.create_task(local.make().open())
             await asyncio.to_thread(began.wait, PATIENCE)
             opening.cancel()
@@ -376,7 +378,7 @@ def test_a_named_cgroup_that_cannot_be_used_is_refused(local: LocalHarness, tmp_
 
 
 def test_damaged_records_count_as_a_loss(local: LocalHarness) -> None:
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("damaged", 1, "(setsid sleep 600 &); echo ready; sleep 600"))
         await executor.start(spec("sound", 1, POLITE))
         await ready(executor, "damaged")
@@ -385,18 +387,18 @@ def test_damaged_records_count_as_a_loss(local: LocalHarness) -> None:
         supervisor = GenerationStore(own.path).generation("damaged", 1).state()["supervisor"]
         state.write_bytes(b"\0" * state.stat().st_size)
         await asyncio.sleep(1.5)
-        assert not told.of(Ended, "damaged")  # its supervisor lives: nothing is over
+        assert not reports.matching(Ended, "damaged")  # its supervisor lives: nothing is over
         os.kill(supervisor, 9)
-        ended = await told.one(Ended, "damaged")
+        ended = await reports.first(Ended, "damaged")
         assert ended.ending is Ending.LOST
         assert "records were damaged" in ended.reason
         assert not [leftover for leftover in own.leftovers() if "sleep\x00600" in leftover]
         stop = GenerationStore(own.path).generation("sound", 1).path / "stop"
         stop.write_bytes(b"\0" * stop.stat().st_size)
         await executor.stop(5, "sound", 1)
-        assert (await told.one(Ended, "sound")).code == 143
+        assert (await reports.first(Ended, "sound")).code == 143
         assert await executor.start(spec("damaged", 2, "true")) == "accepted"
-        assert (await told.one(Ended, "damaged", 2)).ending is Ending.DONE
+        assert (await reports.first(Ended, "damaged", 2)).ending is Ending.DONE
 
     local.run(scenario)
 
@@ -421,9 +423,9 @@ def test_full_disk_loses_no_end_and_accepts_no_partial_command(small_disk: Path)
     local = LocalHarness(small_disk, {"cgroup": "off", "log_bytes": "100000000"})
     fill = "echo begun; head -c 2000000 /dev/zero; echo ready; while [ ! -e ../go ]; do sleep 0.05;"
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("filling", 1, f"{fill} done; echo the end; exit 6"))
-        await told.one(Started, "filling")
+        await reports.first(Started, "filling")
 
         def full() -> bool:
             left = os.statvfs(small_disk)
@@ -434,13 +436,13 @@ def test_full_disk_loses_no_end_and_accepts_no_partial_command(small_disk: Path)
             await executor.start(spec("another", 1, "true"))
         assert [held.job for held in await executor.list()] == ["filling"]
         (own.path / "jobs" / key_digest("filling") / "go").symlink_to("/")
-        ended = await told.one(Ended, "filling")
+        ended = await reports.first(Ended, "filling")
         assert (ended.ending, ended.code, ended.tail[-1]) == (Ending.FAILED, 6, "the end")
         await executor.acknowledge_end("filling", 1)
         await executor.delete_job_data("filling")
         assert not full()
         assert await executor.start(spec("another", 1, "true")) == "accepted"
-        assert (await told.one(Ended, "another")).ending is Ending.DONE
+        assert (await reports.first(Ended, "another")).ending is Ending.DONE
 
     local.run(scenario)
 
@@ -463,11 +465,11 @@ def test_a_job_outlives_the_process_of_the_service(local: LocalHarness) -> None:
     )
     assert done.returncode == -9
 
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
-        started = await told.one(Started, "job")
-        assert not told.of(Ended, "job")
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
+        started = await reports.first(Started, "job")
+        assert not reports.matching(Ended, "job")
         await executor.stop(5, "job", 1)
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.tail[-1]) == (Ending.STOPPED, "saved")
         assert ended.at > started.at
 
@@ -495,19 +497,19 @@ def test_named_devices_are_used(local: LocalHarness) -> None:
     local.settings["devices"] = "GPU-a,GPU-b"
     show = "echo $CUDA_VISIBLE_DEVICES"
 
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         order = spec("job", 1, show, ServerAllocation("one", 1), worker={"gpu": 2000})
         await executor.start(order)
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         assert (await executor.logs("job")).text == "GPU-a,GPU-b\n"
         await executor.start(spec("two", 1, show, ServerAllocation("two", 1), worker={"gpu": 1000}))
-        assert "two has 0 GPUs on this machine" in (await told.one(StartRefused, "two")).reason
+        assert "two has 0 GPUs on this machine" in (await reports.first(StartRefused, "two")).reason
         given = {"one": ("GPU-b",)}
         order = spec(
             "given", 1, show, ServerAllocation("one", 1), worker={"gpu": 1000}, devices=given
         )
         await executor.start(order)
-        await told.one(Ended, "given")
+        await reports.first(Ended, "given")
         assert (await executor.logs("given")).text == "GPU-b\n"
 
     local.run(scenario)
@@ -545,11 +547,11 @@ os.rename(path + ".new", path)
 print("told", flush=True)
 time.sleep(600)"""
 
-    async def scenario(own: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         assert isinstance(executor, PollsProgress)
         await executor.start(spec("job", 1, python(report)))
         await ready(executor, "job")
-        await told.one(Started, "job")
+        await reports.first(Started, "job")
         (tmp_path / "go").touch()
         await ready(executor, "job", word="told")
         monkeypatch.setattr(TrackedGeneration, "poll_progress", slowly)
@@ -557,7 +559,7 @@ time.sleep(600)"""
             async with asyncio.timeout(0.3):
                 await executor.progress()
         slow.set()
-        assert (await told.one(Progressed, "job")).progress == 7_000_000
+        assert (await reports.first(Progressed, "job")).progress == 7_000_000
         assert await executor.progress() == []
 
     local.run(scenario)

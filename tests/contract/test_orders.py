@@ -19,7 +19,7 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from tests.contract.harness import POLITE, Told, eventually, ready, spec
+from tests.contract.harness import POLITE, ReportLog, eventually, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
 pytestmark = pytest.mark.processes
@@ -30,11 +30,11 @@ pytestmark = pytest.mark.processes
 def test_repeated_start_is_idempotent(harness: Harness, tmp_path: Path) -> None:
     ran = tmp_path / "ran"
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         order = spec("job", 1, f"echo x >> {ran}; sleep 0.3")
         receipts = await asyncio.gather(*(executor.start(order) for _ in range(5)))
         assert sorted(receipts) == ["accepted", *["duplicate"] * 4]
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         assert await executor.start(order) == Receipt.DUPLICATE
         await executor.acknowledge_end("job", 1)
         assert await executor.start(order) == Receipt.DUPLICATE
@@ -51,7 +51,7 @@ def test_repeated_start_is_idempotent(harness: Harness, tmp_path: Path) -> None:
 
 
 def test_older_generations_are_stale_and_newer_ones_wait(harness: Harness) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 2, POLITE))
         assert await executor.start(spec("job", 1, POLITE)) == Receipt.STALE
         assert await executor.start(spec("job", 3, POLITE)) == Receipt.BUSY
@@ -59,13 +59,13 @@ def test_older_generations_are_stale_and_newer_ones_wait(harness: Harness) -> No
         assert await executor.start(spec("other", 1, "true")) == Receipt.ACCEPTED
         await ready(executor, "job", 2)
         await executor.stop(25, "job", 2)
-        await told.one(Ended, "job", 2)
+        await reports.first(Ended, "job", 2)
         assert await executor.start(spec("job", 3, "true")) == Receipt.ACCEPTED
-        await told.one(Ended, "job", 3)
+        await reports.first(Ended, "job", 3)
         assert await executor.start(spec("job", 2, "true")) == Receipt.STALE
         kinds = [
             (type(report), report.generation)
-            for report in told.reports
+            for report in reports.received
             if isinstance(report, Started | Ended) and report.job == "job"
         ]
         assert kinds == [(Started, 2), (Ended, 2), (Started, 3), (Ended, 3)]
@@ -74,17 +74,17 @@ def test_older_generations_are_stale_and_newer_ones_wait(harness: Harness) -> No
 
 
 def test_stop_before_its_start_prevents_the_start(harness: Harness, tmp_path: Path) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
         assert await executor.stop(30, "job", 2) == Receipt.ACCEPTED
-        assert (await told.one(StartRefused, "job", 2)).command == 30
+        assert (await reports.first(StartRefused, "job", 2)).command == 30
         assert await executor.start(spec("job", 2, f"touch {tmp_path}/no")) == Receipt.DUPLICATE
         assert await executor.start(spec("job", 3, "true")) == Receipt.BUSY  # 1 runs on
         assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
-        assert (await told.one(Ended, "job", 1)).ending is Ending.STOPPED
+        assert (await reports.first(Ended, "job", 1)).ending is Ending.STOPPED
         assert await executor.start(spec("job", 3, "true")) == Receipt.ACCEPTED
-        await told.one(Ended, "job", 3)
+        await reports.first(Ended, "job", 3)
 
     harness.run(scenario)
     assert not (tmp_path / "no").exists()
@@ -93,34 +93,34 @@ def test_stop_before_its_start_prevents_the_start(harness: Harness, tmp_path: Pa
 def test_different_command_with_a_used_number_is_stale(harness: Harness, tmp_path: Path) -> None:
     """A store that was restored gives numbers out again."""
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         first = spec("job", 1, POLITE, identity="first")
         other = spec("job", 1, f"touch {tmp_path}/no", identity="other")
         assert await executor.start(first) == Receipt.ACCEPTED
         await ready(executor, "job")
         await executor.close()
-        await told.end()
+        await reports.end()
         executor = await own.open()
-        told = Told(executor)
+        reports = ReportLog(executor)
         assert [entry.identity for entry in await executor.list()] == ["first"]
         assert await executor.start(other) == Receipt.STALE
         assert await executor.start(first) == Receipt.DUPLICATE
         assert await executor.stop(UNCOMMANDED_STOP, "job", 1) == Receipt.ACCEPTED
-        assert (await told.one(Ended, "job", 1)).ending is Ending.STOPPED
+        assert (await reports.first(Ended, "job", 1)).ending is Ending.STOPPED
         assert await executor.start(other) == Receipt.STALE
         await executor.acknowledge_end("job", 1)
         assert await executor.start(other) in {Receipt.STALE, Receipt.DUPLICATE}
         await executor.delete_job_data("job")
         assert await executor.start(other) in {Receipt.STALE, Receipt.DUPLICATE}
         await executor.close()
-        await told.end()
+        await reports.end()
 
     harness.run(scenario)
     assert not (tmp_path / "no").exists()
 
 
 def test_a_stop_right_after_a_start_never_loses_the_job(harness: Harness) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         for number in range(8):
             job = f"job {number}"
             await executor.start(spec(job, 1, "sleep 600"))
@@ -128,11 +128,13 @@ def test_a_stop_right_after_a_start_never_loses_the_job(harness: Harness) -> Non
             await executor.stop(5, job, 1)
         ends = [f"job {number}" for number in range(8)]
         await eventually(
-            lambda: all(told.of(Ended, job) or told.of(StartRefused, job) for job in ends),
-            lambda: told.reports,
+            lambda: all(
+                reports.matching(Ended, job) or reports.matching(StartRefused, job) for job in ends
+            ),
+            lambda: reports.received,
         )
         for job in ends:
-            assert all(entry.ending is Ending.STOPPED for entry in told.of(Ended, job))
+            assert all(entry.ending is Ending.STOPPED for entry in reports.matching(Ended, job))
 
     harness.run(scenario)
 
@@ -141,12 +143,12 @@ def test_a_stop_right_after_a_start_never_loses_the_job(harness: Harness) -> Non
 
 
 def test_running_jobs_are_adopted_after_a_restart(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
-        started = await told.one(Started, "job")
+        started = await reports.first(Started, "job")
         await executor.close()
-        await told.end()
+        await reports.end()
         for _ in range(2):
             executor = await own.open()
             (held,) = await executor.list()
@@ -156,11 +158,11 @@ def test_running_jobs_are_adopted_after_a_restart(harness: Harness) -> None:
                 started.at,
             )
             assert held.placement == (ServerAllocation("one", 1),)
-            again = Told(executor)
-            assert await again.one(Started, "job") == started
-            if not again.of(Ended, "job") and _ == 1:
+            again = ReportLog(executor)
+            assert await again.first(Started, "job") == started
+            if not again.matching(Ended, "job") and _ == 1:
                 await executor.stop(77, "job", 1)
-                code = (await again.one(Ended, "job")).code
+                code = (await again.first(Ended, "job")).code
                 assert code == 143 or (code is None and not own.sees_exits)
             await executor.close()
             await again.end()
@@ -176,7 +178,7 @@ def test_stop_that_completes_during_a_downtime_is_reported(
         ' exit 143" TERM; echo ready; while :; do sleep 0.05; done'
     )
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(
             spec(
                 "job",
@@ -189,37 +191,37 @@ def test_stop_that_completes_during_a_downtime_is_reported(
         )
         for process in ("worker-0", "worker-1"):
             await ready(executor, "job", process=process)
-        await told.one(Started, "job")
+        await reports.first(Started, "job")
         await executor.stop(77, "job", 1)
         await eventually(lambda: next(own.path.rglob("told"), None) is not None)
         await executor.close()
-        await told.end()
+        await reports.end()
         next(own.path.rglob("told")).with_name("go").touch()
         await asyncio.sleep(3.0)  # over; a cluster has not removed what is left of it
         executor = await own.open()
-        told = Told(executor)
-        ended = await told.one(Ended, "job")
+        reports = ReportLog(executor)
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.command) == (Ending.STOPPED, 77), ended
         await executor.close()
-        await told.end()
+        await reports.end()
 
     harness.run(scenario)
 
 
 def test_unacknowledged_end_is_reported_until_acknowledged(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "sleep 0.5; echo bye; exit 4"))
-        await told.one(Started, "job")
+        await reports.first(Started, "job")
         await executor.close()
-        await told.end()
+        await reports.end()
         await asyncio.sleep(1.0)
         for _ in range(2):
             executor = await own.open()
-            told = Told(executor)
-            ended = await told.one(Ended, "job")
+            reports = ReportLog(executor)
+            ended = await reports.first(Ended, "job")
             assert (ended.code, ended.tail) == (4, ("bye",)), ended
             await executor.close()
-            await told.end()
+            await reports.end()
         executor = await own.open()
         await executor.acknowledge_end("job", 1)
         await executor.close()
@@ -231,7 +233,7 @@ def test_unacknowledged_end_is_reported_until_acknowledged(harness: Harness) -> 
 
 
 def test_executor_directory_is_exclusive(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, _: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, _: ReportLog) -> None:
         with pytest.raises(ExecutorError, match="in use by another service"):
             await own.open()
         await executor.close()

@@ -12,7 +12,7 @@ import pytest
 
 from shadowprice.executors.contract import Ended, Ending, Executor, StartRefused, UnpacksFiles
 from tests.contract.harness import LocalHarness as Harness
-from tests.contract.harness import Told, spec
+from tests.contract.harness import ReportLog, spec
 from tests.support.archives import END, member
 
 pytestmark = pytest.mark.processes
@@ -27,7 +27,7 @@ CONTENT = (
 def test_a_job_runs_in_the_files_of_its_archive_over_all_generations(
     harness: Harness, tmp_path: Path
 ) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not executor.capabilities.takes_uploads:
             pytest.skip("this executor takes no files")
         (tmp_path / "archive").write_bytes(CONTENT)
@@ -39,7 +39,7 @@ def test_a_job_runs_in_the_files_of_its_archive_over_all_generations(
         ):
             start = spec(job, generation, command, archive=str(tmp_path / "archive"))
             assert await executor.start(start) == "accepted"
-            ended = await told.one(Ended, job, generation)
+            ended = await reports.first(Ended, job, generation)
             assert (ended.ending, ended.reason) == (Ending.DONE, ended.reason)
             assert (await executor.logs(job, generation)).text == text
             await executor.acknowledge_end(job, generation)
@@ -53,14 +53,14 @@ def test_a_job_runs_in_the_files_of_its_archive_over_all_generations(
 def test_an_archive_that_cannot_be_unpacked_refuses_the_generation(
     harness: Harness, tmp_path: Path, content: bytes | None
 ) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not executor.capabilities.takes_uploads:
             pytest.skip("this executor takes no files")
         if content is not None:
             (tmp_path / "archive").write_bytes(content)
         start = spec("job", 1, "echo never", archive=str(tmp_path / "archive"))
         assert await executor.start(start) == "accepted"
-        refused = await told.one(StartRefused, "job")
+        refused = await reports.first(StartRefused, "job")
         word = "are missing" if content is None else "can't be unpacked"
         assert refused.reason.startswith(f"its files {word}")
         await executor.acknowledge_end("job", 1)
@@ -68,13 +68,13 @@ def test_an_archive_that_cannot_be_unpacked_refuses_the_generation(
         (tmp_path / "archive").write_bytes(CONTENT)
         again = spec("job", 2, '"./run me.sh"', archive=str(tmp_path / "archive"))
         assert await executor.start(again) == "accepted"
-        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+        assert (await reports.first(Ended, "job", 2)).ending is Ending.DONE
 
     harness.run(scenario)
 
 
 def test_unchanged_files_are_deleted_after_the_end(harness: Harness, tmp_path: Path) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not isinstance(executor, UnpacksFiles):
             pytest.skip("this executor takes no files")
         (tmp_path / "archive").write_bytes(CONTENT)
@@ -90,7 +90,7 @@ def test_unchanged_files_are_deleted_after_the_end(harness: Harness, tmp_path: P
         await executor.release("job")  # it runs
         assert list(executor.unpacked()) == ["job"]
         (tmp_path / "go").touch()
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         assert {path.name for path in work.iterdir()} == {"count", "made", "run me.sh"}
         await executor.release("job")
         assert list(executor.unpacked()) == []
@@ -100,7 +100,7 @@ def test_unchanged_files_are_deleted_after_the_end(harness: Harness, tmp_path: P
 
 
 def test_unpacked_files_without_a_record_are_listed_again(harness: Harness, tmp_path: Path) -> None:
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not isinstance(executor, UnpacksFiles):
             pytest.skip("this executor takes no files")
         (tmp_path / "archive").write_bytes(CONTENT)
@@ -111,7 +111,7 @@ def test_unpacked_files_without_a_record_are_listed_again(harness: Harness, tmp_
         assert list(executor.unpacked()) == []
         assert await executor.start(start) == "accepted"
         assert list(executor.unpacked()) == ["job"]
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         await executor.release("job")
         assert list(Path((tmp_path / "where").read_text().strip()).iterdir()) == []
 
@@ -121,7 +121,7 @@ def test_unpacked_files_without_a_record_are_listed_again(harness: Harness, tmp_
 def test_unpacking_leaves_the_default_threads_free(harness: Harness, tmp_path: Path) -> None:
     """Archives that can't be read yet don't stop other jobs."""
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not executor.capabilities.takes_uploads:
             pytest.skip("this executor takes no files")
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
@@ -133,7 +133,7 @@ def test_unpacking_leaves_the_default_threads_free(harness: Harness, tmp_path: P
             for n in range(2)
         ]
         assert await executor.start(spec("other", 1, "true")) == "accepted"
-        assert (await told.one(Ended, "other")).ending is Ending.DONE
+        assert (await reports.first(Ended, "other")).ending is Ending.DONE
         assert not any(task.done() for task in slow)
         # Both wait for a writer of the pipe, which can't be read from its end.
         while not all(task.done() for task in slow):
@@ -141,7 +141,7 @@ def test_unpacking_leaves_the_default_threads_free(harness: Harness, tmp_path: P
                 os.close(os.open(tmp_path / "archive", os.O_WRONLY | os.O_NONBLOCK))
             await asyncio.sleep(0.05)
         for n in range(2):
-            refused = await told.one(StartRefused, f"slow{n}")
+            refused = await reports.first(StartRefused, f"slow{n}")
             assert refused.reason.startswith("its files can't be unpacked")
 
     harness.run(scenario)

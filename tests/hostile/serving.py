@@ -55,11 +55,11 @@ def serve(words: tuple[str, ...], folder: Path, memory: int) -> dict[str, Any]:
         with suppress(ProcessLookupError):  # it may be over already
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (memory, memory))
         status, peak = _attended(process, out)
-        told = [_text(file) for file in (out, err)]
+        outputs = [_text(file) for file in (out, err)]
     return {
         "status": status,
-        "out": told[0],
-        "err": told[1],
+        "out": outputs[0],
+        "err": outputs[1],
         "seconds": round(_cpu_of_children() - used, 3),
         "mebibytes": peak >> 20,
     }
@@ -67,7 +67,7 @@ def serve(words: tuple[str, ...], folder: Path, memory: int) -> dict[str, Any]:
 
 def _attended(process: subprocess.Popen[bytes], out: IO[bytes]) -> tuple[int | str, int]:
     """Wait for a service to answer or to end, end it, and return its status and peak memory."""
-    told, peak = False, 0
+    reported, peak = False, 0
     began = used = 0.0
     stood = time.monotonic()
     while process.poll() is None:
@@ -80,11 +80,11 @@ def _attended(process: subprocess.Popen[bytes], out: IO[bytes]) -> tuple[int | s
             process.wait(60)
             return "hang", peak
         # It prints nothing before it answers.
-        if not told and os.fstat(out.fileno()).st_size:
+        if not reported and os.fstat(out.fileno()).st_size:
             process.send_signal(signal.SIGTERM)
-            told, began, stood = True, used, time.monotonic()
+            reported, began, stood = True, used, time.monotonic()
         time.sleep(0.05)
-    return 0 if told and process.returncode in ENDED else process.returncode, peak
+    return 0 if reported and process.returncode in ENDED else process.returncode, peak
 
 
 def _cpu_of_children() -> float:

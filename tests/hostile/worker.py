@@ -48,14 +48,14 @@ def answer(case: Case, runs: Path) -> dict[str, Any]:
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
         if case.words[:1] and case.words[0] in STAYING:
-            told = serve(case.words, folder, MEMORY_LIMIT)
+            response = serve(case.words, folder, MEMORY_LIMIT)
         else:
             level, began = resident("VmRSS"), time.process_time()
             status, out, err = _captured(case.words)
             seconds = round(time.process_time() - began, 3)
             grown = max(0, resident("VmHWM") - level) >> 20
-            told = {"status": status, "out": out, "err": err, "seconds": seconds}
-            told["mebibytes"] = grown
+            response = {"status": status, "out": out, "err": err, "seconds": seconds}
+            response["mebibytes"] = grown
         os.fchdir(back)
         after = snapshot(folder)
         replaced = put_back(devices)
@@ -64,7 +64,7 @@ def answer(case: Case, runs: Path) -> dict[str, Any]:
         os.close(back)
         shutil.rmtree(folder, ignore_errors=True)
     return {
-        **told,
+        **response,
         "changed": replaced
         + sorted(name for name, what in before.items() if after.get(name) != what),
         "made": sorted(after.keys() - before.keys()),

@@ -241,12 +241,12 @@ def test_missing_script_is_reported_with_a_hint(
     live: RunningService,
 ) -> None:
     for name, script in (("relative", "train.py"), ("nothing", "./train.sh")):
-        told = over(live, name)
-        assert told["job"]["state"] == "failed", told
-        said = told["job"]["reason"]["message"].splitlines()[0]
+        history = over(live, name)
+        assert history["job"]["state"] == "failed", history
+        said = history["job"]["reason"]["message"].splitlines()[0]
         assert f"; '{script}' is not in " in said
         assert said.endswith(", where the job runs; set run.workdir, or write an absolute path")
-        (line,) = [line for line in told["lines"] if "failed with generation 1" in line]
+        (line,) = [line for line in history["lines"] if "failed with generation 1" in line]
         assert "set run.workdir" in line
     assert "/work, where the job runs" in over(live, "relative")["job"]["reason"]["message"]
 

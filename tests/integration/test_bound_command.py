@@ -53,8 +53,9 @@ def test_bound_writes_prices_that_oasis_posts(
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["--gap", "-1%"], "from 0% to 100%"),
-        (["--gap", "nan"], "from 0% to 100%"),
+        (["--gap", "-1%"], "expected at least 0% and less than 100%, got '-1%'"),
+        (["--gap", "nan"], "less than 100%, got 'nan'"),
+        (["--gap", "100%"], "less than 100%, got '100%'"),
         (["--gap", "much"], "expected a number"),
         (["--time", "3 slots"], "is in slots, not on the clock"),
         (["--time", "0s"], "is not a positive time"),

@@ -10,19 +10,31 @@ import pytest
 import yaml
 
 from tests.support.service_process import ServiceProcess
+from tests.support.waiting import wait_until
 
 CLUSTER = {"slot": "1s", "horizon": 200, "servers": [{"name": "box", "capacity": {"cpu": 4}}]}
-SOURCE = str(Path(__file__).parents[2] / "src")
 TRAIN = """
-import os, sys, time
-from shadowprice import jobs
-time.sleep(2.5)
+import json, os, pathlib, sys, time
+generation, start = int(os.environ["SHADOWPRICE_GENERATION"]), time.time()
+progress = pathlib.Path(os.environ["SHADOWPRICE_PROGRESS_FILE"])
 for step in range(1, 9):
-    time.sleep(0.9)
-    jobs.report(step)
-    if step == 4 and os.environ["SHADOWPRICE_GENERATION"] == "1":
+    due = start + 2.5 + 0.9 * step
+    time.sleep(max(0.0, due - time.time()))
+    new = progress.with_name(".new")
+    new.write_text(json.dumps({"generation": generation, "minibatches": step}))
+    os.utime(new, (due, due))  # a report counts at its file's modification time
+    new.replace(progress)
+    while step in (1, 4) and not os.path.exists(f"seen-{generation}-{step}"):
+        time.sleep(0.05)
+    if step == 4 and generation == 1:
         sys.exit(3)
 """
+
+
+def reports(service: ServiceProcess) -> set[tuple[int, float]]:
+    """Return the generation and mini-batches of each report that the service has recorded."""
+    points = service.client.get("/v1/jobs/late/progress").json()["points"]
+    return {(point["generation"], point["minibatches"]) for point in points}
 
 
 @pytest.mark.processes
@@ -39,20 +51,26 @@ def test_broken_promise_lists_each_cause_of_delay_with_its_share(tmp_path: Path)
         "utility": {"kind": "linear", "value": 100, "slope": -1},
         "run": {
             "command": [sys.executable, "-c", TRAIN],
-            "env": {"PYTHONPATH": SOURCE},
+            "workdir": str(tmp_path),
             "retries": 1,
         },
     }
     service = ServiceProcess(tmp_path / "data", cluster, "-p", "rolling")
     try:
-        assert service.client.post("/v1/jobs", json=record).json()["promise"]
-        assert service.client.get("/v1/jobs/late").json()["broken_promise"] is None
+        submitted = service.client.post("/v1/jobs", json=record).json()
+        assert submitted["promise"]
+        view = service.client.get("/v1/jobs/late").json()
+        assert view["broken_promise"] is None or view["promise"] != submitted["promise"]
+        for generation in (1, 2):
+            for step in (1, 4):
+                wait_until(lambda report=(generation, step): report in reports(service))
+                (tmp_path / f"seen-{generation}-{step}").touch()
         job = service.wait_for_state("late", {"finished"})
         body = service.client.get("/v1/jobs/late/explain").json()["broken_promise"]
         assert body == job["broken_promise"]
         causes = {cause["cause"]: cause for cause in body["causes"]}
         assert {"overrun", "late-start", "failure"} <= causes.keys(), body
-        # Sleeps take at least as long as they are told, however busy the machine is.
+        # Steps take at least as long as they sleep, however busy the machine is.
         assert causes["late-start"]["seconds"] >= 2.0
         assert causes["overrun"]["detail"].startswith("4 s stated, ")
         assert causes["overrun"]["seconds"] >= 2.0
@@ -60,4 +78,5 @@ def test_broken_promise_lists_each_cause_of_delay_with_its_share(tmp_path: Path)
         assert sum(cause["share"] for cause in body["causes"]) == pytest.approx(1.0, abs=0.01)
         assert "s later than promised: " in body["line"]
     finally:
+        service.client.delete("/v1/jobs/late")
         service.kill(signal.SIGTERM)

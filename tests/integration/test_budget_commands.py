@@ -152,7 +152,7 @@ def test_an_operator_sets_budgets(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["budget", "--points", "5"], "TENANT: is missing"),
         (["budget", "vision", "--points", "5", "--remove"], "exclude each other"),
@@ -166,11 +166,11 @@ def test_an_operator_sets_budgets(capsys: pytest.CaptureFixture[str]) -> None:
     ],
 )
 def test_errors_are_one_line(
-    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
 
 

@@ -367,7 +367,7 @@ def test_submit_locates_what_json_cannot_hold(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["status", "nope"], "unknown job 'nope'; shadowprice queue lists open jobs"),
         (
@@ -392,10 +392,10 @@ def test_submit_locates_what_json_cannot_hold(
         (["submit", "absent.yaml"], "absent.yaml"),
     ],
 )
-def test_errors_are_one_line(words, told, capsys: pytest.CaptureFixture[str]) -> None:
+def test_errors_are_one_line(words, message, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) in {1, 2}
     err = capsys.readouterr().err
-    assert told in err
+    assert message in err
     assert len(err.splitlines()) == 1
 
 
@@ -468,11 +468,11 @@ def test_long_job_history_is_abridged_and_readable_by_page(
     assert ids == sorted(ids, reverse=True)
     assert story.lines[-1] == every[0].line
 
-    async def asked() -> list[int | None]:
+    async def event_ids() -> list[int | None]:
         async with AsyncClient(client.address) as other:
             return [event.id async for event in other.job_events("long-story")]
 
-    assert asyncio.run(asked()) == ids
+    assert asyncio.run(event_ids()) == ids
 
     assert main(["explain", "long-story"]) == 0
     captured = capsys.readouterr().out

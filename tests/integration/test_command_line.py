@@ -515,10 +515,10 @@ def test_explain_prints_what_was_proved_about_a_plan(call: Call) -> None:
 
 def test_advice_holds_when_the_file_is_changed(call: Call) -> None:
     call(*SIMULATE, "--out", "run", "-q")
-    counsel = json.loads(call("explain", "run", "third", "-o", "json").out)["advice"]
-    assert counsel["advice"]
+    job_advice = json.loads(call("explain", "run", "third", "-o", "json").out)["advice"]
+    assert job_advice["advice"]
     text = Path("j.yaml").read_text()
-    for advice in counsel["advice"]:
+    for advice in job_advice["advice"]:
         entries = yaml.safe_load(text)["jobs"]
         place = next(entry for entry in entries if entry["name"] == "third")
         *parents, last = advice["key"].split(".")
@@ -531,7 +531,7 @@ def test_advice_holds_when_the_file_is_changed(call: Call) -> None:
         assert explained["job"]["outcome"] != "refused", advice
         Path("j.yaml").write_text(text)
     explained = re.sub(r"[│\s]+", " ", call("explain", "run", "third").out)
-    assert f"sufficient {counsel['advice'][0]['key']}: " in explained
+    assert f"sufficient {job_advice['advice'][0]['key']}: " in explained
     assert "assuming" in explained
     assert "sufficient" not in call("explain", "run", "third", "--no-advice").out
 

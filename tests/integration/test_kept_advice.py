@@ -53,7 +53,7 @@ def call(
     return run
 
 
-def told_by_explain(call: Callable[..., tuple[int, str, str]], run: str, job: str) -> object:
+def advice_of_explain(call: Callable[..., tuple[int, str, str]], run: str, job: str) -> object:
     status, out, err = call("explain", run, job, "--advice", "-o", "json")
     assert status == 0, err
     return json.loads(out)["advice"]
@@ -67,15 +67,15 @@ def test_stored_advice_equals_that_of_explain(call: Callable[..., tuple[int, str
     refused = jobs.filter(jobs["outcome"] == "refused").sort("value", descending=True)
     assert [*kept] == refused["job"].to_list()
     assert kept
-    assert any(counsel.advice for counsel in kept.values())
-    for job, counsel in kept.items():
-        assert told_by_explain(call, "plain", job) == counsel.record()
+    assert any(job_advice.advice for job_advice in kept.values())
+    for job, job_advice in kept.items():
+        assert advice_of_explain(call, "plain", job) == job_advice.record()
     info = read_run(Path("run")).info
     assert info["advice"] == {"refused": len(kept), "advised": len(kept), "seconds": 60.0}
     # What is kept needs no file of the run's any more.
     Path("j.yaml").unlink()
-    for job, counsel in kept.items():
-        assert told_by_explain(call, "run", job) == counsel.record()
+    for job, job_advice in kept.items():
+        assert advice_of_explain(call, "run", job) == job_advice.record()
 
 
 def test_the_page_shows_advice_beside_the_refusal(
@@ -163,11 +163,11 @@ def test_advice_ends_at_its_time_limit_or_on_request(
 def test_a_second_request_ends_advice_immediately_and_the_run_is_kept(
     call: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, asked = many.advise_together, []
+    real, requested = many.advise_together, []
 
     def interrupted(*arguments: Any, **more: Any) -> list[JobAdvice | InputError]:
-        asked.append(arguments)
-        if len(asked) > 1:
+        requested.append(arguments)
+        if len(requested) > 1:
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGTERM)
         return real(*arguments, **more)
@@ -194,7 +194,7 @@ def test_a_comparison_keeps_the_advice_of_each_policy(
     assert read_advice(Path("both/oasis")) == kept
     compared = shadowprice.compare("c.yaml", "j.yaml", ("fifo", "oasis"), advice_seconds=600)
     simulated = shadowprice.simulate("c.yaml", "j.yaml", "oasis", advice_seconds=600)
-    expected = {job: counsel.record() for job, counsel in kept.items()}
+    expected = {job: job_advice.record() for job, job_advice in kept.items()}
     assert compared.runs["oasis"].advice == simulated.advice == expected
     assert shadowprice.open_run("both/oasis").advice == expected
     assert shadowprice.simulate("c.yaml", "j.yaml", "fifo").advice is None

@@ -22,7 +22,7 @@ from shadowprice.executors.contract import (
     Progressed,
     ServerAllocation,
 )
-from tests.contract.harness import LocalHarness, Told, eventually, spec
+from tests.contract.harness import LocalHarness, ReportLog, eventually, spec
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 ROOT = Path(__file__).parents[2]
@@ -61,7 +61,7 @@ def test_training_result_is_independent_of_moves(tmp_path: Path) -> None:
             checkpoint_dir=str(moved),
         )
 
-    async def scenario(harness: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(harness: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         async def step(least: int) -> None:
             while (jobs.load(moved) or jobs.Checkpoint(0, b"")).step < least:
                 await asyncio.sleep(0.02)
@@ -69,20 +69,22 @@ def test_training_result_is_independent_of_moves(tmp_path: Path) -> None:
         await executor.start(generation(1, 1))
         await step(50)
         await executor.stop(5, "job", 1)
-        first = await told.one(Ended, "job", 1)
+        first = await reports.first(Ended, "job", 1)
         assert (first.ending, first.code) == (Ending.STOPPED, 143)
         await executor.start(generation(2, 3))
         # It measures what moving it cost, and tells.
         parts = {"change_checkpoint", "change_away", "change_start", "change_first_step"}
         await eventually(
-            lambda: any(parts <= entry.metrics.keys() for entry in told.of(Progressed, "job", 2)),
-            lambda: told.reports,
+            lambda: any(
+                parts <= entry.metrics.keys() for entry in reports.matching(Progressed, "job", 2)
+            ),
+            lambda: reports.received,
         )
         await step(100)
         harness.kill_agent("job", 2)
-        assert (await told.one(Ended, "job", 2)).ending is Ending.LOST
+        assert (await reports.first(Ended, "job", 2)).ending is Ending.LOST
         await executor.start(generation(3, 2))
-        last = await told.one(Ended, "job", 3)
+        last = await reports.first(Ended, "job", 3)
         assert last.ending is Ending.DONE, last
         assert last.tail[-1].startswith("done: loss 0.0")
 

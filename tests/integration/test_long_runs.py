@@ -133,11 +133,11 @@ def test_long_run_reports_its_slot_without_arrivals(folder: Path) -> None:
     write_jobs(("long", 3, 400_000))
     source = ScenarioSource(cluster=Path("c.yaml"), jobs=Path("j.yaml"), until="5000 slots")
     scenario, _ = source.scenario()
-    told: list[tuple[int, int, int | None]] = []
+    received: list[tuple[int, int, int | None]] = []
 
     def tell(arrived: int, jobs: int, slot: int | None = None, /) -> None:
-        told.append((arrived, jobs, slot))
+        received.append((arrived, jobs, slot))
 
     record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()), progress=tell)
-    assert told[0] == (1, 1, 3)
-    assert [slot for _, _, slot in told[1:]] == [3 + 1024 * n for n in range(1, 5)]
+    assert received[0] == (1, 1, 3)
+    assert [slot for _, _, slot in received[1:]] == [3 + 1024 * n for n in range(1, 5)]

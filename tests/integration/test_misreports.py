@@ -26,7 +26,7 @@ def post(live: RunningService, name: str, content: Any, generation: int = 1) -> 
         return client.post(f"/v1/jobs/{name}/progress", content=text, headers=headers)
 
 
-def told(live: RunningService, name: str) -> list[str]:
+def history_messages(live: RunningService, name: str) -> list[str]:
     history = live.client.get(f"/v1/jobs/{name}/explain").json()
     return [
         event["data"]["reason"] for event in history["events"] if event["kind"] == "misreported"
@@ -48,7 +48,9 @@ def journal(live: RunningService) -> int:
         return int(counted.scalar_one())
 
 
-def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_path: Path) -> None:
+def test_each_fault_is_reported_once_of_a_generation_and_again_by_no_restart(
+    tmp_path: Path,
+) -> None:
     clock = ManualClock()
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
@@ -61,16 +63,16 @@ def test_each_fault_is_told_once_of_a_generation_and_again_by_no_restart(tmp_pat
         ):
             for _ in range(3):
                 assert post(live, "a", content).status_code == status
-            assert reason in told(live, "a")[-1]
-        assert len(told(live, "a")) == 4
+            assert reason in history_messages(live, "a")[-1]
+        assert len(history_messages(live, "a")) == 4
         lines = live.client.get("/v1/jobs/a/explain").json()["lines"]
         assert sum("generation 1 sends an invalid progress report" in line for line in lines) == 4
         assert post(live, "a", {"minibatches": 1}).status_code == 202
     with run_service(tmp_path, clock=clock) as live:
         assert post(live, "a", {"minibatches": -1}).status_code == 422
-        assert len(told(live, "a")) == 4
+        assert len(history_messages(live, "a")) == 4
         assert post(live, "a", [1]).status_code == 422
-        assert "it is not a JSON object" in told(live, "a")[4]
+        assert "it is not a JSON object" in history_messages(live, "a")[4]
 
 
 def test_a_report_with_an_invalid_metric_is_accepted_and_named(tmp_path: Path) -> None:
@@ -93,9 +95,9 @@ def test_a_report_with_an_invalid_metric_is_accepted_and_named(tmp_path: Path) -
             report = b'{"minibatches": %d, "metrics": %s}' % (done, metrics)
             assert post(live, "a", report).status_code == 202
             assert post(live, "b", {"minibatches": done}).status_code == 202
-        reasons = told(live, "a")
+        reasons = history_messages(live, "a")
         assert "'high' is not a number" in reasons[0]
-        assert [len(reasons), told(live, "b")] == [3, []]
+        assert [len(reasons), history_messages(live, "b")] == [3, []]
         lines = live.client.get("/v1/jobs/a/explain").json()["lines"]
         parts = "generation 1 sends progress reports with invalid parts, left out: progress.metrics"
         assert sum(parts in line for line in lines) == 3
@@ -109,7 +111,7 @@ def test_invalid_metrics_do_not_hide_that_reports_are_refused(tmp_path: Path) ->
             report = {"minibatches": index, "metrics": {"loss": f"high{index}"}}
             assert post(live, "a", report).status_code == 202
         assert post(live, "a", {"minibatches": -1}).status_code == 422
-        reasons = told(live, "a")
+        reasons = history_messages(live, "a")
         assert len(reasons) == MAX_REPORTED_ERRORS + 1
         assert reasons[-1].startswith("progress.minibatches: it is not a count")
 
@@ -122,8 +124,10 @@ def test_faults_that_differ_each_time_fill_nothing(tmp_path: Path) -> None:
         for index in range(60):
             wrong = {f"\x1b[31m{index}" + "x" * 60_000: 1, "minibatches": "z" * index}
             assert post(live, "a", wrong).status_code == 422
-        assert len(told(live, "a")) == MAX_REPORTED_ERRORS
-        assert all(len(entry) <= 500 and "\x1b" not in entry for entry in told(live, "a"))
+        assert len(history_messages(live, "a")) == MAX_REPORTED_ERRORS
+        assert all(
+            len(entry) <= 500 and "\x1b" not in entry for entry in history_messages(live, "a")
+        )
         assert journal(live) == before
 
 
@@ -140,12 +144,10 @@ def test_nobody_else_adds_to_a_jobs_story(tmp_path: Path) -> None:
         live.client.delete("/v1/jobs/b")
         assert post(live, "b", wrong).status_code == 422
         assert post(live, "none", wrong).status_code == 422
-        assert told(live, "a") == told(live, "b") == []
+        assert history_messages(live, "a") == history_messages(live, "b") == []
 
 
-def test_what_could_not_be_told_is_told_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_failed_reports_are_repeated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = ManualClock()
     with run_service(tmp_path, clock=clock) as live:
         begun(live, clock, "a")
@@ -153,6 +155,6 @@ def test_what_could_not_be_told_is_told_later(
         monkeypatch.setattr(writer, "health_error", str(StoreError("the disk is full")))
         assert post(live, "a", {"minibatches": -1}).status_code == 422
         monkeypatch.undo()
-        assert told(live, "a") == []
+        assert history_messages(live, "a") == []
         assert post(live, "a", {"minibatches": -1}).status_code == 422
-        assert len(told(live, "a")) == 1
+        assert len(history_messages(live, "a")) == 1

@@ -131,7 +131,7 @@ def test_the_table_and_the_page_show_the_gains(call: Call) -> None:
     assert len(json.loads(Path("x/compare.json").read_text())["more"]) == 4
 
 
-def test_what_is_drawn_stands_in_the_first_line(call: Call) -> None:
+def test_the_first_line_states_what_is_drawn(call: Call) -> None:
     status, printed, _ = call("-p", "fifo,srtf,las?workers=max", "--seed", "7", "--out", "x")
     assert status == 0
     expected = "drawn at random with seed 7: the numbers of workers under fifo, srtf"

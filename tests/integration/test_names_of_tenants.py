@@ -173,7 +173,7 @@ def test_a_tenant_of_equal_names_is_as_none(worlds: dict[str, dict[str, Any]]) -
             if status >= 400:
                 assert after == before, request
             else:
-                names = [[job.get("name") for job in told["jobs"]] for told in (before, after)]
+                names = [[job.get("name") for job in page["jobs"]] for page in (before, after)]
                 assert names[0] == names[1], request
     assert compared > 20
 

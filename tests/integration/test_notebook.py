@@ -39,7 +39,7 @@ def executed() -> Any:
     return notebook
 
 
-def told(notebook: Any) -> list[str]:
+def cell_outputs(notebook: Any) -> list[str]:
     """Return what each cell of code printed or gave."""
     return [
         "".join(o.get("text", "") or o.get("data", {}).get("text/plain", "") for o in cell.outputs)
@@ -58,8 +58,8 @@ def test_notebook_outputs_are_reproduced(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
     for name in ("JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR", "JUPYTER_CONFIG_DIR"):
         monkeypatch.setenv(name, str(tmp_path / name.lower()))
-    kept = told(nbformat.read(NOTEBOOK, as_version=4))
-    assert told(executed()) == kept
+    kept = cell_outputs(nbformat.read(NOTEBOOK, as_version=4))
+    assert cell_outputs(executed()) == kept
     assert all(kept[1:])  # every cell but the first shows something
 
 

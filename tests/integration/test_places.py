@@ -390,7 +390,7 @@ def test_ascii_terminals_get_ascii_output(folder: Path) -> None:
 def test_tables_use_ascii_signs(folder: Path) -> None:
     environment = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     words = [*CALL, "compare", *SIMULATE[1:5], "-p", "fifo,drf", "-q"]
-    for more, told in (
+    for more, expected in (
         (("--seeds", "2"), r"mean of 2 seeds \+- 95 %"),
         ((), r"decision, median +[\d.]+ [um]?s"),
     ):
@@ -403,7 +403,7 @@ def test_tables_use_ascii_signs(folder: Path) -> None:
             timeout=WAIT_LIMIT_SECONDS,
         )
         assert result.returncode == 0, result.stderr
-        assert re.search(told, result.stdout)
+        assert re.search(expected, result.stdout)
         assert "\\x" not in result.stdout
 
 

@@ -19,6 +19,9 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 ROOT = Path(__file__).parents[2]
 PACED = ROOT / "tests" / "support" / "paced_job.py"
+ENOUGH = "600s"
+"""Time limit of measurements that other conditions end."""
+
 CLUSTER = "slot: 10s\nhorizon: 100\nservers: [{name: one, capacity: {cpu: 8, memory: 8GiB}}]\n"
 
 pytestmark = [
@@ -42,18 +45,17 @@ def test_known_speed_is_measured_and_written(
     result = json.loads(capsys.readouterr().out)
     for point in result["points"]:
         takes = 0.02 + 0.08 / point["workers"]
-        # Never faster than it sleeps; slower only as far as a busy machine wakes it late.
-        slack = max(3.0 * point["half_width"], 0.02 * takes)
-        assert takes - slack < point["step_time"] < 1.3 * takes + slack
+        tolerance = max(3.0 * point["half_width"], 0.02 * takes)
+        assert point["step_time"] == pytest.approx(takes, abs=tolerance)
         assert point["half_width"] < 0.3 * takes
         assert point["memory"]["worker"] > 1 << 20
     assert [point["resumed"] for point in result["points"]] == [None, True, True]
-    assert result["points"][0]["warm_up"] >= 5
+    assert result["points"][0]["warm_up"] > 0
     assert result["linear"]["verdict"] == "does not fit"
     assert result["serial"]["serial"] == pytest.approx(0.02, rel=0.8)
     assert result["serial"]["shared"] == pytest.approx(0.08, rel=0.4)
     assert result["metrics"] == {"gradient_bytes": 4e6}
-    assert 0.0 < result["restart"] < 30.0
+    assert result["restart"] > 0.0
 
     # The file is a job file, that a cluster takes.
     content = out.read_text()
@@ -78,24 +80,33 @@ def test_known_speed_is_measured_and_written(
 
 
 @pytest.mark.parametrize(
-    ("way", "told"),
+    ("job", "limit", "reason", "output"),
     [
-        (("--way", "dies"), "worker-0 exited 1"),
-        (("--way", "silent"), "it never reported within 5 s; worker 0 is to call"),
-        (("--way", "backwards", "--warm-up", "0"), "since the job's very beginning"),
-        (("--steps", "4"), "it was done after 4 mini-batches"),
+        (("--way", "dies"), ENOUGH, "worker-0 exited 1", "| worker 0 of 1, step 0"),
+        (("--way", "silent"), "5s", "it never reported within 5 s; worker 0 is to call", ""),
+        (
+            ("--way", "backwards", "--warm-up", "0"),
+            ENOUGH,
+            "since the job's very beginning",
+            "",
+        ),
+        (("--steps", "4"), ENOUGH, "it was done after 4 mini-batches", ""),
     ],
 )
 def test_unmeasurable_commands_report_the_reason(
-    way: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    job: tuple[str, ...],
+    limit: str,
+    reason: str,
+    output: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     out = tmp_path / "jobs.yaml"
-    assert main(_words("--time", "5s", "--workers", "1", "--out", str(out), job=way)) == 1
+    assert main(_words("--time", limit, "--workers", "1", "--out", str(out), job=job)) == 1
     errors = capsys.readouterr().err
-    assert told in errors.splitlines()[-1]
+    assert reason in errors.splitlines()[-1]
     assert errors.splitlines()[-1].startswith("error: not measured: 1 worker: ")
-    if way[0] == "--way" and way[1] != "backwards":
-        assert "| worker 0 of 1, step 0" in errors
+    assert output in errors
     assert not out.exists()
 
 
@@ -115,7 +126,7 @@ def test_measurements_are_kept_if_more_workers_fail(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "jobs.yaml"
-    options = ("--workers", "1,2,3", "--time", "8s", "--steps", "10", "--out", str(out))
+    options = ("--workers", "1,2,3", "--time", ENOUGH, "--steps", "10", "--out", str(out))
     assert main(_words(*options, job=("--way", "dies-with-two"))) == 1
     assert "not measured: 2 workers: worker-" in capsys.readouterr().err
     content = out.read_text()
@@ -130,14 +141,14 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
 ) -> None:
     library = tmp_path / "families.yaml"
     library.write_text("families:\n  other: {throughput: {1: 3.5, 2: 6}, restart: 4s}\n")
-    options = ("--workers", "1", "--time", "8s", "--steps", "10", "--cpu", "0")
+    options = ("--workers", "1", "--time", ENOUGH, "--steps", "10", "--cpu", "0")
     keep = ("--family", "paced", "--families", str(library))
-    assert main(_words(*options, *keep, job=("--serial", "0.06"))) == 0
+    assert main(_words(*options, *keep, job=("--serial", "0.06", "--warm-up", "0"))) == 0
     assert "the curve of family 'paced' is in" in capsys.readouterr().out
     families = yaml.safe_load(library.read_text())["families"]
     assert list(families) == ["other", "paced"]
     assert families["other"]["throughput"] == {1: 3.5, 2: 6}
-    assert 0.0 < families["paced"]["throughput"][1] < 10.5
+    assert families["paced"]["throughput"][1] == pytest.approx(10.0, rel=0.05)
     (tmp_path / "jobs.yaml").write_text(
         "families: families.yaml\n"
         "jobs: [{name: new, family: paced, minibatches: 900, worker: {cpu: 1},"
@@ -153,7 +164,7 @@ def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
 
 
 def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixture[str]) -> None:
-    for words, told in (
+    for words, message in (
         (["profile", "--", "no-such-program"], "unknown program 'no-such-program'"),
         (_words("--workers", "1,1"), "names one twice"),
         (_words("--workers", "0"), "out of range"),
@@ -163,7 +174,7 @@ def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixt
         (_words("--env", "A"), "write NAME=VALUE"),
     ):
         assert main(words) == 2
-        assert told in capsys.readouterr().err
+        assert message in capsys.readouterr().err
 
 
 def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -171,7 +182,7 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
     mark = f"--noise=0.00{os.getpid()}"  # tells its processes from others
     words = [sys.executable, "-c", "from shadowprice.cli.main import run; run()"]
     with subprocess.Popen(
-        [*words, *_words("--time", "60s", "--precision", "0.0001", job=(mark,))],
+        [*words, *_words("--time", ENOUGH, "--precision", "0.0001", job=(mark,))],
         env=environment, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
     ) as program:  # fmt: skip
         assert program.stderr is not None

@@ -7,17 +7,17 @@ import json
 import os
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from shadowprice.cli.main import main
+from shadowprice.executors.generations.store import GenerationStore
 from shadowprice.service.execution.executor_identity import IDENTITY_KEY
 from shadowprice.service.store import Store
 from tests.support.archives import END, member
-from tests.support.restore_scenario import RestoreScenario, submit
+from tests.support.restore_scenario import RestoreScenario, run_probe, submit
 from tests.support.service_process import ServiceProcess, refused_start
 from tests.support.waiting import wait_until
 
@@ -89,11 +89,13 @@ def test_service_killed_during_cleanup_does_not_adopt_the_orphan(scenario: Resto
     service = ServiceProcess(scenario.data, scenario.cluster)
     submit(service, scenario.job("same", "new"))
     wait_until(lambda: service.client.get("/v1/jobs/same").json()["generation"] == 1)
-    time.sleep(2)
+    orphan = GenerationStore(scenario.data / "executor").generation("same", 1)
+    wait_until(lambda: orphan.stop()["command"])
+    run_probe(service)
     service.kill(signal.SIGKILL)
     service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        time.sleep(2)
+        run_probe(service)
         assert len(scenario.alive("old")) == 1
         assert not scenario.began("new")
         (scenario.folder / "saved").touch()
@@ -122,7 +124,7 @@ def test_no_job_starts_on_a_server_with_a_running_orphan(scenario: RestoreScenar
     service = ServiceProcess(scenario.data, scenario.cluster)
     try:
         submit(service, scenario.job("next", "next"))
-        time.sleep(4)
+        run_probe(service)
         assert scenario.alive("orphan")
         assert not scenario.began("next")
         (scenario.folder / "saved").touch()
@@ -144,7 +146,7 @@ def test_job_started_before_the_backup_keeps_running(scenario: RestoreScenario) 
     scenario.restore(scenario.data)
     service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        time.sleep(3)
+        run_probe(service)
         scenario.go("kept")
         assert service.wait_for_state("kept", {"finished"})["generation"] == 1
         assert len(scenario.began("kept")) == 1
@@ -197,14 +199,14 @@ def test_copy_in_another_directory_is_refused_and_runs_nothing_twice(
     for _ in range(2):
         line = refused_start(capsys, scenario.cluster, elsewhere)
         assert f"records in {elsewhere}/executor don't belong to these data; running jobs" in line
-        assert "a backup from the directory that it is of" in line
+        assert "start with the executor directory that these data were used with" in line
         assert "--nothing-runs" in line
     assert not (elsewhere / "executor").exists()
     assert len(scenario.began("once")) == 1
     scenario.restore(scenario.data)
     service = ServiceProcess(scenario.data, scenario.cluster)
     try:
-        time.sleep(2)
+        run_probe(service)
         scenario.go("once")
         assert service.wait_for_state("once", {"finished"})["generation"] == 1
         assert len(scenario.began("once")) == 1
@@ -274,13 +276,12 @@ def test_copy_continues_with_new_numbers_once_nothing_runs(scenario: RestoreScen
 def test_subscriber_resuming_after_a_restore_misses_no_event(scenario: RestoreScenario) -> None:
     """Events that the backup lacks had numbers, which mustn't name others afterwards."""
 
-    def told(after: int, kind: str, job: str) -> tuple[int, list[int]]:
+    def receive_until(after: int, kind: str, job: str) -> tuple[int, list[int]]:
         """Resume after a number, until an event; return its number and all numbers on the way."""
         numbers: list[int] = []
-        with service.client.stream(
-            "GET", "/v1/events", headers={"Last-Event-ID": str(after)}
-        ) as it:
-            for line in it.iter_lines():
+        headers = {"Last-Event-ID": str(after)}
+        with service.client.stream("GET", "/v1/events", headers=headers) as stream:
+            for line in stream.iter_lines():
                 if line.startswith("id: "):
                     numbers.append(int(line[4:]))
                 if line.startswith("data: ") and numbers:
@@ -291,25 +292,25 @@ def test_subscriber_resuming_after_a_restore_misses_no_event(scenario: RestoreSc
 
     service = ServiceProcess(scenario.data, scenario.cluster)
     submit(service, scenario.job("early", "early"))
-    last_of_backup, _ = told(0, "running", "early")
+    last_of_backup, _ = receive_until(0, "running", "early")
     scenario.back_up()
     for index in range(3):
         submit(service, scenario.job(f"lost-{index}", "lost"))
-    last, lost = told(last_of_backup, "submitted", "lost-2")
+    last, lost = receive_until(last_of_backup, "submitted", "lost-2")
     service.kill(signal.SIGKILL)
     for _ in range(2):  # the same backup may be restored twice
         scenario.restore(scenario.data)
         service = ServiceProcess(scenario.data, scenario.cluster)
         try:
             submit(service, scenario.job("after", "after"))
-            _, numbers = told(last, "submitted", "after")
+            _, numbers = receive_until(last, "submitted", "after")
             assert numbers == sorted(set(numbers))
             assert not set(numbers) & set(lost)
-            _, every = told(0, "submitted", "after")
+            _, every = receive_until(0, "submitted", "after")
             assert [number for number in every if number > last_of_backup][
                 : len(numbers)
             ] == numbers
-            last, lost = told(0, "submitted", "after")[0], [*lost, *numbers]
+            last, lost = receive_until(0, "submitted", "after")[0], [*lost, *numbers]
         finally:
             service.kill(signal.SIGKILL)
     for mark in ("early", "lost", "after"):
@@ -380,8 +381,8 @@ def test_a_waiting_job_starts_elsewhere_with_its_files(
         scenario.go("first")
         service.wait_for_state("kept", {"finished"})
         assert service.client.get("/v1/jobs/kept/logs").json()["text"] == "kept\n"
-        story = "/v1/jobs/damaged/events"
-        wait_until(lambda: "its files are missing" in service.client.get(story).text)
+        events = "/v1/jobs/damaged/events"
+        wait_until(lambda: "its files are missing" in service.client.get(events).text)
     finally:
         service.kill(signal.SIGTERM)
 

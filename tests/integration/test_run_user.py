@@ -177,7 +177,7 @@ def test_inaccessible_working_directory_is_reported(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "tenant", "user", "told"),
+    ("users", "tenant", "user", "message"),
     [
         ({}, "red", USER, "leave it out"),
         ({"red": (USER,)}, "blue", USER, "is not allowed to this tenant; ask the operator"),
@@ -189,7 +189,7 @@ def test_inaccessible_working_directory_is_reported(folder: Path) -> None:
     ],
 )
 def test_a_submission_with_a_forbidden_user_is_refused(
-    folder: Path, users: Mapping[str, tuple[str, ...]], tenant: str, user: str | None, told: str
+    folder: Path, users: Mapping[str, tuple[str, ...]], tenant: str, user: str | None, message: str
 ) -> None:
     with serving(folder, users) as live:
         request = job("a", ["true"], user) | {"tenant": tenant}
@@ -199,7 +199,7 @@ def test_a_submission_with_a_forbidden_user_is_refused(
                 assert response.status_code == 422, response.text
                 [error] = response.json()["errors"]
                 assert error["location"].endswith("run.user")
-                assert told in f"{error['message']}; {error['hint']}"
+                assert message in f"{error['message']}; {error['hint']}"
         assert live.client.get("/v1/jobs").json()["jobs"] == []
 
 
@@ -221,16 +221,16 @@ def test_a_job_whose_user_was_withdrawn_is_not_started(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("users", "told"),
+    ("users", "message"),
     [
         ({"red": ("no-such-user",)}, "unknown user 'no-such-user'"),
         ({"red": ("root",)}, "jobs may not run as root"),
     ],
 )
 def test_unknown_and_root_users_are_refused_at_startup(
-    folder: Path, users: Mapping[str, tuple[str, ...]], told: str
+    folder: Path, users: Mapping[str, tuple[str, ...]], message: str
 ) -> None:
-    with pytest.raises(InputError, match=told), serving(folder, users):
+    with pytest.raises(InputError, match=message), serving(folder, users):
         pass
 
 
@@ -254,10 +254,10 @@ def test_jobs_do_not_start_if_others_can_write_the_directory_of_users(folder: Pa
     with serving(folder, {"*": (USER,)}) as live:
         live.client.post("/v1/jobs", json=job("a", ["true"])).raise_for_status()
 
-        def told() -> str:
+        def history() -> str:
             return str(live.client.get("/v1/jobs/a/explain").json()["events"])
 
-        wait_until(lambda: "writable only by root" in told(), told)
+        wait_until(lambda: "writable only by root" in history(), history)
 
 
 @pytest.mark.parametrize("text", ["red", ":nobody", "red:"])

@@ -48,7 +48,7 @@ def test_served_policy_has_the_settings_for_real_jobs(
 ) -> None:
     begun = []
     monkeypatch.setattr(
-        "shadowprice.service.server.serve", lambda settings, told: begun.append(settings)
+        "shadowprice.service.server.serve", lambda settings, message: begun.append(settings)
     )
     assert main(["serve", "-c", str(cluster), "--data", str(tmp_path / "data"), *words]) == 0
     assert [settings.policy.settings for settings in begun] == [expected]
@@ -237,7 +237,7 @@ def test_unknown_executor_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "told"),
+    ("option", "value", "message"),
     [
         ("--policy", "rollin", "did you mean 'rolling'?"),
         ("--listen", "here:now", "is not HOST:PORT"),
@@ -257,9 +257,9 @@ def test_invalid_options_are_refused(
     tmp_path: Path,
     option: str,
     value: str,
-    told: str,
+    message: str,
 ) -> None:
-    assert told in refused_start(capsys, cluster, tmp_path / "d", option, value)
+    assert message in refused_start(capsys, cluster, tmp_path / "d", option, value)
     assert not (tmp_path / "d").exists()
 
 

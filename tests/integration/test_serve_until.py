@@ -15,7 +15,7 @@ from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.processes, pytest.mark.long]
 
-CLUSTER = {"slot": "1s", "horizon": 100, "servers": [{"name": "box", "capacity": {"cpu": 2}}]}
+CLUSTER = {"slot": "1s", "horizon": 700, "servers": [{"name": "box", "capacity": {"cpu": 2}}]}
 LOOP = "echo $$ > pid; trap 'echo saved > saved; exit 143' TERM; while :; do sleep 0.1; done"
 PLANNERS = {"oasis", "pdors", "rolling"}
 
@@ -55,13 +55,16 @@ def test_until_ends_all_jobs_also_after_a_kill(tmp_path: Path, policy: str) -> N
     here.mkdir()
 
     def begin() -> ServiceProcess:
-        return ServiceProcess(tmp_path / "data", cluster, "-p", policy, "--until", "300 slots")
+        return ServiceProcess(tmp_path / "data", cluster, "-p", policy, "--until", "600 slots")
 
     def end() -> dict[str, Any]:
         return dict(service.client.get("/v1/timespan").json())
 
     def job(name: str) -> dict[str, Any]:
         return dict(service.client.get(f"/v1/jobs/{name}").json())
+
+    def generations(name: str) -> list[dict[str, Any]]:
+        return list(service.client.get(f"/v1/jobs/{name}/generations").json()["generations"])
 
     service = begin()
     try:
@@ -74,7 +77,7 @@ def test_until_ends_all_jobs_also_after_a_kill(tmp_path: Path, policy: str) -> N
         assert service.client.post("/v1/jobs", json=record("loops", 3, here)).is_success
         service.wait_for_state("loops", {"running"})
         pid = int(wait_until(lambda: (here / "pid").exists() and (here / "pid").read_text()))
-        moved = service.client.put("/v1/timespan", json={"until": "15 slots"}).json()
+        moved = service.client.put("/v1/timespan", json={"until": "300 slots"}).json()
         assert moved["until"] < first["until"]
         service.kill(signal.SIGKILL)
         service = begin()
@@ -83,23 +86,24 @@ def test_until_ends_all_jobs_also_after_a_kill(tmp_path: Path, policy: str) -> N
             key: moved[key] for key in ("until", "ends", "slot")
         }
 
-        quote = service.client.post("/v1/quote", json=record("long", 60, here)).json()
+        quote = service.client.post("/v1/quote", json=record("long", 400, here)).json()
         assert quote["timespan"]["ends"] == moved["ends"]
         assert quote["timespan"]["admitted_without"] is (policy in PLANNERS)
         expected = f"without the end of the timespan at {moved['ends']} it would be admitted"
         assert (expected in str(quote.get("refusal"))) is (policy in PLANNERS)
-        long = service.client.post("/v1/jobs", json=record("long", 60, here)).json()
+        long = service.client.post("/v1/jobs", json=record("long", 400, here)).json()
         if policy in PLANNERS:
             assert long["state"] == "refused"
             assert expected in long["reason"]["message"]
 
+        last = service.client.put("/v1/timespan", json={"until": "2 slots"}).json()
         waits = wait_until(
             lambda: (
-                (told := job("loops"))["reason"] and told["reason"]["code"] == "timespan" and told
+                (view := job("loops"))["reason"] and view["reason"]["code"] == "timespan" and view
             )
         )
         assert waits["state"] in {"standby", "admitted"}
-        assert moved["ends"] in waits["reason"]["message"]
+        assert last["ends"] in waits["reason"]["message"]
         assert waits["promise"] is None
         wait_until(lambda: not is_alive(pid) and (here / "saved").exists())
         assert end()["ended"]
@@ -111,12 +115,9 @@ def test_until_ends_all_jobs_also_after_a_kill(tmp_path: Path, policy: str) -> N
         metrics = service.client.get("/metrics").text
         assert "shadowprice_timespan_ended 1.0" in metrics
         body = service.client.get("/v1/jobs/loops/explain").json()["lines"]
-        assert any(f"the timespan ends at {moved['ends']}" in line for line in body), body
-        generations = service.client.get("/v1/jobs/loops/generations").json()["generations"]
-        assert all(generation["ended"] for generation in generations)
-        assert {
-            job["job"] for job in service.client.get("/v1/servers").json()["servers"][0]["jobs"]
-        } == set()
+        assert any(f"the timespan ends at {last['ends']}" in line for line in body), body
+        wait_until(lambda: all(generation["ended"] for generation in generations("loops")))
+        wait_until(lambda: not service.client.get("/v1/servers").json()["servers"][0]["jobs"])
 
         assert service.client.put("/v1/timespan", json={"until": None}).is_success
         assert service.wait_for_state("loops", {"running"})["generation"] > waits["generation"]

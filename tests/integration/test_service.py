@@ -538,8 +538,8 @@ def test_openapi_document_summarizes_every_route(live: RunningService) -> None:
     document = live.client.get("/v1/openapi.json").json()
     assert {"/v1/jobs", "/v1/quote", "/v1/events", "/metrics"} <= document["paths"].keys()
     for path, methods in document["paths"].items():
-        for method, told in methods.items():
-            assert told["summary"], (method, path)
+        for method, operation in methods.items():
+            assert operation["summary"], (method, path)
 
 
 def test_metrics_are_exported(live: RunningService) -> None:

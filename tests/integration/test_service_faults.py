@@ -104,7 +104,7 @@ def test_occasional_policy_errors_lose_no_job(
     fault = random_faults(random.Random(7), 4, bug)
 
     def opened(hour: SimulatedHour) -> None:
-        kind: Any = type(unwrap_policy(hour.truth.state.engine.policy))
+        kind: Any = type(unwrap_policy(hour.durable.state.engine.policy))
         decide = kind.decide
 
         def stumbling(self: Any, view: Any, event: Any) -> Iterator[Any]:
@@ -142,9 +142,9 @@ def test_setting_the_wall_clock_moves_no_slot(tmp_path: Path, jump: int) -> None
     def watch(hour: SimulatedHour, tick: int) -> None:
         if tick == 90:
             hour.clock.set_by += jump * SECOND
-        origins.append(hour.truth.state.calendar.origin)
-        if hour.truth.state.engine.slot_running is not None:
-            seen.append(hour.truth.state.engine.slot_running)
+        origins.append(hour.durable.state.calendar.origin)
+        if hour.durable.state.engine.slot_running is not None:
+            seen.append(hour.durable.state.engine.slot_running)
 
     hour.before_slot = watch
     events = _played(hour)

@@ -18,10 +18,10 @@ from sqlalchemy.pool import NullPool
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
 from tests.support.ledger_checks import check_ledger
+from tests.support.policy_faults import retry_failed_operation
 from tests.support.postgres import Server, binaries, postgres
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import wait_until
-from tests.unit.service.test_atomic_operations import fails_and_is_asked_again
 
 pytestmark = [
     pytest.mark.postgres,
@@ -198,11 +198,13 @@ def test_postgres_stores_accounts(database: str, tmp_path: Path) -> None:
         check_ledger(again.service.store)
 
 
-@pytest.mark.parametrize("what", ["done", "failed", "cancel", "a tenant", "submit several"])
+@pytest.mark.parametrize("operation", ["done", "failed", "cancel", "a tenant", "submit several"])
 def test_failed_operation_is_rolled_back_on_postgres(
-    server: Server, monkeypatch: pytest.MonkeyPatch, what: str
+    server: Server, monkeypatch: pytest.MonkeyPatch, operation: str
 ) -> None:
-    assert fails_and_is_asked_again(_databases(server), "rolling", what, monkeypatch, again=True)
+    assert retry_failed_operation(
+        _databases(server), "rolling", operation, monkeypatch, restart=True
+    )
 
 
 def test_a_null_character_is_refused_before_the_server_sees_it(

@@ -174,8 +174,8 @@ def promises_change_silently(patch: Patch) -> None:
 def a_page_leaves_one_out(patch: Patch) -> None:
     listed = store_queries.list_jobs
 
-    def short(*given: Any, before: int | None = None, **asked: Any) -> list[JobView]:
-        return listed(*given, before=None if before is None else before - 1, **asked)
+    def short(*given: Any, before: int | None = None, **requested: Any) -> list[JobView]:
+        return listed(*given, before=None if before is None else before - 1, **requested)
 
     patch.setattr(store_queries, "list_jobs", short)
 

@@ -76,7 +76,7 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "message"),
     [
         ({"servers": {"h": 1}}, "unknown kind of server 'h'"),
         ({"servers": {"g": -2}}, "can't remove 2 of 1 servers"),
@@ -90,11 +90,11 @@ def test_more_servers_earn_more_for_jobs_that_wait(live: RunningService) -> None
     ],
 )
 def test_invalid_queries_return_problem_details(
-    live: RunningService, body: dict, told: str
+    live: RunningService, body: dict, message: str
 ) -> None:
     response = live.client.post("/v1/whatif", json=body)
     assert response.status_code == 422, response.text
-    assert told in response.text.replace('\\"', '"')
+    assert message in response.text.replace('\\"', '"')
 
 
 def test_unknown_whatif_is_not_found(live: RunningService) -> None:
@@ -204,7 +204,7 @@ def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         (["--more", "tpu=8"], "--more: no server has 'tpu'"),
         (["--add", "h:1"], "unknown kind of server 'h'"),
@@ -216,11 +216,11 @@ def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
     ],
 )
 def test_unsupported_whatif_options_are_refused_in_one_line(
-    address: str, capsys: pytest.CaptureFixture[str], more: list[str], told: str
+    address: str, capsys: pytest.CaptureFixture[str], more: list[str], message: str
 ) -> None:
     assert main(["whatif", "--server", address, *more]) == 2
     error = capsys.readouterr().err
-    assert told in error
+    assert message in error
     assert len(error.splitlines()) == 1
 
 

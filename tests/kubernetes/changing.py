@@ -206,8 +206,10 @@ def status(bed: Testbed, name: str) -> dict[str, Any] | None:
 
 def runs(bed: Testbed, name: str, workers: int) -> bool:
     """Whether a job is told to run with so many workers."""
-    told = status(bed, name) or {}
-    return told.get("state") == "running" and told.get("workers") == workers
+    describe_progress = status(bed, name) or {}
+    return (
+        describe_progress.get("state") == "running" and describe_progress.get("workers") == workers
+    )
 
 
 def change(
@@ -223,7 +225,7 @@ def change(
     eventually(lambda: runs(bed, first, 3), f"every GPU for {first}")
     service.armed.write_text(json.dumps(group))
 
-    def told() -> str:
+    def describe_progress() -> str:
         known = [status(bed, first), status(bed, second), service.said()]
         return json.dumps(known, indent=1) + service.steps.read_text()
 
@@ -233,8 +235,8 @@ def change(
             if service.goes_on():
                 until = time.monotonic() + PATIENCE
             states = {(status(bed, name) or {}).get("state") for name in (first, second)}
-            assert not states & {"finished", "failed", "refused"}, told()
-            assert time.monotonic() < until, told()
+            assert not states & {"finished", "failed", "refused"}, describe_progress()
+            assert time.monotonic() < until, describe_progress()
             time.sleep(0.1)
 
     user.apply(job(second, 1))

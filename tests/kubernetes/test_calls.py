@@ -32,7 +32,7 @@ from shadowprice.kubernetes.informer import WATCH_TIMEOUT_SECONDS
 from shadowprice.kubernetes.lease import INITIAL_POLL_SECONDS, RENEW_INTERVAL_SECONDS
 from shadowprice.service.trainingjobs.controller import STATUS_WRITE_SECONDS
 from shadowprice.service.trainingjobs.event_recorder import UNREPORTED_KINDS
-from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, Told, spec
+from tests.contract.harness import EXECUTOR_USER, POLITE, KubernetesHarness, ReportLog, spec
 from tests.kubernetes.operators import ACCOUNT, eventually, installed, manifest, operated
 from tests.kubernetes.replicas import account, accounts, paired
 from tests.support.backoffs import max_attempts
@@ -81,31 +81,33 @@ def test_a_jobs_calls_are_no_more_than_its_generations_and_pods_allow(
     ]
     placement = tuple(share for share in shares if share.workers)
 
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         for number in (1, 2, 3):
             last = number == 3
             line = "true" if last else POLITE
             order = spec(job, number, line, *placement, worker={"cpu": 10})
             assert await executor.start(order) == Receipt.ACCEPTED
             if not last:
-                await told.one(Started, job, number)
+                await reports.first(Started, job, number)
                 assert await executor.stop(100 + number, job, number) == Receipt.ACCEPTED
-            await told.one(Ended, job, number)
+            await reports.first(Ended, job, number)
             await executor.acknowledge_end(job, number)
         await executor.delete_job_data(job)
         await asyncio.sleep(3.0)  # what were asked for again and again would be now
-        asked = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_digest(job)[:16]]
+        count_requests = Audit.read(own.bed.audit).counts(EXECUTOR_USER)[key_digest(job)[:16]]
         allowed = most(3, processes)
-        over = {what: (count, allowed.get(what, 0)) for what, count in asked.items()}
+        over = {what: (count, allowed.get(what, 0)) for what, count in count_requests.items()}
         assert all(count <= bound for count, bound in over.values()), over
-        assert asked["create pods"] == 3 * processes  # they are this job's calls that are counted
-        assert asked["get pods/log"] >= processes
-        assert asked["list pods"] >= 3 * processes
+        assert (
+            count_requests["create pods"] == 3 * processes
+        )  # they are this job's calls that are counted
+        assert count_requests["get pods/log"] >= processes
+        assert count_requests["list pods"] >= 3 * processes
 
     harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
 
 
-def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Path) -> None:
+def test_logs_that_a_node_does_not_tell_are_requested_less_and_less(tmp_path: Path) -> None:
     """Hollow nodes have none to tell; while the pods end, and for readers, it is tried again."""
     reason = missing(nodes=False)
     if reason:
@@ -119,14 +121,14 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
                 ExecutorOptions(str(tmp_path / "logs"), "untold", str(bed.kubeconfig), own)
             )
             await executor.open()
-            told = Told(executor)
+            reports = ReportLog(executor)
             for number, job in enumerate(jobs):
                 order = spec(
                     job, 1, "sleep 600", ServerAllocation(f"hollow-{number % 2}", 1), grace=8.0
                 )
                 assert await executor.start(order) == Receipt.ACCEPTED
             for job in jobs:
-                await told.one(Started, job)
+                await reports.first(Started, job)
             began = time.monotonic()
             while time.monotonic() - began < 10.0:  # somebody looks at one of them all the time
                 with pytest.raises(KeyError):
@@ -135,10 +137,10 @@ def test_logs_that_a_node_does_not_tell_are_asked_for_less_and_less(tmp_path: Pa
             for job in jobs:
                 await executor.stop(11, job, 1)
             for job in jobs:
-                await told.one(Ended, job)
+                await reports.first(Ended, job)
             spent = time.monotonic() - began
             await executor.close()
-            await told.end()
+            await reports.end()
             return spent
 
         spent = asyncio.run(scenario())
@@ -192,9 +194,9 @@ for done in range(1, 2000):
         while not progress():
             assert time.monotonic() < until, service.client.get("/v1/jobs").text
             time.sleep(0.2)
-        before, since, told = len(written()), time.monotonic(), progress()
+        before, since, reported = len(written()), time.monotonic(), progress()
         time.sleep(3.2 * STATUS_WRITE_SECONDS)
-        assert progress() > told  # it is told, only not each time
+        assert progress() > reported  # it is told, only not each time
         count, spent = len(written()) - before, time.monotonic() - since
         # The promise may move with what is measured; its condition is another then.
         assert 2 <= count <= spent / STATUS_WRITE_SECONDS + 1, (count, spent)
@@ -202,7 +204,7 @@ for done in range(1, 2000):
         user.gone(name)
 
 
-def asked(bed: Testbed, since: float, user: str = ACCOUNT) -> Counter[str]:
+def count_requests(bed: Testbed, since: float, user: str = ACCOUNT) -> Counter[str]:
     """Return how often the service asked for each since a time; watches once they are over."""
     counted: Counter[str] = Counter()
     for line in entries(bed.audit):
@@ -218,7 +220,7 @@ def asked(bed: Testbed, since: float, user: str = ACCOUNT) -> Counter[str]:
     return counted
 
 
-def test_an_event_is_written_for_every_line_that_people_are_told_and_no_other(
+def test_an_event_is_written_for_every_line_of_the_history_and_no_other(
     control_plane: Testbed, tmp_path: Path
 ) -> None:
     user, name = installed(control_plane), "told"
@@ -234,7 +236,7 @@ def test_an_event_is_written_for_every_line_that_people_are_told_and_no_other(
         assert {"standby", "started", "running", "finished"} <= {line["kind"] for line in lines}
 
         def events() -> int:
-            return asked(user.bed, since)["create events"]
+            return count_requests(user.bed, since)["create events"]
 
         eventually(lambda: events() >= len(lines), "all of them")
         user.apply(manifest("untold", workers={"min": 3, "max": 2}))
@@ -261,15 +263,19 @@ def test_what_replicas_ask_for_by_themselves_is_leases_and_watches(
         since = time.time()
         time.sleep(span)
         led, waited = (
-            asked(bed, since, account(leader.name)),
-            asked(bed, since, account(standby.name)),
+            count_requests(bed, since, account(leader.name)),
+            count_requests(bed, since, account(standby.name)),
         )
         spent = time.time() - since
     kinds = {"nodes", "pods", "trainingjobs", "namespaces", "resourcequotas"}
     watches = {f"watch {kind}" for kind in kinds}
 
     def followed() -> set[str]:
-        return {one for one in asked(bed, began, account(leader.name)) if one.startswith("watch")}
+        return {
+            one
+            for one in count_requests(bed, began, account(leader.name))
+            if one.startswith("watch")
+        }
 
     eventually(lambda: followed() == watches, "the end of its watches")
     # Its own lease, and the executor's.

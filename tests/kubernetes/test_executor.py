@@ -35,7 +35,7 @@ from shadowprice.executors.kubernetes.names import pod_name
 from shadowprice.executors.registry import create_executor
 from shadowprice.kubernetes.errors import ApiUnreachableError
 from tests.contract.harness import PATIENCE as HARNESS_PATIENCE
-from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
+from tests.contract.harness import POLITE, KubernetesHarness, ReportLog, eventually, ready, spec
 
 RIGHTS = Path(__file__).parents[2] / "deploy" / "kubernetes" / "executor-rights.yaml"
 PATIENCE = 60.0
@@ -49,14 +49,14 @@ def harness(tmp_path: Path, testbed: Testbed) -> Iterator[KubernetesHarness]:
 
 
 def test_an_api_server_that_is_away_for_a_while_costs_nothing(harness: KubernetesHarness) -> None:
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         command = "echo ready; until [ -e $SHADOWPRICE_CHECKPOINT_DIR/go ]; do sleep 0.1; done"
         await executor.start(spec("runs", 1, command))
         await executor.start(spec("stays", 1, POLITE))
         await ready(executor, "runs")
         await ready(executor, "stays")
-        await told.one(Started, "runs")
-        await told.one(Started, "stays")
+        await reports.first(Started, "runs")
+        await reports.first(Started, "stays")
         own.bed.kill("kube-apiserver")
         try:
             with pytest.raises(ExecutorError):
@@ -67,11 +67,11 @@ def test_an_api_server_that_is_away_for_a_while_costs_nothing(harness: Kubernete
             for folder in own.path.glob("files/*/checkpoints"):
                 (folder / "go").touch()
             await asyncio.sleep(20.0)  # the lease runs out meanwhile
-            assert not told.of(Ended, "runs")
+            assert not reports.matching(Ended, "runs")
         finally:
             own.bed.restart("kube-apiserver")
-        assert (await told.one(Ended, "runs")).ending is Ending.DONE
-        assert not told.of(Ended, "stays")
+        assert (await reports.first(Ended, "runs")).ending is Ending.DONE
+        assert not reports.matching(Ended, "stays")
 
         async def ordered(order: Any) -> Receipt:
             until = time.monotonic() + PATIENCE
@@ -83,9 +83,9 @@ def test_an_api_server_that_is_away_for_a_while_costs_nothing(harness: Kubernete
                     await asyncio.sleep(0.2)
 
         assert await ordered(lambda: executor.start(spec("late", 1, "true"))) == Receipt.ACCEPTED
-        assert (await told.one(Ended, "late")).ending is Ending.DONE
+        assert (await reports.first(Ended, "late")).ending is Ending.DONE
         assert await ordered(lambda: executor.stop(5, "stays", 1)) == Receipt.ACCEPTED
-        assert (await told.one(Ended, "stays")).ending is Ending.STOPPED
+        assert (await reports.first(Ended, "stays")).ending is Ending.STOPPED
 
     harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
 
@@ -219,7 +219,7 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
         change = Change(job, ran)
         executor = await own.open()
         assert isinstance(executor, KubernetesExecutor)
-        told = Told(executor)
+        reports = ReportLog(executor)
         killed = Killed(executor, count, after=after)
         driving = asyncio.create_task(change.drive(executor, lambda: killed.dead))
         until = time.monotonic() + 3 * HARNESS_PATIENCE  # two generations, each waited for
@@ -231,9 +231,9 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
         assert killed.dead or failed is None, failed
         died[count] = killed.dead
         await executor.close()
-        await told.end()
+        await reports.end()
         again = await own.open()
-        heard = Told(again)
+        later_reports = ReportLog(again)
         await change.drive(again, lambda: False)
         ends = {Ending.DONE, Ending.STOPPED, Ending.LOST, None}  # None: refused
         assert change.number == 3
@@ -243,9 +243,9 @@ def test_a_service_killed_at_any_write_of_a_generation_change_doubles_nothing(
         # The next one begins in any case: nothing is stuck.
         taken = await _until_taken(functools.partial(again.start, spec(job, 3, "true")))
         assert taken in {Receipt.ACCEPTED, Receipt.DUPLICATE}
-        assert (await heard.one(Ended, job, 3)).ending is Ending.DONE
+        assert (await later_reports.first(Ended, job, 3)).ending is Ending.DONE
         await again.close()
-        await heard.end()
+        await later_reports.end()
         own._opened.clear()
         await asyncio.to_thread(own.end)
         assert Audit.read(testbed.audit).of_service(own._service).faults() == []
@@ -270,24 +270,24 @@ def test_how_a_job_ended_is_known_whichever_write_of_its_end_a_service_was_kille
         own = KubernetesHarness(folder / "executor", testbed)
         executor = await own.open()
         assert isinstance(executor, KubernetesExecutor)
-        told, job = Told(executor), f"fails-{count}"
+        reports, job = ReportLog(executor), f"fails-{count}"
         wait = f"while [ ! -e {folder}/go ]; do sleep 0.1; done"
         await executor.start(spec(job, 1, f"{wait}; echo bye; exit 4"))
-        await told.one(Started, job)
+        await reports.first(Started, job)
         killed = Killed(executor, count, after=False)
         (folder / "go").touch()
-        await eventually(lambda: killed.dead or bool(told.of(Ended, job)))
+        await eventually(lambda: killed.dead or bool(reports.matching(Ended, job)))
         await executor.close()
-        await told.end()
+        await reports.end()
         # Pods go with their secret: where this one went by itself, there was a write less.
         assert killed.dead or count == 4
-        assert killed.dead != bool(told.of(Ended, job))
+        assert killed.dead != bool(reports.matching(Ended, job))
         again = await own.open()
-        heard = Told(again)
-        ended = await heard.one(Ended, job)
+        later_reports = ReportLog(again)
+        ended = await later_reports.first(Ended, job)
         assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 4, ("bye",)), count
         await again.close()
-        await heard.end()
+        await later_reports.end()
         own._opened.clear()
         await asyncio.to_thread(own.end)
         assert Audit.read(testbed.audit).of_service(own._service).faults() == []
@@ -310,30 +310,30 @@ def test_a_stop_keeps_its_grace_whatever_the_clock_of_who_goes_on_with_it(
     async def scenario() -> None:
         executor = await own.open()
         assert isinstance(executor, KubernetesExecutor)
-        told = Told(executor)
+        reports = ReportLog(executor)
         order = spec("skewed", 1, f"{line} while :; do sleep 0.05; done", grace=30.0)
         await executor.start(order)
-        await told.one(Started, "skewed")
+        await reports.first(Started, "skewed")
         await ready(executor, "skewed")
         killed = Killed(executor, 2, after=False)  # the record is the first
         assert await executor.stop(7, "skewed", 1) == Receipt.ACCEPTED
         await eventually(lambda: killed.dead)
         await executor.close()
-        await told.end()
+        await reports.end()
         monkeypatch.setattr(time, "time", lambda: wall() + 600.0)
         again = await own.open()
-        heard = Told(again)
-        assert (await heard.one(Ended, "skewed")).ending is Ending.STOPPED
+        later_reports = ReportLog(again)
+        assert (await later_reports.first(Ended, "skewed")).ending is Ending.STOPPED
         await again.close()
-        await heard.end()
+        await later_reports.end()
 
     asyncio.run(scenario())
     monkeypatch.undo()
     own._opened.clear()
     own.end()
     assert saved.read_text() == "saved\n"
-    told = [pod.told for pod in Audit.read(testbed.audit).of_service(own._service).of_jobs()]
-    assert "grace 30" in told[0][0], told
+    deletions = [pod.told for pod in Audit.read(testbed.audit).of_service(own._service).of_jobs()]
+    assert "grace 30" in deletions[0][0], deletions
 
 
 @pytest.mark.parametrize("ahead", [-600.0, 600.0], ids=["behind", "ahead"])
@@ -357,7 +357,7 @@ def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
 
     async def scenario() -> None:
         executor = await own.open()
-        told = Told(executor)
+        reports = ReportLog(executor)
         line = f"trap : TERM; echo ready; until [ -e {tmp_path}/go ]; do sleep 0.05; done; exit 143"
         await executor.start(spec("shorter", 1, line, grace=60.0))
         await ready(executor, "shorter")
@@ -365,11 +365,11 @@ def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
         await eventually(lambda: "deletionTimestamp" in pod())
         first = until(pod())
         await executor.close()
-        await told.end()
+        await reports.end()
         await asyncio.sleep(10.0)
         monkeypatch.setattr(time, "time", lambda: wall() + ahead)
         again = await own.open()
-        heard = Told(again)
+        later_reports = ReportLog(again)
         await asyncio.sleep(2.0)  # it gives the first order again, which changes nothing
         assert until(pod()) == first
         ordered = wall()
@@ -377,9 +377,9 @@ def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
         await eventually(lambda: until(pod()) < first)
         assert -1.0 <= until(pod()) - ordered - 15.0 <= 4.0  # it counts in whole seconds
         (tmp_path / "go").touch()
-        assert (await heard.one(Ended, "shorter")).ending is Ending.STOPPED
+        assert (await later_reports.first(Ended, "shorter")).ending is Ending.STOPPED
         await again.close()
-        await heard.end()
+        await later_reports.end()
 
     asyncio.run(scenario())
     monkeypatch.undo()
@@ -388,12 +388,12 @@ def test_a_shorter_grace_after_a_new_start_counts_from_its_own_order(
     assert Audit.read(testbed.audit).of_service(own._service).faults() == []
 
 
-def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(
+def test_a_pod_that_is_requested_late_never_runs_and_is_removed(
     harness: KubernetesHarness, tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
 
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         assert isinstance(executor, KubernetesExecutor)
         requests: list[dict[str, Any]] = []
         post = executor.session.connection.post
@@ -405,7 +405,7 @@ def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(
 
         executor.session.connection.post = noted  # type: ignore[method-assign]
         await executor.start(spec("job", 1, f"echo x >> {ran}"))
-        await told.one(Ended, "job")
+        await reports.first(Ended, "job")
         (body,) = requests
         own.bed.ask("POST", "/api/v1/namespaces/default/pods", body)
         name = pod_name("job", 1, "worker-0")
@@ -432,15 +432,15 @@ def test_a_pod_that_is_asked_for_late_never_runs_and_is_removed(
 def test_what_cannot_begin_is_refused_with_the_clusters_reason(
     harness: KubernetesHarness, more: dict[str, Any], words: list[str]
 ) -> None:
-    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         order = spec("job", 1, "true")
         program = type(order.program)(order.program.command, **more)
         fields = {name: getattr(order, name) for name in order.__dataclass_fields__}
         await executor.start(type(order)(**{**fields, "program": program}))
-        reason = (await told.one(StartRefused, "job")).reason
+        reason = (await reports.first(StartRefused, "job")).reason
         assert all(word in reason for word in words), reason
         assert await executor.start(spec("job", 2, "true")) == Receipt.ACCEPTED
-        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+        assert (await reports.first(Ended, "job", 2)).ending is Ending.DONE
 
     harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
 
@@ -448,10 +448,10 @@ def test_what_cannot_begin_is_refused_with_the_clusters_reason(
 def test_a_pod_that_needs_more_memory_than_its_job_asks_for_failed(
     harness: KubernetesHarness,
 ) -> None:
-    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         words = ("/bin/sh", "-c", "exec tail /dev/zero")
         await executor.start(spec("job", 1, words, worker={"memory": 32 << 20}))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.FAILED, 137)
 
     harness.run(scenario)  # type: ignore[arg-type]  # its own kind of harness
@@ -477,34 +477,34 @@ def test_it_asks_for_what_its_role_says_and_for_nothing_else(
     config = str(testbed.kubeconfig_of("shadowprice"))
 
     @contextlib.asynccontextmanager
-    async def opened() -> AsyncIterator[tuple[Executor, Told]]:
+    async def opened() -> AsyncIterator[tuple[Executor, ReportLog]]:
         executor = create_executor(
             "kubernetes", ExecutorOptions(str(harness.path), "of-a-role", config, own)
         )
         await executor.open()
-        told = Told(executor)
+        reports = ReportLog(executor)
         try:
-            yield executor, told
+            yield executor, reports
         finally:
             await executor.close()
-            await told.end()
+            await reports.end()
 
     async def life() -> None:
-        async with opened() as (executor, told):
+        async with opened() as (executor, reports):
             await executor.start(
                 spec("job", 1, POLITE, ServerAllocation("one", 1), ServerAllocation("two", 1))
             )
-            await told.one(Started, "job")
+            await reports.first(Started, "job")
             await ready(executor, "job")
             await executor.stop(7, "job", 1)
-            assert (await told.one(Ended, "job")).ending is Ending.STOPPED
+            assert (await reports.first(Ended, "job")).ending is Ending.STOPPED
             await executor.acknowledge_end("job", 1)
             await executor.delete_job_data("job")
             await executor.start(spec("two", 1, POLITE))
-            await told.one(Started, "two")
-        async with opened() as (executor, told):
+            await reports.first(Started, "two")
+        async with opened() as (executor, reports):
             await executor.stop(7, "two", 1)
-            await told.one(Ended, "two")
+            await reports.first(Ended, "two")
 
     asyncio.run(life())
     allowed = {

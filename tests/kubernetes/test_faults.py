@@ -29,7 +29,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.kubernetes.executor import RESYNC_SECONDS
 from shadowprice.executors.kubernetes.names import SERVICE, pod_name
 from shadowprice.kubernetes.connection import ApiClient
-from tests.contract.harness import POLITE, KubernetesHarness, Told, eventually, ready, spec
+from tests.contract.harness import POLITE, KubernetesHarness, ReportLog, eventually, ready, spec
 from tests.kubernetes.operators import joined
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -49,10 +49,10 @@ def gated(tmp_path: Path, name: str = "go") -> str:
 
 
 @pytest.mark.parametrize("name", ["kube-apiserver", "etcd"])
-def test_jobs_run_on_and_end_while_nobody_can_be_asked(
+def test_jobs_run_on_and_end_while_the_cluster_is_unreachable(
     harness: KubernetesHarness, tmp_path: Path, name: str
 ) -> None:
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("ends", 1, gated(tmp_path)))
         await executor.start(spec("stays", 1, POLITE, ServerAllocation("two", 1)))
         await ready(executor, "ends")
@@ -63,16 +63,16 @@ def test_jobs_run_on_and_end_while_nobody_can_be_asked(
             with pytest.raises(ExecutorError):
                 async with asyncio.timeout(120):
                     await executor.start(spec("later", 1, "true"))
-            assert not told.of(Ended, "ends")
+            assert not reports.matching(Ended, "ends")
         finally:
             await asyncio.to_thread(own.bed.restart, name)
             await asyncio.to_thread(own.bed.component("kube-apiserver").wait)
-        assert (await told.one(Ended, "ends")).ending is Ending.DONE
-        assert not told.of(Ended, "stays")
+        assert (await reports.first(Ended, "ends")).ending is Ending.DONE
+        assert not reports.matching(Ended, "stays")
         await _accepted(executor, spec("later", 1, "true"))
-        assert (await told.one(Ended, "later")).ending is Ending.DONE
+        assert (await reports.first(Ended, "later")).ending is Ending.DONE
         assert await executor.stop(11, "stays", 1, 20.0) == Receipt.ACCEPTED
-        assert (await told.one(Ended, "stays")).ending is Ending.STOPPED
+        assert (await reports.first(Ended, "stays")).ending is Ending.STOPPED
 
     harness.run(scenario)
 
@@ -90,14 +90,14 @@ async def _accepted(executor: Executor, order: Any) -> None:
 
 
 def test_watches_that_expire_lose_nothing(harness: KubernetesHarness, tmp_path: Path) -> None:
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, gated(tmp_path)))
         await ready(executor, "job")
         (tmp_path / "go").touch()  # the end falls into the time in which nobody watches
         await asyncio.to_thread(own.bed.expire_watches)
-        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert (await reports.first(Ended, "job")).ending is Ending.DONE
         await _accepted(executor, spec("job", 2, "true"))
-        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+        assert (await reports.first(Ended, "job", 2)).ending is Ending.DONE
 
     harness.run(scenario)
 
@@ -107,7 +107,7 @@ def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
 ) -> None:
     harness.settings["lost_after"] = "600"
 
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, gated(tmp_path), ServerAllocation("two", 1)))
         await ready(executor, "job")
         await asyncio.to_thread(own.bed.cut, "two")
@@ -118,9 +118,9 @@ def test_a_node_that_is_not_heard_of_for_a_while_loses_nothing(
             (tmp_path / "go").touch()
         finally:
             await asyncio.to_thread(own.bed.join, "two")
-        assert (await told.one(Ended, "job")).ending is Ending.DONE
+        assert (await reports.first(Ended, "job")).ending is Ending.DONE
         await _until(node.is_ready)
-        assert not [report for report in told.reports if isinstance(report, ServerGone)]
+        assert not [report for report in reports.received if isinstance(report, ServerGone)]
 
     harness.run(scenario)
 
@@ -134,17 +134,17 @@ async def _until(condition: Callable[[], bool], patience: float = 120.0) -> None
 def test_what_a_lost_node_ran_goes_on_elsewhere_and_not_before(
     harness: KubernetesHarness, tmp_path: Path
 ) -> None:
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         both = (ServerAllocation("one", 1), ServerAllocation("two", 1))
         line = f"echo $SHADOWPRICE_GENERATION >> {tmp_path}/began; echo ready; exec sleep 600"
         await executor.start(spec("job", 1, line, *both))
-        await told.one(Started, "job")  # both are: what did not begin is refused, not lost
+        await reports.first(Started, "job")  # both are: what did not begin is refused, not lost
         await ready(executor, "job")
         own.lose_server("two")
         assert await executor.start(spec("job", 2, "true")) == Receipt.BUSY
-        assert (await told.one(Ended, "job")).ending is Ending.LOST
+        assert (await reports.first(Ended, "job")).ending is Ending.LOST
         await _accepted(executor, spec("job", 2, "true"))
-        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+        assert (await reports.first(Ended, "job", 2)).ending is Ending.DONE
         assert (tmp_path / "began").read_text().split() == ["1", "1"]
         pods = Audit.read(own.bed.audit).of_service(own._service).of_jobs()
         assert [pod.generation for pod in pods] == [1, 1, 2]
@@ -153,16 +153,16 @@ def test_what_a_lost_node_ran_goes_on_elsewhere_and_not_before(
 
 
 def test_an_evicted_pod_is_no_fault_of_its_job(harness: KubernetesHarness) -> None:
-    async def scenario(own: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(own: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
         name = pod_name("job", 1, "worker-0")
         eviction = {"apiVersion": "policy/v1beta1", "kind": "Eviction"}
         eviction["metadata"] = {"name": name, "namespace": "default"}
         own.bed.ask("POST", f"{PODS}/{name}/eviction", eviction)
-        assert (await told.one(Ended, "job")).ending is Ending.LOST
+        assert (await reports.first(Ended, "job")).ending is Ending.LOST
         await executor.start(spec("job", 2, "true"))
-        assert (await told.one(Ended, "job", 2)).ending is Ending.DONE
+        assert (await reports.first(Ended, "job", 2)).ending is Ending.DONE
 
     harness.run(scenario)
 
@@ -170,9 +170,9 @@ def test_an_evicted_pod_is_no_fault_of_its_job(harness: KubernetesHarness) -> No
 def test_memory_beyond_what_a_worker_asks_for_fails_and_says_so(
     harness: KubernetesHarness,
 ) -> None:
-    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "tail /dev/zero", worker={"memory": 64 << 20}))
-        ended = await told.one(Ended, "job")
+        ended = await reports.first(Ended, "job")
         assert (ended.ending, ended.code) == (Ending.FAILED, 137)
         assert "OOMKilled" in ended.reason
 
@@ -182,13 +182,13 @@ def test_memory_beyond_what_a_worker_asks_for_fails_and_says_so(
 def test_an_image_that_is_not_there_is_refused_with_the_reason(harness: KubernetesHarness) -> None:
     harness.settings["image"] = "shadowprice.test/none:1"
 
-    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, "true"))
         # Kubelet 1.20 takes a minute to let go of a pod that never began.
-        await _until(lambda: bool(told.of(StartRefused, "job")), 180.0)
-        (refused,) = told.of(StartRefused, "job")
+        await _until(lambda: bool(reports.matching(StartRefused, "job")), 180.0)
+        (refused,) = reports.matching(StartRefused, "job")
         assert "ErrImageNeverPull" in refused.reason
-        assert not told.of(Started, "job")
+        assert not reports.matching(Started, "job")
 
     harness.run(scenario)
 
@@ -203,14 +203,14 @@ def test_a_node_where_nothing_may_begin_is_refused_with_the_reason(
         kind = "application/merge-patch+json"
         harness.bed.ask("PATCH", "/api/v1/nodes/two", change, kind=kind)
 
-    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         closed(now=True)
         await executor.start(
             spec("job", 1, "true", ServerAllocation("one", 1), ServerAllocation("two", 1))
         )
-        refused = await told.one(StartRefused, "job")
+        refused = await reports.first(StartRefused, "job")
         assert "no place on two within 10 s" in refused.reason
-        assert not told.of(Started, "job")
+        assert not reports.matching(Started, "job")
 
     try:
         harness.run(scenario)
@@ -227,11 +227,11 @@ def test_a_node_that_anothers_pod_took_is_refused_with_the_reason(
     other["spec"]["terminationGracePeriodSeconds"] = 0
     harness.bed.ask("POST", PODS, {"apiVersion": "v1", "kind": "Pod", **other})
 
-    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(
             spec("job", 1, "true", ServerAllocation("two", 1), worker={"cpu": 1000})
         )
-        refused = await told.one(StartRefused, "job")
+        refused = await reports.first(StartRefused, "job")
         assert refused.reason == "two has 0.1 of cpu free, and 1 is asked for"
 
     try:
@@ -290,13 +290,13 @@ def test_records_that_others_write_too_are_written_in_turn(harness: KubernetesHa
                 bed.ask("PATCH", path, change, kind="application/merge-patch+json")
                 written.append(path)
 
-    async def scenario(_: KubernetesHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: KubernetesHarness, executor: Executor, reports: ReportLog) -> None:
         jobs = [f"job-{number}" for number in range(4)]
         for generation in (1, 2):
             for job in jobs:
                 await _accepted(executor, spec(job, generation, "true", number=generation))
             for job in jobs:
-                assert (await told.one(Ended, job, generation)).ending is Ending.DONE
+                assert (await reports.first(Ended, job, generation)).ending is Ending.DONE
         await eventually(lambda: len(written) > 20)
 
     meddler = threading.Thread(target=meddle)

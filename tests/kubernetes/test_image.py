@@ -146,16 +146,16 @@ class Deployed:
 
     def said(self) -> str:
         """Return what its pods, they of themselves, and jobs and their pods say."""
-        asked = [("describe", "pods", "-n", self._space), ("describe", "pods", "-n", "default")]
-        asked += [("get", "tj,configmaps,leases", "--all-namespaces", "-o", "yaml")]
-        asked += [("logs", "-n", self._space, name, "--tail=60") for name in self.pods()]
-        told = []
-        for words in asked:
+        requested = [("describe", "pods", "-n", self._space), ("describe", "pods", "-n", "default")]
+        requested += [("get", "tj,configmaps,leases", "--all-namespaces", "-o", "yaml")]
+        requested += [("logs", "-n", self._space, name, "--tail=60") for name in self.pods()]
+        outputs = []
+        for words in requested:
             try:
-                told.append(self._bed.kubectl(*words))
+                outputs.append(self._bed.kubectl(*words))
             except TestbedError as error:  # of one that never began, or where nothing is defined
-                told.append(str(error))
-        return "\n".join(told)
+                outputs.append(str(error))
+        return "\n".join(outputs)
 
 
 def give_secrets(bed: Testbed, space: str, url: str) -> None:
@@ -227,13 +227,13 @@ def test_two_replicas_of_the_image_run_jobs_through_the_death_of_their_leader(
 
         # By a port that kubectl forwards to the leader, with the token of the Secret.
         folder = tmp_path / "home"
-        told = plugin(bed, folder, "-n", "default", "explain", "stays")
-        assert user.status("stays")["job"] in told
-        assert "running" in told
-        assert "generation 1" in told
-        asked = tmp_path / "asked.yaml"
-        asked.write_text(yaml.safe_dump_all([job("stays", "sleep 1"), job("never", "sleep 1")]))
-        quoted = json.loads(plugin(bed, folder, "quote", str(asked), "-o", "json"))
+        output = plugin(bed, folder, "-n", "default", "explain", "stays")
+        assert user.status("stays")["job"] in output
+        assert "running" in output
+        assert "generation 1" in output
+        requested = tmp_path / "asked.yaml"
+        requested.write_text(yaml.safe_dump_all([job("stays", "sleep 1"), job("never", "sleep 1")]))
+        quoted = json.loads(plugin(bed, folder, "quote", str(requested), "-o", "json"))
         assert [one["job"] for one in quoted] == ["stays", "never"]
         assert user.resource("never") is None  # nothing was applied
         prices = json.loads(plugin(bed, folder, "prices", "-o", "json"))
@@ -308,15 +308,15 @@ def test_the_plain_manifests_run_a_job_by_the_commands_of_the_documents(
         deployed.begins()
 
         run = {"command": "sleep 3", "image": BASE, "grace": "1s", "pod": {"pull": "Never"}}
-        asked = manifest("ends", namespace=space, worker={"cpu": "0.2"}, run=run)
-        user.apply(asked)
+        requested = manifest("ends", namespace=space, worker={"cpu": "0.2"}, run=run)
+        user.apply(requested)
         try:
             eventually(
                 lambda: user.condition("ends", "Finished", space).get("status") == "True", "an end"
             )
         except AssertionError as error:
-            told = (user.resource("ends", space), deployed.said())
-            raise AssertionError(f"{error}\n{told}") from error
+            details = (user.resource("ends", space), deployed.said())
+            raise AssertionError(f"{error}\n{details}") from error
 
         bed.kubectl("delete", "tj", "--all", "--all-namespaces", "--timeout=90s")
         bed.kubectl("delete", *budget, *service, "--timeout=150s")

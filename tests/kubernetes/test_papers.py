@@ -30,9 +30,9 @@ def test_pods_train_on_nine_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert len(capacity) == 9
     (tmp_path / "pod.yaml").write_text(yaml.safe_dump(pod()))
     (tmp_path / "jobs").mkdir()
-    told = (f"image={BASE}", f"pod={tmp_path / 'pod.yaml'}", f"shared={tmp_path / 'jobs'}")
+    settings = (f"image={BASE}", f"pod={tmp_path / 'pod.yaml'}", f"shared={tmp_path / 'jobs'}")
     with Testbed({name: {} for name in capacity}, capacity=capacity) as bed:
-        target = ExecutorTarget("kubernetes", str(bed.kubeconfig), told, f"{bed.gateway}:0")
+        target = ExecutorTarget("kubernetes", str(bed.kubeconfig), settings, f"{bed.gateway}:0")
         out = tmp_path / "out"
         run_experiment(
             find_experiment("testbed"), out, ExperimentSettings(quick=True, target=target)

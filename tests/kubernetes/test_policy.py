@@ -95,33 +95,33 @@ def test_what_is_delivered_lets_through_what_the_service_needs_and_nothing_else(
         result = space.phase(name, "Running")
         address[name] = result["status"]["podIP"]
 
-    def told(name: str) -> str:
+    def read_logs(name: str) -> str:
         return bed.kubectl("logs", "-n", SPACE, name)
 
     server = bed.ask("GET", "/api/v1/namespaces/default/services/kubernetes")["spec"]["clusterIP"]
     ports = (5432, 6443, ELSEWHERE)
     forwards = [Forward(bed.gateway, bed.plane.port, port) for port in ports]
     with closing(forwards[0]), closing(forwards[1]), closing(forwards[2]):
-        asked = {
+        requested = {
             "the API server": (server, 443),
             "the API server behind its service": (bed.gateway, 6443),
             "PostgreSQL": (bed.gateway, 5432),
             "names": (f"kubernetes.default.svc.{DOMAIN}", 53),
             "elsewhere": (bed.gateway, ELSEWHERE),
         }
-        own = {**asked, "a job": (address["job"], OWN), "itself": ("127.0.0.1", OTHER)}
+        own = {**requested, "a job": (address["job"], OWN), "itself": ("127.0.0.1", OTHER)}
         others = {
-            **asked,
+            **requested,
             "the service": (address["service"], OWN),
             "the service, elsewhere": (address["service"], OTHER),
         }
         (tmp_path / "service").write_text(json.dumps(own))
         (tmp_path / "job").write_text(json.dumps(others))
         until = time.monotonic() + 90.0
-        while not (told("service") and told("job")):
+        while not (read_logs("service") and read_logs("job")):
             assert time.monotonic() < until
             time.sleep(0.2)
-    of_service, of_job = (json.loads(told(name)) for name in ("service", "job"))
+    of_service, of_job = (json.loads(read_logs(name)) for name in ("service", "job"))
     refused = "No route to host"  # what a firewall says, not a port that nobody listens at
     assert of_service == {
         "the API server": "open",
@@ -133,7 +133,7 @@ def test_what_is_delivered_lets_through_what_the_service_needs_and_nothing_else(
         "itself": "open",
     }
     assert of_job == {
-        **dict.fromkeys(asked, "open"),
+        **dict.fromkeys(requested, "open"),
         "the service": "open",
         "the service, elsewhere": refused,
     }

@@ -116,11 +116,11 @@ def test_rights_that_go_under_a_running_job_hold_no_other(user: User, tmp_path: 
             job = user.status("stuck", "vision")["job"]
             assert service.client.delete(f"/v1/jobs/{job}").is_success
 
-            def told() -> str:
+            def loss_message() -> str:
                 lost = [event for event in events(user, "vision", "stuck") if event[1] == "Lost"]
                 return lost[0][2] if lost else ""
 
-            message = eventually(told, "the event", PATIENCE)
+            message = eventually(loss_message, "the event", PATIENCE)
             assert 'cannot delete resource "pods"' in message
             # The pod runs on, and it is shown that it does.
             assert service.client.get("/readyz").json() == {"status": "degraded"}

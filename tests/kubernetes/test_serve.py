@@ -127,8 +127,8 @@ def test_jobs_come_are_resized_and_finish(testbed: Testbed, tmp_path: Path) -> N
     assert len(folders) == 2
     for folder in folders:  # every generation had as many workers as it was told
         for file in folder.glob("workers.*"):
-            told = file.read_text().split()
-            assert len(told) == int(told[0])
+            count_lines = file.read_text().split()
+            assert len(count_lines) == int(count_lines[0])
     assert pods(testbed) == []
 
 
@@ -160,25 +160,25 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
             run["pod"] = {"pull": "Never", "volumes": [volume]}
             return {**job(name, 0), "workers": {"max": 1}, "run": run}
 
-        def told(name: str) -> int:
+        def count_lines(name: str) -> int:
             file = tmp_path / name
             return len(file.read_text().split()) if file.exists() else 0
 
         for name in ("ends", "stays"):
             assert client.post("/v1/jobs", json=gated(name)).is_success
-        until(lambda: told("ends.began") and told("stays.began"), said)
+        until(lambda: count_lines("ends.began") and count_lines("stays.began"), said)
         until(lambda: {record["state"] for record in jobs(client).values()} == {"running"}, said)
         began = time.monotonic()
         testbed.kill("kube-apiserver")
         try:
             (tmp_path / "ends.go").touch()
-            until(lambda: told("ends.ended"), said)
+            until(lambda: count_lines("ends.ended"), said)
             (tmp_path / "comes.go").touch()
             assert client.post("/v1/jobs", json=gated("comes")).is_success
             while time.monotonic() - began < AWAY:  # it answers all the time
                 states = {name: job["state"] for name, job in jobs(client).items()}
                 assert states["ends"] == states["stays"] == "running", said()
-                assert told("comes.began") == 0
+                assert count_lines("comes.began") == 0
                 time.sleep(1.0)
         finally:
             testbed.restart("kube-apiserver")
@@ -189,7 +189,7 @@ def test_an_api_server_that_is_away_for_minutes_costs_no_job_anything(
         (tmp_path / "stays.go").touch()
         until(lambda: jobs(client)["stays"]["state"] == "finished", said)
         for name in ("ends", "stays", "comes"):  # no job began twice, none was asked to
-            assert (told(f"{name}.began"), told(f"{name}.ended")) == (1, 1)
+            assert (count_lines(f"{name}.began"), count_lines(f"{name}.ended")) == (1, 1)
         result = jobs(client)  # an order of which nobody knows what became of it is given anew
         assert result["ends"]["generation"] == result["stays"]["generation"] == 1, said()
         until(lambda: pods(testbed) == [], said)

@@ -112,7 +112,7 @@ def test_a_namespace_finds_its_share_whatever_others_were_promised(
         assert shares(service).get(third, {}) == {}
 
 
-def test_what_is_no_share_is_told_and_leaves_the_others(user: User, tmp_path: Path) -> None:
+def test_what_is_no_share_is_reported_and_leaves_the_others(user: User, tmp_path: Path) -> None:
     with (
         operated(user.bed, tmp_path, policy="rolling") as service,
         namespaces(user, good="{cpu: 1}", bad="{gpus: 8}"),
@@ -120,19 +120,19 @@ def test_what_is_no_share_is_told_and_leaves_the_others(user: User, tmp_path: Pa
         eventually(lambda: shares(service).get("good") == {"cpu": "1"}, "the share")
         assert "bad" not in shares(service)
 
-        def told(namespace: str) -> list[str]:
+        def event_messages(namespace: str) -> list[str]:
             words = ("get", "events", "-n", namespace, "-o", "json")
             items = json.loads(user.bed.kubectl(*words))["items"]
             return [item["message"] for item in items if item["reason"] == "ShareNotTaken"]
 
-        eventually(lambda: told("bad"), "the event")
-        assert told("bad") == [f"{SHARE}: no server has 'gpus'; counted here: cpu"]
+        eventually(lambda: event_messages("bad"), "the event")
+        assert event_messages("bad") == [f"{SHARE}: no server has 'gpus'; counted here: cpu"]
         # Mended; and now there is more than the machine has: all stays as it was, and is told.
         user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}={{cpu: 2}}", "--overwrite")
         eventually(lambda: shares(service).get("bad") == {"cpu": "2"}, "the mended share")
         user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}={{cpu: 9}}", "--overwrite")
-        eventually(lambda: told("good"), "the event")
-        [line] = told("good")
+        eventually(lambda: event_messages("good"), "the event")
+        [line] = event_messages("good")
         assert line.startswith("shares of cpu add up to 10, and the servers hold 4")
         assert shares(service)["bad"] == {"cpu": "2"}
         user.bed.kubectl("annotate", "namespace", "bad", f"{SHARE}-")

@@ -25,7 +25,7 @@ def space(testbed: Testbed, request: pytest.FixtureRequest) -> Iterator[Space]:
     testbed.ask("DELETE", f"/api/v1/namespaces/{name}")
 
 
-def test_a_pod_runs_where_it_is_told_and_its_end_and_log_are_seen(space: Space) -> None:
+def test_a_pod_runs_on_its_node_and_its_end_and_log_are_seen(space: Space) -> None:
     space.submit(pod("a", "echo hello; hostname; exit 3", "two"))
     result = space.phase("a", "Failed")
     (state,) = result["status"]["containerStatuses"]
@@ -49,7 +49,7 @@ def test_the_logs_of_a_pod_outlive_what_other_nodes_remove(testbed: Testbed, spa
         assert space.logs(name) == f"on {name}\n"
 
 
-def test_a_pod_that_is_deleted_is_told_first(space: Space) -> None:
+def test_a_pod_that_is_deleted_is_reported_first(space: Space) -> None:
     space.submit(pod("a", "trap 'exit 143' TERM; echo ready; while :; do sleep 0.1; done", "one"))
     space.phase("a", "Running")
     space.delete("a")
@@ -159,7 +159,9 @@ def test_a_node_that_is_lost_takes_its_pods_and_comes_back(testbed: Testbed, spa
     space.phase("b", "Succeeded")
 
 
-def test_a_node_that_is_cut_off_goes_on_and_is_told_later(testbed: Testbed, space: Space) -> None:
+def test_a_node_that_is_cut_off_goes_on_and_is_reported_later(
+    testbed: Testbed, space: Space
+) -> None:
     space.submit(pod("a", "sleep 1000", "two"))
     space.phase("a", "Running")
     before = testbed.nodes["two"].groups.processes()
@@ -173,7 +175,7 @@ def test_a_node_that_is_cut_off_goes_on_and_is_told_later(testbed: Testbed, spac
 
 
 @pytest.mark.parametrize("name", ["etcd", "kube-apiserver"])
-def test_what_was_told_survives_a_kill(testbed: Testbed, space: Space, name: str) -> None:
+def test_reports_survive_a_kill(testbed: Testbed, space: Space, name: str) -> None:
     space.submit(pod("a", "sleep 1000", "one"))
     space.phase("a", "Running")
     testbed.kill(name)

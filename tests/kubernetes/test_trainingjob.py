@@ -41,8 +41,8 @@ def job_of(service: RunningService, user: User, name: str) -> dict[str, Any]:
 
 
 def test_the_definition_is_established_and_explains_itself(user: User) -> None:
-    told = user.bed.kubectl("explain", "tj.spec.utility.kind")
-    assert "from submission to completion" in " ".join(told.split())
+    description = user.bed.kubectl("explain", "tj.spec.utility.kind")
+    assert "from submission to completion" in " ".join(description.split())
     result = json.loads(user.bed.kubectl("get", "crd", "trainingjobs.shadowprice.io", "-o", "json"))
     conditions = {
         condition["type"]: condition["status"] for condition in result["status"]["conditions"]
@@ -73,7 +73,7 @@ def test_what_is_no_job_is_refused_at_once(user: User, change: Any, words: str) 
     assert user.resource("wrong") is None
 
 
-def test_it_runs_finishes_and_is_told_of(user: User, service: RunningService) -> None:
+def test_it_runs_finishes_and_is_described(user: User, service: RunningService) -> None:
     user.apply(manifest("short", run={"command": ["sleep", "3"]}))
     user.waits_for("short", "Running")
     line = user.bed.kubectl("get", "tj", "short").splitlines()
@@ -91,11 +91,11 @@ def test_it_runs_finishes_and_is_told_of(user: User, service: RunningService) ->
     assert status["state"] == "finished"
     assert status["completion"].endswith("Z")
 
-    def told() -> str | None:
+    def description() -> str | None:
         text = user.bed.kubectl("describe", "tj", "short")
         return text if "Finished " in text and "earned" in text else None
 
-    described = eventually(told, "the event of the end")
+    described = eventually(description, "the event of the end")
     assert "Normal  Started" in described
     user.delete("short")
     user.gone("short")
@@ -182,10 +182,10 @@ def test_what_never_fits_is_rejected_with_the_reason(user: User, service: Runnin
     assert rejected["reason"] == "DoesNotFit"
     assert rejected["message"]
 
-    def told() -> bool:
+    def description() -> bool:
         return "Warning  Refused" in user.bed.kubectl("describe", "tj", "large")
 
-    eventually(told, "the event of the refusal")
+    eventually(description, "the event of the refusal")
     user.delete("large")
     user.gone("large")
 

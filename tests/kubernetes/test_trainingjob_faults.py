@@ -120,27 +120,27 @@ def test_a_server_that_puts_off_what_is_too_much_loses_nothing(tmp_path: Path) -
         bed.kubectl("create", "clusterrolebinding", "all", *words)
         over = threading.Event()
 
-        def crowd() -> None:
+        def create_resources() -> None:
             body = {"metadata": {"generateName": "crowd-"}}
             while not over.is_set():
                 with suppress(ApiError):
                     bed.ask("POST", "/api/v1/namespaces/default/configmaps", body, user="crowd")
 
-        def told() -> bool:
+        def all_finished() -> bool:
             items = bed.ask("GET", RESOURCES)["items"]
             states = {
                 item["metadata"]["name"]: item.get("status", {}).get("state") for item in items
             }
             return states.keys() == names and all(states.values())
 
-        crowding = [threading.Thread(target=crowd) for _ in range(4)]
+        crowding = [threading.Thread(target=create_resources) for _ in range(4)]
         with operated(bed, tmp_path, bed.kubeconfig_of("shadowprice")) as service:
             try:
                 for one in crowding:
                     one.start()
                 for name in names:
                     eventually(lambda name=name: _created(bed, name), name)  # type: ignore[misc]
-                eventually(told, "all of their statuses")
+                eventually(all_finished, "all of their statuses")
             finally:
                 over.set()
                 joined(*crowding)

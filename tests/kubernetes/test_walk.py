@@ -64,7 +64,7 @@ class ServeProcess:
         self.alive = False
 
     @contextmanager
-    def asked(self) -> Iterator[httpx.Client]:
+    def open_client(self) -> Iterator[httpx.Client]:
         """Wait until it answers, and ask it."""
         line = first_line(self._process)
         assert line, self.said()
@@ -86,7 +86,7 @@ def jobs_of(client: httpx.Client) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(SEED, SEED + WALKS))
-def test_what_is_there_after_a_walk_is_what_was_asked_for_last(
+def test_after_a_walk_the_state_is_the_last_requested_one(
     testbed: Testbed, tmp_path: Path, seed: int
 ) -> None:
     installed(testbed)
@@ -97,7 +97,7 @@ def test_what_is_there_after_a_walk_is_what_was_asked_for_last(
     service = ServeProcess(testbed, tmp_path)
     try:
         _walked(walk, service)
-        with service.asked() as client:
+        with service.open_client() as client:
             _settled(walk, service, client)
             for name in walk.lasting():
                 walk.delete(name)
@@ -106,7 +106,7 @@ def test_what_is_there_after_a_walk_is_what_was_asked_for_last(
         for kind in ("secrets", "services"):
             assert testbed.ask("GET", f"/api/v1/namespaces/default/{kind}?{chosen}")["items"] == []
         faults = Audit.read(testbed.audit).of_service("shadowprice").faults()
-        assert faults == [], walk.told()
+        assert faults == [], walk.description()
     finally:
         service.kill()
         for item in testbed.ask("GET", RESOURCES)["items"]:  # the next walk is not to find them
@@ -134,5 +134,5 @@ def _walked(walk: RandomWalk, service: ServeProcess) -> None:
 def _settled(walk: RandomWalk, service: ServeProcess, client: httpx.Client) -> None:
     until = time.monotonic() + SETTLED
     while faults := walk.faults(jobs_of(client)):
-        assert time.monotonic() < until, "\n".join([*faults, walk.told(), service.said()])
+        assert time.monotonic() < until, "\n".join([*faults, walk.description(), service.said()])
         time.sleep(1.0)

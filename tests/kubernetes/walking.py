@@ -128,7 +128,7 @@ class RandomWalk:
         at = time.monotonic() - self._began
         self.done.append(f"{at:7.2f} {act.__name__} {name}: {act(name)}")
 
-    def told(self) -> str:
+    def description(self) -> str:
         """Return all that was done, for whoever reads of a failure."""
         return "\n".join([f"seed {self.seed}", *self.done])
 
@@ -215,8 +215,8 @@ class RandomWalk:
                 if job is not None and job["state"] != "cancelled":
                     found.append(f"{wish.name} ({uid}) was deleted, and is {job['state']}")
             elif wish.name in items:
-                told = f"{wish.name} ({uid})"
-                found += [f"{told} {what}" for what in _judged(wish, items[wish.name], job)]
+                label = f"{wish.name} ({uid})"
+                found += [f"{label} {what}" for what in _judged(wish, items[wish.name], job)]
         return [*found, *self._pods(items, jobs)]
 
     def _pods(self, items: Mapping[str, Any], jobs: Mapping[str, Mapping[str, Any]]) -> list[str]:

@@ -95,7 +95,7 @@ class StartedCluster:
     def _start(self, ip: str, name: str, cores: str, *more: str) -> None:
         words = self._words(ip, name, cores, *more)
         for attempt in range(5):
-            told = subprocess.run(
+            variables = subprocess.run(
                 words,
                 env={**os.environ, **self.environment, **self._more},
                 capture_output=True,
@@ -103,10 +103,10 @@ class StartedCluster:
                 check=False,
                 timeout=300,
             )
-            if told.returncode == 0:
+            if variables.returncode == 0:
                 return
             # Ray gives its parts 30 s, which a busy machine exceeds.
-            assert attempt < 4, told.stdout + told.stderr
+            assert attempt < 4, variables.stdout + variables.stderr
 
     def _processes(self, *marks: str) -> list[int]:
         results = []

@@ -23,7 +23,7 @@ from shadowprice.executors.contract import (
 from shadowprice.executors.registry import create_executor
 from shadowprice.experiments.spreading import RayBackend
 from tests.contract import harness as contract
-from tests.contract.harness import POLITE, LocalHarness, RayHarness, Told, ready, spec
+from tests.contract.harness import POLITE, LocalHarness, RayHarness, ReportLog, ready, spec
 from tests.on_ray.started import StartedCluster
 from tests.support.ray_serving import until
 from tests.support.services import job, run_service
@@ -66,20 +66,22 @@ class Addressed(RayHarness):
         LocalHarness.end(self)
 
 
-async def over_the_whole_life(harness: LocalHarness, executor: Executor, told: Told) -> None:
+async def over_the_whole_life(
+    harness: LocalHarness, executor: Executor, reports: ReportLog
+) -> None:
     """A job that ends, one that is stopped, one whose actor is killed, one of two nodes."""
     await executor.start(spec("polite", 1, POLITE, ServerAllocation("head", 1)))
     await ready(executor, "polite")
     await executor.start(spec("short", 1, "echo hi", ServerAllocation("head", 1)))
-    short = await told.one(Ended, "short")
+    short = await reports.first(Ended, "short")
     assert (short.ending, short.tail) == (Ending.DONE, ("hi",))
     await executor.start(spec("killed", 1, POLITE, ServerAllocation("head", 1)))
     await ready(executor, "killed")
     harness.kill_agent("killed", 1)
-    assert (await told.one(Ended, "killed")).ending is Ending.LOST
+    assert (await reports.first(Ended, "killed")).ending is Ending.LOST
     assert (await executor.logs("short", 1)).text == "hi\n"
     await executor.stop(7, "polite", 1)
-    polite = await told.one(Ended, "polite")
+    polite = await reports.first(Ended, "polite")
     assert (polite.ending, polite.code) == (Ending.STOPPED, 143)
 
 
@@ -103,7 +105,7 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
             until(lambda: len(live.client.get("/v1/servers").json()["servers"]) == 2)
             body = live.client.get("/v1/servers").json()["servers"]
             assert {one["name"]: one["role"] for one in body} == {"head": "ps", "other": "worker"}
-            asked = job(
+            requested = job(
                 "both",
                 chunks=1,
                 worker={"cpu": 1},
@@ -111,7 +113,7 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
                 minibatch_time="1s",
                 run={"command": "[ $SHADOWPRICE_ROLE = ps ] && exec sleep 600; exit 0"},
             )
-            answer = live.client.post("/v1/jobs", json=asked)
+            answer = live.client.post("/v1/jobs", json=requested)
             assert answer.is_success, answer.text
             until(
                 lambda: live.client.get("/v1/jobs/both").json()["state"] == "finished",
@@ -128,7 +130,7 @@ def test_what_may_run_on_a_node_is_what_its_label_says(
 
 @pytest.mark.extended
 def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_path: Path) -> None:
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("stays", 1, POLITE, ServerAllocation("head", 1)))
         await ready(executor, "stays")
         shares = (
@@ -138,20 +140,20 @@ def test_a_client_survives_its_server_and_a_node(inside: StartedCluster, tmp_pat
         await executor.start(spec("goes", 1, POLITE, *shares, tolerates_workers=True))
         await ready(executor, "goes")
         assert inside.kill("raylet/raylet", "--node_ip_address=127.0.0.7") == 1
-        lost = await told.one(Ended, "goes")
+        lost = await reports.first(Ended, "goes")
         assert (lost.ending, lost.reason) == (
             Ending.LOST,
             "the node other left the Ray cluster while worker-1 ran on it",
         )
         # Its place is gone, and is planned anew: the worker that lives was told, and saved.
         assert "saved" in (await executor.logs("goes", 1)).text
-        assert any(isinstance(report, ServerGone) for report in told.reports)
+        assert any(isinstance(report, ServerGone) for report in reports.received)
         # The process on the head that speaks for this client: another has to be had.
         assert inside.kill("ray.util.client.server", "--mode=specific-server") >= 1
         await executor.stop(7, "stays", 1)
-        assert (await told.one(Ended, "stays")).code == 143
+        assert (await reports.first(Ended, "stays")).code == 143
         await executor.start(spec("after", 1, "echo hi", ServerAllocation("head", 1)))
-        assert (await told.one(Ended, "after")).ending is Ending.DONE
+        assert (await reports.first(Ended, "after")).ending is Ending.DONE
 
     try:
         Addressed(tmp_path / "executor", inside.by_client).run(scenario)
@@ -195,7 +197,7 @@ def test_a_comparison_by_either_address_is_that_of_one_machine(
             assert files == {path.name for path in there.iterdir()}
             for file in files - {"run.json", "report.html"}:  # these tell how long it took
                 assert (here / file).read_bytes() == (there / file).read_bytes(), file
-            told = [json.loads((one / "run.json").read_text()) for one in (here, there)]
-            assert told[0]["summary"] == told[1]["summary"]
+            documents = [json.loads((one / "run.json").read_text()) for one in (here, there)]
+            assert documents[0]["summary"] == documents[1]["summary"]
     assert capsys.readouterr().err == ""
     assert "RAY_ADDRESS" not in os.environ

@@ -18,7 +18,7 @@ from tests.contract.harness import (
     POLITE,
     LocalHarness,
     RayHarness,
-    Told,
+    ReportLog,
     eventually,
     ready,
     spec,
@@ -66,7 +66,7 @@ def kept_apart(redis: str) -> Iterator[StartedCluster]:
     cluster.end()
 
 
-async def done(executor: Executor, told: Told, job: str) -> Ended:
+async def done(executor: Executor, reports: ReportLog, job: str) -> Ended:
     """Start a job as a service does, which tries again in the next slot what was refused.
 
     Now and then a driver that was there before does not find the head again, and Ray ends it after
@@ -74,30 +74,30 @@ async def done(executor: Executor, told: Told, job: str) -> Ended:
     """
 
     def over(generation: int) -> bool:
-        return any(told.of(kind, job, generation) for kind in (Ended, StartRefused))
+        return any(reports.matching(kind, job, generation) for kind in (Ended, StartRefused))
 
     for generation in range(1, 4):
         await executor.start(spec(job, generation, "echo hi"))
-        await eventually(partial(over, generation), lambda: told.reports)
-        if ended := told.of(Ended, job, generation):
+        await eventually(partial(over, generation), lambda: reports.received)
+        if ended := reports.matching(Ended, job, generation):
             return ended[0]
-    raise AssertionError(told.reports)
+    raise AssertionError(reports.received)
 
 
 def test_jobs_run_on_while_the_head_is_away(kept_head: RayCluster, tmp_path: Path) -> None:
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         await executor.start(spec("job", 1, POLITE))
         await ready(executor, "job")
         head = kept_head.cluster.head_node
         head.kill_gcs_server()
         await asyncio.sleep(3)
         head.start_gcs_server()
-        assert (await done(executor, told, "after")).ending is Ending.DONE
+        assert (await done(executor, reports, "after")).ending is Ending.DONE
         held = {one.job: one.phase for one in await executor.list()}
         assert held["job"] is GenerationPhase.RUNNING
-        assert not told.of(Ended, "job")
+        assert not reports.matching(Ended, "job")
         await executor.stop(7, "job", 1)
-        assert (await told.one(Ended, "job")).code == 143
+        assert (await reports.first(Ended, "job")).code == 143
 
     RayHarness(tmp_path / "executor", kept_head).run(scenario)
 

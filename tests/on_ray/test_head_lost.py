@@ -34,8 +34,8 @@ def test_jobs_go_on_under_a_new_head(forgetful: StartedCluster, tmp_path: Path) 
         until(lambda: not running(tmp_path))
         before = jobs(client)["only"]
         assert (before["state"], before["generation"]) == ("running", 1)  # nobody saw its end
-        told = "failed to reach Ray; retrying: no Ray answers at"
-        until(lambda: told in (tmp_path / "log").read_text())
+        message = "failed to reach Ray; retrying: no Ray answers at"
+        until(lambda: message in (tmp_path / "log").read_text())
         assert client.get("/readyz").status_code == 503
         health_error = client.get("/v1/service").json()["health_error"]
         assert health_error.startswith("Ray cannot be reached: no Ray answers at"), health_error

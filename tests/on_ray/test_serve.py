@@ -98,7 +98,7 @@ def test_slots_in_which_nothing_was_heard_of_a_job_say_nothing_of_its_speed(
         story = client.get("/v1/jobs/heard/explain").json()
         text = json.dumps(story)
         assert jobs(client)["heard"]["generation"] == 1, text
-        told = [event for event in story["events"] if event["kind"] == "remeasured"]
-        assert [one for one in told if not 0.6 < one["data"]["factor"] < 1.6] == [], text
+        events = [event for event in story["events"] if event["kind"] == "remeasured"]
+        assert [one for one in events if not 0.6 < one["data"]["factor"] < 1.6] == [], text
         client.delete("/v1/jobs/heard")
         until(lambda: jobs(client)["heard"]["state"] == "cancelled", lambda: jobs(client))

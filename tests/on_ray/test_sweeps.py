@@ -69,17 +69,17 @@ def test_a_node_killed_under_runs_costs_time_only(
     on_ray: RunBackend, ray_cluster: RayCluster, tmp_path: Path
 ) -> None:
     marks = tmp_path / "marks"
-    told: list[tuple[int, int]] = []
+    received: list[tuple[int, int]] = []
 
     def progress(done: int, total: int, _: str) -> None:
-        told.append((done, total))
+        received.append((done, total))
         if done == 2:
             ray_cluster.kill("two")
 
     settings = ExperimentSettings(spread=on_ray, progress=progress)
     result = settings.each(square, [(n, 1.0, str(marks)) for n in range(12)], lambda *_: "")
     assert result == [n * n for n in range(12)]
-    assert told == [(done, 12) for done in range(1, 13)]  # one bar, which never goes back
+    assert received == [(done, 12) for done in range(1, 13)]  # one bar, which never goes back
     ran = [line.split() for line in marks.read_text().splitlines()]
     assert len({node for _, node in ran}) == 2  # the killed one had begun runs
     ray_cluster.restore()
@@ -137,8 +137,8 @@ def test_a_whole_experiment_is_byte_for_byte_that_of_one_machine_though_it_is_cu
     assert files == {path.name for path in there.iterdir()}
     for name in files - {"manifest.json"}:  # which tells how long it took
         assert (here / name).read_bytes() == (there / name).read_bytes(), name
-    told = [json.loads((one / "manifest.json").read_text()) for one in (here, there)]
-    assert told[0]["tables"] == told[1]["tables"]
+    documents = [json.loads((one / "manifest.json").read_text()) for one in (here, there)]
+    assert documents[0]["tables"] == documents[1]["tables"]
     assert not cache_dir(there).exists()
 
 
@@ -164,7 +164,7 @@ def test_what_others_may_write_is_not_read(tmp_path: Path) -> None:
         ("somewhere", "write ray, HOST:PORT or ray://HOST:PORT"),
     ],
 )
-def test_a_wrong_address_is_told_in_a_line(
+def test_a_wrong_address_is_reported_in_a_line(
     on: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["experiment", "cloning-tail", "--on", on, "--out", str(tmp_path / "out")]
@@ -178,13 +178,13 @@ def test_a_wrong_address_is_told_in_a_line(
 def test_a_cluster_that_is_gone_is_not_waited_for() -> None:
     code = "from shadowprice.experiments.spreading import RayBackend as on\n"
     code += "with on('ray') as spread: print(spread.cores > 0)"
-    told = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    environment = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     with tempfile.TemporaryDirectory(prefix="sp-", dir="/tmp") as folder:  # sockets: a short path
         kept = Path(folder, "ray", "ray_current_cluster")
         kept.parent.mkdir()
         kept.write_text("127.0.0.1:1")
-        words, told["RAY_TMPDIR"] = [sys.executable, "-c", code], folder
+        words, environment["RAY_TMPDIR"] = [sys.executable, "-c", code], folder
         done = subprocess.run(
-            words, env=told, check=False, capture_output=True, text=True, timeout=100
+            words, env=environment, check=False, capture_output=True, text=True, timeout=100
         )
     assert done.stdout == "True\n", done.stderr

@@ -35,9 +35,9 @@ def test_jobs_train_on_the_nodes_and_are_set_beside_the_simulator(
     monkeypatch.setattr(measure, "PROBE_JOBS", 1)
     cluster = RayCluster(NODES)
     try:
-        told = (f"node_dir={tmp_path / 'nodes'}", "memory=off")
+        executor_settings = (f"node_dir={tmp_path / 'nodes'}", "memory=off")
         settings = ExperimentSettings(
-            quick=True, target=ExecutorTarget("ray", cluster.address, told)
+            quick=True, target=ExecutorTarget("ray", cluster.address, executor_settings)
         )
         run_experiment(find_experiment("testbed"), tmp_path / "out", settings)
     finally:

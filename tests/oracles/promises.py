@@ -20,7 +20,7 @@ def completions(
     is another than in the slot before, or nothing stood before where the ``first`` start loses it,
     too. Jobs that never got there are missing.
     """
-    stands: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
+    placements: dict[int, dict[int, dict[int, tuple[int, int]]]] = {}
     columns = (
         segments.jobs, segments.servers, segments.workers, segments.ps, segments.starts,
         segments.ends,
@@ -29,9 +29,9 @@ def completions(
         *(column.tolist() for column in columns), strict=True
     ):
         for slot in range(start, end):
-            stands.setdefault(job, {}).setdefault(slot, {})[server] = (workers, ps)
+            placements.setdefault(job, {}).setdefault(slot, {})[server] = (workers, ps)
     done: dict[str, int] = {}
-    for at, slots in stands.items():
+    for at, slots in placements.items():
         job, made, before, last = jobs[at], 0, None, None
         for slot in sorted(slots):
             here = slots[slot]

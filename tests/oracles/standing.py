@@ -180,14 +180,14 @@ def _keep(free: Ints, kept: Ints, demand: Ints, wanted: int, new: Ints) -> None:
 def put_on(free: Ints, carries: Ints, role: int, demand: Ints, number: int, new: Ints) -> bool:
     """Place so many of a demand on servers that carry a role, by the rule of `timeline.pack`."""
     rest = number
-    asked = demand > 0
+    requested = demand > 0
     hosts = carries & role == role
     while rest > 0:
         options = []
         for server in np.flatnonzero(hosts).tolist():
             room = (
-                int((free[server, asked] // demand[asked]).min())
-                if asked.any()
+                int((free[server, requested] // demand[requested]).min())
+                if requested.any()
                 else UNLIMITED_COUNT
             )
             if room:

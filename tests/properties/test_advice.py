@@ -62,12 +62,12 @@ def hold(case: Case, most: int = 2, positions: Sequence[int] | None = None) -> l
     if positions is None:
         positions = refused_positions(case.run(), case.entries)[:most]
     for position in positions:
-        counsel = case.counsel(position)
-        for advice, admitted, minimal in check_advice(case, position, counsel):
+        job_advice = case.advise(position)
+        for advice, admitted, minimal in check_advice(case, position, job_advice):
             assert admitted, (position, advice)
             assert minimal, (position, advice)
             given.append(advice)
-        for way in counsel.ineffective[:3]:
+        for way in job_advice.ineffective[:3]:
             assert not case.admitted(position, way.key, way.up_to)
     return given
 
@@ -118,7 +118,7 @@ def test_advice_on_several_jobs_at_once_is_that_on_each(
         if not entries:
             continue
         together = advise_together(case.scenario(), case.choice, entries)
-        assert together == [case.counsel(position) for position in positions], seed
+        assert together == [case.advise(position) for position in positions], seed
         several += len(positions) > 1
     assert several >= 2, "too few jobs are refused"
 
@@ -194,18 +194,18 @@ TENANTS_SHARING = ("gandiva_fair", "hived")
 def test_whoever_refuses_gives_advice_that_holds_or_says_that_nothing_would(policy: str) -> None:
     kinds = {"oasis": lambda name, seed: case_of(name, {}, seed)}
     kinds |= dict.fromkeys((*TENANTS_PRICED, *TENANTS_SHARING), awkward_case)
-    told = given_ = 0
+    refused = advised = 0
     for seed in sample(range(20)):
         case = kinds.get(policy, tight_case)(policy, seed)
         for position in refused_positions(case.run(), case.entries)[:1]:
-            counsel = case.counsel(position)
-            assert counsel.held
-            assert counsel.advice or counsel.ineffective, (seed, position)
-            told += 1
-        given_ += len(hold(case, most=1))
-        if told >= 2 and given_:
+            job_advice = case.advise(position)
+            assert job_advice.held
+            assert job_advice.advice or job_advice.ineffective, (seed, position)
+            refused += 1
+        advised += len(hold(case, most=1))
+        if refused >= 2 and advised:
             return
-    pytest.fail(f"{told} refused, {given_} changes advised: the jobs are too easy, or too hard")
+    pytest.fail(f"{refused} refused, {advised} changes advised: the jobs are too easy, or too hard")
 
 
 @pytest.mark.extended
@@ -279,15 +279,15 @@ def test_the_optimum_is_solved_again_for_every_change() -> None:
     case = crowded("optimum")
     position = len(case.entries) - 1
     assert refused_positions(case.run(), case.entries) == [position]
-    counsel = case.counsel(position)
-    assert counsel.advice
-    for advice, admitted, minimal in check_advice(case, position, counsel):
+    job_advice = case.advise(position)
+    assert job_advice.advice
+    for advice, admitted, minimal in check_advice(case, position, job_advice):
         assert admitted, advice
         assert minimal, advice
         assert advice.verified == "run"
 
 
-def test_a_later_arrival_is_told_though_the_last_slot_would_not_do() -> None:
+def test_a_later_arrival_is_reported_though_the_last_slot_would_not_do() -> None:
     """Where every change is run, a way is not given up because its largest change is refused."""
     case = crowded("rolling")
     at_the_end = [
@@ -296,8 +296,8 @@ def test_a_later_arrival_is_told_though_the_last_slot_would_not_do() -> None:
     ]
     case = replace(case, entries=[*at_the_end, *case.entries], until=4)
     position = len(case.entries) - 1
-    counsel = case.counsel(position)
-    found = {advice.key: advice for advice in counsel.advice}
+    job_advice = case.advise(position)
+    found = {advice.key: advice for advice in job_advice.advice}
     assert found["arrival"].after == "1 slot"
     assert not case.admitted(position, "arrival", "3 slots")
     hold(case, positions=[position])
@@ -308,35 +308,35 @@ def test_nothing_is_tried_that_comes_too_late_for_any_server() -> None:
     long = {**case.entries[-1], "epochs": 3 * case.entries[-1]["epochs"]}
     case = replace(case, entries=[*case.entries[:-1], long], until=5)
     assert case.scenario().jobs[-1].min_slots_colocated == 3
-    ineffective = {way.key: way.up_to for way in case.counsel(len(case.entries) - 1).ineffective}
+    ineffective = {way.key: way.up_to for way in case.advise(len(case.entries) - 1).ineffective}
     assert ineffective["arrival"] == "2 slots"
 
 
-def test_a_later_deadline_and_a_later_arrival_are_told_in_slots() -> None:
+def test_a_later_deadline_and_a_later_arrival_are_reported_in_slots() -> None:
     case = crowded("oasis", {"prices": "online"})
     position = len(case.entries) - 1
     assert refused_positions(case.run(), case.entries) == [position]
-    found = {advice.key: advice for advice in case.counsel(position).advice}
+    found = {advice.key: advice for advice in case.advise(position).advice}
     # One slot at full width beside it; three slots are taken by the first ones.
     assert found["arrival"].before == "0 slots"
     assert found["arrival"].verified == "quoted"
     assert found["utility.by"].completion == int(found["utility.by"].after.split()[0])
     assert found["utility.by"].change.endswith("later")
-    record = case.counsel(position).record()
+    record = case.advise(position).record()
     assert {entry["key"] for entry in record["advice"]} == found.keys()
 
 
 def test_ways_that_cost_too_many_runs_are_left_out_and_named() -> None:
     case = crowded("oasis", {"prices": "offline"})
     position = len(case.entries) - 1
-    counsel = case.counsel(position, max_arrivals=0)
-    assert not counsel.advice
-    assert "utility.value" in counsel.left_out
+    job_advice = case.advise(position, max_arrivals=0)
+    assert not job_advice.advice
+    assert "utility.value" in job_advice.left_out
 
 
 def test_a_job_that_is_admitted_needs_no_advice() -> None:
     case = crowded("oasis", {"prices": "online"})
     with pytest.raises(InputError, match="is admitted when the run is repeated"):
-        case.counsel(0)
+        case.advise(0)
     scenario = replace(case.scenario(), cluster=random_servers(np.random.default_rng(3), horizon=9))
     assert advise(scenario, case.choice, len(case.entries) - 1, case.entries[-1])

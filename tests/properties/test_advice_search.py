@@ -61,20 +61,20 @@ def test_the_step_before_the_one_found_is_refused_whatever_is_guessed(
 def test_where_more_is_never_worse_the_smallest_is_found_with_few_questions(
     steps: int, first: int, start: int
 ) -> None:
-    asked = 0
+    calls = 0
 
     def ask(step: int) -> int | None:
-        nonlocal asked
-        asked += 1
+        nonlocal calls
+        calls += 1
         return step if step >= first else None
 
     result = find_smallest_step(ask, steps, start)
     if first > steps:
-        assert result == NoStepFound(asked)
-        assert asked <= 8
+        assert result == NoStepFound(calls)
+        assert calls <= 8
         return
     assert result == StepFound(first, first)
-    assert asked <= (2 * (2 * abs(first - min(start, steps))).bit_length() + 3 if start else 13)
+    assert calls <= (2 * (2 * abs(first - min(start, steps))).bit_length() + 3 if start else 13)
 
 
 @given(admitted=STEPS | st.integers(0, 300).map(lambda at: [False] * at + [True]))

@@ -76,7 +76,7 @@ class Fused:
             raise RuntimeError("the fuse has blown at the end")
 
 
-def whole(engine: Engine) -> tuple[Any, ...]:
+def describe_engine(engine: Engine) -> tuple[Any, ...]:
     """Return all that can be seen of an engine, the order of entries included.
 
     The policy's memory is left out, because pickling a restored policy gives other bytes (strings
@@ -106,7 +106,7 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
     engine = Engine(on, fused)
     blown = 0
     for event, expected in zip(events, commands, strict=True):
-        before = whole(engine)
+        before = describe_engine(engine)
         fused.fuse = int(rng.integers(3))
         try:
             untouched = clone(engine)
@@ -117,7 +117,7 @@ def test_a_policy_that_raises_fails_the_event_and_nothing_else(policy: str) -> N
             engine.session.policy = fused
         except RuntimeError:
             blown += 1
-            assert whole(engine) == before
+            assert describe_engine(engine) == before
         fused.fuse = None
         assert describe_commands(engine.handle(event)) == describe_commands(expected)
     assert blown
@@ -145,19 +145,19 @@ def test_events_that_belong_together_leave_no_trace_together(policy: str) -> Non
     at = 0
     while at < len(events):
         some = events[at : at + int(rng.integers(1, 6))]
-        before, last, digest = whole(engine), engine.last, engine.state_digest()
+        before, last, digest = describe_engine(engine), engine.last, engine.state_digest()
         with rolled_back(engine):
             engine.handle(some[0])
-            inside, asked = whole(engine), engine.state_digest()
+            inside, requested = describe_engine(engine), engine.state_digest()
             with rolled_back(engine):
                 for event in some[1:]:
                     engine.handle(event)
-            assert whole(engine) == inside
-            assert engine.state_digest() == asked
+            assert describe_engine(engine) == inside
+            assert engine.state_digest() == requested
             with engine.atomic():
                 for event in some[1:]:
                     engine.handle(event)
-        assert whole(engine) == before
+        assert describe_engine(engine) == before
         assert engine.state_digest() == digest
         assert engine.last is last
         with engine.atomic():
@@ -176,13 +176,13 @@ def test_a_policy_that_fails_to_begin_anew_does_so_before_the_next_event() -> No
     def stumbling(_view: View) -> None:
         raise RuntimeError("the fuse has blown")
 
-    before = whole(engine)
+    before = describe_engine(engine)
     policy.resume = stumbling
     for _ in range(2):
         with pytest.raises(RuntimeError, match="the fuse has blown"):
             engine.session.resync()
     del policy.resume
-    assert whole(engine) == before
+    assert describe_engine(engine) == before
     engine.handle(events[3])
 
 
@@ -203,7 +203,7 @@ def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: s
             while coming and coming[0].slot <= slot:
                 due.append(coming.pop(0))
             for event in (*due, SlotBegan(slot)):
-                before = whole(engine)
+                before = describe_engine(engine)
                 fused.fuse = None if rng.random() < 0.5 else int(rng.integers(3))
                 try:
                     engine.handle(event)
@@ -211,7 +211,7 @@ def test_a_policy_whose_memory_is_not_kept_begins_anew_after_it_raised(policy: s
                     blown += 1
                     fused.fuse = None
                     if rng.random() < 0.5:
-                        assert whole(engine) == before
+                        assert describe_engine(engine) == before
                     engine.handle(event)
             fused.fuse = None
             run_slot(engine, slot)
@@ -280,11 +280,11 @@ def test_events_that_are_wrong_are_refused_and_leave_no_trace(policy: str) -> No
     engine = Engine(on, build_policy(policy, on, jobs, seed))
     for index, (event, expected) in enumerate(zip(events, commands, strict=True)):
         if index % 3 == 0:
-            before = whole(engine)
+            before = describe_engine(engine)
             for bad in bad_events(engine):
                 with pytest.raises(EventError):
                     engine.handle(bad)
-            assert whole(engine) == before
+            assert describe_engine(engine) == before
         assert describe_commands(engine.handle(event)) == describe_commands(expected)
 
 
@@ -417,9 +417,9 @@ def test_shares_that_do_not_add_up_are_refused_as_a_whole() -> None:
     engine = Engine(on, build_policy("astraea", on, jobs, 4))
     for event, expected in zip(events, commands, strict=True):
         if engine.slot_running is None:
-            before = whole(engine)
+            before = describe_engine(engine)
             state = ServerState(Role.ANY, {"worker": 2000, "ps": 1000})
             with pytest.raises(InputError, match="add up to"):
                 engine.handle(CapacityChanged(engine.slot, {"new": state}))
-            assert whole(engine) == before
+            assert describe_engine(engine) == before
         assert describe_commands(engine.handle(event)) == describe_commands(expected)

@@ -103,7 +103,7 @@ def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
         assert all(place < places[server] for server, place in held)
 
 
-def test_a_gang_stands_on_one_server_if_the_tenant_owns_it() -> None:
+def test_a_gang_is_on_one_server_if_the_tenant_owns_it() -> None:
     clusters = VirtualClusters([8, 8], [{8: 1}, {4: 1, 2: 2}])
     assert clusters.allocate(1, 1, 8) == [Cell(0, 0, 1)]
     whole = clusters.allocate(0, 8, 8)

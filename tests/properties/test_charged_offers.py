@@ -44,9 +44,9 @@ def dealt(total: int, rooms: Sequence[int]) -> Iterator[tuple[int, ...]]:
 
 def placements(job: Job, slot: int, workers: Side, servers: Side) -> list[tuple[Placement, float]]:
     """Return every placement that a slot has room for, and what it costs."""
-    asked = job.worker.tolist()
+    requested = job.worker.tolist()
     asked_ps = [] if job.ps is None else job.ps.tolist()
-    rooms = [workers.room(slot, index, asked) for index in range(len(workers.servers))]
+    rooms = [workers.room(slot, index, requested) for index in range(len(workers.servers))]
     rooms_ps = [servers.room(slot, index, asked_ps) for index in range(len(servers.servers))]
     results = []
     for count in job.worker_counts.tolist():
@@ -56,7 +56,7 @@ def placements(job: Job, slot: int, workers: Side, servers: Side) -> list[tuple[
                 rows = [(s, n, 0) for s, n in zip(workers.servers, here, strict=True) if n]
                 rows += [(s, 0, n) for s, n in zip(servers.servers, there) if n]  # noqa: B905
                 cost = sum(
-                    n * workers.unit(slot, index, asked) for index, n in enumerate(here)
+                    n * workers.unit(slot, index, requested) for index, n in enumerate(here)
                 ) + sum(n * servers.unit(slot, index, asked_ps) for index, n in enumerate(there))
                 results.append((Placement.of(rows), cost))
     return results

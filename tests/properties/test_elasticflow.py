@@ -29,7 +29,7 @@ def workload(seed: int, places: int) -> tuple[list[Job], list[Elastic], dict[str
     """Return jobs of measured curves, some without a deadline, as both sides read them."""
     rng = np.random.default_rng(seed)
     on = gpu_pool(places)
-    jobs, asked = [], []
+    jobs, requested = [], []
     for number in range(int(rng.integers(1, 12))):
         counts = sorted({int(n) for n in rng.integers(1, places + 1, 4)})
         # Mini-batches a slot, most often concave, sometimes not.
@@ -53,13 +53,13 @@ def workload(seed: int, places: int) -> tuple[list[Job], list[Elastic], dict[str
         one = Job(**{**_fields(one), "required": work * MICRO})
         jobs.append(one)
         curve = list(zip(one.worker_counts.tolist(), one.gains.tolist(), strict=True))
-        asked.append(
+        requested.append(
             Elastic(one.name, arrival, curve, one.required, None if by is None else arrival + by)
         )
     cancels = {
         job.name: job.arrival + int(rng.integers(1, 8)) for job in jobs if rng.random() < 0.15
     }
-    return jobs, asked, cancels
+    return jobs, requested, cancels
 
 
 def _fields(job: Job) -> dict[str, Any]:
@@ -69,7 +69,7 @@ def _fields(job: Job) -> dict[str, Any]:
 @settings(deadline=None, derandomize=True, max_examples=example_count(150))
 @given(seed=SEEDS, places=st.integers(1, 9))
 def test_elasticflow_matches_its_reference(seed: int, places: int) -> None:
-    jobs, asked, cancels = workload(seed, places)
+    jobs, requests, cancels = workload(seed, places)
     ran: dict[int, dict[str, int]] = {}
 
     def watch(engine: Engine, slot: int) -> None:
@@ -80,7 +80,7 @@ def test_elasticflow_matches_its_reference(seed: int, places: int) -> None:
     policy = make_policy("elasticflow", PolicyContext(on), {})
     incidents = [JobCancelled(slot, name) for name, slot in cancels.items()]
     engine = Simulation(on, jobs, policy, incidents=incidents).run([SlotObserver(watch)])
-    wanted, refused = run(asked, places, cancels)
+    wanted, refused = run(requests, places, cancels)
     assert ran == wanted
     assert {n for n, r in engine.jobs.items() if r.status is Status.REFUSED} == refused
     # Who is admitted with a deadline keeps it in all of these (in general nearly always).

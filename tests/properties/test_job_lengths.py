@@ -68,8 +68,8 @@ def test_policies_without_lengths_decide_the_same(policy: str, seed: int) -> Non
         engine, seen = run(policy, world, seed, hidden)
         assert seen.commands == expected.commands
         for name, record in engine.jobs.items():
-            truth = known.jobs[name]
-            assert (record.status, record.progress) == (truth.status, truth.progress)
+            known_record = known.jobs[name]
+            assert (record.status, record.progress) == (known_record.status, known_record.progress)
 
 
 @pytest.mark.parametrize("policy", [name for name in policy_names() if name not in FORESEEING])

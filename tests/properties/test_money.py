@@ -18,8 +18,8 @@ from shadowprice.service.budgets.operations import Grant, PutTenant, StartDuePer
 from shadowprice.service.budgets.usage import price_of_unused
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.operations import CancelJob, ReviseJob, SetServerAvailability
+from tests.support.budget_bench import BudgetBench
 from tests.support.examples import example_count
-from tests.unit.service.test_billing import Till
 
 TENANT = st.sampled_from(["vision", "speech"])
 JOB = st.integers(0, 10**6)
@@ -40,42 +40,42 @@ STEP = st.one_of(
 )
 
 
-def _take(till: Till, number: int, step: tuple) -> None:  # type: ignore[type-arg]  # of any step
-    open_jobs = sorted(name for name, view in till.truth.state.views.items() if view.state.open)
+def _take(bench: BudgetBench, number: int, step: tuple) -> None:  # type: ignore[type-arg]  # of any step
+    open_jobs = sorted(name for name, view in bench.durable.state.views.items() if view.state.open)
     match step:
         case ("submit", tenant, chunks, minibatches):
             utility = {"kind": "sigmoid", "value": 20, "decay": 0.1, "target": "12 slots"}
             stated = {"chunks": chunks, "minibatches": minibatches, "utility": utility}
-            till.submit(f"job-{number}", tenant=tenant, **stated)
+            bench.submit(f"job-{number}", tenant=tenant, **stated)
         case ("slot", slots):
             for _ in range(slots):
-                till.slot()
-                till.start_all()
-        case ("end", job, ending) if till.truth.state.orders:
-            names = sorted(till.truth.state.orders)
-            till.ended(names[job % len(names)], ending)
+                bench.advance()
+                bench.report_starts()
+        case ("end", job, ending) if bench.durable.state.launch_commands:
+            names = sorted(bench.durable.state.launch_commands)
+            bench.report_end(names[job % len(names)], ending)
         case ("lose", server):
-            till.do(SetServerAvailability(f"g-{server}"))
-            till.do(SetServerAvailability(f"g-{server}", back=True))
+            bench.commit(SetServerAvailability(f"g-{server}"))
+            bench.commit(SetServerAvailability(f"g-{server}", back=True))
         case ("cancel", job) if open_jobs:
-            till.do(CancelJob(open_jobs[job % len(open_jobs)]))
+            bench.commit(CancelJob(open_jobs[job % len(open_jobs)]))
         case ("revise", job, minibatches) if open_jobs:
-            till.do(ReviseJob(open_jobs[job % len(open_jobs)], {"minibatches": minibatches}))
+            bench.commit(ReviseJob(open_jobs[job % len(open_jobs)], {"minibatches": minibatches}))
         case ("budget", tenant, points, carry):
-            till.give(tenant, points, carry=carry)
+            bench.set_budget(tenant, points, carry=carry)
         case ("grant", tenant, points) if points:
-            till.do(Grant(tenant, round(points * POINT), ""))
+            bench.commit(Grant(tenant, round(points * POINT), ""))
         case ("remove", tenant):
-            till.do(PutTenant(tenant, None, None, budgeted=True))
+            bench.commit(PutTenant(tenant, None, None, budgeted=True))
         case ("period",):
-            till.clock.advance(86_400)
-            till.do(StartDuePeriods())
+            bench.clock.advance(86_400)
+            bench.commit(StartDuePeriods())
 
 
-def _check(till: Till) -> None:
+def _check(bench: BudgetBench) -> None:
     """Check the ledger, and that unused processes are worth what is reserved for their job."""
-    till.check()
-    for view in till.truth.state.views.values():
+    bench.check_accounts()
+    for view in bench.durable.state.views.values():
         if view.unused is not None and view.refund is None:
             assert price_of_unused(view.unused) == (view.price or 0) - view.used
 
@@ -109,15 +109,15 @@ def test_points_are_conserved_in_any_order(
 ) -> None:
     """The tenants in ``first`` have budgets from the first job on."""
     with tempfile.TemporaryDirectory() as folder:
-        till = Till(Path(folder), policy)
+        bench = BudgetBench(Path(folder), policy)
         for tenant in first:
-            till.give(tenant, 2.0)
+            bench.set_budget(tenant, 2.0)
         for number in range(6):  # until processes cost something
-            _take(till, 1000 + number, ("submit", "speech", 6, 200))
+            _take(bench, 1000 + number, ("submit", "speech", 6, 200))
         for number, step in enumerate(steps):
             with suppress(ProblemError):  # it was refused, and changed nothing
-                _take(till, number, step)
-            _check(till)
-        till.read()
-        _check(till)
-        till.store.close()
+                _take(bench, number, step)
+            _check(bench)
+        bench.recover()
+        _check(bench)
+        bench.store.close()

@@ -1,4 +1,4 @@
-"""What must hold of OASiS in any market: monotone payoffs, one truth, sound constants."""
+"""What must hold of OASiS in any market: monotone payoffs, one ledger, sound constants."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Obedient:
         self._newest: dict[str, int] = {}
         self._seen: set[int] = set()
 
-    def told(self, commands: Iterable[Command]) -> None:
+    def receive(self, commands: Iterable[Command]) -> None:
         """Take orders; none is carried out yet."""
         for order in commands:
             if isinstance(order, Stop | Resize):
@@ -129,8 +129,8 @@ def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None
     for slot in range(40):
         arriving = tuple(record for record in jobs.values() if record.arrival == slot)
         if arriving:
-            executor.told(engine.handle(JobsArrived(slot, arriving)))
-        executor.told(engine.handle(SlotBegan(slot)))
+            executor.receive(engine.handle(JobsArrived(slot, arriving)))
+        executor.receive(engine.handle(SlotBegan(slot)))
         seen = executor.work(int(rng.integers(12)))
         if seen:
             engine.handle(Acknowledged(engine.slot, seen))
@@ -140,7 +140,7 @@ def test_no_server_ever_carries_more_than_it_has(policy: str, seed: int) -> None
             gain = record.job.gain(placement.total_workers, colocated=placement.colocated)
             ran = executor.running(name, record.generation)
             progress[name] = min(gain, record.remaining) if ran else 0
-        executor.told(engine.handle(SlotEnded(slot, progress)))
+        executor.receive(engine.handle(SlotEnded(slot, progress)))
     seen = executor.work(10_000)
     engine.handle(Acknowledged(engine.slot, seen))
     assert not executor._starts  # nothing waits for ever

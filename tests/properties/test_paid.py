@@ -58,7 +58,7 @@ def test_slots_share_a_price_by_their_cost_to_the_last_millionth(
 
 @settings(deadline=None, max_examples=example_count(60))
 @given(plans(), st.data())
-def test_who_stands_as_planned_uses_what_those_slots_cost(
+def test_a_job_placed_as_planned_uses_the_cost_of_its_slots(
     plan: tuple[Schedule, list[float], int], data: st.DataObject
 ) -> None:
     paid = _paid(*plan)

@@ -147,9 +147,9 @@ def test_a_job_fares_as_if_all_was_run_with_it(seed: int, monkeypatch: pytest.Mo
     fates = set()
     for delay in (0, 2, 0, 7, 3, 4, 5, 3 * drawn.on.horizon):
         for demand in (job.worker, job.worker * 3, job.worker // 2):
-            asked = replace(job, arrival=job.arrival + delay, worker=demand)
-            fate = shared.quote(asked)
-            assert fate == alone.quote(asked), (delay, demand)
+            requested = replace(job, arrival=job.arrival + delay, worker=demand)
+            fate = shared.quote(requested)
+            assert fate == alone.quote(requested), (delay, demand)
             assert seed % 2 == 0 or fate is None or delay < 4
             fates.add(fate)
     assert len(fates) > 1

@@ -36,27 +36,27 @@ from tests.support.workloads import gpu_pool, make_job
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def gang(cluster: Cluster, asked: Asked, **changes: Any) -> Job:
+def gang(cluster: Cluster, requests: Asked, **changes: Any) -> Job:
     """Return a job that runs with its whole width or not at all, for so many slots."""
     made = make_job(
         cluster,
-        asked.name,
-        arrival=asked.arrival,
-        epochs=asked.slots * asked.faster,
-        chunks=asked.width,
+        requests.name,
+        arrival=requests.arrival,
+        epochs=requests.slots * requests.faster,
+        chunks=requests.width,
         minibatches=10,
         speed=StepModel(Fraction(60)),
-        worker_range=(asked.width, asked.width),
+        worker_range=(requests.width, requests.width),
         worker_amounts={"gpu": 1000},
         ps_amounts=None,
-        priority=asked.priority,
-        walltime=asked.walltime,
+        priority=requests.priority,
+        walltime=requests.walltime,
         **changes,
     )
-    return replace(made, internal_gains=made.gains * asked.faster)
+    return replace(made, internal_gains=made.gains * requests.faster)
 
 
-def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
+def random_requests(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
     """Return jobs that come faster than they can run, and which of them are withdrawn when."""
     rng = np.random.default_rng(seed)
     requests = []
@@ -82,11 +82,11 @@ def crowd(seed: int, places: int) -> tuple[list[Asked], dict[str, int]]:
 
 
 def run(
-    name: str, places: int, asked: list[Asked], cancels: dict[str, int], **settings_: Any
+    name: str, places: int, requests: list[Asked], cancels: dict[str, int], **settings_: Any
 ) -> tuple[Timeline, Engine]:
     """Return who ran in each slot under a policy."""
     on = gpu_pool(places)
-    jobs = [gang(on, entry) for entry in asked]
+    jobs = [gang(on, entry) for entry in requests]
     ran: Timeline = {}
 
     def watch(engine: Engine, slot: int) -> None:
@@ -102,20 +102,20 @@ def run(
 @settings(deadline=None, derandomize=True, max_examples=example_count(300))
 @given(seed=SEEDS, places=st.integers(4, 12), reach=st.integers(0, 3))
 def test_fifo_matches_its_reference(seed: int, places: int, reach: int) -> None:
-    asked, cancels = crowd(seed, places)
-    ran, _ = run("fifo", places, asked, cancels, backfill=reach)
-    assert ran == in_line(asked, places, reach, cancels)
+    requests, cancels = random_requests(seed, places)
+    ran, _ = run("fifo", places, requests, cancels, backfill=reach)
+    assert ran == in_line(requests, places, reach, cancels)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(seed=SEEDS, places=st.integers(1, 8), by=st.sampled_from(["time", "service"]))
 def test_srtf_matches_its_reference(seed: int, places: int, by: str) -> None:
-    asked, cancels = crowd(seed, places)
+    requests, cancels = random_requests(seed, places)
     rng = np.random.default_rng(seed)
-    for one in asked:
+    for one in requests:
         one.faster = int(rng.choice([1, 1, 3, 10]))
-    ran, _ = run("srtf", places, asked, cancels, by=by)
-    assert ran == preemptive(asked, places, shortest(by == "service"), cancels)
+    ran, _ = run("srtf", places, requests, cancels, by=by)
+    assert ran == preemptive(requests, places, shortest(by == "service"), cancels)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(100))
@@ -128,10 +128,10 @@ def test_srtf_matches_its_reference(seed: int, places: int, by: str) -> None:
 def test_las_matches_its_reference(
     seed: int, places: int, threshold: float, promote: float
 ) -> None:
-    asked, cancels = crowd(seed, places)
+    requests, cancels = random_requests(seed, places)
     setting = {"threshold": f"{threshold * 600}s", "promote": promote}
-    ran, _ = run("las", places, asked, cancels, **setting)
-    assert ran == preemptive(asked, places, TwoQueues(threshold, promote), cancels)
+    ran, _ = run("las", places, requests, cancels, **setting)
+    assert ran == preemptive(requests, places, TwoQueues(threshold, promote), cancels)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(100))
@@ -142,8 +142,10 @@ def test_las_matches_its_reference(
     rule=st.sampled_from(["multifactor", "arrival", "shortest", "small"]),
 )
 def test_backfill_matches_its_reference(seed: int, places: int, mode: str, rule: str) -> None:
-    asked, cancels = crowd(seed, places)
-    came = {one.name: index for index, one in enumerate(sorted(asked, key=lambda one: one.arrival))}
+    requests, cancels = random_requests(seed, places)
+    came = {
+        one.name: index for index, one in enumerate(sorted(requests, key=lambda one: one.arrival))
+    }
     small = rule == "small"
     settings_: dict[str, Any] = {"mode": mode, "rule": "multifactor" if small else rule}
     if small:
@@ -163,8 +165,8 @@ def test_backfill_matches_its_reference(seed: int, places: int, mode: str, rule:
             score = 1000.0 * age + 1000.0 * one.priority
         return score - came[one.name] * 1e-9
 
-    ran, engine = run("backfill", places, asked, cancels, **settings_)
-    wanted, dropped = batch(asked, places, mode == "conservative", priority, cancels)
+    ran, engine = run("backfill", places, requests, cancels, **settings_)
+    wanted, dropped = batch(requests, places, mode == "conservative", priority, cancels)
     assert ran == wanted
     assert {n for n, r in engine.jobs.items() if r.status is Status.DROPPED} == dropped
 
@@ -223,24 +225,24 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
 def test_conservative_backfilling_keeps_the_first_promise(seed: int, places: int) -> None:
     # By arrival and with true estimates nobody starts later than it could have been told when it
     # came, and EASY does not always keep that.
-    asked, _ = crowd(seed, places)
-    for one in asked:
+    requests, _ = random_requests(seed, places)
+    for one in requests:
         one.walltime = None
     promised = {}
-    for last in range(len(asked)):
-        first = sorted(asked, key=lambda one: one.arrival)[: last + 1]
+    for last in range(len(requests)):
+        first = sorted(requests, key=lambda one: one.arrival)[: last + 1]
         known = [Asked(entry.name, entry.arrival, entry.width, entry.slots) for entry in first]
-        ran, _ = batch(known, places, True, lambda one, _: -_order(asked, one), {})
+        ran, _ = batch(known, places, True, lambda one, _: -_order(requests, one), {})
         name = first[-1].name
         promised[name] = min(slot for slot, names in ran.items() if name in names)
-    _, engine = run("backfill", places, asked, {}, mode="conservative", rule="arrival")
+    _, engine = run("backfill", places, requests, {}, mode="conservative", rule="arrival")
     for name, record in engine.jobs.items():
         assert record.started is not None
         assert record.started <= promised[name]
 
 
-def _order(asked: list[Asked], one: Asked) -> int:
-    names = [other.name for other in sorted(asked, key=lambda other: other.arrival)]
+def _order(requests: list[Asked], one: Asked) -> int:
+    names = [other.name for other in sorted(requests, key=lambda other: other.arrival)]
     return names.index(one.name)
 
 

@@ -68,7 +68,7 @@ class _Decisions(Observer):
                 self.first.setdefault(command.decision.job, command.decision)
 
 
-def told(decision: Decision) -> object:
+def describe_decision(decision: Decision) -> object:
     """Return all of a decision that matters: reasons are left out where nobody asked for them."""
     if isinstance(decision, Commit):
         parts = decision.schedule
@@ -81,7 +81,7 @@ def by_engine(scenario: Scenario, name: str, settings: Mapping[str, Any]) -> dic
     policy = PolicyChoice(name, settings).build(scenario.context(explained=False))
     seen = _Decisions()
     Simulation(scenario.cluster, scenario.jobs, policy, until=scenario.until).run([seen])
-    return {job: told(decision) for job, decision in seen.first.items()}
+    return {job: describe_decision(decision) for job, decision in seen.first.items()}
 
 
 def by_arrivals(
@@ -101,7 +101,7 @@ def by_arrivals(
     assert isinstance(policy, PricedAdmission)
     course = ArrivalReplay(scenario, policy, known, at)
     return {
-        jobs[position].name: told(decision)
+        jobs[position].name: describe_decision(decision)
         for position, decision in course.run(changed)
         if decision is not None
     }
@@ -177,8 +177,8 @@ def test_no_schedule_is_cheaper_than_the_factor_between_terms_says(seed: int) ->
         result = np.exp(constants.ln_lower + loads * (ln_upper - constants.ln_lower))
         return np.where(free, 0.0, result)
 
-    asked = rng.random((40, resources))
-    before, after = (asked * prices(then)).sum(axis=1), (asked * prices(now)).sum(axis=1)
+    requested = rng.random((40, resources))
+    before, after = (requested * prices(then)).sum(axis=1), (requested * prices(now)).sum(axis=1)
     ratio = math.exp(now.ln_cheapest(then))
     assert (after >= ratio * before * (1 - 1e-12)).all()
     worth = rng.exponential(before.mean(), 40)

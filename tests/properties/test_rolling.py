@@ -66,8 +66,8 @@ def run(
         execution=execution or ExactExecution(),
     )
     engine = simulation.run([recorder])
-    told = [(slot, made) for slot, made in recorder.decisions if isinstance(made, Promise)]
-    return engine, recorder, told
+    promises = [(slot, made) for slot, made in recorder.decisions if isinstance(made, Promise)]
+    return engine, recorder, promises
 
 
 UTILITIES = st.one_of(
@@ -177,14 +177,14 @@ def test_without_faults_every_promise_is_kept(
         jobs = moving(jobs, seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(open_jobs, "_MAX_COUNTED_RESTART", restart_limit)
-        _, recorder, told = run(cluster, jobs, revision=revision, steady=steady)
+        _, recorder, promises = run(cluster, jobs, revision=revision, steady=steady)
     done = completions(jobs, recorder.segments(), first=cluster.restart_first)
     assert done == recorder.completions
-    for _, promise in told:
+    for _, promise in promises:
         assert promise.completion is not None
         assert done[promise.job] <= promise.completion
     # A promise is given once, and never has to be changed.
-    assert len({promise.job for _, promise in told}) == len(told)
+    assert len({promise.job for _, promise in promises}) == len(promises)
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(160))
@@ -196,10 +196,10 @@ def test_promises_are_kept_where_servers_of_several_roles_are_alike(
     cluster = mixed(cluster, np.random.default_rng(seed))
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
-    _, recorder, told = run(cluster, jobs)
-    assert len({promise.job for _, promise in told}) == len(told)
+    _, recorder, promises = run(cluster, jobs)
+    assert len({promise.job for _, promise in promises}) == len(promises)
     assert recorder.completions == completions(jobs, recorder.segments())
-    for _, promise in told:
+    for _, promise in promises:
         assert promise.completion is not None
         assert recorder.completions[promise.job] <= promise.completion
 
@@ -208,13 +208,13 @@ def test_promises_are_kept_where_servers_of_several_roles_are_alike(
 def test_sums_leave_out_only_what_has_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = {True: 0, False: 0}
 
-    def seen(*told: Any) -> bool:
-        result = bool(exceeds_capacity(*told))
+    def counted_check(*arguments: Any) -> bool:
+        result = bool(exceeds_capacity(*arguments))
         answers[result] += 1
         return result
 
     decided = []
-    for ask in (seen, lambda *_: False):
+    for ask in (counted_check, lambda *_: False):
         monkeypatch.setattr(planner, "exceeds_capacity", ask)
         made = []
         for seed in range(80):
@@ -285,23 +285,23 @@ def test_steady_plans_move_jobs_less_and_earn_no_less() -> None:
 @given(SEEDS, st.integers(4, 20))
 def test_promises_end_with_the_timespan(seed: int, until: int) -> None:
     cluster, jobs, _ = random_world(seed, incidents=False)
-    _, recorder, told = run(cluster, jobs, until=until)
+    _, recorder, promises = run(cluster, jobs, until=until)
     done = completions(jobs, recorder.segments())
-    for _, promise in told:
+    for _, promise in promises:
         assert promise.completion is not None
         assert done[promise.job] <= promise.completion < until
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(120))
 @given(SEEDS, st.booleans())
-def test_with_faults_the_last_promise_told_is_kept(seed: int, together: bool) -> None:
+def test_with_faults_the_last_promise_is_kept(seed: int, together: bool) -> None:
     cluster, jobs, incidents = random_world(seed)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
-    _, recorder, told = run(cluster, jobs, incidents)
+    _, recorder, promises = run(cluster, jobs, incidents)
     cancelled = {event.job for event in recorder.incidents if isinstance(event, JobCancelled)}
     last: dict[str, tuple[int, Promise]] = {}
-    for slot, promise in told:
+    for slot, promise in promises:
         if promise.job in last:  # told at once: while the job could not know better
             before = last[promise.job][1].completion
             assert before is None or slot <= before + 1
@@ -329,8 +329,8 @@ def test_misstated_work_changes_promises_and_stops_nothing(seed: int, together: 
     cluster, jobs, _ = random_world(seed, incidents=False)
     if together:
         jobs = faster_together(jobs, np.random.default_rng(seed))
-    engine, recorder, told = run(cluster, jobs, execution=Slower())
-    final: dict[str, int | None] = {promise.job: promise.completion for _, promise in told}
+    engine, recorder, promises = run(cluster, jobs, execution=Slower())
+    final: dict[str, int | None] = {promise.job: promise.completion for _, promise in promises}
     for name, completion in final.items():
         if completion is not None:
             assert recorder.completions[name] <= completion

@@ -179,7 +179,7 @@ def test_bags_are_written_out_as_they_were_while_tasks_finish(seed: int) -> None
     for event in events:
         engine.handle(event)
         taken.append((Captured(engine), snapshot(engine)))
-    assert any(job.get("left") for _, told in taken for job in told["jobs"])
+    assert any(job.get("left") for _, item in taken for job in item["jobs"])
     for captured, expected in taken:
         assert captured.record() == expected
 

@@ -290,7 +290,7 @@ def test_an_owed_tenant_comes_first_also_if_plans_are_not_carried_over(
         running = {name: placed.total_workers for name, placed in engine.running.items()}
         ran.append((running.get("poor", 0), running.get("rich", 0)))
 
-    monkeypatch.setattr(Planner, "keep_promised", lambda *_: None)
+    monkeypatch.setattr(Planner, "carry_over_promised", lambda *_: None)
     monkeypatch.setattr(policy_module, "_MAX_PLANNED_AHEAD", 1)
     policy = make_policy("rolling", PolicyContext(on), {})
     Simulation(on, [poor, rich], policy).run([SlotObserver(watch)])
@@ -326,12 +326,12 @@ def answers(
         name = getattr(made, "job", None)
         if name is None or name in first or name not in {entry.name for entry in last}:
             continue
-        told = (
+        promises = (
             (made.completion, made.utility, round(made.cost, 9))
             if isinstance(made, Promise)
             else ()
         )
-        first[name] = (type(made).__name__, *told)
+        first[name] = (type(made).__name__, *promises)
     return first
 
 
@@ -375,11 +375,11 @@ def test_promises_hold_with_shares_of_several_resources(seed: int) -> None:
     recorder = Recorder(cluster, jobs, policy)
     engine = Simulation(cluster, jobs, policy).run([recorder])
     done = completions(jobs, recorder.segments())
-    told = [made for _, made in recorder.decisions if isinstance(made, Promise)]
-    for made in told:
+    promises = [made for _, made in recorder.decisions if isinstance(made, Promise)]
+    for made in promises:
         assert made.completion is not None
         assert done[made.job] <= made.completion
-    assert len({made.job for made in told}) == len(told)
+    assert len({made.job for made in promises}) == len(promises)
     assert not engine.open_jobs
 
 

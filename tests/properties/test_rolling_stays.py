@@ -87,9 +87,9 @@ def rolling(cluster: Cluster, **parameters: object) -> RollingPolicy:
     return policy
 
 
-def kept(told: Sequence[tuple[int, object]], done: dict[str, int]) -> int:
+def kept(expected: Sequence[tuple[int, object]], done: dict[str, int]) -> int:
     """Check that every promise was given once and is kept; return how many there were."""
-    made = [one for _, one in told if isinstance(one, Promise)]
+    made = [one for _, one in expected if isinstance(one, Promise)]
     for promise in made:
         assert promise.completion is not None
         assert done[promise.job] <= promise.completion
@@ -168,10 +168,10 @@ def test_promises_are_kept_where_a_timeline_has_too_few_groups(
     monkeypatch.setattr(planner, "_MAX_GROUPS", 3)  # as many as there are kinds of servers
     narrow = 0
 
-    def seen(*told: object) -> None:
+    def seen(*expected: object) -> None:
         nonlocal narrow
         narrow += 1
-        made_narrow(*told)  # type: ignore[arg-type]  # as it was called
+        made_narrow(*expected)  # type: ignore[arg-type]  # as it was called
 
     made_narrow = Planner._reset_narrow
     monkeypatch.setattr(Planner, "_reset_narrow", seen)
@@ -186,7 +186,7 @@ def test_promises_are_kept_where_a_timeline_has_too_few_groups(
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(80))
 @given(SEEDS, st.booleans())
-def test_with_faults_the_last_promise_told_is_kept(seed: int, steady: bool) -> None:
+def test_with_faults_the_last_promise_is_kept(seed: int, steady: bool) -> None:
     on, jobs, incidents = lasting(seed, incidents=True)
     policy = rolling(on, steady=steady)
     recorder = Recorder(on, jobs, policy)

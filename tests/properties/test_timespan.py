@@ -104,9 +104,9 @@ def test_a_clone_knows_the_end(policy: str) -> None:
 def test_an_end_that_is_set_at_once_is_one_that_was_known(policy: str, seed: int) -> None:
     """Set before the first job, it changes what an end from the beginning changes."""
     cluster, jobs, _ = build_world(policy, seed)
-    known, told = engine_of(policy, cluster, 8), engine_of(policy, cluster)
+    known, changed = engine_of(policy, cluster, 8), engine_of(policy, cluster)
     first = drive(known, jobs, {})
-    later = drive(told, jobs, {0: 8})
+    later = drive(changed, jobs, {0: 8})
 
     def decisions(lines: list[str]) -> list[str]:
         entries = [parse_entry(line, cluster) for line in lines]

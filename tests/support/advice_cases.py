@@ -55,7 +55,7 @@ class Case:
             self.cluster, scenario.jobs, policy, until=self.until, seed=self.seed
         ).run()
 
-    def counsel(self, position: int, **limits: int) -> JobAdvice:
+    def advise(self, position: int, **limits: int) -> JobAdvice:
         entry = self.entries[position]
         return advise(self.scenario(), self.choice, position, entry, **limits)
 
@@ -241,7 +241,9 @@ def random_entry(rng: np.random.Generator, name: str, latest: int = 6) -> dict[s
     return record
 
 
-def check_advice(case: Case, position: int, counsel: JobAdvice) -> list[tuple[Advice, bool, bool]]:
+def check_advice(
+    case: Case, position: int, job_advice: JobAdvice
+) -> list[tuple[Advice, bool, bool]]:
     """Return whether each advice gets the job admitted, and the next smaller change doesn't."""
     return [
         (
@@ -249,5 +251,5 @@ def check_advice(case: Case, position: int, counsel: JobAdvice) -> list[tuple[Ad
             case.admitted(position, advice.key, advice.after),
             not case.admitted(position, advice.key, advice.refused),
         )
-        for advice in counsel.advice
+        for advice in job_advice.advice
     ]

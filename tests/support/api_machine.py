@@ -136,24 +136,24 @@ class ApiMachine(RuleBasedStateMachine):
         answer = self.call("POST", "/v1/jobs", token=token, json=body(name, tenant, content))
         self.taken(name, tenant, content, answer.status_code, answer.json())
 
-    def taken(self, name: str, tenant: str, content: int, status: int, told: Any) -> None:
+    def taken(self, name: str, tenant: str, content: int, status: int, expected: Any) -> None:
         known = self.jobs.get((tenant, name))
         if known is not None:
             # Time stands still, so the job ended before the submission, or is told of by it.
-            last = self.job(known) if status != 200 or told["id"] == known.id else known.last
+            last = self.job(known) if status != 200 or expected["id"] == known.id else known.last
             state = "open" if last is None or last["state"] not in CLOSED else last["state"]
             if state == "open" and known.content != content:
-                assert status == 409, told
-                assert told["code"] == "name-conflict"
+                assert status == 409, expected
+                assert expected["code"] == "name-conflict"
                 return
             if known.content == content and state in {"open", "finished"}:
-                assert status == 200, told
-                assert told["id"] == known.id
+                assert status == 200, expected
+                assert expected["id"] == known.id
                 return
             self.former.append((name, known))
-        assert status == 200, told
-        self.jobs[tenant, name] = Known(tenant, content, told["id"], told["submitted"])
-        assert told["id"] == max(record.id for record in self.jobs.values())
+        assert status == 200, expected
+        self.jobs[tenant, name] = Known(tenant, content, expected["id"], expected["submitted"])
+        assert expected["id"] == max(record.id for record in self.jobs.values())
 
     @rule(
         many=st.lists(st.tuples(names, contents), min_size=1, max_size=4, unique_by=lambda x: x[0]),
@@ -224,8 +224,8 @@ class ApiMachine(RuleBasedStateMachine):
     @rule(tenant=tenants, content=contents)
     def quote(self, tenant: str, content: int) -> None:
         before = self.everything()
-        asked = body("quoted", tenant, content)
-        answer = self.call("POST", "/v1/quote", token=self.tokens[tenant], json=asked)
+        requested = body("quoted", tenant, content)
+        answer = self.call("POST", "/v1/quote", token=self.tokens[tenant], json=requested)
         assert answer.status_code == 200, answer.text
         assert self.everything() == before  # nothing is reserved, and no trace is left
 

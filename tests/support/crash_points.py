@@ -57,7 +57,7 @@ def durable_digest(durable: DurableState) -> str:
             (sorted(order.after), sorted(order.frees)),
             placement_record(order.placement, engine.cluster.names),
         ]
-        for name, order in durable.orders.items()
+        for name, order in durable.launch_commands.items()
     }
     accounts = {name: str(account) for name, account in durable.accounts.snapshot().items()}
     views = {name: view.stored() for name, view in durable.views.items()}
@@ -117,20 +117,20 @@ class CrashPoints:
         """Record the digest of the durable state after each commit."""
         if self.child:
             return
-        truth, commit = hour.truth, hour.truth.commit
+        durable, commit = hour.durable, hour.durable.commit
 
         def followed(operations: Sequence[Operation]) -> CommitResult:
             self._early = []
             outcome = commit(operations)
-            self._expected = durable_digest(truth.state)
+            self._expected = durable_digest(durable.state)
             # Points between the commit and its return already see the new state.
             for where, found in self._early:
                 self._compare(where, found)
             self._early = None
             return outcome
 
-        truth.commit = followed  # type: ignore[method-assign]
-        self._expected = durable_digest(truth.state)
+        durable.commit = followed  # type: ignore[method-assign]
+        self._expected = durable_digest(durable.state)
 
     def _compare(self, where: str, found: str) -> None:
         if found != self._expected:
@@ -163,10 +163,10 @@ class CrashPoints:
             for process in world.processes.values()
         ]
         kept = sorted(map(str, world.forgotten)), sorted(world.kept), world.fences, world.done
-        told = {
+        fields = {
             name: (answer.view.stored(), answer.cancelled) for name, answer in hour.answers.items()
         }
-        return [hour.clock.at, processes, kept, told, hour.asked]
+        return [hour.clock.at, processes, kept, fields, hour.completed_actions]
 
     def _copied(self) -> Path:
         folder = Path(tempfile.mkdtemp(dir=self.hour.folder.parent))
@@ -193,7 +193,7 @@ class CrashPoints:
             self.child = True
             hour = self.hour
             # The parent process still uses these: keep them from being closed.
-            self._abandoned = [hour.driver, hour.writer, hour.truth, hour.store, hour.runner]
+            self._abandoned = [hour.driver, hour.writer, hour.durable, hour.store, hour.runner]
             hour.folder = folder
             raise Crash
         self.kills += 1
@@ -262,12 +262,14 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--every", type=int, default=1, help="check only each EVERY-th point")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     broken = False
-    for policy in asked.policy:
+    for policy in options.policy:
         began, cpu = time.monotonic(), sum(os.times()[:4])
-        kills = kill_at_every_point(policy, seed=asked.seed, jobs=asked.jobs, every=asked.every)
+        kills = kill_at_every_point(
+            policy, seed=options.seed, jobs=options.jobs, every=options.every
+        )
         print(
             f"{policy}: {kills.points} positions, read back at {kills.looked}, gone on from "
             f"{kills.kills} that differ, {kills.same} of them to the very end of the uninterrupted "

@@ -51,24 +51,24 @@ def run_declared(
     store = Store(str(folder))
     store.open()
     given = ClusterSpec.model_validate(dict(cluster)).resolve()
-    truth = DurableEngine(store, given, who, MonotonicWallClock(clock), virtual=True)
+    durable = DurableEngine(store, given, who, MonotonicWallClock(clock), virtual=True)
     slot, waiting, passed = float(given.slot_seconds), list(jobs), 0.0
-    while waiting or truth.state.engine.open_jobs:
-        assert passed < 200 * slot, truth.state.engine.open_jobs
+    while waiting or durable.state.engine.open_jobs:
+        assert passed < 200 * slot, durable.state.engine.open_jobs
         due = waiting[0][0] if waiting else math.inf
         edge = slot * (1 + passed // slot)
         passed = min(due, edge)
         clock.at = origin + round(passed * SECOND)
         if passed == edge:
-            truth.commit([AdvanceSlots(virtual=True)])
+            durable.commit([AdvanceSlots(virtual=True)])
             continue
         _, job = waiting.pop(0)
         stated = {key: value for key, value in job.items() if key not in {"run", "arrival"}}
         result = read_submissions([stated], given, tenant=None, runs=False)
-        truth.commit([SubmitJobs(result, at_once=True)])
+        durable.commit([SubmitJobs(result, at_once=True)])
         name = str(job["name"])
         lived[name] = LiveJobResult(
-            {"name": name}, (clock.wall() - truth.state.calendar.origin) / SECOND, ()
+            {"name": name}, (clock.wall() - durable.state.calendar.origin) / SECOND, ()
         )
     with store.reading() as connection:
         ended = {view.name: view.completion for view in list_jobs(connection)}

@@ -168,8 +168,19 @@ def _rooms() -> Iterator[tuple[str, Any]]:
         free = rng.integers(0, 9, (6, 5, 2))
         pools, (worker, ps) = (np.arange(3), np.arange(3, 5)), rng.integers(1, 4, (2, 2))
         workers, servers = np.array([1, 2, 4]), rng.integers(0, 3, 3)
-        asked = free, 1, pools[0], worker, np.ones(5), pools[1], ps, np.ones(5), workers, servers
-        cost = choice_costs(*asked)
+        requested = (
+            free,
+            1,
+            pools[0],
+            worker,
+            np.ones(5),
+            pools[1],
+            ps,
+            np.ones(5),
+            workers,
+            servers,
+        )
+        cost = choice_costs(*requested)
         # The choice with the most workers that fits in each slot, -1 if none fits.
         choice = np.isfinite(cost).cumsum(axis=1).argmax(axis=1)
         choice[np.isinf(cost).all(axis=1)] = -1

@@ -60,9 +60,9 @@ async def open_executor(
 
 
 def run_scenario(folder: Path, scenario: Callable[[Newer, Path], Awaitable[None]]) -> None:
-    async def whole() -> None:
+    async def connect_and_run() -> None:
         server = Newer(VERSION)
         async with served(server, folder) as kubeconfig, asyncio.timeout(WAIT_LIMIT_SECONDS):
             await scenario(server, kubeconfig)
 
-    asyncio.run(whole())
+    asyncio.run(connect_and_run())

@@ -1,12 +1,18 @@
-"""A job of known speed: after warm-up a step takes ``serial + shared / workers`` seconds."""
+"""A job of known speed: after warm-up a step takes ``serial + shared / workers`` seconds.
+
+Its clock is simulated: a report has the time at which its step was due, so that a busy machine
+changes no measured speed.
+"""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import random
 import sys
 import time
+from pathlib import Path
 
 from shadowprice import jobs
 
@@ -43,17 +49,30 @@ if chosen.linear:
     takes = chosen.linear / job.workers
 else:
     takes = chosen.serial + chosen.shared / job.workers
+
+
+def report(minibatches: int) -> None:
+    """Write the progress file; its modification time, at which the report counts, is `due`."""
+    metrics = {"gradient_bytes": 4_000_000, "loss": 1.0 / step}
+    content = {"generation": job.generation, "minibatches": minibatches, "metrics": metrics}
+    path = Path(os.environ["SHADOWPRICE_PROGRESS_FILE"])
+    new = path.with_name(f".{path.name}.new")
+    new.write_text(json.dumps(content))
+    os.utime(new, (due, due))
+    new.replace(path)
+
+
 luck = random.Random(job.workers)
-due = time.monotonic()
+due = time.time()
 for number in range(chosen.steps - step):
     seconds = takes * (3.0 if number < chosen.warm_up else 1.0)
     due += seconds * max(0.1, luck.gauss(1.0, chosen.noise))
-    time.sleep(max(0.0, due - time.monotonic()))
+    time.sleep(max(0.0, due - time.time()))
     step += 1
     if chosen.way == "backwards" and number >= 20:
-        jobs.report(step - 15)  # as a job that counts from its last checkpoint
+        report(step - 15)  # as a job that counts from its last checkpoint
     elif chosen.way != "silent":
-        jobs.report(step, gradient_bytes=4_000_000, loss=1.0 / step, pid=os.getpid())
+        report(step)
     if stop and chosen.way != "stubborn":
         jobs.save(step, b"")
         jobs.leave()

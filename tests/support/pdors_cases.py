@@ -159,7 +159,7 @@ class PdorsEngine:
         commands = self.engine.handle(JobsArrived(self.engine.ledger.start, (job,)))
         return single_decision(commands)
 
-    def crowd(self, rng: np.random.Generator) -> None:
+    def reserve_randomly(self, rng: np.random.Generator) -> None:
         """Reserve a random share of every resource of every server in every slot."""
         for column, name in enumerate(self.on.resources):
             held = np.eye(len(self.on.resources), dtype=np.int64)[column] * MILLI

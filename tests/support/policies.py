@@ -32,8 +32,8 @@ def fit_counts(view: View, slot: int, state: JobState, *, ps: bool) -> list[int]
     assert demand is not None
     hosts = cluster.hosts_ps if ps else cluster.hosts_workers
     free = view.ledger.capacity - view.ledger.used[slot - view.ledger.start]
-    asked = demand > 0
-    places = (free[:, asked] // demand[asked]).min(axis=1)
+    requested = demand > 0
+    places = (free[:, requested] // demand[requested]).min(axis=1)
     return [int(place) if hosts[index] else 0 for index, place in enumerate(places)]
 
 

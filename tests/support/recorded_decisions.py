@@ -77,6 +77,8 @@ class RecordedWorld:
 class CommandHasher(Observer):
     """Hashes every command in order, with floats rounded to six digits."""
 
+    takes_quiet_slots = True  # they have no commands
+
     def __init__(self) -> None:
         self.hash = hashlib.sha256()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,10 @@ class RestoreScenario:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.cluster = folder / "cluster.yaml"
-        servers = [{"name": "g", "capacity": {"cpu": 2}}]
+        servers = [
+            {"name": "g", "capacity": {"cpu": 2}},
+            {"name": "probes", "capacity": {"probe": 1}},
+        ]
         self.cluster.write_text(yaml.safe_dump({"slot": "1s", "horizon": 100, "servers": servers}))
         self.data, self.backup = folder / "data", folder / "backup.db"
         self.log = folder / "log"
@@ -72,6 +76,15 @@ class RestoreScenario:
     @property
     def uploads(self) -> Path:
         return self.folder / "backup.db.uploads"
+
+
+def run_probe(service: ServiceProcess) -> None:
+    """Run a job on a server of its own, so that all earlier commands have been sent since."""
+    name = f"probe-{uuid.uuid4()}"
+    run = {"command": "true"}
+    record = {"name": name, "steps": 1, "minibatch_time": "1s", "worker": {"probe": 1}, "run": run}
+    submit(service, record)
+    service.wait_for_state(name, {"finished"})
 
 
 def submit(service: ServiceProcess, record: dict[str, Any]) -> None:

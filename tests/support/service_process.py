@@ -56,13 +56,13 @@ class ServiceProcess:
         self.folder, self.log = folder, folder.parent / "log"
         words = ["serve", "-c", str(cluster), "--data", str(folder)]
         words += ["--listen", "127.0.0.1:0", "-p", "fifo", "-q", "-o", "json", *more]
-        told, tells = _CONTEXT.Pipe(duplex=False)
+        result, tells = _CONTEXT.Pipe(duplex=False)
         given = (words, dict(os.environ), str(Path.cwd()), tells, os.fsencode(self.log))
         self.process = _CONTEXT.Process(target=_run, args=given)
         self.process.start()
         tells.close()
-        self._out = os.fdopen(os.dup(told.fileno()), encoding="utf-8")
-        told.close()
+        self._out = os.fdopen(os.dup(result.fileno()), encoding="utf-8")
+        result.close()
         line = self._out.readline()
         if not line:
             self._out.close()

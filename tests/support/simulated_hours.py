@@ -1,9 +1,9 @@
 """An hour of the service in a simulated world, with injected faults.
 
-The components of `serve` (truth, driver, runner, store) are stepped on manual clocks, so that an
-hour takes a second. `Hour.run` plays a script of clients. At each point
-between two writes of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` acts
-like SIGKILL: memory is lost, and committed data is kept.
+The components of `serve` (durable engine, driver, runner, store) are stepped on manual clocks, so
+that an hour takes a second. `Hour.run` plays a script of clients. At each point between two writes
+of the store or two calls of the executor, `Hour.fault` may raise. A `Crash` acts like SIGKILL:
+memory is lost, and committed data is kept.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class SimulatedHour:
     opened: Callable[[SimulatedHour], None] = lambda _hour: None
     closes: Callable[[], bool] = lambda: True
     """Whether this process closes the components that a crash leaves behind."""
-    asked: int = 0
+    completed_actions: int = 0
     """Number of the script's actions that got a response."""
     threads: bool = True
     """Whether synchronous work runs in a thread, as in a real service."""
@@ -207,15 +207,15 @@ class SimulatedHour:
         assert self.store.open()
         self.steady = MonotonicWallClock(self.clock)
         choice = PolicyChoice(self.policy, {})
-        self.truth = DurableEngine(self.store, CLUSTER, choice, self.steady)
+        self.durable = DurableEngine(self.store, CLUSTER, choice, self.steady)
         self.store.fault = self.fault
-        self.writer = SteppedWriter(self.truth, Metrics())
+        self.writer = SteppedWriter(self.durable, Metrics())
         if not self.threads:
             self.writer._thread = InlineExecutor()  # type: ignore[assignment]  # asked to work, and to end
         self.executor = FakeExecutor(self.world)
         self.runner = ExecutionController(self.writer, self.executor, b"key")
         self.driver = SteppedDriver(
-            self.truth, self.writer, self.runner, virtual=False, keep=10**18
+            self.durable, self.writer, self.runner, virtual=False, keep=10**18
         )
         self.writer.driver = self.driver
         self.opened(self)
@@ -281,13 +281,13 @@ class SimulatedHour:
         for _ in range(50):
             try:
                 await self._surviving(lambda: self._ask(action))
-                self.asked += 1
+                self.completed_actions += 1
                 return
             except PolicyError:
                 self.refusals += 1
             except ProblemError as error:
                 if error.code != "storage":
-                    self.asked += 1  # it is over already, say
+                    self.completed_actions += 1  # it is over already, say
                     return
                 self.refusals += 1
         raise AssertionError("no response in 50 attempts")
@@ -356,18 +356,18 @@ class SimulatedHour:
 
     def _check_promises(self, name: str, view: JobView, story: list[dict[str, Any]]) -> None:
         """Check that an event announced every promise and every change of it."""
-        told: int | None = None
+        promise: int | None = None
         counts: dict[str, int] = {}
         seen = {None: True}
         for event in story:
             counts[event["kind"]] = counts.get(event["kind"], 0) + 1
             if event["kind"] in {"admitted", "moved", "broken"}:
-                told = event["data"]["promise"]
-                seen[told] = True
+                promise = event["data"]["promise"]
+                seen[promise] = True
         for once in ("submitted", "admitted", "finished", "refused"):
             assert counts.get(once, 0) <= 1, (name, once, counts)
         assert self.answers[name].view.promise in seen, (name, story)
-        assert view.promise == told or view.state == "refused", (name, view.promise, told)
+        assert view.promise == promise or view.state == "refused", (name, view.promise, promise)
 
 
 def disk_full_error() -> BaseException:
@@ -410,17 +410,17 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=5_000)
     parser.add_argument("--apart", type=int, default=12)
     parser.add_argument("--seed", type=int, default=0)
-    asked = parser.parse_args()
+    options = parser.parse_args()
     logging.disable(logging.CRITICAL)
     totals = {"crashes": 0, "refusals": 0, "hours": 0, "jobs": 0, "starts": 0}
     began, cpu = time.monotonic(), time.process_time()
-    while totals["crashes"] + totals["refusals"] < asked.faults:
-        seed = asked.seed + totals["hours"]
+    while totals["crashes"] + totals["refusals"] < options.faults:
+        seed = options.seed + totals["hours"]
         policy = ("oasis", "rolling", "fifo")[seed % 3]
         error = disk_full_error if seed % 5 == 4 else Crash
         with tempfile.TemporaryDirectory() as folder:
             hour = SimulatedHour(Path(folder), policy, seed=seed, budgets=True)
-            hour.fault = random_faults(random.Random(seed), asked.apart, error)
+            hour.fault = random_faults(random.Random(seed), options.apart, error)
             views = run_hour(hour)
         totals["hours"] += 1
         totals["crashes"] += hour.crashes

@@ -96,7 +96,7 @@ class World:
         """Physical time in seconds; setting the wall clock doesn't change it."""
         return self.clock.at / SECOND
 
-    def told(self, moment: float) -> float:
+    def wall_time(self, moment: float) -> float:
         """Convert physical time to the present wall clock."""
         return moment + self.clock.set_by / SECOND
 
@@ -132,7 +132,9 @@ class World:
     ) -> None:
         process.phase, process.ended = GenerationPhase.ENDED, at
         job, generation = process.key
-        process.end = Ended(process.command, job, generation, self.told(at), ending, code, reason)
+        process.end = Ended(
+            process.command, job, generation, self.wall_time(at), ending, code, reason
+        )
 
     def check(self) -> None:
         """Record violations: two live generations of a job, or an overbooked server."""
@@ -233,7 +235,7 @@ class FakeExecutor:
         for process in self.world.processes.values():
             if process.key not in self.world.forgotten:
                 results.append(
-                    Started(process.spec.command, *process.key, self.world.told(process.began))
+                    Started(process.spec.command, *process.key, self.world.wall_time(process.began))
                 )
                 if process.end is not None:
                     results.append(process.end)

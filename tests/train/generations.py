@@ -127,16 +127,16 @@ class Job:
         )
         port, processes = free_port(), []
         for process in list_processes(spec):
-            told = build_environment(
+            variables = build_environment(
                 spec,
                 process,
                 master_address="127.0.0.1",
                 master_port=port,
                 checkpoint_dir=str(self.checkpoints),
             )
-            told["SHADOWPRICE_PROGRESS_FILE"] = str(self.folder / "progress.json")
+            variables["SHADOWPRICE_PROGRESS_FILE"] = str(self.folder / "progress.json")
             log = str(self.folder / f"{self.generation}-{process.rank}.log")
-            arguments = (told, str(SCRIPTS / self.script), [*self.words, *words], log)
+            arguments = (variables, str(SCRIPTS / self.script), [*self.words, *words], log)
             one = CONTEXT.Process(target=_run, args=arguments)
             one.start()
             processes.append(one)

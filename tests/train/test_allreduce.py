@@ -225,7 +225,7 @@ def test_gradients_added_up_over_steps_survive_moves(job: Make) -> None:
     assert final(moved)["final"] == pytest.approx(final(fixed)["final"], rel=1e-12, abs=1e-14)
 
 
-def test_it_may_be_told_to_stop_at_any_moment_of_its_beginning(job: Make) -> None:
+def test_it_may_be_stopped_at_any_moment_of_its_start(job: Make) -> None:
     moved = job(words=("--epochs", "400"))
     for late in (0.0, 0.05, 0.2, 0.5, 1.0):
         generation = moved.start(3)
@@ -249,23 +249,23 @@ def test_a_worker_that_dies_is_a_failure_that_costs_what_was_not_saved(job: Make
     assert losses(moved) == pytest.approx(losses(fixed), rel=1e-9)
 
 
-def test_a_change_is_measured_and_told(job: Make) -> None:
+def test_a_change_is_measured_and_reported(job: Make) -> None:
     moved = job(words=("--epochs", "40", "--pace", "0.02"))
     resized(moved, [(2, "told")])
     generation = moved.start(1)
     wait_for(moved, done(moved) + 30)  # it went on after what was told last
-    told = json.loads((moved.folder / "progress.json").read_bytes())["metrics"]
+    document = json.loads((moved.folder / "progress.json").read_bytes())["metrics"]
     generation.signal(signal.SIGTERM)
     generation.ended()
-    assert told.keys() == {
+    assert document.keys() == {
         "loss", "change_checkpoint", "change_away", "change_start", "change_first_step"
     }  # fmt: skip
-    assert all(0 <= value < 60 for value in told.values())
-    assert told["change_checkpoint"] > 0
-    assert told["change_start"] > 0
+    assert all(0 <= value < 60 for value in document.values())
+    assert document["change_checkpoint"] > 0
+    assert document["change_start"] > 0
 
 
-def test_a_checkpoint_that_cannot_be_written_is_told(job: Make) -> None:
+def test_a_checkpoint_that_cannot_be_written_is_reported(job: Make) -> None:
     moved = job(words=("--epochs", "400", "--pace", "0.02", "--save-every", "0.1"))
     generation = moved.start(2, "--file-limit", "20000")
     wait_for(moved, 10)

@@ -94,7 +94,7 @@ def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
     assert run._agreement._use_count() > 1
 
 
-def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
+def test_a_checkpoint_requested_within_a_step_is_of_a_whole_step() -> None:
     run, model, optimizer = begun()
     run.register(model=model, optimizer=optimizer)
     saved = []
@@ -117,7 +117,7 @@ def test_a_checkpoint_asked_for_within_a_step_is_of_a_whole_step() -> None:
 
 
 @pytest.mark.extended
-def test_who_waits_in_vain_for_one_that_evaluates_is_told_what_to_raise(tmp_path: Path) -> None:
+def test_a_timeout_during_an_evaluation_names_the_setting_to_raise(tmp_path: Path) -> None:
     job = Job(tmp_path / "job")
     try:
         generation = job.start(2, "--epochs", "1", "--patience", "6", "--evaluate", "9")
@@ -350,27 +350,27 @@ def test_trainings_that_cannot_be_are_refused(options: dict[str, Any], message: 
 
 
 @pytest.mark.parametrize(
-    ("told", "message"),
+    ("expected", "message"),
     [
         ({"RANK": "x"}, "RANK and WORLD_SIZE must be integers"),
         ({"RANK": "2", "WORLD_SIZE": "2"}, "RANK: expected 0 to WORLD_SIZE - 1 = 1, got 2"),
         ({"RANK": "0", "WORLD_SIZE": "2"}, "MASTER_ADDR and MASTER_PORT are not set"),
     ],
 )
-def test_processes_told_nonsense_say_so(
-    monkeypatch: pytest.MonkeyPatch, told: dict[str, str], message: str
+def test_processes_report_invalid_variables(
+    monkeypatch: pytest.MonkeyPatch, expected: dict[str, str], message: str
 ) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in told.items():
+    for name, value in expected.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(TrainingError, match=message):
         current()
 
 
-def test_others_that_do_not_come_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in told.items():
+def test_missing_workers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(TrainingError, match="process 1 of 2 failed to join the others at 127"):
         training.join(20, batch=6, epochs=1, patience=1)

@@ -32,7 +32,7 @@ def with_gpus(monkeypatch: pytest.MonkeyPatch, *, nccl: bool = True) -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> generation.Generation:
+def process_variables(monkeypatch: pytest.MonkeyPatch) -> generation.Generation:
     """What the second of two processes is told."""
     for name, value in (("RANK", "1"), ("WORLD_SIZE", "2"), ("MASTER_PORT", "1")):
         monkeypatch.setenv(name, value)
@@ -42,11 +42,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> generation.Generation:
 
 
 def test_without_a_gpu_it_is_gloo(
-    told: generation.Generation, monkeypatch: pytest.MonkeyPatch
+    process_variables: generation.Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
-    assert told.device.type == "cpu"
+    assert process_variables.device.type == "cpu"
     assert generation._choose_backend(0, 1, dist.HashStore()) == "gloo"
 
 
@@ -62,7 +62,7 @@ def test_without_a_gpu_it_is_gloo(
     ],
 )
 def test_it_is_nccl_where_every_process_has_a_gpu_of_its_own(
-    told: generation.Generation,
+    process_variables: generation.Generation,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
     gpus: dict[str, str],
@@ -85,12 +85,12 @@ def test_it_is_nccl_where_every_process_has_a_gpu_of_its_own(
         dist, "init_process_group", lambda name, **more: requests.append((name, more["rank"]))
     )
     monkeypatch.setattr(generation, "hold", lambda _: None)
-    generation.join_group(told)
-    generation.join_group(told, backend="gloo")
+    generation.join_group(process_variables)
+    generation.join_group(process_variables, backend="gloo")
     assert requests == [(backend, 1), ("gloo", 1)]
 
 
-def test_gpus_are_told_apart_by_machine_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_differ_by_machine_and_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCAL_RANK", raising=False)
     monkeypatch.delenv("NCCL_HOSTID", raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -126,7 +126,7 @@ def test_each_of_torchruns_processes_has_a_gpu_of_its_own(
     assert generation.own_device() == torch.device("cpu")
 
 
-def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
+def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_requested(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Group:
@@ -152,12 +152,12 @@ def test_wires_to_servers_are_of_nccl_on_gpus_only_where_it_is_asked_for(
 
 
 def test_nccl_without_a_gpu_is_refused_before_anybody_is_waited_for(
-    told: generation.Generation, monkeypatch: pytest.MonkeyPatch
+    process_variables: generation.Generation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     says = "backend 'nccl' isn't available here; use gloo"
     with pytest.raises(TrainingError, match=says):
-        generation.join_group(told, backend="nccl")
+        generation.join_group(process_variables, backend="nccl")
     with pytest.raises(TrainingError, match=says):
         wires.transport_device("nccl")
     with pytest.raises(TrainingError, match=says):

@@ -175,10 +175,10 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
     assert got.get("steps") == expected.get("steps")
     if "losses" in expected:  # it tells four digits
         assert got["losses"] == pytest.approx(expected["losses"], abs=2e-3)
-    told = json.loads((moved.folder / "progress.json").read_bytes())
-    assert told["minibatches"] == 25
-    assert told["generation"] == 3
-    assert {"loss", "change_start"} <= told["metrics"].keys()
+    document = json.loads((moved.folder / "progress.json").read_bytes())
+    assert document["minibatches"] == 25
+    assert document["generation"] == 3
+    assert {"loss", "change_start"} <= document["metrics"].keys()
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_checkpoints_that_were_passed_over_are_removed_by_the_next_one(tmp_path:
     assert result.step == 6
 
 
-def test_a_mapping_is_asked_for() -> None:
+def test_content_without_a_mapping_is_refused() -> None:
     stream = io.BytesIO()
     torch.save([1], stream)
     with pytest.raises(pickle.UnpicklingError, match="expected a mapping, got list"):

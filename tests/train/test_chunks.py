@@ -93,12 +93,12 @@ class Faulty:
     """A storage that fails, or gives too little, so many times before it answers."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, faults: list[str]) -> None:
-        self.asked = 0
+        self.reads = 0
         self.faults = faults
         whole = chunks._read
 
         def read(*given: Any) -> bytes:
-            self.asked += 1
+            self.reads += 1
             content = whole(*given)
             fault = self.faults.pop(0) if self.faults else ""
             if fault == "torn":
@@ -113,13 +113,11 @@ class Faulty:
         monkeypatch.setattr(chunks, "_BACKOFF_SECONDS", (0.0, 0.0, 0.0))
 
 
-def test_a_storage_that_fails_is_asked_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_storage_that_fails_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = chunks.write(str(tmp_path / "set"), ARRAYS, 3)
     storage = Faulty(monkeypatch, ["reset", "torn", "flipped"])
     assert np.array_equal(data.fetch(1)["y"], [3, 4, 5])
-    assert storage.asked == 4
+    assert storage.reads == 4
 
 
 def test_what_stays_torn_or_away_is_refused_by_name(
@@ -138,7 +136,7 @@ def test_what_stays_torn_or_away_is_refused_by_name(
         data.fetch(0)
 
 
-def test_an_object_store_that_stands_still_is_waited_for(store: ObjectStore) -> None:
+def test_an_object_store_that_hangs_is_waited_for(store: ObjectStore) -> None:
     data = chunks.write(store.folder(), ARRAYS, 3)
     results: list[chunks.Arrays] = []
     store.signal(signal.SIGSTOP)
@@ -261,10 +259,10 @@ def test_what_torch_does_not_take_is_refused_when_it_is_written(tmp_path: Path) 
 
 
 def test_what_was_wanted_is_there_when_it_is_taken() -> None:
-    begun, asked = threading.Event(), []
+    begun, requested = threading.Event(), []
 
     def fetch(number: int) -> chunks.Arrays:
-        asked.append(number)
+        requested.append(number)
         begun.set()
         return {"x": np.array([number])}
 
@@ -278,9 +276,9 @@ def test_what_was_wanted_is_there_when_it_is_taken() -> None:
     fetcher.fetch(6)
     fetcher.fetch(7)  # 5 is let go
     fetcher.fetch(7)
-    assert asked == [5, 6, 7]
+    assert requested == [5, 6, 7]
     fetcher.fetch(5)
-    assert asked == [5, 6, 7, 5]
+    assert requested == [5, 6, 7, 5]
 
 
 def test_what_failed_ahead_of_need_is_fetched_again_when_it_is_needed() -> None:
@@ -330,7 +328,7 @@ def test_a_slow_chunk_is_waited_for_and_a_failed_one_tried_again() -> None:
     assert fetcher.fetch(1)["x"] == 1
 
 
-def test_who_is_told_to_stop_does_not_wait_for_a_storage_that_stands_still() -> None:
+def test_a_stopped_job_does_not_wait_for_a_storage_that_hangs() -> None:
     go = threading.Event()
 
     def fetch(number: int) -> chunks.Arrays:

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("sklearn")
 
 from shadowprice.executors.contract import Ended, Ending, Executor, ServerAllocation
-from tests.contract.harness import LocalHarness, Told, spec
+from tests.contract.harness import LocalHarness, ReportLog, spec
 from tests.train.backends import ON_GPUS
 
 pytestmark = [pytest.mark.train, ON_GPUS]
@@ -29,7 +29,7 @@ MEMORY = 4 << 30
 def test_workers_learn_on_what_they_are_dealt(
     tmp_path: Path, workers: int, share: int, says: str
 ) -> None:
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         order = spec(
             "digits",
             1,
@@ -39,7 +39,7 @@ def test_workers_learn_on_what_they_are_dealt(
             worker={"gpu": share, "memory": MEMORY},
         )
         await executor.start(order)
-        ended = await told.one(Ended, "digits")
+        ended = await reports.first(Ended, "digits")
         assert ended.ending is Ending.DONE, ended
         said = (await executor.logs("digits")).text
         result = re.search(r"done: loss [\d.]+, ([\d.]+)% right", said)

@@ -102,8 +102,8 @@ def test_every_sample_counts_once_an_epoch_though_workers_die(folder: str, tmp_p
     data = scripts.written(folder)
 
     def progress() -> int:
-        told = tmp_path / "progress.json"
-        return int(json.loads(told.read_text())["minibatches"]) if told.exists() else 0
+        path = tmp_path / "progress.json"
+        return int(json.loads(path.read_text())["minibatches"]) if path.exists() else 0
 
     given: dict[str, Any] = {
         "data": data,
@@ -186,14 +186,14 @@ def test_pyarrow_does_the_same_by_hadoops_library(own: hdfs.Hdfs) -> None:
     pytest.importorskip("pyarrow")
     if why := hdfs.library_missing():
         pytest.skip(why)
-    told = {**os.environ, **own.environment(), ARROW: "1"}
-    told["SHADOWPRICE_TEST_HDFS"] = own.addresses["hdfs"]
+    variables = {**os.environ, **own.environment(), ARROW: "1"}
+    variables["SHADOWPRICE_TEST_HDFS"] = own.addresses["hdfs"]
     chosen = "come_back or not_trained_on or once_an_epoch or saves_before or waited_for"
     words = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:rerunfailures"]
     words += ["-m", "train", "-k", chosen, __file__]
     ran = subprocess.run(
         [sys.executable, "-m", "pytest", *words],
-        cwd=Path(__file__).parents[2], env=told, capture_output=True, text=True, check=False,
+        cwd=Path(__file__).parents[2], env=variables, capture_output=True, text=True, check=False,
         timeout=400,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stdout[-4000:] + ran.stderr[-2000:]
@@ -230,7 +230,7 @@ def test_who_reads_from_hdfs_saves_before_it_leaves(folder: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["hdfs"] if ARROW in os.environ else SPEAKS)
-def test_a_storage_that_stands_still_is_waited_for(own: hdfs.Hdfs, kind: str) -> None:
+def test_a_storage_that_hangs_is_waited_for(own: hdfs.Hdfs, kind: str) -> None:
     if importlib.util.find_spec(SPEAKS[kind]) is None:
         pytest.skip(f"{SPEAKS[kind]} is not installed")
     data = chunks.write(f"{own.addresses[kind]}/{uuid.uuid4().hex}", ARRAYS, 3)

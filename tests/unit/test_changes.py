@@ -64,8 +64,8 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
-        told = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
-        monkeypatch.setattr(changes, "time", told)
+        fake_time = SimpleNamespace(monotonic=lambda: self.now, time=lambda: self.now)
+        monkeypatch.setattr(changes, "time", fake_time)
 
 
 @pytest.fixture
@@ -124,7 +124,7 @@ def test_what_cannot_be_written_is_a_figure_less(tmp_path: Path) -> None:
 
 def generation(folder: Path, script: str, number: int) -> subprocess.Popen[str]:
     kept = {name: one for name, one in os.environ.items() if not name.startswith("SHADOWPRICE_")}
-    told = {
+    variables = {
         "SHADOWPRICE_JOB": "job",
         "SHADOWPRICE_GENERATION": str(number),
         "SHADOWPRICE_CHECKPOINT_DIR": str(folder / "checkpoints"),
@@ -133,7 +133,7 @@ def generation(folder: Path, script: str, number: int) -> subprocess.Popen[str]:
     (folder / "checkpoints").mkdir(exist_ok=True)
     (folder / "progress.json").unlink(missing_ok=True)
     process = subprocess.Popen(
-        [sys.executable, "-c", script], env={**kept, **told}, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script], env={**kept, **variables}, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
@@ -166,24 +166,24 @@ def ended(process: subprocess.Popen[str], number: int) -> None:
 def test_a_plain_script_tells_what_moving_it_cost(tmp_path: Path, script: str) -> None:
     first = generation(tmp_path, script, 1)
     # That it began costs no change: nothing was there before.
-    told = reports(tmp_path, lambda one: one["minibatches"] >= 30)
-    assert not PARTS & told["metrics"].keys()
+    report = reports(tmp_path, lambda one: one["minibatches"] >= 30)
+    assert not PARTS & report["metrics"].keys()
     ended(first, signal.SIGTERM)
     second = generation(tmp_path, script, 2)
-    told = reports(tmp_path, lambda one: bool(PARTS & one["metrics"].keys()))
-    assert told["metrics"].keys() >= PARTS
-    assert all(0.0 <= told["metrics"][part] < 240.0 for part in PARTS)
-    assert told["metrics"]["change_start"] > 0.0
+    report = reports(tmp_path, lambda one: bool(PARTS & one["metrics"].keys()))
+    assert report["metrics"].keys() >= PARTS
+    assert all(0.0 <= report["metrics"][part] < 240.0 for part in PARTS)
+    assert report["metrics"]["change_start"] > 0.0
     # It goes on telling, since of reports the newest is taken.
-    later = reports(tmp_path, lambda one: one["minibatches"] > told["minibatches"] + 10)
+    later = reports(tmp_path, lambda one: one["minibatches"] > report["minibatches"] + 10)
     assert {name: later["metrics"][name] for name in PARTS} == {
-        name: told["metrics"][name] for name in PARTS
+        name: report["metrics"][name] for name in PARTS
     }
     ended(second, signal.SIGKILL)
     # One that died has left nothing: the third generation goes on from where the first was.
     third = generation(tmp_path, script, 3)
-    told = reports(tmp_path, lambda one: one["minibatches"] >= later["minibatches"] + 30)
-    assert not PARTS & told["metrics"].keys()
+    report = reports(tmp_path, lambda one: one["minibatches"] >= later["minibatches"] + 30)
+    assert not PARTS & report["metrics"].keys()
     ended(third, signal.SIGTERM)
 
 
@@ -192,6 +192,6 @@ def test_what_a_script_says_itself_goes_before(tmp_path: Path) -> None:
     script = SCRIPT.replace("loss=1 / step", "change_start=7.0")
     ended(generation(tmp_path, script, 1), signal.SIGTERM)
     second = generation(tmp_path, script, 2)
-    told = reports(tmp_path, lambda one: "change_away" in one["metrics"])
-    assert told["metrics"]["change_start"] == 7.0
+    report = reports(tmp_path, lambda one: "change_away" in one["metrics"])
+    assert report["metrics"]["change_start"] == 7.0
     ended(second, signal.SIGTERM)

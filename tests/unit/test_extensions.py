@@ -46,7 +46,7 @@ NO_IMPORTER = "\n\ndef no_trace(path, reading):\n    return 3\n"
         ("policy.py", True),
     ],
 )
-def test_a_reference_is_told_from_a_name(text: str, expected: bool) -> None:
+def test_a_reference_differs_from_a_name(text: str, expected: bool) -> None:
     assert is_file_reference(text) is expected
 
 

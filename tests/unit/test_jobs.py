@@ -28,9 +28,9 @@ pytestmark = pytest.mark.processes
 def inside(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     for name in [name for name in os.environ if name.startswith("SHADOWPRICE_")]:
         monkeypatch.delenv(name)
-    told = {"JOB": "j", "GENERATION": "3", "RANK": "0", "ROLE": "worker", "WORKERS": "2"}
-    told |= {"PS": "1", "CHECKPOINT_DIR": str(tmp_path / "c"), "SLOT_END": "12.500"}
-    for name, value in told.items():
+    variables = {"JOB": "j", "GENERATION": "3", "RANK": "0", "ROLE": "worker", "WORKERS": "2"}
+    variables |= {"PS": "1", "CHECKPOINT_DIR": str(tmp_path / "c"), "SLOT_END": "12.500"}
+    for name, value in variables.items():
         monkeypatch.setenv(f"SHADOWPRICE_{name}", value)
     monkeypatch.setattr(jobs, "_checkpoints", False)  # other tests load checkpoints
     return tmp_path
@@ -43,7 +43,7 @@ def dead_process() -> int:
     return process.pid
 
 
-def test_what_was_told_is_read(inside: Path) -> None:
+def test_reports_are_read(inside: Path) -> None:
     assert jobs.current() == jobs.Job("j", 3, "worker", 0, 2, 1, inside / "c", 12.5)
     assert jobs.current().leads
 
@@ -430,7 +430,7 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(inside: Path)
     assert [path.name for path in (inside / "c").iterdir()] == [f"checkpoint-{1:015d}"]
 
 
-def test_a_job_is_told_to_stop_and_leaves_with_143(inside: Path) -> None:
+def test_a_stopped_job_leaves_with_143(inside: Path) -> None:
     script = (
         "from shadowprice import jobs\nstop = jobs.StopSignal()\nprint(bool(stop), flush=True)\n"
         "while not stop.wait(60): pass\nprint(bool(stop), flush=True)\njobs.leave()"
@@ -444,7 +444,7 @@ def test_a_job_is_told_to_stop_and_leaves_with_143(inside: Path) -> None:
     assert inside.is_dir()
 
 
-def test_a_job_that_is_told_to_stop_as_it_leaves_is_done(inside: Path) -> None:
+def test_a_job_that_is_stopped_as_it_leaves_is_done(inside: Path) -> None:
     script = (
         "import os, signal\nfrom shadowprice import jobs\n"
         "class Last:\n"

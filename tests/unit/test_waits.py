@@ -21,12 +21,12 @@ def waits(tree: ast.AST, limited: bool = False) -> Iterator[int]:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             under = False  # who calls it, and when, is not known
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and not under:
-            told = {keyword.arg for keyword in node.keywords}  # of **more, None
-            method, silent = node.func.attr, not node.args and not told
+            fields = {keyword.arg for keyword in node.keywords}  # of **more, None
+            method, silent = node.func.attr, not node.args and not fields
             if (silent and method in ENDLESS) or (
                 method in {"run", "call", "check_call", "check_output"}
                 and ast.unparse(node.func).startswith("subprocess.")
-                and not told & {"timeout", None}
+                and not fields & {"timeout", None}
             ):
                 yield node.lineno
         yield from waits(node, under)

@@ -65,11 +65,11 @@ class OptionChange:
 class JobChange:
     """One key of a job's record, and its possible values."""
 
-    name: str  # ``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``
+    kind: str  # ``value``, ``work``, ``time``, ``size``, ``workers``, ``arrival`` or ``deadline``
     key: Key  # path of the value in the record
     before: str  # current value, as text
     values: Sequence[Any]  # possible values, from the smallest change to the largest
-    change: Callable[[Any], str]  # describes the change to a value in words
+    describe: Callable[[Any], str]  # describes the change to a value in words
     option: OptionChange | None = None  # if options set the job's keys
 
     @property
@@ -82,9 +82,9 @@ class JobChange:
     @property
     def decreases(self) -> bool:
         """Whether the values become smaller."""
-        if self.name == "workers":
+        if self.kind == "workers":
             return bool(self.values) and self.values[-1] < int(self.before.removesuffix(_DEFAULT))
-        return self.name in {"work", "time", "size"}
+        return self.kind in {"work", "time", "size"}
 
 
 def with_value(entry: JobFileRecord, key: Key, value: Any) -> dict[str, Any]:
@@ -280,7 +280,7 @@ def _deadline_changes(
         )
 
         def describe_slope(value: object) -> str:
-            return f"{_digits(100 * (1 - float(parse_rate(value).number) / slope))} % less steep"
+            return f"{_reduction(float(parse_rate(value).number) / slope)} steep"
 
         yield JobChange(
             "deadline",
@@ -291,15 +291,15 @@ def _deadline_changes(
         )
 
 
-def _count_changes(name: str, key: Key, now: int) -> Iterator[JobChange]:
+def _count_changes(kind: str, key: Key, now: int) -> Iterator[JobChange]:
     """Yield a change to smaller integers, down to 1."""
     values = _decreasing_integers(now, 1)
     if values:
 
         def describe(value: int) -> str:
-            return f"{_digits(100 * (1 - value / now))} % less"
+            return _reduction(value / now)
 
-        yield JobChange(name, key, str(now), values, describe)
+        yield JobChange(kind, key, str(now), values, describe)
 
 
 def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
@@ -319,7 +319,7 @@ def _time_changes(entry: JobFileRecord) -> Iterator[JobChange]:
     }
 
     def describe(text: str) -> str:
-        return f"{_digits(100 * (1 - values[text] / now))} % less"
+        return _reduction(values[text] / now)
 
     if values:
         before = str(entry["minibatch_time"])
@@ -380,8 +380,8 @@ def _shorter_time_changes(
         texts[key], sizes[key] = text, float(value * unit / total)
 
     def describe(value: str) -> str:
-        less = 100 * (1 - sizes[value])
-        return f"{_digits(less)} % less" if less >= 0.5 else "stated instead of predicted"
+        is_less = 1 - sizes[value] >= 0.005
+        return _reduction(sizes[value]) if is_less else "stated instead of predicted"
 
     if texts:
         option = OptionChange("--time", before[1], texts.__getitem__) if has_option else None
@@ -404,9 +404,8 @@ def _worker_changes(entry: JobFileRecord, job: Job, cluster: Cluster) -> Iterato
             before = str(declared[bound]) if declared.get(bound) is not None else f"{now}{_DEFAULT}"
 
             def describe(value: int, bound: str = bound, now: int = now) -> str:
-                noun = _count(abs(value - now), "worker")
-                most_or_least = "at least" if bound == "min" else "at most"
-                return f"{noun} {'more' if value > now else 'fewer'} {most_or_least}"
+                verb = "raised" if value > now else "lowered"
+                return f"{bound}imum {verb} by {_count(abs(value - now), 'worker')}"
 
             yield JobChange("workers", ("workers", bound), before, values, describe)
 
@@ -462,7 +461,7 @@ def _demand_changes(key: Key, amount: object) -> Iterator[JobChange]:
     if values:
 
         def describe(value: Any) -> str:
-            return f"{_digits(100 * (1 - sizes[value] / number))} % less"
+            return _reduction(sizes[value] / number)
 
         yield JobChange("size", key, format_value(amount), values, describe)
 
@@ -513,6 +512,11 @@ def format_value(value: object) -> str:
     if isinstance(value, float):
         return np.format_float_positional(value, trim="-")
     return str(value)
+
+
+def _reduction(ratio: float) -> str:
+    """Return the reduction to a part of a value, as text."""
+    return f"{_digits(100 * (1 - ratio))} % less"
 
 
 def _digits(value: float) -> str:

@@ -43,7 +43,7 @@ def search_changes(
         result: SearchResult = NoStepFound(1)
         if not (smaller_fails and is_size(change)):
             # Levels of a priority aren't numbers.
-            is_utility = change.name == "value" and change.key[0] == "utility"
+            is_utility = change.kind == "value" and change.key[0] == "utility"
             guess = partial(_break_even_utility_step, change) if is_utility else None
             start = step_of_work(change, work)
             result = find_smallest_step(answer, len(change.values), start, guess=guess)
@@ -70,7 +70,7 @@ def is_smallest_refused(
 def is_size(change: JobChange) -> bool:
     """Return whether a change only reduces the resources that the job needs."""
     # Less bandwidth makes the work take longer.
-    return change.name == "size" and change.key[-1] != BANDWIDTH
+    return change.kind == "size" and change.key[-1] != BANDWIDTH
 
 
 def step_of_work(change: JobChange, work: float) -> int:
@@ -107,7 +107,7 @@ def describe_result(
             return None
         last = change.values[-1]
         ineffective = IneffectiveChange(
-            change.name,
+            change.kind,
             change.label,
             format_value(last),
             result.tried,
@@ -126,11 +126,11 @@ def describe_result(
     refused = change.before if result.step == 1 else format_value(change.values[result.step - 2])
     answer = result.answer
     return Advice(
-        way=change.name,
+        way=change.kind,
         key=change.label,
         before=change.before,
         after=format_value(value),
-        change=change.change(value),
+        change=change.describe(value),
         refused=refused,
         completion=answer.completion,
         utility=answer.utility,

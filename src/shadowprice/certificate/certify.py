@@ -114,6 +114,7 @@ def certify(
 
     proved: Bound = upper_bound(
         relaxation,
+        # The bound's distance from the optimum adds to that of the schedules.
         tolerance=gap / 10 if schedules else gap,
         deadline=started + seconds * (_PROVING if schedules else 1.0),
         now=now,
@@ -146,6 +147,7 @@ def certify(
         _check(cluster, relaxation, rounded.schedules)
     prices = PostedPrices(relaxation.start, proved.prices, relaxation.limits)
     return Certificate(
+        # Rounding errors may put the bound below a schedule that meets it.
         max(proved.value, best),
         best,
         time.perf_counter() - wall,

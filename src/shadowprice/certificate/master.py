@@ -42,7 +42,7 @@ class Master:
     """
 
     def __init__(self, groups: int, cells: int) -> None:
-        self._groups, self._cells = groups, cells
+        self._groups = groups
         solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
         solver.setOptionValue("output_flag", False)
         solver.setOptionValue("threads", 1)

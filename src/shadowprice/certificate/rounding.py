@@ -456,6 +456,7 @@ def _improve(
         added += [index for index in order if index not in state.placed and state.place(index, 0.0)]
         # The temperature falls with time, and with moves that found nothing.
         cooled = _COOLED ** min(1.0, max(spent(), idle / max_idle))
+        # Metropolis rule: a loss is accepted with probability exp(-loss / temperature).
         if state.utility - before > heat * cooled * math.log(1 - rng.random()):
             if state.utility > best + 1e-9:
                 best, idle = state.utility, 0
@@ -466,6 +467,7 @@ def _improve(
             state.take_out(index)
         for index, placed in removed.items():
             state.put_back(index, placed)
+    # Return to the best state: all are taken out first, so that none blocks another.
     for index in changed:
         if index in state.placed:
             state.take_out(index)

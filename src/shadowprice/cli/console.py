@@ -238,6 +238,6 @@ def announce_compiling(quiet: bool) -> None:
     """Print a notice before the first kernel is compiled, unless quiet."""
     # Without kernels the compiler isn't needed, and importing it takes as long as a small run.
     if quiet or "shadowprice.kernels.jit" in sys.modules:
-        from shadowprice.kernels.jit import announcer, say_on_stderr
+        from shadowprice.kernels.jit import announcer, print_on_stderr
 
-        announcer.say = None if quiet else say_on_stderr
+        announcer.print_line = None if quiet else print_on_stderr

@@ -157,7 +157,7 @@ class Capabilities:
     """Capabilities of a policy; the engine, drivers and reports query these instead of its name.
 
     If a capability stands for methods, a function returns the policy with their type:
-    `as_priced_policy`, `as_quoting_policy`, `as_guaranteed_policy`.
+    `as_priced_policy`, `as_holding_policy`, `as_quoting_policy`, `as_guaranteed_policy`.
 
     Parameters
     ----------
@@ -171,6 +171,8 @@ class Capabilities:
         Posts a price for every server and resource (`PricedPolicy`).
     wakes_every_slot : bool
         Needs `SlotBegan`. Other policies are only called when something changes.
+    holds : bool
+        Knows for how many slots it decides nothing if nothing happens (`HoldingPolicy`).
     local_traffic_is_free : bool
         Parameter servers only serve workers on other servers (Astraea (3i)). So their number is
         checked server by server, instead of OASiS (6).
@@ -203,6 +205,7 @@ class Capabilities:
     charges: bool = False
     prices: bool = False
     wakes_every_slot: bool = False
+    holds: bool = False
     local_traffic_is_free: bool = False
     runs_bags: bool = False
     quotes: bool = False
@@ -262,6 +265,26 @@ class PricedPolicy(Policy, Protocol):
         ...
 
 
+class HoldingPolicy(Policy, Protocol):
+    """A policy that wakes in every slot, and can decide nothing for many slots at once."""
+
+    def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
+        """Return for how many slots from ``view.slot`` on, up to ``slots``, nothing is decided.
+
+        Each running job makes ``progress`` in each of these slots, none completes, and no other
+        event comes. The policy is then in the state in which `SlotBegan` of each of the returned
+        slots would leave it.
+        """
+        ...
+
+    def held_prices(self, slots: range) -> NDArray[np.float64]:
+        """Return `PricedPolicy.slot_prices` of slots that were just held, in one array.
+
+        The shape is (slots, servers, resources). Only called if the policy posts prices.
+        """
+        ...
+
+
 class QuotingPolicy(Policy, Protocol):
     """A policy that can quote jobs before they are submitted."""
 
@@ -288,6 +311,11 @@ class GuaranteedPolicy(Policy, Protocol):
 def as_priced_policy(policy: Policy) -> PricedPolicy | None:
     """Return the policy as one that posts prices, None if it doesn't."""
     return cast(PricedPolicy, unwrap_policy(policy)) if policy.capabilities.prices else None
+
+
+def as_holding_policy(policy: Policy) -> HoldingPolicy | None:
+    """Return the policy as one that holds decisions, None if it doesn't."""
+    return cast(HoldingPolicy, unwrap_policy(policy)) if policy.capabilities.holds else None
 
 
 def as_quoting_policy(policy: Policy) -> QuotingPolicy | None:

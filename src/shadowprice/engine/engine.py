@@ -39,6 +39,7 @@ from shadowprice.core.quote import Quote
 from shadowprice.engine import job_events, server_events, slot_events
 from shadowprice.engine.event_validation import check_event
 from shadowprice.engine.policy_session import Consultation, PolicySession
+from shadowprice.engine.quiet_slots import count_quiet_slots, pass_quiet_slots
 from shadowprice.engine.state import EngineState
 from shadowprice.engine.state_validation import validate_state
 from shadowprice.engine.undo import Undo
@@ -211,6 +212,23 @@ class Engine:
         staged = self._decide(entry.event, entry.consultations)
         self._commit(staged.entry)
         return staged.commands
+
+    def pass_quiet_slots(self, progress: Mapping[str, int], limit: int) -> int:
+        """Pass up to ``limit`` quiet slots at once, and return how many.
+
+        In a quiet slot no job starts, stops or completes, and the policy decides nothing. The state
+        becomes that after `SlotBegan` and `SlotEnded` of each of these slots, with this progress.
+        Slots within `atomic` are never passed.
+        """
+        slots = count_quiet_slots(self.state, progress, limit)
+        if slots and self.capabilities.wakes_every_slot:
+            slots = self.session.hold(progress, slots)
+        if slots:
+            pass_quiet_slots(self.state, progress, slots)
+            self.last = Entry(self.sequence, SlotEnded(self.slot - 1, dict(progress), {}), ())
+            if self.validates_state:
+                validate_state(self.state)
+        return slots
 
     @contextmanager
     def staged(self, event: DriverEvent) -> Iterator[StagedEvent]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from shadowprice.core.events import Command, Decision, PolicyEvent
-from shadowprice.core.policy import Policy, unwrap_policy
+from shadowprice.core.policy import Policy, as_holding_policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
 from shadowprice.engine.memory import SavedPolicyState, dump_policy_state, load_policy_state
 from shadowprice.engine.pinning import is_pinned, may_pin, without_stops
@@ -62,6 +62,21 @@ class PolicySession:
             applied.append(decision)
         self.consultations.append(tuple(applied))
         return commands
+
+    def hold(self, progress: Mapping[str, int], slots: int) -> int:
+        """Return for how many of the next slots the policy decides nothing; see `HoldingPolicy`."""
+        policy = as_holding_policy(self.policy)
+        if policy is None:
+            return 0
+        self.begin_event(None)
+        self._was_queried = True
+        try:
+            held = policy.hold(self.view, progress, slots)
+        except BaseException:
+            self.rollback_event()
+            raise
+        self.commit_event()
+        return held
 
     def _policy_decisions(self, event: PolicyEvent) -> Iterable[Decision]:
         state, decisions = self._state, self.policy.decide(self.view, event)

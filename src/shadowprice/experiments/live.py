@@ -54,7 +54,7 @@ class LiveJobResult:
     """Restart cost that the service has learnt, in seconds; None if it is still the stated one."""
 
     @property
-    def late(self) -> str:
+    def delay_causes(self) -> str:
         """The causes of a broken first promise, with the seconds of each; empty if it was kept."""
         broken = self.record.get("broken_promise")
         causes = () if broken is None else broken["causes"]
@@ -93,7 +93,7 @@ class ExecutorTarget:
             argv += ["--executor-set", setting]
         return argv
 
-    def mark(self) -> str:
+    def name_suffix(self) -> str:
         """Return a suffix for job names, unique if the executor remembers names.
 
         Records in the API server of Kubernetes outlive the service that wrote them.
@@ -278,11 +278,11 @@ def run_live_in_temp_dir(
 
     The arguments are as in `run_live`. Jobs run under unique names if the executor remembers names.
     """
-    mark = target.mark()
-    renamed = [(after, {**job, "name": f"{job['name']}{mark}"}) for after, job in jobs]
+    suffix = target.name_suffix()
+    renamed = [(after, {**job, "name": f"{job['name']}{suffix}"}) for after, job in jobs]
     with tempfile.TemporaryDirectory(prefix="shadowprice-live-") as folder:
         results = run_live(Path(folder), cluster, renamed, choice, limit, target, ahead=ahead)
-    return {name.removesuffix(mark): result for name, result in results.items()}
+    return {name.removesuffix(suffix): result for name, result in results.items()}
 
 
 def _changes(

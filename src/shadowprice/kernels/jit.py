@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -105,8 +104,9 @@ def cache_folder() -> Path | None:
     # Numba keeps a folder for each folder of sources: return their common parent.
     if path == Path(compiled.py_func.__code__.co_filename).parent / "__pycache__":
         return Path(__file__).parent
-    configured = os.environ.get("NUMBA_CACHE_DIR")
-    return Path(configured) if configured else path.parent
+    # Numba read the variable when it was imported, and skips a folder that it can't write.
+    configured = getattr(numba.config, "CACHE_DIR", "")
+    return Path(configured) if configured and path.is_relative_to(configured) else path.parent
 
 
 _IMPORT: Final = re.compile(r"^from shadowprice\.kernels\.([\w.]+) import", re.MULTILINE)
@@ -159,7 +159,7 @@ def _content_digest(file: Path) -> bytes:
     return hashlib.sha256(file.read_bytes()).digest() if file.exists() else b""
 
 
-def say_on_stderr(text: str) -> None:
+def print_on_stderr(text: str) -> None:
     """Print a line on stderr, if there is one."""
     if sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
@@ -180,7 +180,7 @@ class _Announcer(event.Listener):
     """Counts the kernels that are compiled, and prints one line before the first."""
 
     def __init__(self) -> None:
-        self.say: Callable[[str], None] | None = say_on_stderr
+        self.print_line: Callable[[str], None] | None = print_on_stderr
         self.announced = False
         self.compiled = 0
 
@@ -188,9 +188,9 @@ class _Announcer(event.Listener):
         if not event.data["dispatcher"].py_func.__module__.startswith("shadowprice.kernels."):
             return
         self.compiled += 1
-        if not self.announced and self.say is not None:
+        if not self.announced and self.print_line is not None:
             self.announced = True
-            self.say(compiling_notice())
+            self.print_line(compiling_notice())
 
     def on_end(self, event: Any) -> None:
         """Do nothing: a second line would be mixed with a command's results."""

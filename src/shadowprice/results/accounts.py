@@ -164,7 +164,7 @@ def compute_tenant_accounts(run: RunData) -> TenantAccounts:
     )
 
 
-def timeline(run: RunData, books: TenantAccounts) -> pl.DataFrame:
+def timeline(run: RunData, accounts: TenantAccounts) -> pl.DataFrame:
     """Return each tenant's earnings, payments and loans by slot.
 
     Columns
@@ -180,14 +180,14 @@ def timeline(run: RunData, books: TenantAccounts) -> pl.DataFrame:
     parts = [
         _moves(finished, "completion", "tenant", "utility", "earned"),
     ]
-    external = books.payments.filter(pl.col("payer") != pl.col("payee")).with_columns(
+    external = accounts.payments.filter(pl.col("payer") != pl.col("payee")).with_columns(
         pl.col("amount") / MICRO
     )
     parts += [
         _moves(external, "slot", "payer", "amount", "paid"),
         _moves(external, "slot", "payee", "amount", "received"),
     ]
-    lent = books.loans.filter(pl.col("lender") != pl.col("borrower"))
+    lent = accounts.loans.filter(pl.col("lender") != pl.col("borrower"))
     parts += [
         _moves(lent, "slot", "lender", "places", "lent"),
         _moves(lent, "slot", "borrower", "places", "borrowed"),

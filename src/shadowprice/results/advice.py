@@ -100,10 +100,6 @@ class JobAdvice:
         )
 
 
-def _in_slot(slot: int) -> str:
-    return f"in slot {slot}"
-
-
 def describe_change(advice: Advice) -> str:
     """Describe a change as its owner writes it: an option of a command, or a key of a file."""
     if advice.option is not None:
@@ -115,7 +111,7 @@ def describe_change(advice: Advice) -> str:
 
 def advice_lines(
     job_advice: JobAdvice,
-    completion_text: Callable[[int], str] = _in_slot,
+    completion_text: Callable[[int], str] = "in slot {}".format,
     left_out_reason: str = "each change needs another run of all jobs",
     change_text: Callable[[Advice], str] = describe_change,
 ) -> Iterator[tuple[str, str]]:

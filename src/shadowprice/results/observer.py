@@ -12,10 +12,12 @@ from shadowprice.engine.job_record import JobRecord
 class Observer:
     """Hooks that a driver calls while it runs an engine; by default they do nothing.
 
-    If the observer `collects` closed jobs, the driver removes them from the engine.
+    If the observer `collects` closed jobs, the driver removes them from the engine. If it takes
+    quiet slots, the driver may report many of them at once, instead of their events.
     """
 
     collects = False
+    takes_quiet_slots = False
 
     def on_start(self, engine: Engine) -> None:
         """Handle the start of the run, before the engine's first event."""
@@ -28,6 +30,9 @@ class Observer:
 
     def on_slot(self, engine: Engine, slot: int) -> None:
         """Handle a slot once its placements are final and running."""
+
+    def on_quiet_slots(self, engine: Engine, slots: range) -> None:
+        """Handle slots that have passed, and in which jobs only made progress."""
 
     def on_decision(self, seconds: float) -> None:
         """Handle the time that one decision of the policy took, in seconds."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ from shadowprice.core.events import (
     Stop,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Policy, Status, as_priced_policy
+from shadowprice.core.policy import Policy, Status, as_holding_policy, as_priced_policy
 from shadowprice.core.refusal import Refusal
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
@@ -41,6 +42,9 @@ from shadowprice.engine.job_record import JobRecord
 from shadowprice.results.observer import Observer
 
 _FEWER_ROWS_HINT: Final = "end the run earlier with `until`, or make slots longer"
+
+_MAX_PRICES: Final = 2**17
+"""Maximum number of prices of servers in slots that are computed at once."""
 
 HEAT_BINS: Final = 2000
 """Maximum number of columns of a heat map; longer runs average neighbouring slots."""
@@ -215,6 +219,8 @@ class Recorder(Observer):
         self.running = array("q")
         self.waiting = array("q")
         self._priced = as_priced_policy(policy)
+        self._holding = as_holding_policy(policy)
+        self.takes_quiet_slots = self._priced is None or self._holding is not None
         self._owners = array("q")
         self._servers = array("q")
         self._workers = array("q")
@@ -244,13 +250,9 @@ class Recorder(Observer):
         """Record an event and its commands."""
         match event:
             case SlotEnded(slot):
-                self._next_slot = slot + 1
                 for name, finished in event.finished.items():
                     self.attempts[name].end_slot(finished)
-                # Tables have a row for each allocation, so refuse too many during the run.
-                self._rows += self._standing
-                if self._rows > bounds.ROWS.maximum:
-                    bounds.ROWS.check(self._rows, f"the run, slot {slot}", _FEWER_ROWS_HINT)
+                self._count_rows(range(slot, slot + 1))
             case JobsArrived():
                 self.arrived.update(job.name for job in event.jobs)
             case ServerLost() | ServerBack() | JobCancelled():
@@ -281,15 +283,44 @@ class Recorder(Observer):
 
     def on_slot(self, engine: Engine, slot: int) -> None:
         """Record the numbers of running and waiting jobs, and the policy's prices."""
-        running = len(engine.running)
-        self.slots.append(slot)
-        self.running.append(running)
-        self.waiting.append(len(engine.open_jobs) - running)
+        self._record_slots(engine, range(slot, slot + 1))
         if self._priced is not None:
             prices = self._priced.slot_prices(engine.view)
-            owned, count = self._owned_resources(engine)
-            self.prices[slot] = np.where(owned, prices, 0.0).sum(axis=0) / count
-            self.heat.add(slot, prices.sum(axis=1))
+            self._record_prices(engine, range(slot, slot + 1), prices[None])
+
+    def on_quiet_slots(self, engine: Engine, slots: range) -> None:
+        """Record slots in which jobs only made progress."""
+        self._count_rows(slots)
+        self._record_slots(engine, slots)
+        if self._priced is not None:
+            assert self._holding is not None
+            for part in _split(slots, self.cluster.capacity.size):
+                self._record_prices(engine, part, self._holding.held_prices(part))
+
+    def _count_rows(self, slots: range) -> None:
+        """Refuse a run with too many allocations while it runs: tables have a row for each."""
+        self._next_slot = slots.stop
+        rows = self._rows + self._standing * len(slots)
+        if rows > bounds.ROWS.maximum:
+            fitting = int(bounds.ROWS.maximum - self._rows) // self._standing
+            rows = self._rows + self._standing * (fitting + 1)
+            bounds.ROWS.check(rows, f"the run, slot {slots[fitting]}", _FEWER_ROWS_HINT)
+        self._rows = rows
+
+    def _record_slots(self, engine: Engine, slots: range) -> None:
+        """Record the numbers of running and waiting jobs, which are the same in these slots."""
+        running, open_jobs = len(engine.running), len(engine.open_jobs)
+        self.slots.extend(slots)
+        self.running.extend(repeat(running, len(slots)))
+        self.waiting.extend(repeat(open_jobs - running, len(slots)))
+
+    def _record_prices(self, engine: Engine, slots: range, prices: Floats) -> None:
+        """Record the prices of slots, shape (slots, servers, resources)."""
+        owned, count = self._owned_resources(engine)
+        means = np.where(owned, prices, 0.0).sum(axis=1) / count
+        self.prices.update(zip(slots, means, strict=True))
+        for slot, by_server in zip(slots, prices.sum(axis=2), strict=True):
+            self.heat.add(slot, by_server)
 
     def _owned_resources(self, engine: Engine) -> tuple[Flags, Integers]:
         """Return whether each server has each resource, and how many have each, at least 1."""
@@ -379,6 +410,13 @@ class Recorder(Observer):
             self._standing -= rows[1] - rows[0]
             for row in range(*rows):
                 self._ends[row] = slot
+
+
+def _split(slots: range, size: int) -> Iterator[range]:
+    """Yield consecutive parts of slots, for arrays with ``size`` numbers in each slot."""
+    step = max(1, _MAX_PRICES // max(size, 1))
+    for start in range(0, len(slots), step):
+        yield slots[start : start + step]
 
 
 def _integers(values: array[int]) -> Integers:

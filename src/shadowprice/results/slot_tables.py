@@ -225,6 +225,7 @@ def heat_table(recorder: Recorder, slots: Integers, rows: Rows) -> pl.DataFrame:
             np.add.at(share, ((at_slots - first) // per_bin, at_servers // group), shares)
         lengths = np.diff(np.minimum(np.arange(bins + 1) * per_bin, count))
         share /= lengths[:, None] * sizes
+    # Prices were averaged in narrower bins.
     while recorder.heat.slots_per_bin < per_bin:
         recorder.heat.halve()
     prices = np.full((bins, groups), np.nan)

@@ -129,11 +129,12 @@ def format_rfc3339(moment: int) -> str:
 
 
 def to_datetime(moment: int) -> datetime:
-    """Return a time in UTC, to the microsecond. Times after the year 9999 become its end."""
+    """Return a time in UTC, to the microsecond; at most the year 9999's end, at least year 1."""
     try:
         return datetime.fromtimestamp(moment // 1_000 / 1_000_000, UTC)
     except (ValueError, OverflowError, OSError):
-        return datetime.max.replace(tzinfo=UTC)
+        limit = datetime.min if moment < 0 else datetime.max
+        return limit.replace(tzinfo=UTC)
 
 
 def to_datetime_or_none(moment: int | None) -> datetime | None:

@@ -111,6 +111,7 @@ class SimulationRun:
         self.slot = 0
         self._until = simulation.until
         self._wakes = policy.capabilities.wakes_every_slot
+        self._may_hold = policy.capabilities.holds or not self._wakes
         self._patience = policy.capabilities.patience or cluster.horizon
         self._machines = SimulatedCluster(
             simulation.execution, simulation.seed, restart_first=cluster.restart_first
@@ -145,6 +146,12 @@ class SimulationRun:
         self._awaited = {event.job for event in incidents if isinstance(event, JobCancelled)}
         self._jobs = len(simulation.jobs)
         self._observers = observers
+        # Hidden lengths may be revised in every slot.
+        self._passes_quiet_slots = (
+            self._may_hold
+            and self._hidden_lengths is None
+            and all(observer.takes_quiet_slots for observer in observers)
+        )
         self._report_progress = progress or _report_nothing
 
     def fork(self, simulation: Simulation, observers: Sequence[Observer] = ()) -> SimulationRun:
@@ -178,6 +185,8 @@ class SimulationRun:
         engine, machines, observers = self.engine, self._machines, self._observers
         collectors = [observer for observer in observers if observer.collects]
         while self._skip_idle_slots(to):
+            if self._passes_quiet_slots and self._pass_quiet_slots(to):
+                continue
             slot, upcoming = self.slot, self._upcoming
             while upcoming is not None and upcoming[0] <= slot:
                 self._idle_slots = 0
@@ -199,10 +208,7 @@ class SimulationRun:
             if self._values is not None:
                 _record_finished(self._values, commands, engine)
             _collect_closed_jobs(engine, self._awaited, collectors)
-            self.slot += 1
-            self._simulated += 1
-            if self._simulated % _SLOTS_PER_REPORT == 0:
-                self._report_progress(self._arrived, self._jobs, self.slot)
+            self._count_slots(1)
             bounds.SIMULATED.check(self._simulated, "the run", _FEWER_SLOTS_HINT)
             # A policy may leave jobs queued for ever. After a horizon without progress, or the
             # policy's own limit, the run ends or skips to the next event. A slot in which all
@@ -213,6 +219,37 @@ class SimulationRun:
         if to is None:
             for observer in observers:
                 observer.on_finish(engine)
+
+    def _pass_quiet_slots(self, to: int | None) -> bool:
+        """Pass slots in which jobs only make progress; return whether there were any."""
+        progress = self._machines.steady_progress
+        if progress is None:
+            return False
+        slot = self.slot
+        limits = [
+            bounds.SIMULATED.maximum - self._simulated,
+            _SLOTS_PER_REPORT - self._simulated % _SLOTS_PER_REPORT,
+        ]
+        if self._upcoming is not None:
+            # Jobs that are answered at once arrive while the slot before theirs runs.
+            limits.append(self._upcoming[0] - self._at_once - slot)
+        if to is not None:
+            limits.append(to - slot)
+        count = self.engine.pass_quiet_slots(progress, int(min(limits)))
+        if not count:
+            return False
+        self._idle_slots = 0
+        for observer in self._observers:
+            observer.on_quiet_slots(self.engine, range(slot, slot + count))
+        self._count_slots(count)
+        return True
+
+    def _count_slots(self, count: int) -> None:
+        """Count simulated slots, and report progress at intervals."""
+        self.slot += count
+        self._simulated += count
+        if self._simulated % _SLOTS_PER_REPORT == 0:
+            self._report_progress(self._arrived, self._jobs, self.slot)
 
     def _handle(self, event: DriverEvent) -> None:
         """Pass an external event to the engine."""

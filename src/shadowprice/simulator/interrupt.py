@@ -11,6 +11,7 @@ from types import FrameType
 from typing import Final
 
 from shadowprice.core.events import Command, DriverEvent
+from shadowprice.engine import Engine
 from shadowprice.results.observer import Observer
 
 STOP_GRACE_SECONDS: Final = 2.0
@@ -25,6 +26,8 @@ class StopRequestObserver(Observer):
     a stopped run: 128 plus the signal's number.
     """
 
+    takes_quiet_slots = True
+
     def __init__(self) -> None:
         self.requested_at: float | None = None
         self.status = 128 + signal.SIGINT
@@ -32,6 +35,14 @@ class StopRequestObserver(Observer):
     def on_event(self, event: DriverEvent, commands: Sequence[Command]) -> None:
         """Stop here if requested."""
         del event, commands
+        self._stop_if_requested()
+
+    def on_quiet_slots(self, engine: Engine, slots: range) -> None:
+        """Stop here if requested."""
+        del engine, slots
+        self._stop_if_requested()
+
+    def _stop_if_requested(self) -> None:
         if self.requested_at is not None:
             raise KeyboardInterrupt
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +79,11 @@ class SimulatedCluster:
     def waiting(self) -> bool:
         """Whether any job is open."""
         return bool(self._open)
+
+    @property
+    def steady_progress(self) -> Mapping[str, int] | None:
+        """Progress of each running job in the next slots; None if it varies or nothing runs."""
+        return self._gains if self._running and not self._varying else None
 
     def submit(self, event: JobsArrived) -> None:
         """Record submitted jobs."""

@@ -257,7 +257,7 @@ BAGS_JOBS: Final[list[Document]] = [
 
 
 if __name__ == "__main__":
-    jit.announcer.say = None
+    jit.announcer.print_line = None
     for name in sys.argv[1:]:
         warm_up(name)
     print(jit.announcer.compiled)

@@ -128,7 +128,7 @@ UNIT_SECONDS: Final[Mapping[str, float]] = {
 """Seconds of each unit of time that durations and headers are written with."""
 
 _DAYS_CLOCK: Final = re.compile(
-    r"\+?(?:(?P<days>\d+)(?:-| days?,? |\.(?=\d{2}:\d{2}:\d{2})))?"  # .NET's 1.02:03:04
+    r"\+?(?:(?P<days>\d+)(?:-| days?,? |d,? |\.(?=\d{2}:\d{2}:\d{2})))?"  # .NET's 1.02:03:04
     r"(?P<first>\d+):(?P<second>\d{1,2})"
     r"(?::(?P<third>\d{1,2}))?(?P<fraction>[.,]\d+)?"
 )
@@ -431,7 +431,9 @@ def read_times(
     dated = bool(dates.drop_nulls().all()) or numbers.null_count() > text.null_count()
     numeric = numbers.is_not_null() & ~(dates.fill_null(False) & dated)
     zero = numbers.is_in([0.0, -1.0]).fill_null(False)
-    if numeric.sum() == text.is_not_null().sum():
+    has_texts = numeric.sum() < text.is_not_null().sum()
+    naive, suffix = _naive(text, order, location) if has_texts else (text.clear(len(text)), text)
+    if not has_texts or (numeric.any() and naive.null_count() == len(naive)):  # no dates
         seconds = _scale_numbers(numbers, unit).alias(column.name)
         is_distant = _distant_numbers(numbers, unit)
         is_absolute = bool((seconds.filter(~is_distant) >= FIRST_ABSOLUTE).any())
@@ -441,7 +443,6 @@ def read_times(
         problem = is_stated.select(pl.when("stated").then(rounded)).to_series()
         missing = is_distant | (zero & is_absolute) if may_miss else _none_of(text)
         return _within_range(Times(seconds, seconds, is_absolute, problem, missing, zero, may_miss))
-    naive, suffix = _naive(text, order, location)
     zero &= numeric
     scaled = _scale_numbers(numbers, unit)
     readings = []

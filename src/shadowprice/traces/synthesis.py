@@ -57,8 +57,8 @@ def load_jobs(
 
     ``spec`` is ``format:path?option=value&...`` with options of the format, of the selection
     (`shadowprice.traces.locate`) and of `SynthesisOptions`. Requests for resources that the cluster
-    doesn't have are dropped, but types of GPU, whose jobs are invalid. ``skip_invalid`` drops
-    invalid rows and counts them.
+    doesn't have are dropped. A job that requests a missing type of GPU is invalid. ``skip_invalid``
+    drops invalid rows and counts them.
     """
     parsed = parse_spec(spec, OPTION_NAMES)
     options = SynthesisOptions.from_text(dict(parsed.synthesis))
@@ -85,7 +85,7 @@ def synthesize(
     """
     options = (options or SynthesisOptions()).resolved(trace.format)
     notes: list[str] = []
-    frame = _usable(trace, options, notes)
+    frame = _filter_usable_jobs(trace, options, notes)
     rng = np.random.default_rng(seed)
     families = _families(frame, options, rng, notes)
     traced, per_worker = _traced_workers(frame)
@@ -124,13 +124,13 @@ def synthesize(
     )
 
 
-def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.DataFrame:
+def _filter_usable_jobs(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.DataFrame:
     frame = trace.jobs
     if options.cpu_jobs == "drop":
         kept = frame.filter(pl.col("gpus") > 0)
         if kept.height < frame.height:
-            dropped = frame.height - kept.height
-            notes.append(f"{dropped:,} x CPU job left out (cpu_jobs=keep schedules it)")
+            dropped = _count(frame.height - kept.height, "CPU job")
+            notes.append(f"{dropped} left out (cpu_jobs=keep schedules them)")
         frame = kept
     table = family_table()
     known = pl.struct("model", "batch_size").is_in(
@@ -140,9 +140,8 @@ def _usable(trace: Trace, options: SynthesisOptions, notes: list[str]) -> pl.Dat
     timed = pl.col("duration").is_not_null() | (pl.col("iterations").is_not_null() & known)
     kept = frame.filter(timed)
     if kept.height < frame.height:
-        notes.append(
-            f"{frame.height - kept.height} jobs without a duration or a known model left out"
-        )
+        dropped = _count(frame.height - kept.height, "job")
+        notes.append(f"{dropped} without a duration or a known model left out")
     if kept.is_empty():
         raise InputError(f"{trace.source}: no job is left to schedule ({'; '.join(notes)})")
     return kept
@@ -163,9 +162,8 @@ def _families(
         for model, batch in zip(frame["model"], frame["batch_size"], strict=True)
     )
     if unknown:
-        notes.append(
-            f"{unknown} jobs name a model without measurements: a family is drawn for them"
-        )
+        jobs = _count(unknown, "job")
+        notes.append(f"{jobs} with a model without measurements: a family is drawn for each")
     return families
 
 
@@ -188,9 +186,11 @@ def _describe_drawn(
         ("utilities and targets", 0 if is_default else untargeted),
         ("values of deadlines", 0 if is_default else frame.height - untargeted),
     )
-    return tuple(
-        f"the {noun} of {count:,} job{'s' if count > 1 else ''}" for noun, count in counts if count
-    )
+    return tuple(f"the {noun} of {_count(count, 'job')}" for noun, count in counts if count)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def _traced_workers(frame: pl.DataFrame) -> tuple[Ints, Floats]:
@@ -273,18 +273,19 @@ def _utilities(
         soonest = (np.ceil(submit / slot) + 2) * slot
         within = np.where(submit + stretched > soonest, stretched, within)
     due = frame["deadline"].fill_null(np.nan).to_numpy()
-    has = ~np.isnan(due)
-    if has.any():
-        deadline = _nanoseconds(np.where(has, due, 0.0))
-        within = np.where(has, np.maximum(0, deadline - submit), within)
-        _note_early(submit[has], deadline[has], slot_seconds, notes)
-    decay = np.where(has, 0.0, decay)
+    has_deadline = ~np.isnan(due)
+    if has_deadline.any():
+        deadline = _nanoseconds(np.where(has_deadline, due, 0.0))
+        within = np.where(has_deadline, np.maximum(0, deadline - submit), within)
+        _note_early(submit[has_deadline], deadline[has_deadline], slot_seconds, notes)
+    decay = np.where(has_deadline, 0.0, decay)
     names = [
-        "deadline" if late else CLASSES[index] for late, index in zip(has, classes, strict=True)
+        "deadline" if timed else CLASSES[index]
+        for timed, index in zip(has_deadline, classes, strict=True)
     ]
-    kinds: list[UtilityKind] = ["deadline" if late else "sigmoid" for late in has]
+    kinds: list[UtilityKind] = ["deadline" if timed else "sigmoid" for timed in has_deadline]
     if options.utility == "default":
-        within = np.where(has, within, -1)
+        within = np.where(has_deadline, within, -1)
         names = ["default"] * count
         kinds = ["default"] * count
     return kinds, value, decay, target, within, names
@@ -295,9 +296,9 @@ def _note_early(submit: Ints, deadline: Ints, slot_seconds: Fraction, notes: lis
     early = int((deadline < (np.ceil(submit / slot) + 1) * slot).sum())
     if early:
         notes.append(
-            f"{early} deadlines fall before the end of the first slot the job could use: no "
-            f"schedule in slots of {format_seconds(float(slot_seconds))} keeps them, shorter slots "
-            "may"
+            f"{_count(early, 'deadline')} before the end of the first slot the job could use: no "
+            f"schedule in slots of {format_seconds(float(slot_seconds))} is in time, shorter slots "
+            "may be"
         )
 
 

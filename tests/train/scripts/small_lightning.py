@@ -20,7 +20,7 @@ import lightning.pytorch as pl  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from shadowprice import training  # noqa: E402
-from shadowprice.training.callbacks.lightning import Elastic, arguments, loader, newest  # noqa: E402
+from shadowprice.training.callbacks.lightning import Elastic, arguments, latest_checkpoint, loader  # noqa: E402
 from shadowprice.training.generation import nccl_here  # noqa: E402
 
 
@@ -94,7 +94,7 @@ def main() -> None:
         callbacks=[Elastic(report_every=0.05)], **arguments(),
     )  # fmt: skip
     held = DataLoader(data, batch_size=len(data))
-    trainer.fit(model, loader(data, order), held, ckpt_path=newest())
+    trainer.fit(model, loader(data, order), held, ckpt_path=latest_checkpoint())
     if trainer.is_global_zero:
         values = torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
         final = {"final": values.tolist(), "steps": trainer.global_step}

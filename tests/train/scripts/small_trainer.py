@@ -18,7 +18,7 @@ vision.prepare()
 
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
-from shadowprice.training.callbacks.huggingface import Elastic, arguments, newest  # noqa: E402
+from shadowprice.training.callbacks.huggingface import Elastic, arguments, latest_checkpoint  # noqa: E402
 from shadowprice.training.generation import nccl_here  # noqa: E402
 
 
@@ -76,12 +76,12 @@ def main() -> None:
         save_strategy="best", metric_for_best_model="loss", greater_is_better=True,
     )  # fmt: skip
     model = Model()
-    told = Stream(data) if chosen.stream else data
+    dataset = Stream(data) if chosen.stream else data
     trainer = Trainer(
-        model, args, train_dataset=told, eval_dataset=data[:12],
+        model, args, train_dataset=dataset, eval_dataset=data[:12],
         callbacks=[Elastic(report_every=0.05), Slow(chosen.pace, folder / "done")],
     )  # fmt: skip
-    trainer.train(resume_from_checkpoint=newest())
+    trainer.train(resume_from_checkpoint=latest_checkpoint())
     if trainer.is_world_process_zero():
         values = torch.cat([parameter.flatten() for parameter in model.parameters()])
         curve = [line["loss"] for line in trainer.state.log_history if "loss" in line]

@@ -68,8 +68,8 @@ class Generation:
         Which generation it is.
     address : str
         Where they meet.
-    told : mapping
-        What else they are told, by their environment.
+    variables : mapping
+        Additional environment variables.
     absent : tuple of str
         Processes that never come.
     **given
@@ -84,7 +84,7 @@ class Generation:
         ps: int,
         number: int = 1,
         address: str = "127.0.0.1",
-        told: Mapping[str, str] = MappingProxyType({}),
+        variables: Mapping[str, str] = MappingProxyType({}),
         absent: tuple[str, ...] = (),
         **given: Any,
     ) -> None:
@@ -109,7 +109,7 @@ class Generation:
                 "WORLD_SIZE": str(world),
                 "MASTER_ADDR": address,
                 "MASTER_PORT": str(port),
-                **told,
+                **variables,
             }
             log = str(folder / f"{role}-{own}.log")
             process = CONTEXT.Process(

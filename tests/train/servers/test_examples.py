@@ -16,7 +16,7 @@ import pytest
 pytest.importorskip("torch")
 
 from shadowprice.executors.contract import Ended, Ending, Executor, Progressed, ServerAllocation
-from tests.contract.harness import LocalHarness, Told, eventually, spec
+from tests.contract.harness import LocalHarness, ReportLog, eventually, spec
 
 pytestmark = pytest.mark.train
 
@@ -41,7 +41,7 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
     job = f"ratings-{os.getpid()}"
     words = (sys.executable, str(EXAMPLES / "factorisation.py"), "--epochs", "8")
 
-    async def scenario(_: LocalHarness, executor: Executor, told: Told) -> None:
+    async def scenario(_: LocalHarness, executor: Executor, reports: ReportLog) -> None:
         order = spec(
             job,
             1,
@@ -52,17 +52,19 @@ def test_factorisation_goes_on_without_a_worker_and_learns(tmp_path: Path) -> No
             tolerates_workers=True,
         )
         await executor.start(order)
-        await eventually(lambda: any(one.progress > 50e6 for one in told.of(Progressed, job)))
+        await eventually(
+            lambda: any(one.progress > 50e6 for one in reports.matching(Progressed, job))
+        )
         result = worker(job, 1)
         assert result is not None
         os.kill(result, signal.SIGKILL)
-        ended = await told.one(Ended, job)
+        ended = await reports.first(Ended, job)
         assert (ended.ending, ended.code) == (Ending.DONE, 0), ended
         assert "worker-1 ended by SIGKILL" in ended.reason
         error = re.search(r"error ([\d.]+) on ratings held out", "\n".join(ended.tail))
         assert error is not None
         assert float(error[1]) < 0.4  # the noise is 0.3; what is not learnt, 1.0
-        last = told.of(Progressed, job)[-1]
+        last = reports.matching(Progressed, job)[-1]
         assert last.progress == 8 * 180 * 10**6
         assert {"minibatch_time", "gradient_bytes", "worker_bandwidth"} <= last.metrics.keys()
 

@@ -89,10 +89,8 @@ def test_what_is_sent_is_what_comes_and_a_death_is_noticed(
     )
     # It is killed while we wait: nothing but its end tells us.
     threading.Timer(0.3, process.kill).start()
-    began = time.monotonic()
     with pytest.raises(PeerLostError):
         link.receive()
-    assert time.monotonic() - began < 30
     process.join(generations.PATIENCE)
     assert process.exitcode is not None
 
@@ -149,7 +147,6 @@ def test_who_dies_while_a_tensor_is_under_way_is_noticed(
     monkeypatch.setattr(wires, "_TRANSFER_TIMEOUT_SECONDS", 2.0)
     link, process = begun(store, 0, backend)
     payload = torch.zeros(1 << 20, device=link.device)
-    began = time.monotonic()
     if dies == "who receives":
         os.kill(process.pid, signal.SIGSTOP)  # it takes nothing, and dies before it could
         threading.Timer(0.5, process.kill).start()
@@ -161,21 +158,20 @@ def test_who_dies_while_a_tensor_is_under_way_is_noticed(
         threading.Timer(0.5, process.kill).start()
         with pytest.raises(PeerLostError):
             link.receive()
-    assert time.monotonic() - began < 30
     process.join(generations.PATIENCE)
 
 
 def test_memory_is_shared_only_with_whom_it_was_made_for() -> None:
     made = SharedMemoryBuffer.make(5000)
     assert made is not None
-    memory, told = made
-    other = SharedMemoryBuffer.open(told)
+    memory, description = made
+    other = SharedMemoryBuffer.open(description)
     assert other is not None
     memory.outgoing[:3] = torch.tensor([1, 2, 3], dtype=torch.uint8)
     other.outgoing[:1] = torch.tensor([9], dtype=torch.uint8)
     assert other.incoming[:3].tolist() == [1, 2, 3]
     assert memory.incoming[:1].tolist() == [9]
-    path, size, mark = told.split(":")
+    path, size, mark = description.split(":")
     # On another machine the name means nothing, something else, or other memory.
     for wrong in (
         f"/proc/1000000000/fd/3:{size}:{mark}",

@@ -31,7 +31,7 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.running import run, serve_once_connected
 from shadowprice.training.servers.server import ParameterServer
 from shadowprice.training.servers.shard import Shard, build_seeded_model, trainable_parameters
-from tests.support.waiting import WAIT_LIMIT_SECONDS
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 from tests.train.servers import scripts
 from tests.train.servers.threads import Threads
 
@@ -131,9 +131,9 @@ class NameNode(http.server.BaseHTTPRequestHandler):
     """Says, in the words of HDFS 2.7.3, that every third chunk is on node-0, others on node-1."""
 
     def do_GET(self) -> None:
-        asked = urllib.parse.urlsplit(self.path)
-        assert urllib.parse.parse_qs(asked.query) == {"op": ["GET_BLOCK_LOCATIONS"]}
-        number = int(asked.path.removesuffix(".npz").rpartition("-")[2])
+        url = urllib.parse.urlsplit(self.path)
+        assert urllib.parse.parse_qs(url.query) == {"op": ["GET_BLOCK_LOCATIONS"]}
+        number = int(url.path.removesuffix(".npz").rpartition("-")[2])
         host, address = ("node-1", "10.0.0.1") if number % 3 else ("node-0", "10.0.0.0")
         node = {"hostName": host, "ipAddr": address, "networkLocation": "/default-rack"}
         blocks = [{"isCorrupt": False, "locations": [node], "startOffset": 0}]
@@ -454,8 +454,8 @@ def test_several_workers_without_a_server_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
-    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
-    for name, value in told.items():  # as torchrun does
+    variables = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    for name, value in variables.items():  # as torchrun does
         monkeypatch.setenv(name, value)
     with pytest.raises(
         TrainingError, match="2 workers, but no parameter server; add `ps` to the job"
@@ -473,10 +473,7 @@ def test_what_fails_in_the_script_is_raised_there(tmp_path: Path) -> None:
 
     with pytest.raises(KeyError, match="no such column"):
         run(replace(recipe, loss=broken))
-    until = time.monotonic() + 8.0
-    while threading.active_count() > before:  # nothing goes on, to save what nobody asked for
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    wait_until(lambda: threading.active_count() <= before)  # no thread goes on to save
 
     def careless(parameters: Any) -> Any:
         optimizer = torch.optim.SGD(parameters, lr=0.1)

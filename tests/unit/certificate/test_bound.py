@@ -349,16 +349,16 @@ def test_a_search_that_finds_nothing_better_ends(seed: int) -> None:
     rng = np.random.default_rng(seed)
     cluster = make_cluster(2, 1, gpus=2, horizon=6)
     jobs = some_jobs(cluster, rng, 6)
-    asked = 0
+    calls = 0
 
     def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > 10_000
+        nonlocal calls
+        calls += 1
+        return calls > 10_000
 
     result = certify(cluster, jobs, 6, gap=0.0, seconds=1e9, stop=stop)
     assert result.gap > 0.01
-    assert asked < 5_000
+    assert calls < 5_000
 
 
 @pytest.mark.parametrize("seed", sample(range(3)))
@@ -391,15 +391,15 @@ def test_the_search_starts_from_a_policy_s_schedules(seed: int) -> None:
 def test_a_stopped_run_gives_its_completed_schedules() -> None:
     cluster = make_cluster(1, 0, gpus=4, horizon=10)
     scenario = Scenario(cluster, ten_jobs(cluster), 10, 0)
-    asked = 0
+    calls = 0
 
     def stop() -> bool:
-        nonlocal asked
-        asked += 1
-        return asked > 13
+        nonlocal calls
+        calls += 1
+        return calls > 13
 
     some = completed_schedules(scenario, PolicyChoice("rolling").build(scenario.context()), stop)
-    assert asked == 14
+    assert calls == 14
     assert (
         0
         < len(some)

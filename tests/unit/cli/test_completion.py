@@ -19,7 +19,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 CALL = "from shadowprice.cli.main import run; run()"
 
 
-def asked(words: str) -> dict[str, str]:
+def completion_environment(words: str) -> dict[str, str]:
     """Return the environment in which bash asks for the end of a line."""
     return {
         "_SHADOWPRICE_COMPLETE": "complete_bash",
@@ -32,7 +32,7 @@ def offered(words: str, folder: Path) -> list[str]:
     """Return what bash would be offered at the end of a line, without a process for each."""
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name, value in asked(words).items():
+        for name, value in completion_environment(words).items():
             patch.setenv(name, value)
         patch.chdir(folder)
         assert main([]) == 0
@@ -44,7 +44,7 @@ def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
     for words in ("shadowprice simulate -p oa", "shadowprice explain nowhere re"):
         done = subprocess.run(
             [sys.executable, "-c", f"import sys; sys.argv[0] = 'shadowprice'; {CALL}"],
-            env=os.environ | asked(words),
+            env=os.environ | completion_environment(words),
             cwd=tmp_path,
             capture_output=True,
             text=True,

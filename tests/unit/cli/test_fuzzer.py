@@ -47,7 +47,7 @@ def test_a_service_that_is_drawn_listens_on_this_machine_alone_and_asks_no_other
             assert words[words.index("--executor") + 1] != "ray"
 
 
-def test_devices_that_a_call_replaced_are_told_and_put_back(tmp_path: Path) -> None:
+def test_devices_that_a_call_replaced_are_reported_and_put_back(tmp_path: Path) -> None:
     pipe, kept = tmp_path / "pipe", tmp_path / "kept"
     for one in (pipe, kept):
         os.mkfifo(one, 0o640)

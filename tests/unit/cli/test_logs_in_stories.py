@@ -25,8 +25,8 @@ def _job(why: str, **more: Any) -> Job:
 
 @pytest.mark.parametrize("kind", ["failed", "retrying", "ended"])
 def test_each_line_of_a_log_is_a_line_of_the_story(kind: str) -> None:
-    told = format_event({"kind": kind, "data": {"generation": 1, "code": 1, "reason": WHY}})
-    first, *log = _with_log(told, WHY)
+    line = format_event({"kind": kind, "data": {"generation": 1, "code": 1, "reason": WHY}})
+    first, *log = _with_log(line, WHY)
     assert first.endswith(": worker-0 exited 1")
     assert log == ["Traceback:", '  File "a", line 1', "ValueError: \x1b[31mno"]
 
@@ -53,7 +53,7 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize(
-    ("failures", "lost", "told"),
+    ("failures", "lost", "message"),
     [
         (0, 0, ("", "")),
         (1, 1, ("", "once, through no fault of its own")),
@@ -61,7 +61,7 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
     ],
 )
 def test_what_was_lost_is_no_failure_of_the_job(
-    failures: int, lost: int, told: tuple[object, str]
+    failures: int, lost: int, message: tuple[object, str]
 ) -> None:
     result = dict(describe_job(_job("", failures=failures, lost=lost)))
-    assert (result["failures"], result["lost"]) == told
+    assert (result["failures"], result["lost"]) == message

@@ -25,12 +25,12 @@ def test_paths_that_are_no_text_are_used_as_any_other(
     for words in (["explain", ODD, "first"], ["jobs", ODD], ["journal", ODD], ["report", ODD]):
         assert main(words) == 0, words
     assert main(["explain", ODD, ODD]) == 2
-    told = capsys.readouterr()
-    assert "unknown job" in told.err
-    assert r"half\udcff" in told.err
+    captured = capsys.readouterr()
+    assert "unknown job" in captured.err
+    assert r"half\udcff" in captured.err
 
 
-def test_a_word_that_must_be_text_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_word_that_must_be_text_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("httpx")
     assert main(["status", ODD]) == 2
     assert r"'half\udcff' contains bytes that are not valid text" in capsys.readouterr().err

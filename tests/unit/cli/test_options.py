@@ -77,7 +77,7 @@ def test_a_policy_of_a_file_has_a_table_of_its_own(tmp_path: Path) -> None:
         ("table={a", "is not TOML"),
     ],
 )
-def test_wrong_pairs_are_told(pair: str, said: str) -> None:
+def test_wrong_pairs_are_reported(pair: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         policy_settings(None, [pair], [INFO, RICH])
 
@@ -171,7 +171,7 @@ def test_a_wrong_file_waits_for_no_compiler(tmp_path: Path, command: str) -> Non
     assert "exceeds the limit of 250,000 values" in done.stderr
 
 
-def test_a_wrong_pair_is_told_where_it_stands() -> None:
+def test_a_wrong_pair_is_reported_with_its_location() -> None:
     for text, place in (
         ("rich?x", "--policy rich: 'x' is not a parameter"),
         ("rich?x=[", "--policy rich 'x'"),

@@ -14,17 +14,17 @@ from shadowprice.core.errors import InputError
 
 
 def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
-    asked = read_words(
+    requested = read_words(
         ["-n", "vision", "--context=prod", "--service", "ml/prices", "logs", "a", "-f", "-n", "3"]
     )
-    assert asked.namespace == "vision"
-    assert asked.kubectl == ["--context=prod"]
-    assert asked.service == "ml/prices"
-    assert asked.words == ["logs", "a", "-f", "-n", "3"]
+    assert requested.namespace == "vision"
+    assert requested.kubectl == ["--context=prod"]
+    assert requested.service == "ml/prices"
+    assert requested.words == ["logs", "a", "-f", "-n", "3"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["explian", "a"], "did you mean 'explain'"),
         (["--unknown=1", "explain"], "--unknown: unknown option"),
@@ -34,8 +34,8 @@ def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
         (["serve"], "no command"),
     ],
 )
-def test_what_is_no_call_says_what_would_be(words: list[str], told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_what_is_no_call_says_what_would_be(words: list[str], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         read_words(words)
 
 
@@ -83,7 +83,7 @@ def test_without_kubectl_it_says_so(
     assert "put it on the PATH" in capsys.readouterr().err
 
 
-def test_of_kubectl_what_it_says_is_told_without_the_log_of_its_library(
+def test_messages_of_kubectl_are_reported_without_the_log_of_its_library(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     kubectl = tmp_path / "kubectl"

@@ -6,7 +6,7 @@ from shadowprice.cli.main import main
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         ("3", "'3' is a duration without a unit"),
         ("0s", "'0s' is not a positive time; write "),
@@ -32,7 +32,7 @@ def test_a_length_of_time_that_is_none_is_refused_with_its_option(
     call: str,
     option: str,
     value: str,
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
@@ -40,4 +40,4 @@ def test_a_length_of_time_that_is_none_is_refused_with_its_option(
     monkeypatch.chdir(tmp_path_factory.mktemp("empty"))
     command = ["--", "true"] if call == "profile" else []
     assert main([*call.split(), option, value, *command]) == 2
-    assert f"error: {option}: {told}" in capsys.readouterr().err
+    assert f"error: {option}: {message}" in capsys.readouterr().err

@@ -131,7 +131,7 @@ def test_who_has_no_home_names_the_service_itself(monkeypatch: pytest.MonkeyPatc
         SavedEndpoints({"lab": Endpoint("http://lab:1")}).save()
 
 
-def test_a_folder_that_cannot_be_made_is_told_with_what_helps(
+def test_a_folder_that_cannot_be_made_is_reported_with_what_helps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")

@@ -36,7 +36,7 @@ def test_events_come_as_they_were_sent(events, noise: list[str]) -> None:
     assert decoder.last == (numbers[-1] if numbers else None)
 
 
-def test_a_broken_event_is_not_told_and_does_not_count() -> None:
+def test_a_broken_event_is_not_reported_and_does_not_count() -> None:
     decoder = SseDecoder(7)
     lines = _lines(8, "admitted", {"a": "b"})
     assert [event for line in lines[:-1] for event in decoder.feed(line)] == []

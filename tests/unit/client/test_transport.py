@@ -117,8 +117,10 @@ def test_a_refusal_is_not_repeated_and_keeps_its_faults() -> None:
             "message": "unknown key",
             "hint": "did you mean 'utility'?",
         }
-        told = {"detail": "wrong", "code": "input", "errors": [fault]}
-        return httpx.Response(422, json=told, headers={"content-type": "application/problem+json"})
+        fields = {"detail": "wrong", "code": "input", "errors": [fault]}
+        return httpx.Response(
+            422, json=fields, headers={"content-type": "application/problem+json"}
+        )
 
     with _client(handler, retry=60) as client, pytest.raises(ServiceError) as caught:
         client.submit({"name": "a"})

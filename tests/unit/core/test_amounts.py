@@ -75,7 +75,7 @@ def test_amounts(value: object, amount: Amount) -> None:
         ("4503Tbps", "4504Tbps", "4,503Tbps"),
     ],
 )
-def test_an_amount_has_a_bound_that_is_told(most: str, above: str, bound: str) -> None:
+def test_an_amount_has_a_bound_that_is_reported(most: str, above: str, bound: str) -> None:
     assert parse_amount(most).value <= MAX_AMOUNT
     with pytest.raises(InputError, match=f"'{above}' exceeds the limit of {bound} for a server"):
         parse_amount(above)

@@ -121,9 +121,9 @@ DISTRIBUTIONS_OF_BOTH = [
 ]
 
 
-@pytest.mark.parametrize(("distribution", "told"), DISTRIBUTIONS_OF_BOTH)
+@pytest.mark.parametrize(("distribution", "expected"), DISTRIBUTIONS_OF_BOTH)
 def test_job_files_and_cloning_files_say_the_same_of_a_distribution(
-    tmp_path: Path, distribution: str, told: str
+    tmp_path: Path, distribution: str, expected: str
 ) -> None:
     sample = np.random.default_rng(1).pareto(2.0, 60) + 1.0
     (tmp_path / "times.txt").write_text("\n".join(map(str, sample)))
@@ -137,7 +137,7 @@ tasks:
 """
     (tmp_path / "k.yaml").write_text(cloning)
     bag = BAG.replace("{kind: pareto, shape: 2.0, mean: 2min}", distribution)
-    if not told:
+    if not expected:
         (job,) = read(tmp_path, bag)
         assert job.bag is not None
         assert (
@@ -150,13 +150,13 @@ tasks:
         with pytest.raises(InputError) as caught:
             reader()
         faults = [fault for fault in caught.value.faults if "duration" in fault.location]
-        assert told in "; ".join(map(str, faults))
+        assert expected in "; ".join(map(str, faults))
         said.append([(fault.message, fault.hint) for fault in faults])
     assert said[0] == said[1]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "place", "told"),
+    ("old", "new", "place", "message"),
     [
         ("deadline: 570s", "deadline: 570s\n        epochs: 3", "jobs[0]", "leave out epochs"),
         ("deadline: 570s", "workers: {min: 1}\n        deadline: 570s", "jobs[0]", "workers"),
@@ -170,12 +170,14 @@ tasks:
         ("exponential, mean: 1 slots", "exponential, maen: 1 slots", "maen", "'mean'"),
     ],
 )
-def test_what_is_wrong_is_told(tmp_path: Path, old: str, new: str, place: str, told: str) -> None:
+def test_what_is_wrong_is_reported(
+    tmp_path: Path, old: str, new: str, place: str, message: str
+) -> None:
     assert old in BAG
     with pytest.raises(InputError) as caught:
         read(tmp_path, BAG.replace(old, new))
     faults = caught.value.faults
-    assert any(place in fault.location and told in str(fault) for fault in faults), str(
+    assert any(place in fault.location and message in str(fault) for fault in faults), str(
         caught.value
     )
 

@@ -102,7 +102,7 @@ def test_a_plan_of_too_many_cells_is_refused_before_the_ledger_is_made() -> None
     Ledger(cluster, 1)
 
 
-def test_a_window_that_moves_beyond_its_end_holds_only_what_stands() -> None:
+def test_a_window_that_moves_beyond_its_end_holds_only_present_reservations() -> None:
     spec, _ = validate(ClusterSpec, {"slot": "1min", "horizon": 4, "servers": [SERVER]}, "")
     assert spec is not None
     near, far = (Ledger(spec.resolve(), 4) for _ in range(2))

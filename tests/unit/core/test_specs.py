@@ -262,7 +262,7 @@ def test_a_job_that_fits_only_where_local_traffic_is_free_is_read_and_judged_by_
     assert ends["fifo"].refusal.reason is RefusalReason.NEVER_FITS
 
 
-def test_a_cluster_without_servers_is_told_so(tmp_path: Path) -> None:
+def test_a_cluster_without_servers_is_reported(tmp_path: Path) -> None:
     empty = write(tmp_path, "c.yaml", "slot: 20min\nhorizon: 30\nservers: []\n")
     with pytest.raises(
         InputError, match=r"c\.yaml: servers: expected 1 or more items, got 0; add one$"

@@ -276,7 +276,7 @@ def test_advice_changes_steps_workers_and_rates_in_their_own_units() -> None:
             assert variants.with_value(change.key, value) is not None, change.label
     first = next(change for change in changes if change.label == "utility.slope")
     assert first.values[0] == "-2.97/h"
-    assert first.change(first.values[0]) == "1 % less steep"
+    assert first.describe(first.values[0]) == "1 % less steep"
 
 
 def advised(entry: dict[str, Any]) -> list[JobChange]:
@@ -315,4 +315,18 @@ def test_advice_writes_numbers_without_exponents() -> None:
     assert changes["minibatch_time"].values[0] == "1710720s"
     priced = advised({**LINEAR, "utility": {"kind": "constant", "value": 10}})
     value = next(change for change in priced if change.label == "utility.value")
-    assert value.change(9997.0) == "1,000 times as much"
+    assert value.describe(9997.0) == "1,000 times as much"
+
+
+def test_advice_describes_other_limits_of_workers() -> None:
+    changes = advised({**LINEAR, "steps": 100, "workers": {"min": 3, "max": 6}})
+    texts = {
+        (change.label, change.values[0]): change.describe(change.values[0])
+        for change in changes
+        if change.kind == "workers"
+    }
+    assert texts == {
+        ("workers.min", 2): "minimum lowered by 1 worker",
+        ("workers.max", 7): "maximum raised by 1 worker",
+        ("workers.max", 5): "maximum lowered by 1 worker",
+    }

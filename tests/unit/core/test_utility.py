@@ -32,7 +32,7 @@ DRAWS = {
 utilities = st.one_of(*DRAWS.values())
 
 
-def test_every_family_is_drawn_and_told_of() -> None:
+def test_every_family_is_drawn_and_described() -> None:
     assert DRAWS.keys() == FAMILIES.keys()
     page = (Path(__file__).parents[3] / "docs" / "formats.md").read_text(encoding="utf-8")
     assert not [kind for kind in FAMILIES if f"\n| `{kind}` | `" not in page]

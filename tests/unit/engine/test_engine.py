@@ -208,7 +208,7 @@ def test_a_cancelled_job_stops_and_gives_everything_back() -> None:
     assert not made.ledger.used.any()
 
 
-def test_a_placement_stands_until_told_otherwise() -> None:
+def test_a_placement_lasts_until_it_is_changed() -> None:
     cluster = make_cluster()
     here = Placement((0, 3), (2, 0), (0, 1))
 

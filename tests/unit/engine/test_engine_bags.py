@@ -91,7 +91,7 @@ def run(policy: Fixed, *done: tuple[int, ...]) -> tuple[Engine, list[DriverEvent
 
 
 @pytest.mark.parametrize(
-    ("plan", "copies", "told"),
+    ("plan", "copies", "message"),
     [
         (PLAN, (), "for \\[0, 0\\] tasks by group, but \\[2, 3\\] remain"),
         (PLAN, (TaskCopies(0, 2, 2), TaskCopies(1, 2, 1)), "\\[2, 2\\] tasks by group"),
@@ -105,9 +105,9 @@ def run(policy: Fixed, *done: tuple[int, ...]) -> tuple[Engine, list[DriverEvent
     ],
 )
 def test_a_plan_that_breaks_a_rule_is_refused(
-    plan: list[tuple[int, int, int, int]], copies: tuple[TaskCopies, ...], told: str
+    plan: list[tuple[int, int, int, int]], copies: tuple[TaskCopies, ...], message: str
 ) -> None:
-    with pytest.raises(PolicyError, match=told):
+    with pytest.raises(PolicyError, match=message):
         run(Fixed(plan, copies))
 
 
@@ -162,7 +162,7 @@ def test_a_lost_server_displaces_a_bag_with_what_it_finished() -> None:
 
 
 @pytest.mark.parametrize("done", [(3, 0), (1,), (1, 1, 1), (-1, 1)])
-def test_a_driver_that_contradicts_itself_is_told(done: tuple[int, ...]) -> None:
+def test_a_driver_that_contradicts_itself_is_reported(done: tuple[int, ...]) -> None:
     with pytest.raises(ShadowpriceError, match="bag 'bag' finished"):
         run(Fixed(), done)
 
@@ -190,7 +190,7 @@ def test_the_journal_of_a_bag_replays(tmp_path: Path) -> None:
     assert other.state_digest() != engine.state_digest()
 
 
-def test_a_policy_without_bags_is_not_asked() -> None:
+def test_a_policy_without_bags_is_not_called() -> None:
     on = place_cluster()
     engine = Engine(on, EarliestPlanner())
     engine.handle(JobsArrived(0, (two_groups(on),)))
@@ -244,7 +244,7 @@ def placed(*steps: list[Decision], done: tuple[tuple[int, ...], ...] = ()) -> En
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "message"),
     [
         ([[stood((0, 4, 0), (1, 3, 0))]], "copies run on and only end"),
         ([[stood((0, 4, 0), copies=COPIES)]], "4 places for 7 copies"),
@@ -261,9 +261,9 @@ def placed(*steps: list[Decision], done: tuple[tuple[int, ...], ...] = ()) -> En
     ],
 )
 def test_copies_that_are_placed_against_a_rule_are_refused(
-    steps: list[list[Decision]], told: str
+    steps: list[list[Decision]], message: str
 ) -> None:
-    with pytest.raises(PolicyError, match=told):
+    with pytest.raises(PolicyError, match=message):
         placed(*steps, done=((1, 2),) if len(steps) == 2 else ())
 
 

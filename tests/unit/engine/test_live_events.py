@@ -209,8 +209,8 @@ def test_a_job_that_ends_as_it_waits_is_complete() -> None:
 
 def test_measured_progress_never_goes_back() -> None:
     made = engine()
-    asked = alone("one")  # 80 mini-batches, 8 worker-slots
-    made.handle(JobsArrived(0, (asked,)))
+    requested = alone("one")  # 80 mini-batches, 8 worker-slots
+    made.handle(JobsArrived(0, (requested,)))
     made.handle(SlotBegan(0))
     record = made.jobs["one"]
     for generation, measured, progress in (

@@ -81,20 +81,20 @@ LONGER = rows((0, 0), (1, 0), (2, 1), (3, 1), (4, 1), (5, 1), (6, 1))
 
 
 def test_a_plan_that_forgets_its_restarts_is_refused() -> None:
-    asked = hour_job(60)
+    job = hour_job(60)
     with pytest.raises(PolicyError, match=r"the schedule makes .* lost to 1 restarts"):
-        Engine(ON, Scripted(MOVING)).handle(JobsArrived(0, (asked,)))
+        Engine(ON, Scripted(MOVING)).handle(JobsArrived(0, (job,)))
     for plan in (STAYING, LONGER):
         engine = Engine(ON, Scripted(plan))
-        engine.handle(JobsArrived(0, (asked,)))
+        engine.handle(JobsArrived(0, (job,)))
         assert engine.jobs["job"].status is Status.ADMITTED
     Engine(ON, Scripted(MOVING)).handle(JobsArrived(0, (hour_job(0),)))
 
 
 def test_what_was_charged_suffices_and_nothing_less() -> None:
     """The simulator yields to the unit what the engine counted."""
-    asked = hour_job(60)
-    engine = Simulation(ON, [asked], Scripted(LONGER)).run()
+    job = hour_job(60)
+    engine = Simulation(ON, [job], Scripted(LONGER)).run()
     record = engine.jobs["job"]
     assert record.status is Status.FINISHED
     assert record.completion == 6
@@ -103,11 +103,11 @@ def test_what_was_charged_suffices_and_nothing_less() -> None:
 
 
 def test_a_plan_that_does_not_charge_falls_short_and_is_planned_again() -> None:
-    asked = hour_job(60)
+    job = hour_job(60)
     # Seen at the end of slot 2, in which it moved.
     later = rows(*((slot, 1) for slot in range(3, 7)))
     policy = Scripted(MOVING, later, charges=False)
-    engine = Simulation(ON, [asked], policy).run()
+    engine = Simulation(ON, [job], policy).run()
     record = engine.jobs["job"]
     assert record.plans == 2
     assert record.completion == 6
@@ -119,11 +119,11 @@ STARTING = replace(ON, restart_first=True)
 
 
 def test_a_first_start_costs_nothing_unless_the_cluster_says_so() -> None:
-    asked = hour_job(60)
+    job = hour_job(60)
     with pytest.raises(PolicyError, match=r"the schedule makes .* lost to 1 restarts"):
-        Engine(STARTING, Scripted(STAYING)).handle(JobsArrived(0, (asked,)))
+        Engine(STARTING, Scripted(STAYING)).handle(JobsArrived(0, (job,)))
     with pytest.raises(PolicyError, match=r"the schedule makes .* lost to 2 restarts"):
-        Engine(STARTING, Scripted(MOVING)).handle(JobsArrived(0, (asked,)))
+        Engine(STARTING, Scripted(MOVING)).handle(JobsArrived(0, (job,)))
     Engine(STARTING, Scripted(STAYING)).handle(JobsArrived(0, (hour_job(0),)))
 
 

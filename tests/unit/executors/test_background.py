@@ -22,7 +22,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "RECOVERED_AFTER_SECONDS", 0.1)
 
 
-def test_a_step_that_fails_is_made_again_and_told_until_one_does_not(
+def test_a_step_that_fails_is_made_again_and_reported_until_one_does_not(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     counted: list[str] = []
@@ -101,7 +101,7 @@ def test_what_a_step_waits_for_may_be_ended_and_it_goes_on() -> None:
     assert made == 2
 
 
-def test_the_death_of_one_that_is_not_made_again_is_told_from_then_on(
+def test_the_death_of_one_that_is_not_made_again_is_reported_from_then_on(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def dies() -> None:

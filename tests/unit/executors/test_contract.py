@@ -45,7 +45,7 @@ SPEC = GenerationSpec(
 )
 
 
-def test_every_executor_is_installable_tried_and_told_of() -> None:
+def test_every_executor_is_installable_tried_and_documented() -> None:
     root = Path(__file__).parents[3]
     project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     page = (root / "docs" / "executors.md").read_text(encoding="utf-8")
@@ -88,10 +88,10 @@ def test_processes_are_numbered_workers_first_in_the_order_of_the_placement() ->
 
 def test_the_environment_is_the_contracts() -> None:
     process = list_processes(SPEC)[4]
-    told = build_environment(
+    variables = build_environment(
         SPEC, process, master_address="10.0.0.1", master_port=4000, checkpoint_dir="/c"
     )
-    assert told == {
+    assert variables == {
         "SHADOWPRICE_JOB": "../a job",
         "SHADOWPRICE_GENERATION": "3",
         "SHADOWPRICE_RANK": "1",
@@ -115,9 +115,9 @@ def test_the_environment_is_the_contracts() -> None:
     }
 
 
-@pytest.mark.parametrize(("devices", "told"), [(None, None), ((), ""), (("3", "5"), "3,5")])
-def test_devices_are_told_where_there_are_any_to_deal(
-    devices: tuple[str, ...] | None, told: str | None
+@pytest.mark.parametrize(("devices", "message"), [(None, None), ((), ""), (("3", "5"), "3,5")])
+def test_devices_are_set_if_there_are_any(
+    devices: tuple[str, ...] | None, message: str | None
 ) -> None:
     variables = build_environment(
         SPEC,
@@ -127,7 +127,7 @@ def test_devices_are_told_where_there_are_any_to_deal(
         checkpoint_dir="/c",
         devices=devices,
     )
-    assert variables.get("CUDA_VISIBLE_DEVICES") == told
+    assert variables.get("CUDA_VISIBLE_DEVICES") == message
 
 
 def test_a_service_keeps_its_own_variables_from_jobs() -> None:

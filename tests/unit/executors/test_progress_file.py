@@ -27,10 +27,10 @@ def test_a_job_is_not_blamed_where_the_service_has_no_file_left(tmp_path: Path) 
     assert result.progress == 7_000_000
 
 
-def test_a_job_is_told_of_a_link_in_the_place_of_its_file(tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_a_progress_file_is_reported(tmp_path: Path) -> None:
     entry = TrackedGeneration("job", 1, GenerationDirectory(tmp_path))
     entry.progress.symlink_to(os.devnull)
     assert [entry.poll_progress() for _ in range(2)] == [None, None]
-    [told] = entry.pop_reports()
-    assert isinstance(told, InvalidProgress)
-    assert "a link" in told.reason
+    [report] = entry.pop_reports()
+    assert isinstance(report, InvalidProgress)
+    assert "a link" in report.reason

@@ -38,8 +38,8 @@ def test_one_who_asks_is_cancelled_even_as_the_answer_comes(link: BridgeClient) 
         following = asyncio.create_task(follow())
         while not link._pending:
             await asyncio.sleep(0)
-        (asked,) = link._pending.values()
-        asked.add_done_callback(lambda _: following.cancel())
+        (requested,) = link._pending.values()
+        requested.add_done_callback(lambda _: following.cancel())
         done, _ = await asyncio.wait([following], timeout=WAIT_LIMIT_SECONDS)
         assert done
         assert following.cancelled()

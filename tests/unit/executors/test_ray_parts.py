@@ -70,8 +70,8 @@ def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
     names += [f"ps-{n}" for n in range(len(drawn) - workers)]
     # As one supervisor sees it: the first failure tells all others to end, and so does an order.
     ends, first = [], min((at for code, at, _, _ in drawn if code), default=99.0)
-    for name, (code, at, told, killed) in zip(names, drawn, strict=True):
-        was_told = at > first or (ordered and told and at >= first)
+    for name, (code, at, item, killed) in zip(names, drawn, strict=True):
+        was_told = at > first or (ordered and item and at >= first)
         ends.append(
             ProcessExit(name, code, at, stop_requested=was_told, killed=killed and was_told)
         )
@@ -87,7 +87,7 @@ def test_it_is_the_verdict_of_one_machine_where_clocks_agree(
     assert outcome_from_exits(ends, workers, stop_ordered=ordered) == expected
 
 
-def test_clocks_that_differ_blame_nobody_who_was_told_to_end() -> None:
+def test_clocks_that_differ_blame_no_stopped_process() -> None:
     # The node of worker 1 is an hour slow: by its clock it ended first, after it was told to.
     ends = [
         ProcessExit("worker-0", 9, 5000.0),
@@ -181,7 +181,7 @@ def node() -> RayNode:
     return list_nodes([record("a", "1", CPU=2, GPU=2, memory=1000, disk=3)], {})["a"]
 
 
-def test_what_is_asked_of_ray(node: RayNode) -> None:
+def test_requests_to_ray(node: RayNode) -> None:
     wanted = {"cpu": 1500, "gpu/A100": 500, "memory": 300, "disk": 1000, "bandwidth": 5}
     assert actor_resources(wanted, node) == {
         "num_cpus": 1.5,

@@ -37,24 +37,26 @@ def leader() -> Iterator[subprocess.Popen[bytes]]:
         process.kill()
 
 
-def test_what_a_process_begins_as_it_is_told_to_end_is_not_told_by_itself(
+def test_children_started_by_a_sigterm_trap_get_no_signal(
     leader: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A shell that saves by another program: that came after the look at descendants, and before
     the one at the cgroup, in which a process's own group is not written."""
     saving = os.getpid() + 1  # any number: who would be told is written down
     groups = {saving: leader.pid, leader.pid: leader.pid}
-    told: list[tuple[str, int]] = []
+    received: list[tuple[str, int]] = []
     monkeypatch.setattr(children, "descendants", lambda _: {leader.pid: leader.pid})
     monkeypatch.setattr(children, "process_group", groups.__getitem__)
-    monkeypatch.setattr(children, "signal_group", lambda one, _: told.append(("group", one)))
-    monkeypatch.setattr(children, "signal_process", lambda one, _: told.append(("process", one)))
+    monkeypatch.setattr(children, "signal_group", lambda one, _: received.append(("group", one)))
+    monkeypatch.setattr(
+        children, "signal_process", lambda one, _: received.append(("process", one))
+    )
     monkeypatch.setattr(cgroups, "list_processes", lambda _: [leader.pid, saving])
     own: Any = Supervisor.__new__(Supervisor)
     own._children = {"worker-0": SimpleNamespace(process=leader, code=None)}
     own._cgroup = Path("/sys/fs/cgroup/any")
     own._end(20.0)
-    assert told == [("group", leader.pid)]
+    assert received == [("group", leader.pid)]
 
 
 def test_the_group_of_a_process_is_known_while_it_is_there(

@@ -19,8 +19,10 @@ W0, W1, PS = "worker-0", "worker-1", "ps-0"
 def judged(
     exits: Exits, workers: int = 2, *, tolerant: bool = True, **more: bool
 ) -> GenerationOutcome:
-    told = {"stopped": False, "from_outside": False} | more
-    return compute_outcome(exits, workers, tolerant=tolerant, killed=frozenset(), notes={}, **told)
+    fields = {"stopped": False, "from_outside": False} | more
+    return compute_outcome(
+        exits, workers, tolerant=tolerant, killed=frozenset(), notes={}, **fields
+    )
 
 
 @pytest.mark.parametrize(

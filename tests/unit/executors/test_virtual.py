@@ -64,7 +64,7 @@ class _World:
         async for report in self.executor.watch():
             self.reports.append((self.now, report))
 
-    def told(self, *kinds: type) -> list[tuple[float, Any]]:
+    def received(self, *kinds: type) -> list[tuple[float, Any]]:
         return [(round(at, 6), one) for at, one in self.reports if isinstance(one, kinds)]
 
     async def close(self) -> None:
@@ -133,7 +133,7 @@ def test_a_job_ends_when_its_true_work_is_done() -> None:
         await asyncio.sleep(300.0)
 
     world = _play({"a": _job(launch_seconds=2.0, start_seconds=(7.0,))}, script)
-    [(started, _)], [(ended, end)] = world.told(Started), world.told(Ended)
+    [(started, _)], [(ended, end)] = world.received(Started), world.received(Ended)
     assert (started, ended) == (2.0, 209.0)
     assert (end.ending, end.code) == (Ending.DONE, 0)
 
@@ -161,7 +161,7 @@ def test_a_stop_leaves_what_was_saved(
         await asyncio.sleep(200.0)
 
     world = _play({"a": job}, script)
-    (at, stopped), (done_at, done) = world.told(Ended)
+    (at, stopped), (done_at, done) = world.received(Ended)
     assert (at, stopped.ending, stopped.forced) == (ended, Ending.STOPPED, forced)
     assert (done_at, done.ending) == (40.0 + 100.0 - kept, Ending.DONE)
     first, second = world.executor.generations
@@ -184,7 +184,7 @@ def test_commands_are_fenced() -> None:
 
     world = _play({"a": _job(), "b": _job()}, script)
     assert [generation.key for generation in world.executor.generations] == [("a", 3)]
-    [(_, refused)] = world.told(StartRefused)
+    [(_, refused)] = world.received(StartRefused)
     assert refused.job == "b"
 
 
@@ -195,7 +195,7 @@ def test_a_placement_that_is_not_free_is_refused() -> None:
         await asyncio.sleep(1.0)
 
     world = _play(dict.fromkeys("abc", _job()), script)
-    [(_, refused)] = world.told(StartRefused)
+    [(_, refused)] = world.received(StartRefused)
     assert (refused.job, refused.reason) == ("c", "gpu of g-0: 2 of 2 are in use")
 
 
@@ -213,11 +213,11 @@ def test_a_lost_server_takes_what_runs_there_along() -> None:
         await asyncio.sleep(100.0)
 
     world = _play({"a": _job(save_every=20.0), "b": _job(), "c": _job()}, script)
-    ends = [(at, end.job, end.ending) for at, end in world.told(Ended)]
+    ends = [(at, end.job, end.ending) for at, end in world.received(Ended)]
     assert ends == [(30.0, "a", Ending.LOST), (100.0, "b", Ending.DONE), (211.0, "a", Ending.DONE)]
-    assert [end.job for _, end in world.told(StartRefused)] == ["c"]
-    assert [at for at, _ in world.told(ServerGone)] == [30.0]
-    assert [(at, one.server.name) for at, one in world.told(ServerSeen)][-1] == (31.0, "g-0")
+    assert [end.job for _, end in world.received(StartRefused)] == ["c"]
+    assert [at for at, _ in world.received(ServerGone)] == [30.0]
+    assert [(at, one.server.name) for at, one in world.received(ServerSeen)][-1] == (31.0, "g-0")
 
 
 def test_reports_are_cumulative_and_say_what_a_change_took() -> None:
@@ -238,21 +238,21 @@ def test_reports_are_cumulative_and_say_what_a_change_took() -> None:
 
     job = _job(start_seconds=(4.0,), save_seconds=2.0, report_every=10.0)
     world = _play({"a": job}, script)
-    told = [
+    reports = [
         (at, one.generation, dict(one.metrics))
-        for at, one in world.told(object)
+        for at, one in world.received(object)
         if hasattr(one, "metrics")
     ]
-    assert [(at, generation) for at, generation, _ in told] == [
+    assert [(at, generation) for at, generation, _ in reports] == [
         (5.0, 1), (15.0, 1), (25.0, 1), (45.5, 2),
     ]  # fmt: skip
-    assert told[-1][2] == {
+    assert reports[-1][2] == {
         "change_checkpoint": 2.0,
         "change_away": 8.0,
         "change_start": 4.0,
         "change_first_step": 0.0,
     }
-    assert not any(metrics for _, _, metrics in told[:-1])
+    assert not any(metrics for _, _, metrics in reports[:-1])
 
 
 def test_whoever_watches_again_hears_what_is_not_forgotten() -> None:
@@ -262,13 +262,13 @@ def test_whoever_watches_again_hears_what_is_not_forgotten() -> None:
         await first.executor.start(_spec())
         await first.close()
         await asyncio.sleep(200.0)
-        told: list[Report] = []
+        reports: list[Report] = []
         async for report in first.executor.watch():
-            told.append(report)
+            reports.append(report)
             if isinstance(report, Ended):
                 break
-        return told
+        return reports
 
-    told = run_virtual(main)
-    assert [type(one) for one in told] == [ServerSeen, ServerSeen, Started, Ended]
-    assert told[-1].at == ORIGIN / SECOND + 100.0
+    reports = run_virtual(main)
+    assert [type(one) for one in reports] == [ServerSeen, ServerSeen, Started, Ended]
+    assert reports[-1].at == ORIGIN / SECOND + 100.0

@@ -74,7 +74,7 @@ def test_what_is_cut_off_makes_nothing_again_and_leaves_nothing_behind(
         (ZeroDivisionError("of its own"), "ZeroDivisionError: of its own"),
     ],
 )
-def test_one_that_fails_keeps_no_other_from_being_made_and_is_told(
+def test_one_that_fails_keeps_no_other_from_being_made_and_is_reported(
     error: Exception,
     says: str,
     tmp_path: Path,

@@ -40,12 +40,12 @@ def _train(folder: Path, workers: int, steps: int) -> tuple[int, np.ndarray]:
     words = [sys.executable, str(SCRIPT), "--steps", str(steps), "--shared", "0", "--serial", "0"]
     processes = []
     for rank in range(workers):
-        told = {
+        variables = {
             "SHADOWPRICE_JOB": "job", "SHADOWPRICE_GENERATION": "1", "SHADOWPRICE_RANK": str(rank),
             "SHADOWPRICE_WORKERS": str(workers), "SHADOWPRICE_CHECKPOINT_DIR": str(folder),
             "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "PET_RDZV_ID": "job-1",
         }  # fmt: skip
-        processes.append(subprocess.Popen(words, env=os.environ | measure._path() | told))
+        processes.append(subprocess.Popen(words, env=os.environ | measure._path() | variables))
     assert [process.wait(WAIT_LIMIT_SECONDS) for process in processes] == [0] * workers
     result = jobs.load(folder)
     assert result is not None
@@ -76,17 +76,17 @@ def _simulate(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:
     "who", [measure.POLICIES[0], PolicyChoice("drf")], ids=lambda who: who.name
 )
 def test_predicted_progress_is_the_simulators_own(who: PolicyChoice) -> None:
-    run, asked = _simulate(who)
+    run, requested = _simulate(who)
     slots = 1 + max(run.jobs["completion"].drop_nulls().to_list())
     on = measure.cluster(SLOT)
     found = {
         name: predicted_progress(run, on, job, job["throughput"], slots, SLOT)
-        for name, job in asked.items()
+        for name, job in requested.items()
     }
     finished = run.jobs.filter(pl.col("completion").is_not_null())
     assert len(finished) >= 4
     for row in finished.iter_rows(named=True):
-        work = asked[row["job"]]["chunks"] * asked[row["job"]]["minibatches"]
+        work = requested[row["job"]]["chunks"] * requested[row["job"]]["minibatches"]
         # Done by the end of the slot in which the simulator completes it, and not before that one.
         assert found[row["job"]][row["completion"]] >= work - 1e-6
         assert found[row["job"]][row["completion"] - 1] < work
@@ -135,21 +135,21 @@ def test_a_first_start_takes_what_its_steps_do_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("reasons", "told"),
+    ("reasons", "message"),
     [
         ((None, {"code": "failed", "message": "it exited 3"}), "it exited 3"),
         ((None, None), "the service recorded no reason"),
     ],
 )
 def test_jobs_that_never_start_are_named_with_their_reason(
-    monkeypatch: pytest.MonkeyPatch, reasons: tuple[Any, ...], told: str
+    monkeypatch: pytest.MonkeyPatch, reasons: tuple[Any, ...], message: str
 ) -> None:
     results = {
         str(number): LiveJobResult({"reason": reason}, 0.0, [])
         for number, reason in enumerate(reasons)
     }
     monkeypatch.setattr(measure, "_run_live", lambda *_: results)
-    with pytest.raises(ShadowpriceError, match=f"^the measured job made no progress: {told}$"):
+    with pytest.raises(ShadowpriceError, match=f"^the measured job made no progress: {message}$"):
         measure._median_start_seconds(SPEEDS, measure.LOCAL_TARGET, 0)
 
 
@@ -157,13 +157,13 @@ def test_where_a_start_takes_long_all_is_as_many_longer_slots() -> None:
     requests = [(one, one.scaled(3)) for one in measure.WORKLOAD]
     for short, long in requests:
         on = {at: ClusterSpec.model_validate(measure.cluster(at)).resolve() for at in (5.0, 15.0)}
-        told = {
+        fields = {
             seconds: JobSpec.model_validate(
                 {**measure._record(one, SPEEDS, 0, 1.0), "arrival": f"{one.after:g}s"}
             ).resolve(on[seconds])
             for seconds, one in ((5.0, short), (15.0, long))
         }
-        few, many = told[5.0], told[15.0]
+        few, many = fields[5.0], fields[15.0]
         assert (few.arrival, few.min_slots_colocated) == (many.arrival, many.min_slots_colocated)
         at = np.arange(12.0)
         np.testing.assert_allclose(few.utility.values(at), many.utility.values(at))

@@ -165,9 +165,9 @@ def test_starts_are_simulated_for_every_policy(tmp_path: Path) -> None:
 def test_a_job_is_submitted_with_what_it_runs() -> None:
     files = scaled(45, seed=1, restart=5.0)
     job = files.jobs[0]
-    told = to_submission(files, job, 7)
-    assert "arrival" not in told
-    words = told["run"]["command"]
+    submission = to_submission(files, job, 7)
+    assert "arrival" not in submission
+    words = submission["run"]["command"]
     given = dict(zip(words[2::2], words[3::2], strict=True))
     assert given["--family"] == job["labels"]["family"]
     assert float(given["--pace"]) == pytest.approx(files.pace[job["name"]], abs=1e-6)
@@ -177,7 +177,7 @@ def test_a_job_is_submitted_with_what_it_runs() -> None:
     for one in files.jobs:
         alone = one["epochs"] * one["chunks"] * one["minibatches"] * files.pace[one["name"]]
         assert 40 <= alone / 45 * 20 <= 121
-    JobSpec.model_validate(told)
+    JobSpec.model_validate(submission)
 
 
 def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
@@ -215,8 +215,8 @@ def test_what_was_measured_is_set_beside_what_was_predicted() -> None:
     assert summary["completed"].to_list() == [1]
     assert summary["utility"].to_list() == [4.5]
     assert measure._mean_start(files, lived) is not None
-    told = measure._predicted_utility(files, measure.POLICIES[0], lived)
-    assert told == pytest.approx(sum(row["predicted_utility"] for row in rows))
+    predicted = measure._predicted_utility(files, measure.POLICIES[0], lived)
+    assert predicted == pytest.approx(sum(row["predicted_utility"] for row in rows))
 
 
 def test_fifo_is_predicted_with_the_workers_that_it_really_drew() -> None:

@@ -92,7 +92,7 @@ def test_a_job_file_may_contain_its_library(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "head", "told"),
+    ("job", "head", "message"),
     [
         (_job(family="resnet5"), "families: lib/families.yaml", "did you mean 'resnet50'?"),
         (_job(), "", "families: families.yaml"),
@@ -106,8 +106,8 @@ def test_a_job_file_may_contain_its_library(tmp_path: Path) -> None:
         (_job(), "libraries: x", "unknown key"),
     ],
 )
-def test_wrong_families_are_diagnosed(tmp_path: Path, job: str, head: str, told: str) -> None:
+def test_wrong_families_are_diagnosed(tmp_path: Path, job: str, head: str, message: str) -> None:
     with pytest.raises(InputError) as caught:
         _read(tmp_path, job, head)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "jobs.yaml" in str(caught.value) or "nowhere.yaml" in str(caught.value)

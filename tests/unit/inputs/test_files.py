@@ -55,12 +55,12 @@ WRONG = {
 @pytest.mark.parametrize("kind", WRONG)
 @pytest.mark.parametrize("name", ["jobs.yaml", "jobs.jsonl"])
 def test_a_duplicate_name_is_reported_with_the_other_problems(tmp_path, name, kind):
-    changes, told = WRONG[kind]
+    changes, message = WRONG[kind]
     path = written(tmp_path / name, [job("y"), job("y", **changes)])
     duplicate, other = faults(path)
     second = "line 2: name" if name.endswith(".jsonl") else "jobs[1].name"
     assert duplicate.startswith(f"{second}: duplicate job name 'y'; the name is taken by ")
-    assert told in other
+    assert message in other
     # The other way around the second is right but for its name.
     path = written(tmp_path / name, [job("y", **changes), job("y")])
     assert len(faults(path)) == 2
@@ -72,17 +72,17 @@ def test_a_duplicate_name_is_reported_with_the_other_problems(tmp_path, name, ki
 def test_an_unknown_resource_is_reported_with_its_key(tmp_path, name):
     path = written(tmp_path / name, [job("a"), job("b", worker={"tpu": 1})])
     place = "line 2: worker.tpu" if name.endswith(".jsonl") else "jobs[1].worker.tpu"
-    [told] = faults(path)
-    assert told.startswith(f"{place}: no server has 'tpu'; the cluster's resources are ")
+    [diagnostics] = faults(path)
+    assert diagnostics.startswith(f"{place}: no server has 'tpu'; the cluster's resources are ")
 
 
 def test_skip_invalid_drops_only_invalid_jobs(tmp_path):
     wrong = [job(f"w{index}", tenant="audio") for index in range(3 * MAX_FAULTS)]
     path = written(tmp_path / "jobs.yaml", [job("first"), *wrong, job("last")])
     assert [job.name for job in read_jobs(path, CLUSTER, skip_invalid=True)] == ["first", "last"]
-    told = faults(path)
-    assert len(told) == MAX_FAULTS + 1
-    assert told[-1].endswith("and more; these come first")
+    diagnostics = faults(path)
+    assert len(diagnostics) == MAX_FAULTS + 1
+    assert diagnostics[-1].endswith("and more; these come first")
 
 
 @pytest.mark.parametrize("name", ["jobs.ndjson", "jobs.JSONL", "jobs.jsonl.txt"])

@@ -47,14 +47,14 @@ def test_intervals_hold_what_is_free_server_by_server(seed: int) -> None:
         assert (line.tenant_usage[state] == held[k]).all()
 
 
-def test_more_groups_than_there_is_room_for_are_told() -> None:
+def test_more_groups_than_there_is_room_for_are_reported() -> None:
     none = np.zeros((0, 1), np.int64)
     line = new_timeline(4, 2, none, np.full(1, -1))
     free, one = np.array([[1], [2], [2]]), np.ones(3, np.int64)
     held = np.zeros((2, 0, 1), np.int64)
     starts, first, up = np.array([0, 3]), np.array([0, 0, 1]), np.ones(3, np.bool_)
     for change, fits in ((-1, True), (1, False)):
-        told = init_residual_timeline(
+        count = init_residual_timeline(
             line, starts, free.copy(), one, up, first, np.array([2]), np.array([[change]]), held
         )
-        assert told == fits
+        assert count == fits

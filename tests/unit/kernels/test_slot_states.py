@@ -24,13 +24,13 @@ def test_states_are_what_every_machine_is_in_every_slot(seed: int) -> None:
     pool.follow(used, used.any(axis=(1, 2)).astype(np.int64))
     worker = rng.random(resources) * rng.integers(0, 2, resources)
     server = rng.random(resources) * rng.integers(0, 2, resources)
-    asked = np.flatnonzero((worker > 0) | (server > 0))
+    requested = np.flatnonzero((worker > 0) | (server > 0))
     hosts = rng.integers(0, 2, (2, machines if seed % 2 else 0)).astype(bool)
     groups = pool.groups
     window = slots if seed % 3 else slots - 5
     price_worker, price_server, room, state_of, first = slot_states(
         groups._replace(row_of=groups.row_of[:window]),
-        asked,
+        requested,
         worker,
         server,
         hosts,
@@ -41,9 +41,9 @@ def test_states_are_what_every_machine_is_in_every_slot(seed: int) -> None:
         price = exponential_prices(used[t], capacity, low, high)
         assert price_worker[state] == pytest.approx(price @ worker)
         assert price_server[state] == pytest.approx(price @ server)
-        assert (room[state, :, : len(asked)] == (capacity - used[t])[:, asked]).all()
+        assert (room[state, :, : len(requested)] == (capacity - used[t])[:, requested]).all()
         if hosts.shape[1]:
-            assert (room[state, :, len(asked) :] == np.where(hosts.T, PLACES, 0)).all()
+            assert (room[state, :, len(requested) :] == np.where(hosts.T, PLACES, 0)).all()
         if state not in seen:
             assert first[state] == t
             assert state == len(seen)

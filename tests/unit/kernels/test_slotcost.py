@@ -189,7 +189,7 @@ def test_refreshing_and_rolling_equal_building_anew(servers):
             check_groups(a, t, used[t], capacity, lost, low, high)
 
 
-def test_an_infinite_price_of_what_is_not_asked_for_costs_nothing():
+def test_an_infinite_price_of_what_is_not_requested_costs_nothing():
     capacity = np.array([[4, 4]])
     full = np.array([[0, 4]])
     pool = SlotGroups(capacity, 1, np.zeros(2), np.array([0.0, 2000.0]))

@@ -20,7 +20,7 @@ from tests.support.placement_cases import dense_counts, random_jobs
 
 
 @pytest.mark.parametrize("seed", sample(range(60)))
-def test_everybody_stands_where_the_twin_puts_them(seed: int) -> None:
+def test_placements_equal_those_of_the_twin(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rows, servers, resources = int(rng.integers(1, 9)), int(rng.integers(1, 24)), 2
     kinds = rng.integers(2, 12, (int(rng.integers(1, 4)), resources))

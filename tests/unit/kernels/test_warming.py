@@ -84,6 +84,19 @@ def files(folder: Path) -> tuple[str, str]:
     return str(folder / "c.yaml"), str(folder / "j.jsonl")
 
 
+@compiled
+def test_the_cache_folder_is_the_one_that_numba_uses(tmp_path: Path) -> None:
+    show = (
+        "import os; from shadowprice.kernels.jit import cache_folder; "
+        "os.environ['NUMBA_CACHE_DIR'] = 'elsewhere'; print(cache_folder())"
+    )
+    cache = str(tmp_path / "cache")
+    assert python("-c", show, NUMBA_CACHE_DIR=cache).stdout == f"{cache}\n"
+    unusable = str(tmp_path / "file" / "cache")
+    (tmp_path / "file").touch()
+    assert unusable not in python("-c", show, NUMBA_CACHE_DIR=unusable).stdout
+
+
 @pytest.mark.compiles
 @compiled
 def test_a_policy_that_was_warmed_compiles_nothing_more(tmp_path: Path) -> None:
@@ -151,8 +164,8 @@ def test_an_interrupt_ends_the_compiling_at_once(tmp_path: Path) -> None:
     assert process.stderr is not None
     assert process.stderr.readline().startswith("compiling kernels")
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=WAIT_LIMIT_SECONDS)
-    assert (process.returncode, told) == (130, "interrupted\n")
+    _, errors = process.communicate(timeout=WAIT_LIMIT_SECONDS)
+    assert (process.returncode, errors) == (130, "interrupted\n")
     assert not list(tmp_path.glob("warm-*"))
 
 

@@ -23,7 +23,7 @@ class Scripted:
         self.version = 100
         self.oldest = 0
         self.faults: list[web.Response] = []
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.cut: asyncio.Event = asyncio.Event()
         self.page = 2
 
@@ -49,7 +49,7 @@ class Scripted:
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer a request for the list, or to follow it."""
-        self.asked.append(f"{request.method} {request.rel_url}")
+        self.requests.append(f"{request.method} {request.rel_url}")
         if self.faults:
             return self.faults.pop(0)
         if request.query.get("watch"):

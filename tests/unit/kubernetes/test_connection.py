@@ -32,12 +32,12 @@ LIST = "/api/v1/things"
 
 
 def run(folder: Path, scenario: Callable[[Scripted, ApiClient], Awaitable[None]]) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         scripted = Scripted()
         async with served(scripted, folder) as connection:
             await scenario(scripted, connection)
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())
 
 
 def test_a_request_that_is_put_off_is_sent_again_when_it_may(tmp_path: Path) -> None:
@@ -55,10 +55,10 @@ def test_a_request_that_is_put_off_is_sent_again_when_it_may(tmp_path: Path) -> 
     run(tmp_path, scenario)
 
 
-def test_what_a_server_refuses_is_told_in_its_words(tmp_path: Path) -> None:
+def test_refusals_of_a_server_are_reported_in_its_words(tmp_path: Path) -> None:
     async def scenario(server: Scripted, connection: ApiClient) -> None:
-        told = {"reason": "AlreadyExists", "message": 'pods "a" already exists', "code": 409}
-        server.faults = [web.json_response(told, status=409), web.Response(status=503, text="no")]
+        fields = {"reason": "AlreadyExists", "message": 'pods "a" already exists', "code": 409}
+        server.faults = [web.json_response(fields, status=409), web.Response(status=503, text="no")]
         with pytest.raises(ApiError, match='pods "a" already exists') as caught:
             await connection.post(LIST, {})
         assert caught.value.exists
@@ -76,7 +76,7 @@ def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: 
         connection.restrict_writes(lambda: leads)
         server.faults = [web.Response(status=429, headers={"Retry-After": "1"})]
         put_off = asyncio.create_task(connection.post(LIST, {}))
-        await wait_until_async(lambda: len(server.asked) == 1)
+        await wait_until_async(lambda: len(server.requests) == 1)
         leads = False  # it is asked before each try, not when the request was made
         with pytest.raises(LeadershipLostError) as caught:
             await put_off
@@ -86,7 +86,7 @@ def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: 
                 await connection.request(method, LIST, body={})
         await connection.get(LIST)
         await connection.request("PUT", LIST, body={}, urgent=True)
-        assert [one.split()[0] for one in server.asked] == ["POST", "GET", "PUT"]
+        assert [one.split()[0] for one in server.requests] == ["POST", "GET", "PUT"]
 
     run(tmp_path, scenario)
 
@@ -150,11 +150,11 @@ def test_an_informer_knows_what_is_there_through_every_trouble(
     monkeypatch.setattr(informers, "MAX_BACKOFF_SECONDS", 0.3)
 
     async def scenario(server: Scripted, connection: ApiClient) -> None:
-        told: list[tuple[str, Any, Any]] = []
+        received: list[tuple[str, Any, Any]] = []
         for name in "abcde":
             server.put(name, 1)
         informer = Informer[int](
-            connection, LIST, lambda item: item["value"], lambda *change: told.append(change)
+            connection, LIST, lambda item: item["value"], lambda *change: received.append(change)
         )
         await informer.start()
         assert len(informer.items) == 5
@@ -164,7 +164,7 @@ def test_an_informer_knows_what_is_there_through_every_trouble(
         server.put("f", 1)
         await wait_until_async(lambda: "n/f" in informer.items and "n/b" not in informer.items)
         # What it was in the end is told before that it is gone.
-        assert [one for one in told if one[0] == "n/b"] == [
+        assert [one for one in received if one[0] == "n/b"] == [
             ("n/b", None, 1),
             ("n/b", 1, 9),
             ("n/b", 9, None),
@@ -184,7 +184,7 @@ def test_an_informer_knows_what_is_there_through_every_trouble(
             lambda: informer.items.get("n/d") == 7 and "n/c" not in informer.items
         )
         assert informer.lists > 3
-        assert told.count(("n/c", 1, None)) == 1
+        assert received.count(("n/c", 1, None)) == 1
         assert informer.items == {
             "n/a": 3,
             "n/d": 7,

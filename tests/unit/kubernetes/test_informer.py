@@ -29,7 +29,7 @@ class Lingering:
             await asyncio.sleep(0.2)
 
 
-def test_who_is_told_to_end_while_it_closes_one_ends() -> None:
+def test_a_task_cancelled_while_it_closes_an_informer_ends() -> None:
     """A service that was told to stop just then went on for ever."""
 
     async def scenario() -> None:

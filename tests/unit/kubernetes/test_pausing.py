@@ -57,8 +57,8 @@ def follower(connection: object, folder: Path) -> PodLogFollower:
     return PodLogFollower(connection, "/api/v1/things", folder, "worker-0", 1000, "")  # type: ignore[arg-type]  # a real one, by another fixture
 
 
-def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_path: Path) -> None:
-    async def whole() -> None:
+def test_a_log_that_fails_is_fetched_less_and_less_often(tmp_path: Path) -> None:
+    async def run_scenario() -> None:
         server = Scripted()
         async with served(server, tmp_path) as connection:
             server.faults = [web.Response(status=500) for _ in range(1000)]
@@ -71,7 +71,7 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
                     refused += 1
                 await asyncio.sleep(0.01)
             spent = time.monotonic() - began
-        assert 3 <= refused == len(server.asked)
+        assert 3 <= refused == len(server.requests)
         assert (
             refused
             <= max_attempts(
@@ -80,18 +80,18 @@ def test_a_log_that_is_not_told_is_looked_for_ever_less_by_whoever_reads(tmp_pat
             < spent / 0.3 / 2
         )
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())
 
 
 def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         server = Scripted()
         async with served(server, tmp_path) as connection:
             server.faults = [web.Response(status=502) for _ in range(1000)]
             began, streamed = time.monotonic(), follower(connection, tmp_path / "logs")
             task = asyncio.create_task(streamed.follow(asyncio.Event()))
             await asyncio.sleep(4.0)
-            await wait_until_async(lambda: len(server.asked) >= 3)
+            await wait_until_async(lambda: len(server.requests) >= 3)
             assert not task.done()
             await streamed.fetch_new()  # it is followed: no request of its own
             spent = time.monotonic() - began
@@ -99,13 +99,13 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
             await asyncio.gather(task, return_exceptions=True)
         assert (
             3
-            <= len(server.asked)
+            <= len(server.requests)
             <= max_attempts(
                 pod_logs.MIN_FETCH_INTERVAL_SECONDS, pod_logs.MAX_FETCH_BACKOFF_SECONDS, spent
             )
         )
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())
 
 
 def test_watches_that_end_as_they_begin_are_begun_ever_less(
@@ -114,7 +114,7 @@ def test_watches_that_end_as_they_begin_are_begun_ever_less(
     """What stands between may cut everything off at once, with nothing wrong in its answer."""
     monkeypatch.setattr(informers, "INITIAL_BACKOFF_SECONDS", 0.1)
 
-    async def whole() -> None:
+    async def run_scenario() -> None:
         server = Scripted()
         async with served(server, tmp_path) as connection:
             informer = Informer[int](connection, "/api/v1/things", lambda item: item["value"])
@@ -129,7 +129,7 @@ def test_watches_that_end_as_they_begin_are_begun_ever_less(
             await informer.close()
         assert watches <= 2 + max_attempts(0.1, informers.MAX_BACKOFF_SECONDS, spent)
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())
 
 
 class HeldServer(Scripted):
@@ -152,10 +152,10 @@ class HeldServer(Scripted):
 def test_a_server_has_so_many_requests_at_a_time_and_urgent_ones_do_not_wait(
     tmp_path: Path,
 ) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         server = HeldServer()
         async with served(server, tmp_path) as connection:
-            crowd = [
+            jobs = [
                 asyncio.create_task(connection.get("/api/v1/things"))
                 for _ in range(4 * connections.MAX_INFLIGHT_REQUESTS)
             ]
@@ -163,7 +163,7 @@ def test_a_server_has_so_many_requests_at_a_time_and_urgent_ones_do_not_wait(
             urgent = asyncio.create_task(connection.request("GET", "/api/v1/things", urgent=True))
             await wait_until_async(lambda: server.waiting == connections.MAX_INFLIGHT_REQUESTS + 1)
             server.go.set()
-            await asyncio.gather(urgent, *crowd)
+            await asyncio.gather(urgent, *jobs)
             assert server.most == connections.MAX_INFLIGHT_REQUESTS + 1
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())

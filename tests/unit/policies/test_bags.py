@@ -416,6 +416,8 @@ def test_full_cluster_states_the_missing_capacity() -> None:
     assert refusal is not None
     assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.numbers["places_needed"] == 8
+    room = "needs room for 8 copies in one slot, or more in later slots, plus room for copies"
+    assert refusal.message.startswith(room)
 
 
 def test_lost_server_replans_the_remaining_tasks_before_the_deadline() -> None:

@@ -37,16 +37,16 @@ def test_adding_jobs_singly_equals_appraising_all(seed: int) -> None:
     table, slot = candidates(rng, jobs), 5
     rows = rng.permutation(jobs)
     begin = int(rng.integers(0, jobs))
-    crowd = OpenJobAppraisal(slot, table, rows[:begin])
+    dense_jobs = OpenJobAppraisal(slot, table, rows[:begin])
     there = rows[:begin].tolist()
     for row in rows[begin:].tolist():
-        crowd.add(row, table)
+        dense_jobs.add(row, table)
         there.append(row)
         present = np.array(there, dtype=np.int64)
         appraised = appraise(slot, present, table, 0.3, 0.01)
         expected = admission(len(present) - 1, present, table, appraised)
-        assert crowd.admission(table, 0.3, 0.01) == expected
-        assert crowd.count == len(there)
+        assert dense_jobs.admission(table, 0.3, 0.01) == expected
+        assert dense_jobs.count == len(there)
         if rng.random() < 0.4:
-            crowd.remove_last()
+            dense_jobs.remove_last()
             there.pop()

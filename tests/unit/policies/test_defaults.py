@@ -113,12 +113,12 @@ def test_every_policy_accepts_the_preset_of_its_paper(name: str) -> None:
 def test_paper_preset_sets_literal_prices_and_is_overridable(name: str) -> None:
     context = PolicyContext(make_cluster(2, 1), [])
 
-    def told(**settings: Any) -> tuple[object, object]:
+    def forced_prices(**settings: Any) -> tuple[object, object]:
         force = make_policy(name, context, settings).parameters_in_force()
         return force["prices"], force["lower"]
 
-    assert told() == ("offline", "clearing")
-    assert told(preset="paper") == ("offline", "theory")
-    assert told(preset="paper", lower="clearing") == ("offline", "clearing")
+    assert forced_prices() == ("offline", "clearing")
+    assert forced_prices(preset="paper") == ("offline", "theory")
+    assert forced_prices(preset="paper", lower="clearing") == ("offline", "clearing")
     live = make_policy(name, PolicyContext(make_cluster(2, 1), None), {}).parameters_in_force()
     assert live["prices"] == "online"

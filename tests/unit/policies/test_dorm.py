@@ -129,8 +129,8 @@ def test_the_program_finds_the_largest_utilisation(seed: int) -> None:
 def test_interrupted_search_keeps_the_current_placement() -> None:
     for seed in sample(range(20)):
         instance = random_instance(np.random.default_rng(seed))
-        stands = sum(item.standing_gain for item in instance.items)
-        assert solve(instance, node_limit=1, gap=0.0).utilisation >= stands - 1e-9
+        placed = sum(item.standing_gain for item in instance.items)
+        assert solve(instance, node_limit=1, gap=0.0).utilisation >= placed - 1e-9
 
 
 # ------------------------------------------------------------------ whole runs

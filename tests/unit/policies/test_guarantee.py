@@ -92,16 +92,16 @@ def test_premise_is_evaluated_correctly(lower: str, seed: int) -> None:
     best = solve(full_problem(cluster, jobs, until))
     assert best.optimal
     policy, _ = ran("oasis", cluster, jobs, until, lower=lower)
-    told: Any = policy.guarantee(jobs)
+    guarantee: Any = policy.guarantee(jobs)
     slack = 1e-6 * max(1.0, best.utility)
-    assert told["optimum_at_least"] <= best.utility + slack
-    assert told["optimum_at_most"] >= best.utility - slack
-    held = told["D0"] <= best.utility / 2 + slack
-    if told["D0_within_half_of_optimum"] is not None:
-        assert told["D0_within_half_of_optimum"] == held
+    assert guarantee["optimum_at_least"] <= best.utility + slack
+    assert guarantee["optimum_at_most"] >= best.utility - slack
+    held = guarantee["D0"] <= best.utility / 2 + slack
+    if guarantee["D0_within_half_of_optimum"] is not None:
+        assert guarantee["D0_within_half_of_optimum"] == held
     if lower == "guaranteed" and best.utility > 0:
         assert held
-        assert told["D0_within_half_of_optimum"] is True
+        assert guarantee["D0_within_half_of_optimum"] is True
 
 
 def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
@@ -121,9 +121,9 @@ def test_what_one_server_does_not_limit_bounds_no_optimum() -> None:
     dear = {"L": 1e9, "U": {"cpu": 1e9, "bandwidth": 1e9}}
     policy, done = ran("oasis", cluster, jobs, 4, prices="given", worker=dear)
     assert set(done.values()) == {None}
-    told: Any = policy.guarantee(jobs)
+    guarantee: Any = policy.guarantee(jobs)
     assert best.utility == pytest.approx(40.0)
-    assert told["optimum_at_most"] >= best.utility * (1 - 1e-9)
+    assert guarantee["optimum_at_most"] >= best.utility * (1 - 1e-9)
 
 
 LONG = {"epochs": 40, "chunks": 1}
@@ -155,22 +155,22 @@ def test_the_premise_holds_whichever_job_asks_for_which_pool(
     best = solve(full_problem(cluster, jobs, until))
     assert best.optimal
     policy, _ = ran("oasis", cluster, jobs, until, lower="guaranteed", prices=prices)
-    told: Any = policy.guarantee(jobs)
-    assert told["D0"] <= best.utility / 2 * (1 + 1e-9)
-    assert told["D0_within_half_of_optimum"] is True
-    assert (told["D0"] > 0) == any(job.epochs != LONG["epochs"] for job in jobs)
+    guarantee: Any = policy.guarantee(jobs)
+    assert guarantee["D0"] <= best.utility / 2 * (1 + 1e-9)
+    assert guarantee["D0_within_half_of_optimum"] is True
+    assert (guarantee["D0"] > 0) == any(job.epochs != LONG["epochs"] for job in jobs)
 
 
 def test_guaranteed_is_the_largest_that_one_job_pays_for() -> None:
     """Both pools used and a job of full value alone: D0 is half of that value exactly."""
     cluster = make_cluster(2, 2, horizon=20)
     jobs = [make_job(cluster, f"job-{index}", utility=Constant(10.0)) for index in range(3)]
-    told: Any = make_policy(
+    guarantee: Any = make_policy(
         "oasis", PolicyContext(cluster, jobs, 12), {"lower": "guaranteed"}
     ).guarantee(jobs)  # type: ignore[attr-defined]
-    assert told["D0"] == pytest.approx(5.0)
-    assert told["optimum_at_least"] == pytest.approx(10.0)
-    assert told["ratio"] == 2 * told["alpha"]
+    assert guarantee["D0"] == pytest.approx(5.0)
+    assert guarantee["optimum_at_least"] == pytest.approx(10.0)
+    assert guarantee["ratio"] == 2 * guarantee["alpha"]
 
 
 def test_alpha_stays_small_where_the_printed_one_has_no_bound() -> None:
@@ -194,9 +194,9 @@ def test_the_guarantee_covers_jobs_that_come_one_by_one() -> None:
         key=lambda one: one.arrival,
     )
     policy, _ = ran("oasis", cluster, jobs, None, lower="guaranteed", prices="online")
-    told: Any = policy.guarantee(jobs)
-    assert 0 < told["D0"] <= told["optimum_at_least"] / 2
-    assert told["D0_within_half_of_optimum"] is True
+    guarantee: Any = policy.guarantee(jobs)
+    assert 0 < guarantee["D0"] <= guarantee["optimum_at_least"] / 2
+    assert guarantee["D0_within_half_of_optimum"] is True
 
 
 def test_exact_placements_of_pdors_have_the_ratio_of_oasis() -> None:
@@ -220,13 +220,13 @@ def test_a_wrong_ratio_moves_the_constant_that_absorbs_it() -> None:
     cluster = make_cluster()
     jobs = [make_job(cluster, f"job-{index}", utility=Constant(5.0 + index)) for index in range(3)]
 
-    def told(**options: Any) -> Any:
+    def worker_prices(**options: Any) -> Any:
         return make_policy("oasis", PolicyContext(cluster, jobs), options).parameters_in_force()[
             "worker"
         ]
 
-    exact = told()
-    low = told(price_scale=0.5, price_scale_absorbs="L")
+    exact = worker_prices()
+    low = worker_prices(price_scale=0.5, price_scale_absorbs="L")
     assert low["ln_L"] == pytest.approx(exact["ln_L"] + math.log(2))
     for name, upper in exact["ln_U"].items():
         assert low["ln_U"][name] == pytest.approx(max(upper, low["ln_L"]))
@@ -265,9 +265,9 @@ def test_missed_ratio_is_not_claimed(
     built, done = ran(policy, cluster, jobs, 1, prices="offline", **options)
     worth = {job.name: utility_value(job.utility, 0) for job in jobs}
     earned = sum(worth[name] for name, slot in done.items() if slot is not None)
-    told: Any = built.guarantee(jobs)
-    assert told["U_covers_all_jobs"] is covered
-    assert (earned * told["ratio"] >= 100_000.0) is covered
+    guarantee: Any = built.guarantee(jobs)
+    assert guarantee["U_covers_all_jobs"] is covered
+    assert (earned * guarantee["ratio"] >= 100_000.0) is covered
 
 
 def test_a_run_whose_gain_is_not_theorem_2_s_claims_no_ratio() -> None:

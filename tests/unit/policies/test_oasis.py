@@ -190,10 +190,10 @@ def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> 
     for seed in range(60):
         rng = np.random.default_rng(seed)
         cluster = make_cluster(int(rng.integers(1, 3)), 1, horizon=8)
-        crowd = [random_job(cluster, rng, f"job-{index}", latest=2) for index in range(6)]
-        crowd.sort(key=lambda one: one.arrival)
-        engine = run(cluster, crowd, GIVEN, until=10)
-        for index, one in enumerate(crowd):
+        many_jobs = [random_job(cluster, rng, f"job-{index}", latest=2) for index in range(6)]
+        many_jobs.sort(key=lambda one: one.arrival)
+        engine = run(cluster, many_jobs, GIVEN, until=10)
+        for index, one in enumerate(many_jobs):
             refusal = engine.jobs[one.name].refusal
             if refusal is None or refusal.reason is not RefusalReason.PRICE:
                 continue
@@ -204,7 +204,7 @@ def test_cost_over_value_is_the_least_factor_that_would_have_been_admitted() -> 
             assert factor >= 1.0
             for nudge, admitted in ((1 + 1e-5, True), (1 - 1e-5, False)):
                 rescaled = [
-                    *crowd[:index],
+                    *many_jobs[:index],
                     replace(one, utility=scaled(one.utility, factor * nudge)),
                 ]
                 status = run(cluster, rescaled, GIVEN, until=10).jobs[one.name].status
@@ -220,13 +220,13 @@ def test_the_bottleneck_of_a_price_is_the_resource_that_costs_most() -> None:
         "worker": dear,
         "ps": {"L": 1e-6, "U": dict.fromkeys(cluster.resources, 1e-6)},
     }
-    crowd = make_job(cluster, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
-    assert crowd.required == 16  # four slots at its only width
-    crowd = replace(crowd, worker=np.array([500, 3000, GIB, GBPS]))
+    jobs = make_job(cluster, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
+    assert jobs.required == 16  # four slots at its only width
+    jobs = replace(jobs, worker=np.array([500, 3000, GIB, GBPS]))
     late = replace(
         make_job(cluster, utility=Constant(0.5)), worker=np.array([500, 1000, GIB, GBPS])
     )
-    refusal = refusal_of(run(cluster, [crowd, late], settings))
+    refusal = refusal_of(run(cluster, [jobs, late], settings))
     assert refusal.reason is RefusalReason.PRICE
     assert refusal.bottleneck is not None
     assert refusal.bottleneck.startswith("cpu of worker servers, 100% of the cost over slots 0 to")
@@ -251,19 +251,19 @@ def test_job_too_long_for_the_window_states_the_excess() -> None:
 
 def test_full_cluster_names_the_scarce_resource() -> None:
     cluster = make_cluster(1, 1, gpus=4, horizon=4)
-    crowd = make_job(cluster, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
+    jobs = make_job(cluster, "crowd", utility=Constant(1e6), worker_range=(4, 4), minibatches=20)
     late = make_job(cluster, utility=Constant(1e6))
     settings = {**FLAT, "worker": {"L": 1e-3, "U": dict.fromkeys(cluster.resources, 1e-3)}}
-    refusal = refusal_of(run(cluster, [crowd, late], settings))
+    refusal = refusal_of(run(cluster, [jobs, late], settings))
     assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.bottleneck == "gpu of worker servers"
     # Parameter servers that take all of theirs.
     hog = {"cpu": 16_000, "memory": GIB, "bandwidth": 4 * GBPS}
-    crowd = make_job(
+    jobs = make_job(
         cluster, "crowd", utility=Constant(1e6), worker_range=(1, 1), epochs=1, ps_amounts=hog
     )
-    crowd = replace(crowd, required=4)
-    refusal = refusal_of(run(cluster, [crowd, late], settings))
+    jobs = replace(jobs, required=4)
+    refusal = refusal_of(run(cluster, [jobs, late], settings))
     assert refusal.reason is RefusalReason.NO_ROOM
     assert refusal.bottleneck == "cpu of parameter-server servers"
 
@@ -551,13 +551,13 @@ def test_a_resource_without_an_upper_price_is_free_at_every_load() -> None:
     cluster = make_cluster(1, 0, horizon=6)
     settings = {"prices": "given", "worker": {"L": 1.0, "U": {"gpu": 1.0}}, "split": "none"}
     costs = []
-    for crowd in ([], [make_job(cluster, "crowd", ps=None, worker_range=(2, 2), epochs=1)]):
+    for jobs in ([], [make_job(cluster, "crowd", ps=None, worker_range=(2, 2), epochs=1)]):
         single_job = make_job(
             cluster, ps=None, utility=Constant(1e3), worker_range=(1, 1), epochs=1
         )
-        policy = oasis(cluster, [*crowd, single_job], **settings)
+        policy = oasis(cluster, [*jobs, single_job], **settings)
         engine = Engine(cluster, policy)
-        decided = list(engine.handle(JobsArrived(0, (*crowd, single_job))))
+        decided = list(engine.handle(JobsArrived(0, (*jobs, single_job))))
         decision = decided[-1].decision  # type: ignore[union-attr]
         assert isinstance(decision, Commit)
         costs.append(decision.cost)

@@ -168,7 +168,7 @@ def test_rounding_is_feasible_whenever_anything_is_and_never_better_than_the_opt
         results = {}
         for placement in ("exact", "randomised", "greedy"):
             arena = PdorsEngine.of(on, placement=placement, seed=index)
-            arena.crowd(np.random.default_rng(index))
+            arena.reserve_randomly(np.random.default_rng(index))
             results[placement] = found_payoff(arena.arrive(job))
         exact = results["exact"]
         feasible += exact > -math.inf
@@ -542,7 +542,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
     for seed in sample(range(8)):
         on = random_pool(rng, roles=roles)
         context = PolicyContext(on, None, None, seed)
-        asked, plain = (
+        requested, plain = (
             PdorsEngine(
                 on, Engine(on, make_policy("pdors", entry, PRICES | {"bandwidth": bandwidth}))
             )
@@ -550,7 +550,7 @@ def test_a_bound_refuses_nothing_that_placing_would_admit(
         )
         jobs = [random_two_rate_job(on, rng, f"job-{index}") for index in range(6)]
         for job in jobs:
-            first, second = asked.arrive(job), plain.arrive(job)
+            first, second = requested.arrive(job), plain.arrive(job)
             assert type(first) is type(second)
             if isinstance(first, Commit) and isinstance(second, Commit):
                 assert first.schedule.rows() == second.schedule.rows()

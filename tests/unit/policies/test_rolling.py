@@ -95,10 +95,10 @@ def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
         tight = replace(job, utility=Deadline(10.0, soonest))
         engine.handle(JobRevised(1, tight))
         engine.handle(SlotEnded(0, dict.fromkeys(engine.running, 0)))
-        told = [
+        decisions = [
             entry.decision for entry in engine.handle(SlotBegan(1)) if isinstance(entry, Decided)
         ]
-        (made,) = [decision for decision in told if isinstance(decision, Promise)][:1]
+        (made,) = [decision for decision in decisions if isinstance(decision, Promise)][:1]
         assert made.job == "a"
         assert "revised" in made.message
         if soonest > 1.0:
@@ -110,7 +110,7 @@ def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "stands"),
+    ("kinds", "placements"),
     [
         # Workers, put first, fill the one server for parameter servers: the larger, as both fit.
         ([(Role.ANY, 7000), (Role.WORKER, 4000)], {"s-0": (1, 1), "s-1": (1, 0)}),
@@ -120,7 +120,7 @@ def test_promise_made_worthless_by_a_revision_is_renewed_or_withdrawn() -> None:
     ],
 )
 def test_lone_feasible_job_is_promised_and_runs_as_planned(
-    kinds: list[tuple[Role, int]], stands: dict[str, tuple[int, int]]
+    kinds: list[tuple[Role, int]], placements: dict[str, tuple[int, int]]
 ) -> None:
     rows = [(f"s-{index}", role, {"cpu": amount}) for index, (role, amount) in enumerate(kinds)]
     cluster = build_cluster(
@@ -143,7 +143,7 @@ def test_lone_feasible_job_is_promised_and_runs_as_planned(
     assert engine.open_jobs["one"].promise == 1
     placement = engine.running["one"]
     rows_of = zip(placement.servers, placement.workers, placement.ps, strict=True)
-    assert {cluster.names[server]: (workers, ps) for server, workers, ps in rows_of} == stands
+    assert {cluster.names[server]: (workers, ps) for server, workers, ps in rows_of} == placements
 
 
 @pytest.mark.extended
@@ -200,9 +200,8 @@ def test_promise_is_limited_by_observed_durations_of_other_jobs() -> None:
     ):
         decision, _ = decide(on, [one, other], evidence=evidence)
         assert isinstance(decision, Promise if known else Queue)
-        assert (
-            known or "while demand was observed for only 10.3 slots (evidence)" in decision.message
-        )
+        limit = f"{evidence * watched:.3g} slots (evidence {evidence:g} x 10.3 slots observed)"
+        assert known or f"more than the limit of a promise, {limit}" in decision.message
         # Who cannot wait is not kept waiting, and known prices need no watching.
         for settings in ({"standby": False}, {"prices": "given"}):
             decision, _ = decide(on, [one, other], evidence=evidence, **settings)
@@ -219,6 +218,8 @@ def test_a_job_that_is_alone_may_be_promised_six_times_as_much() -> None:
     for evidence, known in ((10.1 / 6 / watched, True), (9.9 / 6 / watched, False)):
         (decisions,) = decide(on, [first], evidence=evidence)
         assert isinstance(decisions, Promise if known else Queue)
+        limit = f"9.9 slots (evidence {evidence:g} x 10.3 slots observed x 6 for a lone job)"
+        assert known or f"more than the limit of a promise, {limit}" in decisions.message
         assert all(
             isinstance(entry, Queue) for entry in decide(on, [first, second], evidence=evidence)
         )
@@ -865,13 +866,13 @@ def test_known_jobs_are_ignored() -> None:
     jobs = [
         make_job(cluster, f"job-{index}", arrival=index, epochs=1 + index % 3) for index in range(8)
     ]
-    told = []
+    offers = []
     for known in (None, jobs, [replace(job, utility=Constant(1e9)) for job in jobs]):
         policy = make_policy("rolling", PolicyContext(cluster, known), {})
         recorder = Recorder(cluster, jobs, policy)
         Simulation(cluster, jobs, policy).run([recorder])
-        told.append(recorder.decisions)
-    assert told[0] == told[1] == told[2]
+        offers.append(recorder.decisions)
+    assert offers[0] == offers[1] == offers[2]
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 from shadowprice.core.events import JobsArrived, SlotBegan, SlotEnded
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec
+from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.policy import RollingPolicy
+from shadowprice.policies.rolling.prices import DemandPrices, ServerPools
+from shadowprice.policies.rolling.quotas import build_quotas
 from shadowprice.simulator.scenario import Scenario, run_policy
 from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
 from tests.support.workloads import make_cluster, make_job
@@ -49,7 +54,7 @@ def test_kept_layouts_earn_as_much(plans: list[int], monkeypatch: pytest.MonkeyP
     earned, planned = [0.0, 0.0], [0, 0]
     for twin in (0, 1):
         if twin:
-            monkeypatch.setattr(RollingPolicy, "_hold", lambda *_: False)
+            monkeypatch.setattr(RollingPolicy, "hold", lambda *_: 0)
         for seed in range(4):
             plans.clear()
             earned[twin] += run_policy(crowded(seed), PolicyChoice("rolling")).summary[
@@ -71,3 +76,44 @@ def test_a_slot_that_yields_less_than_planned_is_followed_by_a_plan(plans: list[
         engine.handle(SlotEnded(slot, {"one": gain // 2 if slot == 12 else gain}))
     assert engine.jobs["one"].promise is not None
     assert [slot for slot in plans if slot > 5] == [13]
+
+
+def test_slots_are_held_until_progress_falls_behind(plans: list[int]) -> None:
+    cluster = make_cluster(1, 1, horizon=300)
+    single_job = make_job(cluster, "one", epochs=40, chunks=1, minibatches=10)
+    engine = Engine(cluster, make_policy("rolling", PolicyContext(cluster), {"evidence": 1e6}))
+    engine.handle(JobsArrived(0, (single_job,)))
+    gain = 0
+    for slot in range(6):
+        engine.handle(SlotBegan(slot))
+        gain = single_job.gain(engine.running["one"].total_workers)
+        engine.handle(SlotEnded(slot, {"one": gain}))
+    plans.clear()
+    assert engine.pass_quiet_slots({"one": gain}, 4) == 4
+    # The slot before yielded what was planned. The next one doesn't, so the one after is planned.
+    assert engine.pass_quiet_slots({"one": gain // 2}, 4) == 1
+    assert engine.pass_quiet_slots({"one": gain}, 4) == 0
+    assert not plans
+    engine.handle(SlotBegan(11))
+    assert plans == [11]
+
+
+def test_prices_of_held_slots_are_those_of_each_slot() -> None:
+    cluster = make_cluster(2, 2, horizon=60)
+    prices = DemandPrices(
+        cluster,
+        ServerPools(cluster),
+        build_quotas(cluster, enabled=True),
+        RollingParameters(),
+    )
+    slots = range(150, 350)
+    for arrivals in range(3):
+        for index in range(40):
+            job = make_job(cluster, f"{arrivals}-{index}", epochs=index + 1)
+            prices.add_arrival(job, 100 + index + arrivals)
+        # A cached price stays in force in its slot while few jobs arrive.
+        prices.price(200)
+        prices.add_arrival(make_job(cluster, f"{arrivals}", utility=Constant(1e6), epochs=900), 150)
+        each = np.array([prices.posted(slot) for slot in slots])
+        assert each.any()
+        assert prices.posted_in(slots).tobytes() == each.tobytes()

@@ -66,15 +66,15 @@ def test_promise_with_a_free_start_is_not_started_early(restart: Fraction, *, no
     promised = promises(engine.handle(JobsArrived(0, (*others, job))))
     assert sorted(promised) == [("a", 3), ("b", 0), ("c", 0)]
     engine.handle(JobCancelled(0, "c"))
-    told = []
+    repromised = []
     for slot in range(4):
-        told += promises(engine.handle(SlotBegan(slot)))
+        repromised += promises(engine.handle(SlotBegan(slot)))
         if slot == 0:
             assert ("a" in engine.running) is now
         # As bad as can be: it moves in every slot but that in which it starts.
         begun = {name for name in engine.running if engine.jobs[name].started != slot}
         ran(engine, slot, frozenset(begun))
-    assert not told
+    assert not repromised
     assert engine.jobs["a"].completion is not None
 
 

@@ -40,13 +40,13 @@ def placed(
     """Run jobs for some slots; return where each stands in each of them."""
     policy = make_policy("rolling", PolicyContext(cluster), settings)
     engine = Engine(cluster, policy)
-    told = []
+    placements = []
     for slot in range(slots):
         arriving = tuple(job for job in jobs if job.arrival == slot)
         if arriving:
             engine.handle(JobsArrived(slot, arriving))
         engine.handle(SlotBegan(slot))
-        told.append(dict(engine.running))
+        placements.append(dict(engine.running))
         gained = {
             name: min(
                 engine.jobs[name].job.gain(placement.total_workers, colocated=placement.colocated),
@@ -55,7 +55,7 @@ def placed(
             for name, placement in engine.running.items()
         }
         engine.handle(SlotEnded(slot, gained))
-    return told  # type: ignore[return-value]
+    return placements  # type: ignore[return-value]
 
 
 def test_what_fits_on_one_server_is_what_its_workers_and_parameter_servers_take() -> None:

@@ -34,7 +34,7 @@ from tests.support.workloads import make_cluster, make_job, random_utility
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def told(utilities: list[Utility]) -> Worths:
+def build_table(utilities: list[Utility]) -> Worths:
     table = UtilityTable()
     for row, utility in enumerate(utilities):
         table.enter(row, utility)
@@ -44,7 +44,7 @@ def told(utilities: list[Utility]) -> Worths:
 def test_kernel_supports_every_utility_family() -> None:
     rng = np.random.default_rng(0)
     some = [random_utility(rng) for _ in range(40)] + [Linear(9.0, -0.4), Power(20.0, 1.5)]
-    columns = told(some)
+    columns = build_table(some)
     assert set(columns.family.tolist()) == set(range(TOLD))
     assert not columns.knots.size
     for row, one in enumerate(some):
@@ -55,14 +55,14 @@ def test_kernel_supports_every_utility_family() -> None:
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(60))
 @given(SEEDS)
-def test_the_ranking_is_the_sum_it_stands_for(seed: int) -> None:
+def test_the_ranking_is_the_sum_that_it_represents(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs = int(rng.integers(1, 12))
     utilities = [random_utility(rng) for _ in range(jobs)]
     arrival, left = rng.integers(0, 5, jobs), rng.integers(1, 9, jobs)
     share = rng.uniform(0.05, 1.0, jobs)
     alpha, discount = float(rng.uniform()), float(rng.uniform(0, 0.2))
-    table = Candidates(told(utilities), arrival, left, share)
+    table = Candidates(build_table(utilities), arrival, left, share)
     reward = appraise(6, np.arange(jobs), table, alpha, discount).reward
 
     def yield_(at: int, later: int) -> float:

@@ -119,7 +119,7 @@ def test_a_part_that_is_not_shared_is_found_again(serial: float, shared: float) 
     assert fit_serial(measured[:2]) is None
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_what_does_not_fit_is_reported() -> None:
     measured = [Speed(n, 0, 1.0 / (0.05 + 0.05 / n)) for n in (1, 2, 4, 8)]
     fit = fit_linear(measured)
     assert fit.quality.verdict == "does not fit"
@@ -156,10 +156,10 @@ with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
     sys.stdin.read()
 """
     mark = secrets.token_hex()
-    told = {"SHADOWPRICE_EXECUTION": mark, "SHADOWPRICE_ROLE": "ps"}
+    variables = {"SHADOWPRICE_EXECUTION": mark, "SHADOWPRICE_ROLE": "ps"}
     words = [sys.executable, "-S", "-c", code]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(words, env=told, **pipes) as process:  # type: ignore[call-overload]
+    with subprocess.Popen(words, env=variables, **pipes) as process:  # type: ignore[call-overload]
         assert process.stdout.readline() == b"mapped\n"
         result = by_role(mark)
         process.stdin.close()

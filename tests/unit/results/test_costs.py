@@ -98,13 +98,13 @@ def test_pages_and_stories_tell_what_jobs_and_the_cluster_cost(tmp_path: Path) -
     cluster = replace(cluster, costs=np.arange(1.0, cluster.servers + 1.0))
     scenario = Scenario(cluster, jobs, until=40)
     run = record_run(scenario, "fifo", PolicyChoice("fifo").build(scenario.context()))
-    page, told = render_report(run), stories(run, run.jobs, {})
+    page, histories = render_report(run), stories(run, run.jobs, {})
     money = run.summary["money"]
     for name in ("used", "whole"):
         assert format_number(money[name]) in page
     assert "cost of what jobs used" in page
-    assert told["jobs"]["money"] == pytest.approx(run.jobs["cost"].to_list(), rel=1e-5)
-    headings = {column["key"]: column["heading"] for column in told["columns"]}
+    assert histories["jobs"]["money"] == pytest.approx(run.jobs["cost"].to_list(), rel=1e-5)
+    headings = {column["key"]: column["heading"] for column in histories["columns"]}
     assert headings["money"] == "cost"
     job = max(run.jobs.rows(named=True), key=lambda row: row["cost"])["job"]
     write_run(run, tmp_path)

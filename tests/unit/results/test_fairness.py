@@ -82,9 +82,9 @@ def held(cluster: Cluster, demand: np.ndarray, roles: set[Role]) -> int:
     for role, capacity in zip(cluster.roles, cluster.capacity.tolist(), strict=True):
         if role in roles:
             total += min(
-                has // asked
-                for has, asked in zip(capacity, demand.tolist(), strict=True)
-                if asked > 0
+                has // requested
+                for has, requested in zip(capacity, demand.tolist(), strict=True)
+                if requested > 0
             )
     return total
 

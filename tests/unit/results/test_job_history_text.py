@@ -9,7 +9,7 @@ from shadowprice.results.job_history_text import pluralize
 
 
 @pytest.mark.parametrize(
-    ("number", "noun", "told"),
+    ("number", "noun", "message"),
     [
         (0, "job", "0 jobs"),
         (1, "job", "1 job"),
@@ -19,8 +19,8 @@ from shadowprice.results.job_history_text import pluralize
         (40, "epoch", "40 epochs"),
     ],
 )
-def test_one_thing_is_no_several(number: int, noun: str, told: str) -> None:
-    assert pluralize(number, noun) == told
+def test_one_thing_is_no_several(number: int, noun: str, message: str) -> None:
+    assert pluralize(number, noun) == message
 
 
 def test_advice_shows_no_more_digits_of_a_drawn_number_than_anybody_reads() -> None:
@@ -28,9 +28,9 @@ def test_advice_shows_no_more_digits_of_a_drawn_number_than_anybody_reads() -> N
         "value", "utility.value", "67.19283589326331", "97.89", "1.46 times as much", "97"
     )
     size = Advice("size", "worker.memory", "6GB", "0.25GB", "95.8 % less", "0.26GB")
-    told = [text for _, text in advice_lines(JobAdvice("a", 1, "the rest", [value, size]))]
-    assert told[0] == "utility.value: 97.89 instead of 67.1928 (1.46 times as much)"
-    assert told[1] == "worker.memory: 0.25GB instead of 6GB (95.8 % less)"
+    lines = [text for _, text in advice_lines(JobAdvice("a", 1, "the rest", [value, size]))]
+    assert lines[0] == "utility.value: 97.89 instead of 67.1928 (1.46 times as much)"
+    assert lines[1] == "worker.memory: 0.25GB instead of 6GB (95.8 % less)"
 
 
 def test_advice_quotes_options_for_a_shell_and_names_the_direction_of_failed_changes() -> None:
@@ -40,6 +40,6 @@ def test_advice_quotes_options_for_a_shell_and_names_the_direction_of_failed_cha
         IneffectiveChange("time", "minibatch_time", "36s", 9, "--time", "36s", decreases=True),
         IneffectiveChange("value", "utility.value", "1000", 9),
     ]
-    told = [text for _, text in advice_lines(JobAdvice("a", 1, "the rest", [by], failed))]
-    assert told[0] == "--by '17 slots' instead of 9 slots (8 slots later)"
-    assert told[1] == "--time down to 36s, utility.value up to 1000"
+    lines = [text for _, text in advice_lines(JobAdvice("a", 1, "the rest", [by], failed))]
+    assert lines[0] == "--by '17 slots' instead of 9 slots (8 slots later)"
+    assert lines[1] == "--time down to 36s, utility.value up to 1000"

@@ -44,7 +44,7 @@ def test_a_run_read_back_gives_the_stories_of_the_run_in_memory(tmp_path: Path) 
     assert read_slot_snapshot(tmp_path, 5).record() == slot_snapshot_of(run, 5).record()
 
 
-def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) -> None:
+def test_a_promise_that_is_lost_and_given_again_is_reported_as_that(tmp_path: Path) -> None:
     cluster = make_cluster(2, 1, horizon=40)
     work = [make_job(cluster, "long", chunks=4, epochs=3, utility=Sigmoid(50.0, 0.2, 30.0))]
     policy = make_policy("rolling", PolicyContext(cluster, None, 60), {})
@@ -54,11 +54,11 @@ def test_a_promise_that_is_lost_and_given_again_is_told_as_that(tmp_path: Path) 
     promises = [(line["outcome"], line["promise"] is not None) for line in run.decisions(True)]
     assert promises == [("admitted", True), ("moved", False), ("moved", True)]
     write_run(run, tmp_path)
-    told = [label for label, _ in history_lines(read_job_history(tmp_path, "long"), None)]
-    assert [told.count(label) for label in ("admitted", "promise lost", "promised again")] == [
+    labels = [label for label, _ in history_lines(read_job_history(tmp_path, "long"), None)]
+    assert [labels.count(label) for label in ("admitted", "promise lost", "promised again")] == [
         1
     ] * 3
-    assert "moved" not in told
+    assert "moved" not in labels
 
 
 def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
@@ -68,10 +68,10 @@ def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
     run = record_run(Scenario(on, jobs), "astraea", policy)
     write_run(run, tmp_path)
     for name in run.jobs["job"]:
-        told = [label for label, _ in history_lines(read_job_history(tmp_path, name), None)]
-        assert "queued" in told
-        assert "admitted again" not in told
-    assert "admitted" in told
+        labels = [label for label, _ in history_lines(read_job_history(tmp_path, name), None)]
+        assert "queued" in labels
+        assert "admitted again" not in labels
+    assert "admitted" in labels
 
 
 def rows_of(places: dict[str, list[int]]) -> list[tuple[int, ...]]:
@@ -90,17 +90,17 @@ def placed(places: dict[str, list[int]]) -> Counter[tuple[int, int, int, int, in
 
 @pytest.mark.parametrize("run", [planned_run(), flat_run(9)], ids=["pdors", "flat"])
 def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: RunData) -> None:
-    told = stories_of(run)
-    names = told["jobs"]["job"]
+    histories = stories_of(run)
+    names = histories["jobs"]["job"]
     at = {name: row for row, name in enumerate(names)}
     assert names == run.jobs["job"].to_list()
     allocations = run.allocations.select("job", "slot", "server", "workers", "ps").rows()
     ran = Counter((at[name], *rest) for name, *rest in allocations)
-    assert placed(told["ran"]) == ran
+    assert placed(histories["ran"]) == ran
     plans = {r["job"]: r["plan"] for r in run.decisions(True) if r.get("plan")}
-    kept = placed(told["plan"])
+    kept = placed(histories["plan"])
     assert any(plans.values())
-    how = Counter(told["jobs"]["planned"])
+    how = Counter(histories["jobs"]["planned"])
     for row, name in enumerate(names):
         plan = Counter(
             (row, slot, run.server_names.index(server), w, p)
@@ -108,7 +108,7 @@ def test_where_jobs_stood_is_what_ran_and_what_was_planned(run: RunData) -> None
         )
         did = Counter({key: n for key, n in ran.items() if key[0] == row})
         stored = Counter({key: n for key, n in kept.items() if key[0] == row})
-        match told["jobs"]["planned"][row]:
+        match histories["jobs"]["planned"][row]:
             case 0:
                 assert (plan, stored) == (Counter(), Counter())
             case 1:
@@ -155,8 +155,8 @@ def test_a_job_of_a_million_slots_takes_the_page_no_more_memory_than_a_piece() -
 def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
     run = planned_run()
     write_run(run, tmp_path)
-    told = stories_of(run)
-    for name, facts in zip(told["jobs"]["job"], told["facts"], strict=True):
+    histories = stories_of(run)
+    for name, facts in zip(histories["jobs"]["job"], histories["facts"], strict=True):
         lines = [
             [inline_assets.escape_invisible(part) for part in line]
             for line in history_lines(read_job_history(tmp_path, name), 0)
@@ -166,18 +166,20 @@ def test_the_page_tells_what_explain_tells(tmp_path: Path) -> None:
 
 def test_every_promise_is_in_the_story_in_the_order_in_which_it_was_given() -> None:
     run = promised_run()
-    told = stories_of(run)
+    histories = stories_of(run)
     given: dict[str, list[tuple[int, int]]] = {}
     for record in run.decisions(False):
         if record.get("promise") is not None:
             given.setdefault(record["job"], []).append((record["slot"], record["promise"]))
     assert any(len({slot for _, slot in each}) > 1 for each in given.values())
-    names = told["jobs"]["job"]
+    names = histories["jobs"]["job"]
     found: dict[str, list[tuple[int, int]]] = {}
-    for at, *row in zip(*(told["promises"][key] for key in ("job", "told", "slot")), strict=True):
+    for at, *row in zip(
+        *(histories["promises"][key] for key in ("job", "told", "slot")), strict=True
+    ):
         found.setdefault(names[at], []).append((row[0], row[1]))
     assert found == given
-    for name, facts in zip(names, told["facts"], strict=True):
+    for name, facts in zip(names, histories["facts"], strict=True):
         lines = [text for label, text in facts if label == "promise"]
         assert lines == [f"complete by the end of slot {slot}" for _, slot in given.get(name, ())]
 
@@ -193,10 +195,10 @@ def test_stories_stay_within_their_budget_and_keep_the_most_valuable() -> None:
     small, fewer = stories_block(run, len(block) // 2)
     assert len(small) <= len(block) // 2
     assert 1 < fewer < 60
-    told: Any = inline_assets.unpack(small)
-    assert told["total"] == 60
+    unpacked: Any = inline_assets.unpack(small)
+    assert unpacked["total"] == 60
     worth = run.jobs.sort("value", descending=True, maintain_order=True)["job"].head(fewer)
-    assert sorted(told["jobs"]["job"]) == sorted(worth)
+    assert sorted(unpacked["jobs"]["job"]) == sorted(worth)
     assert stories_block(run, 1)[1] == 1
 
 

@@ -80,10 +80,10 @@ def test_a_moment_is_what_the_engine_held(policy: str, seed: int) -> None:
             _check_servers(moment, live, resources, capacity)
 
 
-def _standing(told: str) -> dict[str, tuple[int, int]]:
+def _standing(message: str) -> dict[str, tuple[int, int]]:
     """Return the workers and parameter servers that are told to be on each server."""
     standing: dict[str, tuple[int, int]] = {}
-    for names, workers, ps in re.findall(r"(\S+)(?: x(\d+))?(?: \+(\d+)ps)?(?: |$)", told):
+    for names, workers, ps in re.findall(r"(\S+)(?: x(\d+))?(?: \+(\d+)ps)?(?: |$)", message):
         standing |= {name: (int(workers or 0), int(ps or 0)) for name in expand_name_list(names)}
     return standing
 
@@ -151,7 +151,7 @@ def test_amounts_and_names_are_read_back() -> None:
         ),
     ],
 )
-def test_a_selection_is_the_filter_it_stands_for(wanted: JobFilter, keeps) -> None:  # type: ignore[no-untyped-def]
+def test_a_selection_is_the_filter_that_it_represents(wanted: JobFilter, keeps) -> None:  # type: ignore[no-untyped-def]
     run, _ = watched("fifo", 14)
     assert wanted.apply(run.jobs).to_dicts() == [row for row in run.jobs.to_dicts() if keeps(row)]
 
@@ -195,7 +195,7 @@ def test_a_difference_adds_up(seed: int) -> None:
     assert result.remarks == []
 
 
-def test_a_run_does_not_differ_from_itself_and_other_worlds_are_told() -> None:
+def test_a_run_does_not_differ_from_itself_and_other_worlds_are_reported() -> None:
     run, _ = watched("fifo", 3)
     assert diff_runs(run, run).jobs.is_empty()
     remarks = diff_runs(run, watched("fifo", 5)[0]).remarks

@@ -17,18 +17,22 @@ from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError
 from shadowprice.core.events import Commit, Completed, Decided, DriverEvent, Reject, SlotEnded
 from shadowprice.core.job import Job
+from shadowprice.core.policy import PolicyContext
 from shadowprice.engine import Engine
+from shadowprice.policies.registry import make_policy
 from shadowprice.results import slot_tables
 from shadowprice.results.metrics import latency, summarise
 from shadowprice.results.observer import Observer
 from shadowprice.results.recorder import HeatBins, Recorder
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.tables import plain
+from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.audited_runs import SEEDS, random_world
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
+from tests.support.workloads import make_cluster, make_job
 
 
 class Account(Observer):
@@ -184,6 +188,23 @@ def test_rows_of_what_ran_are_bounded_while_it_runs(monkeypatch: pytest.MonkeyPa
                 recorded(5, "wanderer")
 
 
+def test_rows_of_quiet_slots_are_limited_in_the_same_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = make_cluster()
+    jobs = [make_job(cluster, "long", epochs=300), make_job(cluster, "late", arrival=50)]
+    monkeypatch.setattr(bounds, "ROWS", InputLimit("rows", 163, "rows of what ran"))
+    messages = []
+    for takes_quiet_slots in (True, False):
+        policy = make_policy("fifo", PolicyContext(cluster), {})
+        recorder = Recorder(cluster, jobs, policy)
+        assert recorder.takes_quiet_slots
+        recorder.takes_quiet_slots = takes_quiet_slots
+        with pytest.raises(InputError) as error:
+            Simulation(cluster, jobs, policy).run([recorder])
+        messages.append(str(error.value))
+    assert messages[0] == messages[1]
+    assert "slot 40: 164 exceeds" in messages[0]
+
+
 def test_bins_average_neighbours_once_there_are_too_many() -> None:
     bins = HeatBins(2, maximum=4)
     for slot in range(100, 110):
@@ -211,9 +232,9 @@ def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
 
 def test_latency_and_plain_values() -> None:
     assert latency([]) == {"decisions": 0}
-    told = latency([0.001 * index for index in range(1, 101)])
-    assert told["max"] == pytest.approx(0.1)
-    assert told["p50"] == pytest.approx(0.0505)
+    latencies = latency([0.001 * index for index in range(1, 101)])
+    assert latencies["max"] == pytest.approx(0.1)
+    assert latencies["p50"] == pytest.approx(0.0505)
     assert plain({"a": np.int64(3), "b": (np.float64(0.5), math.inf, math.nan)}) == {
         "a": 3,
         "b": [0.5, "inf", None],

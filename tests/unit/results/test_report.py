@@ -135,9 +135,9 @@ def test_a_comparison_shows_what_seeds_say() -> None:
     several = seed_runs()
     text = render_comparison(runs, [], several.record())
     check_page(text)
-    told = text.partition('<section id="seeds">')[2].partition("</section>")[0]
-    assert "<h2>Over 6 seeds</h2>" in told
-    drawn = {chart["x_label"]: chart for chart in page_data(told)}
+    section = text.partition('<section id="seeds">')[2].partition("</section>")[0]
+    assert "<h2>Over 6 seeds</h2>" in section
+    drawn = {chart["x_label"]: chart for chart in page_data(section)}
     row = drawn["total utility"]["rows"][1]
     values = several.values("wanderer <b>", "total_utility")
     mean = several.interval("wanderer <b>", "total_utility")
@@ -148,7 +148,7 @@ def test_a_comparison_shows_what_seeds_say() -> None:
         [mean.low, mean.low, mean.mean, mean.high, mean.high], rel=1e-4
     )
     test = several.against_first("total_utility")["wanderer <b>"]
-    assert f"p {test.adjusted:.2g}" in told
+    assert f"p {test.adjusted:.2g}" in section
     assert "in time, of all with a target, %" in drawn
     assert '<section id="seeds">' not in render_comparison(runs, [])
 
@@ -264,8 +264,8 @@ def test_heat_maps_carry_their_values(seed: int, rows: int, bins: int, log: bool
         what="share",
         title="Load",
     )
-    told, cells = page_data(text)
-    assert (told["rows"], told["bins"], told["first"], told["bin"]) == (rows, bins, 5, 2)
+    result, cells = page_data(text)
+    assert (result["rows"], result["bins"], result["first"], result["bin"]) == (rows, bins, 5, 2)
     share = cells.reshape(rows, bins) / 255
     read = np.where(share > 0, 0.01 * 100.0**share, 0.0) if log else share
     assert ((read > 0) == (values > 0)).all()
@@ -297,10 +297,10 @@ def test_large_heat_maps_join_their_bins() -> None:
 
 
 def test_numbers_as_a_reader_wants_them() -> None:
-    told = [
+    rows = [
         format_number(v) for v in (0, 12, 1234567.8, 3.14159, 0.0123456, 1e-300, 0.5, float("inf"))
     ]
-    assert told == ["0", "12", "1,234,568", "3.14", "0.0123", "0", "0.5", "∞"]
+    assert rows == ["0", "12", "1,234,568", "3.14", "0.0123", "0", "0.5", "∞"]
     assert [format_duration(s) for s in (1200, 0.000042, 90000, 3600, 0.25, -0.01)] == [
         "20 min",
         "42 µs",
@@ -375,8 +375,8 @@ def test_the_number_of_refused_jobs_counts_no_dropped_ones() -> None:
     run = simulated_run(1e9)
     given_up = pl.when(pl.col("job") == run.jobs["job"][0]).then(pl.lit("dropped"))
     jobs = run.jobs.with_columns(given_up.otherwise("outcome").alias("outcome"))
-    told = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
-    refused = next(tile for tile in run_tiles(told) if tile[0] == "refused")
+    changed = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
+    refused = next(tile for tile in run_tiles(changed) if tile[0] == "refused")
     assert refused[1:] == ("7", "7 for price")
 
 
@@ -388,14 +388,14 @@ def test_jobs_that_took_longest_are_completed_or_said_to_lie_beyond(
     [*spans] = pl.concat([run.jobs["jct"]] * 8)
     spans[spans.index(max(run.jobs["jct"].drop_nulls()))] *= times
     jobs = pl.concat([run.jobs] * 8).with_columns(pl.Series("jct", spans))
-    told = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
-    page = render_comparison([told], [])
+    changed = replace(run, jobs=jobs, info=run.info | {"summary": summarise(jobs, run.slots)})
+    page = render_comparison([changed], [])
     [chart] = [
         one
         for one in page_data(page)
         if isinstance(one, dict) and one.get("y_label") == "share of jobs that arrived"
     ]
-    summary = told.summary
+    summary = changed.summary
     shown = (summary["finished"] - beyond) / summary["arrived"]
     assert chart["series"][0]["values"][-1] == pytest.approx(shown, abs=1e-4)
     assert ("took longer than is shown" in page) == bool(beyond)

@@ -20,9 +20,9 @@ NAMES = st.one_of(
 
 
 @given(st.lists(NAMES, unique=True))
-def test_every_name_is_told_once(names: list[str]) -> None:
-    told = [name for part in compress_name_list(names) for name in expand_name_list(part)]
-    assert sorted(told) == sorted(names)
+def test_every_name_is_reported_once(names: list[str]) -> None:
+    expanded = [name for part in compress_name_list(names) for name in expand_name_list(part)]
+    assert sorted(expanded) == sorted(names)
 
 
 def test_names_are_folded_as_slurm_folds_them() -> None:

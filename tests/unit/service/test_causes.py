@@ -51,7 +51,7 @@ async def until_running(service: VirtualService, generation: int = 1) -> None:
         await asyncio.sleep(1.0)
 
 
-def told(
+def run_and_explain(
     folder: Path,
     job: VirtualJob,
     script: Script | None = None,
@@ -107,7 +107,7 @@ def seconds(found: dict[str, Any]) -> dict[str, float]:
 def test_an_overrun_names_stated_and_measured_time(
     tmp_path: Path, report_every: float | None
 ) -> None:
-    result = told(tmp_path, runs(13.4, report_every=report_every))
+    result = run_and_explain(tmp_path, runs(13.4, report_every=report_every))
     assert seconds(result) == {"overrun": pytest.approx(204.0, abs=1.5)}
     assert "600 s stated" in result["causes"][0]["detail"]
     assert result["late_seconds"] > 0.0
@@ -115,7 +115,7 @@ def test_an_overrun_names_stated_and_measured_time(
 
 def test_late_start_is_not_attributed_to_the_work(tmp_path: Path) -> None:
     job = runs(launch_seconds=70.0, start_seconds=(100.0,), report_every=5.0)
-    result = told(tmp_path, job)
+    result = run_and_explain(tmp_path, job)
     assert seconds(result)["late-start"] == pytest.approx(170.0, abs=5.0)
     assert seconds(result).get("overrun", 0.0) < 8.0
 
@@ -130,7 +130,7 @@ def test_a_lost_server_is_named(tmp_path: Path, report_every: float | None) -> N
         lost.append(executor.generations[0].spec.placement[0].server)
         executor.lose_server(lost[0])
 
-    result = told(tmp_path, runs(report_every=report_every), lose)
+    result = run_and_explain(tmp_path, runs(report_every=report_every), lose)
     [cause] = [cause for cause in result["causes"] if cause["cause"] == "lost-server"]
     assert cause["detail"] == lost[0]
     assert cause["seconds"] == pytest.approx(4 * SLOT, abs=70.0)  # and the rest of its slot
@@ -144,28 +144,30 @@ def test_each_of_several_causes_has_its_share(tmp_path: Path) -> None:
         executor.lose_server(executor.generations[0].spec.placement[0].server)
 
     job = runs(12.0, launch_seconds=20.0, report_every=5.0, save_every=60.0)
-    result = seconds(told(tmp_path, job, lose))
+    result = seconds(run_and_explain(tmp_path, job, lose))
     assert result["overrun"] == pytest.approx(120.0, abs=8.0)
     assert result["late-start"] == pytest.approx(20.0, abs=5.0)
     assert result["lost-server"] > 20.0  # it was launched again, and repeats what was not saved
 
 
 def test_failure_costs_the_work_since_the_checkpoint(tmp_path: Path) -> None:
-    result = seconds(told(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
+    result = seconds(run_and_explain(tmp_path, runs(report_every=5.0, fails_after={1: 240.0})))
     assert result["failure"] >= 235.0
     assert result.get("overrun", 0.0) < 8.0
 
 
 def test_early_failure_is_no_delay(tmp_path: Path) -> None:
     fails = runs(start_seconds=(20.0,) * 3, fails_after=dict.fromkeys((1, 2, 3), 1.0))
-    line = told(tmp_path, fails, state=State.FAILED)["line"]
+    line = run_and_explain(tmp_path, fails, state=State.FAILED)["line"]
     assert line.startswith("failed before its promise was kept (")
     assert line.endswith(")")
 
 
 def test_the_log_of_a_failure_is_left_out_of_the_line(tmp_path: Path) -> None:
     fails = runs(report_every=5.0, fails_after=dict.fromkeys((1, 2, 3), 240.0))
-    line = told(tmp_path, fails, state=State.FAILED, log="Traceback: no such file")["line"]
+    line = run_and_explain(tmp_path, fails, state=State.FAILED, log="Traceback: no such file")[
+        "line"
+    ]
     assert line.startswith("failed before its promise was kept (")
     assert "Traceback" not in line
     assert "\n" not in line
@@ -178,7 +180,7 @@ def test_a_drained_server_is_named(tmp_path: Path) -> None:
         server = executor.generations[0].spec.placement[0].server
         await service.set_server_state(server, "drained")
 
-    result = told(tmp_path, runs(start_seconds=(0.0, 90.0), report_every=5.0), drain)
+    result = run_and_explain(tmp_path, runs(start_seconds=(0.0, 90.0), report_every=5.0), drain)
     [cause] = [cause for cause in result["causes"] if cause["cause"] == "drain"]
     assert cause["detail"].startswith("g-")
     assert cause["seconds"] > 200.0
@@ -190,7 +192,7 @@ def test_additional_work_is_attributed_to_the_owner(tmp_path: Path) -> None:
         await until_running(service)
         await service.writer.do(ReviseJob("job", {"minibatches": 150}))
 
-    result = told(tmp_path, runs(work=150.0, report_every=5.0), revise)
+    result = run_and_explain(tmp_path, runs(work=150.0, report_every=5.0), revise)
     assert seconds(result)["revision"] == pytest.approx(300.0, abs=1.0)
     [cause] = [cause for cause in result["causes"] if cause["cause"] == "revision"]
     assert cause["detail"] == "100 to 150 mini-batches"
@@ -209,11 +211,11 @@ def test_the_end_of_the_timespan_is_named(tmp_path: Path, *, over: bool) -> None
             await service.writer.do(ChangeTimespan(None))
 
     job = runs(report_every=5.0, save_seconds=0.0)
-    result = seconds(told(tmp_path, job, end, over=over))
+    result = seconds(run_and_explain(tmp_path, job, end, over=over))
     assert result["timespan"] == pytest.approx(16 * SLOT, abs=1.1 * SLOT)
     assert result["timespan"] > 0.9 * sum(result.values())
 
 
 def test_a_kept_promise_has_no_causes(tmp_path: Path) -> None:
     with pytest.raises(AssertionError):
-        told(tmp_path, runs(9.0, report_every=5.0))
+        run_and_explain(tmp_path, runs(9.0, report_every=5.0))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import shadowprice
-from shadowprice.service.clock import SECOND, SlotCalendar
+from shadowprice.service.clock import SECOND, SlotCalendar, format_rfc3339
 from shadowprice.service.state.clock_texts import with_clock_times
 
 CALENDAR = SlotCalendar.starting(
@@ -35,6 +35,10 @@ CALENDAR = SlotCalendar.starting(
             "promise moved from 2026-01-01T00:20:00Z to 2026-01-01T00:30:00Z: late",
         ),
         ("promised by the end of slot 1", "promised by 2026-01-01T00:20:00Z"),
+        (
+            "limit of a promise, 7.5 slots (evidence 0.25 x 30 slots observed)",
+            "limit of a promise, 7.5 slots (1.25h) (evidence 0.25 x 30 slots (5h) observed)",
+        ),
         ("needs 6 slots with its", "needs 6 slots (1h) with its"),
         ("at least 3.2 slots of the", "at least 3.2 slots (32min) of the"),
         ("each move costs it 0.3 of a slot, and", "each move costs it 0.3 of a slot, and"),
@@ -74,3 +78,12 @@ def test_no_text_of_a_policy_keeps_a_slot_number() -> None:
     assert len(texts) > 15
     for text in texts:
         assert not re.search(r"\bslots? \d", with_clock_times(text, CALENDAR)), text
+
+
+@pytest.mark.parametrize(
+    ("year", "text"),
+    [(9_998, "9998-"), (10_001, "9999-12-31T23:59:59.999999Z"), (-1, "0001-01-01T00:00:00Z")],
+)
+def test_times_beyond_the_calendar_become_its_limits(year: int, text: str) -> None:
+    moment = (year - 1970) * 31_556_952 * SECOND + 180 * 86_400 * SECOND
+    assert format_rfc3339(moment).startswith(text)

@@ -66,7 +66,7 @@ async def listening(
         server.close()
 
 
-async def heard(port: int, *pieces: bytes) -> bytes:
+async def receive_all(port: int, *pieces: bytes) -> bytes:
     """Send pieces, and return all that comes until the connection ends."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -100,7 +100,7 @@ CHUNKED = BEGUN + b"Transfer-Encoding: chunked\r\n\r\n"
 def test_headers_trailers_and_chunk_extensions_are_limited(begun: bytes, piece: bytes) -> None:
     async def scenario() -> bytes:
         async with listening() as port:
-            return await heard(port, begun, *[piece] * (4 * MAX_HEADER_BYTES // len(piece)))
+            return await receive_all(port, begun, *[piece] * (4 * MAX_HEADER_BYTES // len(piece)))
 
     # The answer may be lost where more comes than is read: what counts is that it ends.
     assert asyncio.run(scenario()).startswith((b"HTTP/1.1 431", b"reset")) or b"Trans" in begun
@@ -149,8 +149,10 @@ def test_a_slow_body_of_a_pipelined_request_is_read_to_its_end() -> None:
 def test_long_head_and_fragmented_body_are_accepted() -> None:
     async def scenario() -> tuple[bytes, bytes]:
         async with listening() as port:
-            large = await heard(port, BEGUN + b"X: " + b"a" * (MAX_HEADER_BYTES // 2) + b"\r\n\r\n")
-            small = await heard(port, CHUNKED, *[b"1\r\na\r\n" * 999] * 40, b"0\r\n\r\n")
+            large = await receive_all(
+                port, BEGUN + b"X: " + b"a" * (MAX_HEADER_BYTES // 2) + b"\r\n\r\n"
+            )
+            small = await receive_all(port, CHUNKED, *[b"1\r\na\r\n" * 999] * 40, b"0\r\n\r\n")
             return large, small
 
     large, small = asyncio.run(scenario())
@@ -163,10 +165,10 @@ def test_connection_above_the_limit_is_closed() -> None:
         async with listening(most=2) as port:
             held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
             await asyncio.sleep(0.01)
-            assert await heard(port, BEGUN + b"\r\n") in {b"", b"reset"}
+            assert await receive_all(port, BEGUN + b"\r\n") in {b"", b"reset"}
             held[0][1].close()
             await asyncio.sleep(0.01)
-            assert b" 200 " in await heard(port, BEGUN + b"\r\n")
+            assert b" 200 " in await receive_all(port, BEGUN + b"\r\n")
             held[1][1].close()
 
     asyncio.run(scenario())
@@ -176,7 +178,7 @@ def test_connection_above_the_limit_is_closed() -> None:
 def test_silent_connection_times_out(sent: bytes) -> None:
     async def scenario() -> bytes:
         async with listening(header_seconds=1.0) as port:
-            return await heard(port, sent)
+            return await receive_all(port, sent)
 
     assert asyncio.run(scenario()).count(b" 200 ") == sent.count(b"GET")
 
@@ -190,8 +192,8 @@ def test_only_errors_of_the_service_are_logged(
 
     async def scenario() -> None:
         async with listening(answers=answering if answered else failing) as port:
-            await heard(port, b"no request\r\n\r\n")
-            await heard(
+            await receive_all(port, b"no request\r\n\r\n")
+            await receive_all(
                 port, BEGUN.replace(b"close", b"Upgrade, close") + b"Upgrade: websocket\r\n\r\n"
             )
 
@@ -263,7 +265,7 @@ def test_failing_handler_log_is_rate_limited(caplog: pytest.LogCaptureFixture) -
     async def scenario() -> None:
         async with listening(answers=failing) as port:
             for _ in range(20):
-                assert b" 500 " in await heard(port, b"GET / HTTP/1.0\r\n\r\n")
+                assert b" 500 " in await receive_all(port, b"GET / HTTP/1.0\r\n\r\n")
 
     asyncio.run(scenario())
     errors = [record for record in caplog.records if record.levelname == "ERROR"]

@@ -41,7 +41,7 @@ from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
 class Held(DurableEngine):
-    """A truth whose commits wait until they are let go, and tell what was in them."""
+    """A durable engine whose commits wait for `go`; ``batches`` has their operations."""
 
     def prepare(self) -> None:
         self.batches: list[int] = []
@@ -86,10 +86,10 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = MonotonicWallClock(ManualClock())
-    truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    truth.prepare()
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    durable.prepare()
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
     slept: list[float] = []
     sleep = asyncio.sleep
 
@@ -98,22 +98,22 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
         await sleep(seconds)
 
     async def committing() -> None:
-        assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
+        assert await asyncio.to_thread(durable.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
         for turn in range(5):  # a client that asks one thing after the other
-            asked = asyncio.create_task(writer.do(_submit(f"alone-{turn}")))
+            request = asyncio.create_task(writer.do(_submit(f"alone-{turn}")))
             await committing()
-            truth.go.release()
-            await asked
+            durable.go.release()
+            await request
         first = asyncio.create_task(writer.do(_submit("first")))
         await committing()
         others = [asyncio.create_task(writer.do(_submit(f"other-{index}"))) for index in range(7)]
         await sleep(0)
-        truth.go.release(100)
-        for told in await asyncio.gather(first, *others):
-            assert told[0][1] is None
+        durable.go.release(100)
+        for outcome in await asyncio.gather(first, *others):
+            assert outcome[0][1] is None
         writer.stop()
         await running
         await writer.finish()
@@ -124,7 +124,7 @@ def test_who_comes_alone_never_waits_and_who_comes_meanwhile_shares(
         patch.setattr("shadowprice.service.driver.monotonic", lambda: 100.0)
         asyncio.run(play())
     store.close()
-    assert [size for size in truth.batches if size] == [1, 1, 1, 1, 1, 1, 7]
+    assert [size for size in durable.batches if size] == [1, 1, 1, 1, 1, 1, 7]
     assert not any(slept)
 
 
@@ -132,13 +132,13 @@ def test_readers_of_a_standing_query_do_not_wait_for_a_decision(tmp_path: Path) 
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = MonotonicWallClock(ManualClock())
-    truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    truth.prepare()
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    durable.prepare()
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
 
     async def committing() -> None:
-        assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
+        assert await asyncio.to_thread(durable.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
@@ -149,12 +149,12 @@ def test_readers_of_a_standing_query_do_not_wait_for_a_decision(tmp_path: Path) 
             # The commit waits in the writer's thread.
             async with asyncio.timeout(WAIT_LIMIT_SECONDS):
                 assert await writer.query_standing(_count_jobs, 3) == (number, 3)
-            truth.go.release()
+            durable.go.release()
             await submitted
             async with asyncio.timeout(WAIT_LIMIT_SECONDS):
                 while await writer.query_standing(_count_jobs, 3) != (number + 1, 3):
                     await asyncio.sleep(0)
-        truth.go.release(100)
+        durable.go.release(100)
         writer.stop()
         await running
         await writer.finish()
@@ -172,21 +172,21 @@ def test_a_reader_that_waited_for_long_still_gets_its_slots(
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = MonotonicWallClock(ManualClock())
-    truth = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    truth.prepare()
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = Held(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    durable.prepare()
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
         submitted = asyncio.create_task(writer.do(_submit("job")))
-        assert await asyncio.to_thread(truth.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
+        assert await asyncio.to_thread(durable.begun.acquire, timeout=WAIT_LIMIT_SECONDS)
         readers = [asyncio.create_task(writer.query_standing(_count_jobs, 9))]
         await asyncio.sleep(0)
         now[0] += 100.0
         readers.append(asyncio.create_task(writer.query_standing(_count_jobs, 3)))
         await asyncio.sleep(0)
-        truth.go.release(100)
+        durable.go.release(100)
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
             longer, shorter = await asyncio.gather(*readers)
         assert longer == (1, 9)
@@ -212,9 +212,9 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = MonotonicWallClock(ManualClock())
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
     driver.snapshot_seconds = 0.0  # a piece is a step
     meanwhile: list[int] = []
 
@@ -222,8 +222,8 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
         running = asyncio.create_task(driver.run())
         at = 0
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-            while not meanwhile or truth.snapshotting:
-                under_way = truth.snapshotting
+            while not meanwhile or durable.snapshotting:
+                under_way = durable.snapshotting
                 if under_way:  # one is enough
                     monkeypatch.setattr(
                         "shadowprice.service.state.durable_engine.SNAPSHOT_EVENTS", 10**9
@@ -232,7 +232,7 @@ def test_nobody_waits_for_the_whole_of_a_snapshot(
                 await writer.do(_submit(f"job-{at}"))
                 at += 1
                 if under_way:
-                    meanwhile.append(truth.state.engine.sequence)
+                    meanwhile.append(durable.state.engine.sequence)
         writer.stop()
         await running
 
@@ -252,9 +252,9 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = MonotonicWallClock(ManualClock())
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
 
     async def broken() -> None:
         raise RuntimeError("cannot schedule new futures after shutdown")
@@ -302,11 +302,11 @@ def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(
     store = Store(str(tmp_path / "data"))
     store.open()
     clock = MonotonicWallClock(ManualClock())
-    truth = Exhausted(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    truth.prepare()
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
-    truth.threads.clear()
+    durable = Exhausted(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    durable.prepare()
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+    durable.threads.clear()
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
@@ -323,8 +323,8 @@ def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(
     asyncio.run(play())
     store.close()
     assert "the store cannot be written: out of memory" in caplog.messages
-    assert len(truth.threads) == 1
-    assert truth.threads[0] is not threading.main_thread()
+    assert len(durable.threads) == 1
+    assert durable.threads[0] is not threading.main_thread()
 
 
 @pytest.mark.parametrize("fault", [ValueError("damaged"), TimeoutError("in its depths")])
@@ -335,8 +335,8 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     clock = MonotonicWallClock(hand)
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    writer = Writer(truth, Metrics())
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
     requests: list[int | None] = []
 
     class Unreachable(_Execution):
@@ -344,7 +344,7 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
             requests.append(writer.published.servers.slot_running)
             raise fault
 
-    driver = Driver(truth, writer, Unreachable(), virtual=True, keep=10**18)
+    driver = Driver(durable, writer, Unreachable(), virtual=True, keep=10**18)
 
     async def play() -> None:
         running = asyncio.create_task(driver.run())
@@ -365,13 +365,15 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     asyncio.run(play())
     store.close()
     assert len(requests) >= 3
-    told = [record for record in caplog.records if "failed to poll job progress" in record.message]
+    records = [
+        record for record in caplog.records if "failed to poll job progress" in record.message
+    ]
     quiet = isinstance(fault, TimeoutError)
-    assert len(told) == (0 if quiet else len(requests))
-    assert all(record.exc_info and record.exc_info[1] is fault for record in told)
+    assert len(records) == (0 if quiet else len(requests))
+    assert all(record.exc_info and record.exc_info[1] is fault for record in records)
     (failures,) = writer.metrics.failures.collect()
     counted = [sample.value for sample in failures.samples if sample.name.endswith("_total")]
-    assert sum(counted) == len(told)
+    assert sum(counted) == len(records)
 
 
 def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole(
@@ -381,24 +383,24 @@ def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole
     clock = MonotonicWallClock(hand)
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock)
-    truth.commit([_submit("job")])
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock)
+    durable.commit([_submit("job")])
     hand.advance(SLOT)
-    truth.commit([AdvanceSlots(False)])
-    truth.commit([RecordReports([Started(1, "job", 1, clock.now() / SECOND)])])
-    writer = Writer(truth, Metrics())
+    durable.commit([AdvanceSlots(False)])
+    durable.commit([RecordReports([Started(1, "job", 1, clock.now() / SECOND)])])
+    writer = Writer(durable, Metrics())
     reports = 0
     for apart, several in ((0.25, 4_000), (1.0, 4_000)):
         for _ in range(several):
             hand.advance(apart)
             reports += 1
-            told = Progressed(
+            report = Progressed(
                 "job", 1, reports * MICRO, {"loss": 1 / reports}, clock.now() / SECOND
             )
-            writer.progress.add(told)
+            writer.progress.add(report)
             if len(writer.progress._points) >= 1_000:
-                truth.commit([writer.progress.take()])
-    truth.commit([writer.progress.take()])
+                durable.commit([writer.progress.take()])
+    durable.commit([writer.progress.take()])
     with store.reading() as connection:
         kept = progress_points(connection, "job", 100_000)
         shown = progress_points(connection, "job", 100)
@@ -418,7 +420,7 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
     named = [dict.fromkeys(("key", "qualified_name", "name"), f"{index}") for index in range(130)]
@@ -428,13 +430,13 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
             connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
         )
         store.write(connection, tables.jobs.insert(), jobs)
-    writer = Writer(truth, Metrics())
+    writer = Writer(durable, Metrics())
 
     class Partial(_Execution):
         async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
             return [job for job in jobs if int(job) > 60]  # the executor has the others still
 
-    driver = Driver(truth, writer, Partial(), virtual=True, keep=1)
+    driver = Driver(durable, writer, Partial(), virtual=True, keep=1)
     driver.sweep_pause = 0.0
     asyncio.run(driver.sweep())
     writer._thread.shutdown()
@@ -445,7 +447,7 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
 
 
 class Counted(DurableEngine):
-    """A truth that tells what was in its batches."""
+    """A durable engine that records the types of operations of each batch."""
 
     def commit(self, operations: Sequence[Operation]) -> CommitResult:
         self.batches = [
@@ -459,9 +461,9 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
     clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = Counted(store, CLUSTER, PolicyChoice("oasis", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
     quote = QuoteJob(_submit("quoted").submissions[0])
 
     async def play() -> None:
@@ -478,18 +480,18 @@ def test_who_asks_for_many_quotes_holds_nobody_up(tmp_path: Path) -> None:
 
     asyncio.run(play())
     store.close()
-    quoted = [batch.count(QuoteJob) for batch in truth.batches]
+    quoted = [batch.count(QuoteJob) for batch in durable.batches]
     assert (sum(quoted), max(quoted)) == (40, MAX_BATCH_SLOW_OPERATIONS)
-    assert truth.batches[0].count(SubmitJobs) == 3
+    assert durable.batches[0].count(SubmitJobs) == 3
 
 
 def test_who_asks_many_questions_holds_nobody_up(tmp_path: Path) -> None:
     clock = MonotonicWallClock(ManualClock())
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
     answered: list[int] = []
 
     def question(_: DurableState) -> None:
@@ -520,9 +522,9 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
     month = 30 * 86_400 * SECOND
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=month)
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=month)
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
     with store.transaction() as connection:
         named = dict.fromkeys(("key", "qualified_name", "name"), "old")
@@ -564,23 +566,23 @@ def test_a_clock_that_is_behind_for_a_moment_grants_no_period_again(
     monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
     store = Store(str(tmp_path / "data"))
     store.open()
-    truth = DurableEngine(
+    durable = DurableEngine(
         store, CLUSTER, PolicyChoice("fifo", {}), MonotonicWallClock(hand), virtual=True
     )
-    truth.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
-    period = truth.state.accounts.snapshot()["vision"].period
+    durable.commit([PutTenant("vision", {}, Budget(100 * POINT, week, carry=carry), budgeted=True)])
+    period = durable.state.accounts.snapshot()["vision"].period
     with store.transaction() as connection:
         store.write(connection, tables.budgets.update().values(balance=0))  # all is spent
 
     hand.set_by = behind
     clock = MonotonicWallClock(hand)
-    truth = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
-    writer = Writer(truth, Metrics())
-    driver = Driver(truth, writer, virtual=True, keep=10**18)
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
     driver.sweep_seconds = math.inf
 
     def state() -> tuple[int, int]:
-        account = truth.state.accounts.snapshot()["vision"]
+        account = durable.state.accounts.snapshot()["vision"]
         return account.balance, account.period
 
     async def play() -> None:

@@ -26,8 +26,8 @@ from shadowprice.service.state.operations import QuoteJob
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.timespan import ChangeTimespan
 from shadowprice.service.store import tables
+from tests.support.engine_bench import EngineBench
 from tests.support.examples import sample
-from tests.unit.service.test_durable_engine import Bench
 
 
 def finished(
@@ -157,7 +157,7 @@ def test_families_of_a_tenant_evict_no_margin_of_another() -> None:
 
 
 def test_jobs_of_a_tenant_evict_no_margin_of_another_at_a_restart(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "data", "fifo")
+    bench = EngineBench(tmp_path / "data", "fifo")
     views = [finished(9, tenant="honest") for _ in range(MIN_TENANT_JOBS)]
     views += [finished(0, tenant="busy") for _ in range(2 * RECOVERED_JOBS)]
     views += [replace(finished(5), tenant=None) for _ in range(MIN_TENANT_JOBS)]
@@ -180,7 +180,7 @@ def test_jobs_of_a_tenant_evict_no_margin_of_another_at_a_restart(tmp_path: Path
     bench.store.close()
 
 
-class _Bench(Bench):
+class MarginBench(EngineBench):
     """A service whose jobs are planned for ten slots."""
 
     count = 0
@@ -190,23 +190,23 @@ class _Bench(Bench):
         self.count += 1
         name = f"job-{self.count}"
         self.submit(name, minibatches=100)
-        view = self.truth.state.views[name]
+        view = self.durable.state.views[name]
         for _ in range(slots):
-            self.slot()
-        order = self.truth.state.orders[name]
+            self.advance()
+        order = self.durable.state.launch_commands[name]
         at = self.clock.wall() / SECOND
-        self.do(RecordReports([Ended(0, name, order.generation, at, Ending.DONE, 0, "")]))
+        self.commit(RecordReports([Ended(0, name, order.generation, at, Ending.DONE, 0, "")]))
         return view
 
 
 @pytest.fixture(params=["oasis", "rolling"])
-def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[_Bench]:
-    result = _Bench(tmp_path / "data", request.param)
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[MarginBench]:
+    result = MarginBench(tmp_path / "data", request.param)
     yield result
     result.store.close()
 
 
-def test_a_promise_has_the_margin_that_earlier_jobs_needed(bench: _Bench) -> None:
+def test_a_promise_has_the_margin_that_earlier_jobs_needed(bench: MarginBench) -> None:
     late = [bench.run(12) for _ in range(3)]
     assert [view.margin for view in late] == [0, 0, 0]
     view = bench.run(11)
@@ -214,74 +214,74 @@ def test_a_promise_has_the_margin_that_earlier_jobs_needed(bench: _Bench) -> Non
     assert view.margin_jobs == 3
     assert view.completion is not None
     assert view.promise == view.first_promise == view.completion + 2
-    bench.read()  # a restart remembers
+    bench.recover()  # a restart remembers
     assert bench.run(10).margin == 2
 
 
-def test_a_plan_that_slips_within_the_margin_keeps_its_promise(bench: _Bench) -> None:
+def test_a_plan_that_slips_within_the_margin_keeps_its_promise(bench: MarginBench) -> None:
     for _ in range(3):
         bench.run(12)
     bench.submit("slips", minibatches=100)
-    promised = bench.truth.state.views["slips"].promise
-    planned = bench.truth.state.views["slips"].completion
+    promised = bench.durable.state.views["slips"].promise
+    planned = bench.durable.state.views["slips"].completion
     assert promised == (planned or 0) + 2
-    bench.slot()
-    bench.started("slips")
-    bench.slot(11)
-    view = bench.truth.state.views["slips"]
+    bench.advance()
+    bench.report_start("slips")
+    bench.advance(11)
+    view = bench.durable.state.views["slips"]
     assert view.completion == promised
     assert view.promise == promised
-    bench.slot()
-    assert (bench.truth.state.views["slips"].promise or 0) > (promised or 0)
+    bench.advance()
+    assert (bench.durable.state.views["slips"].promise or 0) > (promised or 0)
 
 
-def test_quote_includes_the_margin(bench: _Bench) -> None:
+def test_quote_includes_the_margin(bench: MarginBench) -> None:
     for _ in range(3):
         bench.run(12)
     bench.submit("first", minibatches=100)
-    [submission] = bench.asked("second").submissions
-    [quoted] = bench.do(QuoteJob(submission)).answers
+    [submission] = bench.build_submission("second").submissions
+    [quoted] = bench.commit(QuoteJob(submission)).answers
     assert quoted.margin.slots > 0
-    resource = quoted.to_resource("second", bench.truth.state.calendar, names=True)
+    resource = quoted.to_resource("second", bench.durable.state.calendar, names=True)
     assert resource.completion == quoted.quote.completion + quoted.margin.slots
-    bench.do(bench.asked("second"))
-    assert bench.truth.state.views["second"].promise == resource.completion
+    bench.commit(bench.build_submission("second"))
+    assert bench.durable.state.views["second"].promise == resource.completion
 
 
-def test_no_promise_reaches_past_the_end_of_the_timespan(bench: _Bench) -> None:
+def test_no_promise_reaches_past_the_end_of_the_timespan(bench: MarginBench) -> None:
     for _ in range(3):
         bench.run(14)
-    calendar, first = bench.truth.state.calendar, bench.truth.state.next_slot
-    bench.do(ChangeTimespan(int(calendar.begins(first + 12))))
-    until = bench.truth.state.engine.until
+    calendar, first = bench.durable.state.calendar, bench.durable.state.next_slot
+    bench.commit(ChangeTimespan(int(calendar.begins(first + 12))))
+    until = bench.durable.state.engine.until
     assert until is not None
     bench.submit("first", minibatches=100)
-    view = bench.truth.state.views["first"]
+    view = bench.durable.state.views["first"]
     assert view.completion is not None
     assert view.margin == until - 1 - view.completion
     assert view.promise == until - 1
-    [submission] = bench.asked("second", minibatches=110).submissions
-    [quoted] = bench.do(QuoteJob(submission)).answers
+    [submission] = bench.build_submission("second", minibatches=110).submissions
+    [quoted] = bench.commit(QuoteJob(submission)).answers
     assert quoted.quote.completion + quoted.margin.slots == until - 1
     # The end comes earlier: the margin gives way before the plan does.
-    bench.do(ChangeTimespan(int(calendar.begins(view.completion + 1))))
-    view = bench.truth.state.views["first"]
-    assert view.promise == view.completion == bench.truth.state.engine.until - 1
+    bench.commit(ChangeTimespan(int(calendar.begins(view.completion + 1))))
+    view = bench.durable.state.views["first"]
+    assert view.promise == view.completion == bench.durable.state.engine.until - 1
 
 
-def test_open_jobs_that_slipped_count_before_they_end(bench: _Bench) -> None:
+def test_open_jobs_that_slipped_count_before_they_end(bench: MarginBench) -> None:
     for _ in range(3):
         bench.run(10)
     bench.submit("slips", minibatches=100)
     bench.submit("first", minibatches=100)
-    assert bench.truth.state.views["first"].margin == 0
-    bench.slot()
-    bench.started("slips")
-    bench.slot(14)
-    view = bench.truth.state.views["slips"]
+    assert bench.durable.state.views["first"].margin == 0
+    bench.advance()
+    bench.report_start("slips")
+    bench.advance(14)
+    view = bench.durable.state.views["slips"]
     assert view.state.open
-    bench.do(bench.asked("second"))
-    assert bench.truth.state.views["second"].margin > 0
-    bench.read()  # a restart remembers
-    bench.do(bench.asked("third"))
-    assert bench.truth.state.views["third"].margin >= bench.truth.state.views["second"].margin
+    bench.commit(bench.build_submission("second"))
+    assert bench.durable.state.views["second"].margin > 0
+    bench.recover()  # a restart remembers
+    bench.commit(bench.build_submission("third"))
+    assert bench.durable.state.views["third"].margin >= bench.durable.state.views["second"].margin

@@ -25,13 +25,13 @@ from shadowprice.service.read_model import ReadModel
 from shadowprice.service.state.operations import CancelJob
 from shadowprice.service.state.store_queries import jobs_of_all_tenants, list_events
 from shadowprice.service.store import tables
+from tests.support.engine_bench import EngineBench
 from tests.support.examples import example_count
 from tests.support.simulated_hours import SLOT, Crash
-from tests.unit.service.test_durable_engine import Bench
 
 
-class Watched(Bench):
-    """A truth that runs nothing, beside what really runs."""
+class ObserverBench(EngineBench):
+    """A durable engine that runs nothing, and the jobs of the observed scheduler."""
 
     def __init__(self, folder: Path, policy: str = "fifo") -> None:
         super().__init__(folder, policy, virtual=True)
@@ -41,7 +41,7 @@ class Watched(Bench):
         return self.clock.wall() / SECOND
 
     def look(self, *jobs: ObservedJob) -> None:
-        self.do(RecordObservation(jobs))
+        self.commit(RecordObservation(jobs))
 
     def rows(self, job: str) -> list[tuple[int, int | None, str]]:
         table = tables.observed
@@ -57,7 +57,7 @@ class Watched(Bench):
             return connection.execute(select(table).where(table.c.job == job)).first()
 
     def published(self) -> ReadModel:
-        first = self.truth.present_state()
+        first = self.durable.present_state()
         assert first.servers is not None
         views = dict(first.views)
         return ReadModel(views, None, first.running, {}, first.servers, 0)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ class Watched(Bench):
             return comparison(
                 connection,
                 self.published(),
-                planned_bars(self.truth.state, 10),
+                planned_bars(self.durable.state, 10),
                 now=self.clock.wall(),
                 days=30.0,
                 scope=scope,
@@ -81,7 +81,7 @@ class Watched(Bench):
 
 @pytest.fixture
 def bench(tmp_path: Path):
-    made = Watched(tmp_path)
+    made = ObserverBench(tmp_path)
     yield made
     made.store.close()
 
@@ -90,20 +90,20 @@ def on(*servers: str) -> tuple[ServerAllocation, ...]:
     return tuple(ServerAllocation(server, 1) for server in servers)
 
 
-def test_ended_job_earns_its_utility(bench: Watched) -> None:
+def test_ended_job_earns_its_utility(bench: ObserverBench) -> None:
     bench.submit("a")
-    bench.slot()
+    bench.advance()
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began))
-    bench.slot(3)
+    bench.advance(3)
     bench.look(ObservedJob("a", on("gpu-1"), began))
     ended = bench.now
-    bench.slot(20)
+    bench.advance(20)
     bench.look()
-    slot = bench.truth.state.calendar.slot_at(int(ended * SECOND))
+    slot = bench.durable.state.calendar.slot_at(int(ended * SECOND))
     compared = bench.pair("a")
     assert compared["observed"]["state"] == "ended"
-    assert compared["observed"]["completion"] == told_time(ended)
+    assert compared["observed"]["completion"] == wall_time_text(ended)
     # value / (1 + exp(decay (d - target))), from the slot in which it arrived
     with bench.store.reading() as connection:
         [one] = compare_jobs(connection, bench.published())
@@ -117,17 +117,16 @@ def test_ended_job_earns_its_utility(bench: Watched) -> None:
     assert bench.compared()["observed"]["utility"] == compared["observed"]["utility"]
 
 
-def told_time(moment: float) -> str:
-
+def wall_time_text(moment: float) -> str:
     return to_datetime(int(moment * SECOND)).isoformat().replace("+00:00", "Z")
 
 
-def test_unmanaged_job_has_no_utility(bench: Watched) -> None:
+def test_unmanaged_job_has_no_utility(bench: ObserverBench) -> None:
     bench.submit("a")
     began = bench.now
     for _ in range(2):
         bench.look(ObservedJob("stranger", on("gpu-1"), began, "red"))
-        bench.slot()
+        bench.advance()
     bench.look()
     compared = bench.compared()
     assert compared["jobs"] == 1
@@ -141,22 +140,22 @@ def test_unmanaged_job_has_no_utility(bench: Watched) -> None:
     assert bench.compared("red")["unmanaged_jobs"]["count"] == 1
 
 
-def test_failed_job_earns_nothing(bench: Watched) -> None:
+def test_failed_job_earns_nothing(bench: ObserverBench) -> None:
     bench.submit("a")
     bench.submit("b")
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began), ObservedJob("b", on("gpu-2"), began))
-    bench.slot()
+    bench.advance()
     ended = bench.now - 1
     over = ObservedJob("a", on("gpu-1"), began, ended=ended, done=False)
     well = ObservedJob("b", on("gpu-2"), began, ended=ended, done=True)
     for _ in range(3):  # it may be told again and again
         bench.look(over, well)
-        bench.slot()
+        bench.advance()
     assert bench.pair("a")["observed"] == {
         "state": "failed",
-        "started": told_time(began),
-        "completion": told_time(ended),
+        "started": wall_time_text(began),
+        "completion": wall_time_text(ended),
         "utility": 0.0,
         "runs": 1,
     }
@@ -166,15 +165,15 @@ def test_failed_job_earns_nothing(bench: Watched) -> None:
     assert kinds == ["real-started", "real-started", "real-ended", "real-ended"]
 
 
-def _events(bench: Watched) -> list[StoredEvent]:
+def _events(bench: ObserverBench) -> list[StoredEvent]:
     with bench.store.reading() as connection:
         return list_events(connection, after=0, limit=1_000)
 
 
-def test_job_between_two_polls_is_recorded_from_its_end(bench: Watched) -> None:
+def test_job_between_two_polls_is_recorded_from_its_end(bench: ObserverBench) -> None:
     bench.submit("a")
     bench.look()
-    bench.slot()
+    bench.advance()
     over = ObservedJob("a", on("gpu-1"), bench.now - 30, ended=bench.now - 10, done=True)
     bench.look(over)
     bench.look(over)
@@ -183,17 +182,17 @@ def test_job_between_two_polls_is_recorded_from_its_end(bench: Watched) -> None:
     assert bench.outcome("a").runs == 1
 
 
-def test_move_and_restart_are_distinguished(bench: Watched) -> None:
+def test_move_and_restart_are_distinguished(bench: ObserverBench) -> None:
     bench.submit("a")
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began))
-    bench.slot()
+    bench.advance()
     bench.look(ObservedJob("a", on("gpu-2"), began))  # moved
     moved = bench.now
-    bench.slot()
+    bench.advance()
     bench.look(ObservedJob("a", on("gpu-2"), began))
     last = bench.now
-    bench.slot()
+    bench.advance()
     anew = bench.now - 5
     bench.look(ObservedJob("a", on("gpu-2"), anew))  # ended, and began again
     assert [(since / SECOND, ended and ended / SECOND) for since, ended, _ in bench.rows("a")] == [
@@ -205,48 +204,48 @@ def test_move_and_restart_are_distinguished(bench: Watched) -> None:
 
 
 def test_job_that_ended_during_a_downtime_ended_when_last_seen(
-    bench: Watched,
+    bench: ObserverBench,
 ) -> None:
     bench.submit("a")
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began))
-    bench.slot()
+    bench.advance()
     bench.look(ObservedJob("a", on("gpu-1"), began))
     last = bench.now
     bench.clock.advance(100 * SLOT)
-    bench.read()  # a restart
+    bench.recover()  # a restart
     bench.look()
     assert bench.outcome("a").ended / SECOND == last
 
 
-def test_withdrawn_job_is_not_compared(bench: Watched) -> None:
+def test_withdrawn_job_is_not_compared(bench: ObserverBench) -> None:
     bench.submit("a")
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
-    bench.do(CancelJob("a"))
+    bench.commit(CancelJob("a"))
     bench.look()
     compared = bench.compared()
     assert (compared["jobs"], compared["withdrawn"], compared["observed"]["utility"]) == (0, 1, 0)
 
 
-def test_run_that_ended_before_the_submission_is_another_job(bench: Watched) -> None:
+def test_run_that_ended_before_the_submission_is_another_job(bench: ObserverBench) -> None:
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
-    bench.slot()
+    bench.advance()
     bench.look()
-    bench.slot()
+    bench.advance()
     bench.submit("a")
     assert bench.pair("a")["observed"]["state"] == "not seen"
     began = bench.now
     bench.look(ObservedJob("a", on("gpu-1"), began))
-    assert bench.pair("a")["observed"]["started"] == told_time(began)
+    assert bench.pair("a")["observed"]["started"] == wall_time_text(began)
 
 
-def test_totals_are_sums_of_the_jobs(bench: Watched) -> None:
+def test_totals_are_sums_of_the_jobs(bench: ObserverBench) -> None:
     for name in "abcd":
         bench.submit(name)
     bench.look(*(ObservedJob(name, on("gpu-1"), bench.now) for name in "abc"))
-    bench.slot(4)
+    bench.advance(4)
     bench.look(ObservedJob("c", on("gpu-1"), bench.now))
-    bench.slot(30)
+    bench.advance(30)
     with bench.store.reading() as connection:
         result = compare_jobs(connection, bench.published())
     computed = totals(result)
@@ -294,14 +293,14 @@ def test_random_histories_are_recorded_as_observed(
     history: list[Moment], crashes: Iterable[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        bench = Watched(Path(folder))
+        bench = ObserverBench(Path(folder))
         try:
             _follow(bench, history, set(crashes))
         finally:
             bench.store.close()
 
 
-def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
+def _follow(bench: ObserverBench, history: list[Moment], crashes: set[int]) -> None:
     began = bench.clock.wall()
     writes = iter(range(10_000))
 
@@ -315,16 +314,16 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
     for look in history:
         bench.clock.advance(10)
         moments.append(bench.clock.wall())
-        told = [
+        jobs = [
             ObservedJob(job, on(server), (began + (first * 10 + 7) * SECOND) / SECOND)
             for job, (first, server) in look.items()
         ]
         with contextlib.suppress(Crash):  # then the look is not known to be taken
-            bench.do(RecordObservation(told))
+            bench.commit(RecordObservation(jobs))
             continue
         bench.store.fault = lambda _: None
-        bench.read()
-        bench.look(*told)
+        bench.recover()
+        bench.look(*jobs)
         bench.store.fault = fault
     for job in "ab":
         rows = bench.rows(job)
@@ -349,23 +348,23 @@ def _follow(bench: Watched, history: list[Moment], crashes: set[int]) -> None:
             assert (outcome.utility is not None) == (job == "a" and not running)
 
 
-def test_observed_bars_end_at_the_last_poll(bench: Watched) -> None:
+def test_observed_bars_end_at_the_last_poll(bench: ObserverBench) -> None:
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
-    bench.slot()
+    bench.advance()
     bench.look(ObservedJob("a", on("gpu-1"), bench.now - SLOT))
     last = bench.clock.wall()
-    bench.slot(5)
+    bench.advance(5)
     with bench.store.reading() as connection:
-        [bar], cut = observed_bars(connection, bench.truth.state.calendar, 0, bench.clock.wall())
+        [bar], cut = observed_bars(connection, bench.durable.state.calendar, 0, bench.clock.wall())
     assert not cut
-    assert bar.ends == pytest.approx(float(bench.truth.state.calendar.in_slots(last)))
+    assert bar.ends == pytest.approx(float(bench.durable.state.calendar.in_slots(last)))
 
 
 def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shadowprice.service.execution.observer.MAX_JOBS_PER_OBSERVATION", 3)
-    watched = Watched(tmp_path)
+    watched = ObserverBench(tmp_path)
     jobs = [
         ObservedJob(f"job-{number}", (ServerAllocation("box-0", 1, 0),), watched.now)
         for number in range(5)
@@ -376,7 +375,7 @@ def test_open_jobs_beyond_the_limit_of_a_poll_do_not_end(
     assert set(open_jobs) >= {"job-0", "job-1", "job-2"}
 
 
-def test_only_names_of_own_runs_are_keys(bench: Watched) -> None:
+def test_only_names_of_own_runs_are_keys(bench: ObserverBench) -> None:
     bench.tenant = "red"
     bench.submit("train")
     bench.submit("red/train")
@@ -392,7 +391,7 @@ def test_only_names_of_own_runs_are_keys(bench: Watched) -> None:
 
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_of_several_runs_of_a_job_the_newest_running_one_counts(
-    bench: Watched, is_reversed: bool
+    bench: ObserverBench, is_reversed: bool
 ) -> None:
     bench.submit("a")
     now = bench.now
@@ -405,19 +404,19 @@ def test_of_several_runs_of_a_job_the_newest_running_one_counts(
     assert json.loads(placement) == [["gpu-2", 1, 0]]
 
 
-def test_events_of_closed_jobs_have_their_ids(bench: Watched) -> None:
+def test_events_of_closed_jobs_have_their_ids(bench: ObserverBench) -> None:
     bench.submit("a")
-    [number] = (view.id for view in bench.truth.state.views.values())
+    [number] = (view.id for view in bench.durable.state.views.values())
     bench.look(ObservedJob("a", on("gpu-1"), bench.now))
-    bench.do(CancelJob("a"))
-    bench.slot()
-    assert "a" not in bench.truth.state.views
+    bench.commit(CancelJob("a"))
+    bench.advance()
+    assert "a" not in bench.durable.state.views
     bench.look()
     [ended] = (event for event in _events(bench) if event.kind == "real-ended")
     assert ended.job_id == number
 
 
-def test_jobs_are_found_by_name_in_the_order_of_an_index(bench: Watched) -> None:
+def test_jobs_are_found_by_name_in_the_order_of_an_index(bench: ObserverBench) -> None:
     queries: list[tuple[str, Any]] = []
 
     def record(_conn: Any, _cursor: Any, statement: str, values: Any, *_: Any) -> None:

@@ -12,7 +12,8 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.policy import unwrap_policy
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.queries.whatif import WhatIfParameters, parse_request
-from tests.unit.service.test_durable_engine import CLUSTER, Bench
+from tests.support.engine_bench import EngineBench
+from tests.support.simulated_hours import CLUSTER
 
 SAMPLE = Path(__file__).parents[3] / "examples" / "policy.py"
 STATEFUL = """
@@ -27,14 +28,14 @@ STATEFUL = """
 """State of its own, an object of the file's own class among it."""
 
 
-class _Bench(Bench):
+class PolicyFileBench(EngineBench):
     def choose(self, choice: PolicyChoice) -> None:
         self.choice = choice
-        self.read()
+        self.recover()
 
     @property
     def policy(self) -> Any:
-        return unwrap_policy(self.truth.state.engine.policy)
+        return unwrap_policy(self.durable.state.engine.policy)
 
 
 @pytest.fixture
@@ -46,55 +47,61 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def bench(tmp_path: Path, path: Path) -> Iterator[_Bench]:
-    result = _Bench(tmp_path / "data", PolicyChoice.named(f"{path}:FirstFit"), virtual=True)
+def bench(tmp_path: Path, path: Path) -> Iterator[PolicyFileBench]:
+    result = PolicyFileBench(
+        tmp_path / "data", PolicyChoice.named(f"{path}:FirstFit"), virtual=True
+    )
     for index in range(6):
         result.submit(f"job-{index}", chunks=3)
-        result.slot(index % 2)
+        result.advance(index % 2)
     yield result
     result.store.close()
 
 
-def test_unchanged_policy_file_restores_its_state(bench: _Bench, path: Path) -> None:
-    bench.truth.write_snapshot()
-    digest, seen = bench.truth.state.engine.state_digest(), bench.policy.seen
+def test_unchanged_policy_file_restores_its_state(bench: PolicyFileBench, path: Path) -> None:
+    bench.durable.write_snapshot()
+    digest, seen = bench.durable.state.engine.state_digest(), bench.policy.seen
     assert type(seen[0]).__name__ == "FirstFitParameters"
     bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
-    assert bench.truth.state.engine.state_digest() == digest
+    assert bench.durable.state.engine.state_digest() == digest
     assert bench.policy.seen == seen
 
 
-def test_another_version_of_the_file_resyncs(bench: _Bench, path: Path) -> None:
-    bench.truth.write_snapshot()
-    digest = bench.truth.state.engine.state_digest()
+def test_another_version_of_the_file_resyncs(bench: PolicyFileBench, path: Path) -> None:
+    bench.durable.write_snapshot()
+    digest = bench.durable.state.engine.state_digest()
     path.write_text(path.read_text() + "\n# another version\n")
     bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
-    assert bench.truth.state.engine.state_digest() == digest
-    assert bench.policy.seen == list(bench.truth.state.engine.open_jobs)
-    bench.slot(40)
-    assert not bench.truth.state.views
+    assert bench.durable.state.engine.state_digest() == digest
+    assert bench.policy.seen == list(bench.durable.state.engine.open_jobs)
+    bench.advance(40)
+    assert not bench.durable.state.views
 
 
-def test_a_parameter_that_is_gone_does_not_stop_a_restart(bench: _Bench, path: Path) -> None:
+def test_a_parameter_that_is_gone_does_not_stop_a_restart(
+    bench: PolicyFileBench, path: Path
+) -> None:
     bench.choose(PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"}))
-    bench.truth.write_snapshot()
+    bench.durable.write_snapshot()
     path.write_text(path.read_text().replace("workers: Literal", "count: Literal"))
     path.write_text(path.read_text().replace("parameters.workers ==", "parameters.count =="))
-    digest = bench.truth.state.engine.state_digest()
+    digest = bench.durable.state.engine.state_digest()
     bench.choose(PolicyChoice.named(f"{path}:FirstFit"))
-    assert bench.truth.state.engine.state_digest() == digest
-    bench.slot(40)
-    assert not bench.truth.state.views
+    assert bench.durable.state.engine.state_digest() == digest
+    bench.advance(40)
+    assert not bench.durable.state.views
 
 
-def test_another_policy_takes_over_after_the_file_is_deleted(bench: _Bench, path: Path) -> None:
-    bench.truth.write_snapshot()
+def test_another_policy_takes_over_after_the_file_is_deleted(
+    bench: PolicyFileBench, path: Path
+) -> None:
+    bench.durable.write_snapshot()
     path.unlink()
-    digest = bench.truth.state.engine.state_digest()
+    digest = bench.durable.state.engine.state_digest()
     bench.choose(PolicyChoice("fifo"))
-    assert bench.truth.state.engine.state_digest() == digest
-    bench.slot(40)
-    assert not bench.truth.state.views
+    assert bench.durable.state.engine.state_digest() == digest
+    bench.advance(40)
+    assert not bench.durable.state.views
 
 
 def test_a_request_cannot_name_a_file(path: Path) -> None:
@@ -102,8 +109,8 @@ def test_a_request_cannot_name_a_file(path: Path) -> None:
     with pytest.raises(InputError, match="unknown policy"):
         parse_request(WhatIfParameters(policy=f"{path}:FirstFit"), CLUSTER, now, 0)
     wanted = WhatIfParameters(policy=now.name, set={"workers": "max"})
-    asked = parse_request(wanted, CLUSTER, now, 0)
-    assert asked.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"})
-    assert asked.settings == {"workers": "max"}
-    own = parse_request(WhatIfParameters(), CLUSTER, asked.choice, 0)
-    assert (own.choice, own.settings) == (asked.choice, {})
+    requested = parse_request(wanted, CLUSTER, now, 0)
+    assert requested.choice == PolicyChoice.named(f"{path}:FirstFit", {"workers": "max"})
+    assert requested.settings == {"workers": "max"}
+    own = parse_request(WhatIfParameters(), CLUSTER, requested.choice, 0)
+    assert (own.choice, own.settings) == (requested.choice, {})

@@ -87,7 +87,7 @@ def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
     assert outbox.actions(restarted, {}, 0)[-1] == StartAction(restarted["other"])
 
 
-def test_an_end_that_is_told_again_delays_its_job_no_longer() -> None:
+def test_an_end_that_is_reported_again_delays_its_job_no_longer() -> None:
     outbox = Reconciler()
     running: Any = {"one": None}  # whatever its order is
     end = Ended(0, "one", 1, 0.0, Ending.FAILED, 1, "why")

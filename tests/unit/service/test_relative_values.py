@@ -30,21 +30,21 @@ from shadowprice.service.state.operations import (
 )
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.store import tables
+from tests.support.engine_bench import EngineBench
 from tests.support.simulated_hours import CLUSTER
-from tests.unit.service.test_durable_engine import Bench
 
 PRICING = ("rolling", "oasis", "pdors")
 LIAR = "vision"
 
 
-class RelativeBench(Bench):
+class RelativeBench(EngineBench):
     """A service with relative values."""
 
     values = "relative"
 
-    def read(self) -> None:
+    def recover(self) -> None:
         clock = MonotonicWallClock(self.clock)
-        self.truth = DurableEngine(
+        self.durable = DurableEngine(
             self.store, CLUSTER, self.choice, clock, virtual=self.virtual, values=self.values
         )
 
@@ -53,7 +53,7 @@ class RelativeBench(Bench):
         self.submit(name, **changes)
 
     def share(self, name: str) -> float:
-        return counted_share(self.truth.state.engine.jobs[self.key(name)].job)
+        return counted_share(self.durable.state.engine.jobs[self.job_key(name)].job)
 
 
 class DefaultBench(RelativeBench):
@@ -62,14 +62,14 @@ class DefaultBench(RelativeBench):
     values = "auto"
 
     def give_token(self, tenant: str) -> None:
-        self.do(CreateToken(f"token of {tenant}", AccessRole.TENANT, tenant, "", None))
+        self.commit(CreateToken(f"token of {tenant}", AccessRole.TENANT, tenant, "", None))
 
 
 def constant(value: float) -> dict[str, Any]:
     return {"utility": {"kind": "constant", "value": value}}
 
 
-def journal(bench: Bench) -> list[Any]:
+def journal(bench: EngineBench) -> list[Any]:
     """Return all events with their decisions, without what tenants stated."""
     with bench.store.reading() as connection:
         rows = connection.execute(select(tables.journal.c.entry).order_by("sequence")).scalars()
@@ -80,8 +80,10 @@ def journal(bench: Bench) -> list[Any]:
     return entries
 
 
-def open_jobs(bench: Bench) -> dict[str, Any]:
-    return {name: entry.job.record() for name, entry in bench.truth.state.engine.open_jobs.items()}
+def open_jobs(bench: EngineBench) -> dict[str, Any]:
+    return {
+        name: entry.job.record() for name, entry in bench.durable.state.engine.open_jobs.items()
+    }
 
 
 def play(bench: RelativeBench, factor: float, *, restarts: bool) -> None:
@@ -95,10 +97,10 @@ def play(bench: RelativeBench, factor: float, *, restarts: bool) -> None:
             changes = {"chunks": size, "minibatches": random_.choice([30, 200, 600])}
             bench.submit_for(tenant, f"job-{slot}-{number}", **constant(value), **changes)
         if slot == 5:
-            bench.do(CancelJob(min(bench.truth.state.views)))
+            bench.commit(CancelJob(min(bench.durable.state.views)))
         if restarts and slot % 4 == 3:
-            bench.read()
-        bench.slot()
+            bench.recover()
+        bench.advance()
 
 
 @pytest.mark.parametrize("policy", PRICING)
@@ -110,15 +112,15 @@ def test_no_decision_depends_on_a_tenants_unit_or_on_restarts(
     for number, (times, restarts) in enumerate(((1.0, False), (factor, False), (factor, True))):
         bench = RelativeBench(tmp_path / str(number), policy, virtual=True)
         play(bench, times, restarts=restarts)
-        values = bench.truth.state.values
+        values = bench.durable.state.values
         assert values is not None
         assert set(values.finished) == {LIAR, "speech"}
         played.append(journal(bench))
         if restarts:
             before, finished = open_jobs(bench), dict(values.finished)
-            bench.read()
-            assert bench.truth.state.values is not None
-            assert bench.truth.state.values.finished == finished
+            bench.recover()
+            assert bench.durable.state.values is not None
+            assert bench.durable.state.values.finished == finished
             assert open_jobs(bench) == before
         bench.store.close()
     assert played[0] == played[1] == played[2]
@@ -128,28 +130,28 @@ def test_no_decision_depends_on_a_tenants_unit_or_on_restarts(
 def test_pages_show_what_the_tenant_stated(tmp_path: Path, policy: str) -> None:
     bench = RelativeBench(tmp_path, policy, virtual=True)
     bench.submit_for(LIAR, "one", **constant(70_000.0))
-    view = bench.truth.state.views[bench.key("one")]
+    view = bench.durable.state.views[bench.job_key("one")]
     assert view.utility == pytest.approx(70_000.0)
     assert view.cost is not None
     assert view.payoff == pytest.approx(70_000.0 - view.cost)
-    record = {**bench.truth.state.specs[bench.key("one")], "name": "quoted"}
+    record = {**bench.durable.state.specs[bench.job_key("one")], "name": "quoted"}
     [submission] = read_submissions([record], CLUSTER, tenant=LIAR, runs=True)
-    [quoted] = bench.do(QuoteJob(submission)).answers
-    resource = quoted.to_resource("quoted", bench.truth.state.calendar, names=True)
+    [quoted] = bench.commit(QuoteJob(submission)).answers
+    resource = quoted.to_resource("quoted", bench.durable.state.calendar, names=True)
     assert resource.utility == pytest.approx(70_000.0)
-    bench.slot(12)
-    key = bench.key("one")
+    bench.advance(12)
+    key = bench.job_key("one")
     with bench.store.reading() as connection:
         table = tables.events
         rows = connection.execute(select(table.c.data).where(table.c.kind == "finished")).scalars()
         assert [json.loads(row)["utility"] for row in rows] == [70_000.0]
-    assert key not in bench.truth.state.views
+    assert key not in bench.durable.state.views
 
 
 def test_a_tenant_with_a_budget_pays_for_what_it_states(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
-    bench.do(PutTenant("paying", None, Budget(10**6 * POINT, 86_400), budgeted=True))
-    bench.do(PutTenant(LIAR, None))
+    bench.commit(PutTenant("paying", None, Budget(10**6 * POINT, 86_400), budgeted=True))
+    bench.commit(PutTenant(LIAR, None))
     bench.submit_for(LIAR, "free", **constant(500.0))
     bench.submit_for("paying", "paid", **constant(500.0))
     assert bench.share("free") < 1.0
@@ -184,21 +186,21 @@ def test_an_extreme_utility_is_quoted_and_decided(
 ) -> None:
     bench = RelativeBench(tmp_path, policy, virtual=True)
     submit = backlog("odd", utility=utility)
-    [quoted] = bench.do(QuoteJob(submit.submissions[0])).answers
-    resource = quoted.to_resource("odd", bench.truth.state.calendar, names=True)
+    [quoted] = bench.commit(QuoteJob(submit.submissions[0])).answers
+    resource = quoted.to_resource("odd", bench.durable.state.calendar, names=True)
     assert resource.price is None or math.isfinite(resource.price)
-    bench.do(submit)
-    bench.do(backlog("plain", utility=constant(5.0)["utility"], tenant="speech"))
-    assert bench.do(DecideBacklog(16)).answers == [0]
-    assert bench.kinds("odd")[1] in {"admitted", "refused", "standby"}
-    assert bench.kinds("plain") == ["submitted", "admitted"]
+    bench.commit(submit)
+    bench.commit(backlog("plain", utility=constant(5.0)["utility"], tenant="speech"))
+    assert bench.commit(DecideBacklog(16)).answers == [0]
+    assert bench.event_kinds("odd")[1] in {"admitted", "refused", "standby"}
+    assert bench.event_kinds("plain") == ["submitted", "admitted"]
 
 
 def test_comparison_error_of_a_value_refuses_only_its_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
-    bench.do(backlog("odd", "plain", utility=constant(5.0)["utility"]))
+    bench.commit(backlog("odd", "plain", utility=constant(5.0)["utility"]))
     weigh = RelativeValues.weigh
 
     def stumbling(values: RelativeValues, jobs: Sequence[Job], *rest: Any) -> tuple[Job, ...]:
@@ -207,19 +209,19 @@ def test_comparison_error_of_a_value_refuses_only_its_job(
         return weigh(values, jobs, *rest)
 
     monkeypatch.setattr(RelativeValues, "weigh", stumbling)
-    assert bench.do(DecideBacklog(16)).answers == [0]
-    assert bench.kinds("odd") == ["submitted", "refused"]
-    assert bench.kinds("plain") == ["submitted", "admitted"]
+    assert bench.commit(DecideBacklog(16)).answers == [0]
+    assert bench.event_kinds("odd") == ["submitted", "refused"]
+    assert bench.event_kinds("plain") == ["submitted", "admitted"]
 
 
 def test_without_its_budget_a_revised_job_counts_like_others(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
-    bench.do(PutTenant(LIAR, None, Budget(100 * POINT, 86_400), budgeted=True))
+    bench.commit(PutTenant(LIAR, None, Budget(100 * POINT, 86_400), budgeted=True))
     bench.submit_for(LIAR, "one", minibatches=6000, **constant(5.0))
     assert bench.share("one") == 1.0
-    bench.do(PutTenant(LIAR, None, None, budgeted=True))
-    bench.do(ReviseJob(bench.key("one"), constant(1e9)))
-    revised = bench.truth.state.engine.jobs[bench.key("one")].job
+    bench.commit(PutTenant(LIAR, None, None, budgeted=True))
+    bench.commit(ReviseJob(bench.job_key("one"), constant(1e9)))
+    revised = bench.durable.state.engine.jobs[bench.job_key("one")].job
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
     assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
     assert revised.points is None
@@ -229,10 +231,10 @@ def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     for name in ("old-1", "old-2", "old-3", "one"):
         bench.submit_for(LIAR, name, **constant(20.0))
-        assert bench.truth.state.engine.jobs[bench.key(name)].status is Status.ADMITTED
+        assert bench.durable.state.engine.jobs[bench.job_key(name)].status is Status.ADMITTED
     before = bench.share("one")
-    bench.do(ReviseJob(bench.key("one"), constant(20_000.0)))
-    revised = bench.truth.state.engine.jobs[bench.key("one")].job
+    bench.commit(ReviseJob(bench.job_key("one"), constant(20_000.0)))
+    revised = bench.durable.state.engine.jobs[bench.job_key("one")].job
     # It now states nearly all the value of four equal jobs, so it counts like four of them.
     assert bench.share("one") < before / 200
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
@@ -242,9 +244,9 @@ def test_a_raised_utility_counts_like_a_new_submission(tmp_path: Path) -> None:
 def test_less_work_raises_no_value(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
     bench.submit_for(LIAR, "one", minibatches=3000, **constant(20.0))
-    counted = bench.truth.state.engine.jobs[bench.key("one")].job.utility
-    bench.do(ReviseJob(bench.key("one"), {"minibatches": 30}))
-    revised = bench.truth.state.engine.jobs[bench.key("one")].job
+    counted = bench.durable.state.engine.jobs[bench.job_key("one")].job.utility
+    bench.commit(ReviseJob(bench.job_key("one"), {"minibatches": 30}))
+    revised = bench.durable.state.engine.jobs[bench.job_key("one")].job
     hours = revised.worker_slots * float(CLUSTER.slot_seconds) / 3600
     assert utility_value(revised.utility, 0) == pytest.approx(hours, rel=1e-6)
     assert utility_value(revised.utility, 0) < utility_value(counted, 0) / 50
@@ -254,28 +256,28 @@ def test_a_revision_of_something_else_keeps_the_value(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "rolling", virtual=True)
     bench.submit_for(LIAR, "one", **constant(20.0))
     bench.submit_for(LIAR, "two", **constant(2_000.0))
-    before = bench.truth.state.engine.jobs[bench.key("one")].job
-    bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
-    after = bench.truth.state.engine.jobs[bench.key("one")].job
+    before = bench.durable.state.engine.jobs[bench.job_key("one")].job
+    bench.commit(ReviseJob(bench.job_key("one"), {"labels": {"note": "seen"}}))
+    after = bench.durable.state.engine.jobs[bench.job_key("one")].job
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
 
-def density(bench: Bench, name: str) -> float:
+def density(bench: EngineBench, name: str) -> float:
     """Return the value at which a job counts per GPU-hour if it runs as fast as it can."""
-    job = bench.truth.state.engine.jobs[bench.key(name)].job
+    job = bench.durable.state.engine.jobs[bench.job_key(name)].job
     hours = job.worker_slots * float(CLUSTER.slot_seconds) / 3600
     return utility_value(job.utility, job.min_slots_colocated - 1) / hours
 
 
-def run(bench: Bench, name: str, per_slot: float, slots: int) -> None:
+def run(bench: EngineBench, name: str, per_slot: float, slots: int) -> None:
     """Run a job at a speed in mini-batches per slot, which it reports."""
-    while bench.key(name) not in bench.truth.state.orders:
-        bench.slot()
-    bench.started(name)
-    bench.slot()
+    while bench.job_key(name) not in bench.durable.state.launch_commands:
+        bench.advance()
+    bench.report_start(name)
+    bench.advance()
     for slot in range(1, slots + 1):
-        bench.report(name, per_slot * slot)
-        bench.slot()
+        bench.report_progress(name, per_slot * slot)
+        bench.advance()
 
 
 @pytest.mark.parametrize("policy", ["rolling", "oasis"])
@@ -287,10 +289,10 @@ def test_a_job_that_states_a_low_speed_counts_at_most_like_an_urgent_one(
     bench.submit_for(LIAR, "one", minibatches=200, utility=utility)
     assert density(bench, "one") <= 16.001
     run(bench, "one", 50, 3)
-    view = bench.truth.state.views[bench.key("one")]
+    view = bench.durable.state.views[bench.job_key("one")]
     assert view.measured
     assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
-    bench.read()  # replays the journal
+    bench.recover()  # replays the journal
     assert density(bench, "one") == pytest.approx(16.0, rel=1e-6)
 
 
@@ -299,11 +301,11 @@ def test_labels_keep_the_value_of_a_job_with_a_measured_speed(tmp_path: Path, po
     bench = RelativeBench(tmp_path, policy)
     bench.submit_for(LIAR, "one", minibatches=100, **constant(5.0))
     run(bench, "one", 4, 3)
-    assert bench.truth.state.views[bench.key("one")].measured
+    assert bench.durable.state.views[bench.job_key("one")].measured
     bench.submit_for(LIAR, "dense", minibatches=100, **constant(500.0))
-    before = bench.truth.state.engine.jobs[bench.key("one")].job
-    bench.do(ReviseJob(bench.key("one"), {"labels": {"note": "seen"}}))
-    after = bench.truth.state.engine.jobs[bench.key("one")].job
+    before = bench.durable.state.engine.jobs[bench.job_key("one")].job
+    bench.commit(ReviseJob(bench.job_key("one"), {"labels": {"note": "seen"}}))
+    after = bench.durable.state.engine.jobs[bench.job_key("one")].job
     assert after.labels == {"note": "seen"}
     assert (after.utility, after.stated_utility) == (before.utility, before.stated_utility)
 
@@ -311,9 +313,9 @@ def test_labels_keep_the_value_of_a_job_with_a_measured_speed(tmp_path: Path, po
 def test_a_dry_run_leaves_values_as_they_were(tmp_path: Path) -> None:
     bench = RelativeBench(tmp_path, "oasis", virtual=True)
     bench.submit_for(LIAR, "one", **constant(20.0))
-    digest = bench.truth.state.engine.state.digest
-    bench.do(ReviseJob(bench.key("one"), constant(40.0), dry_run=True))
-    assert bench.truth.state.engine.state.digest == digest
+    digest = bench.durable.state.engine.state.digest
+    bench.commit(ReviseJob(bench.job_key("one"), constant(40.0), dry_run=True))
+    assert bench.durable.state.engine.state.digest == digest
 
 
 def test_without_tenants_values_count_as_stated(tmp_path: Path) -> None:
@@ -326,13 +328,13 @@ def test_without_tenants_values_count_as_stated(tmp_path: Path) -> None:
 def test_values_are_relative_once_a_tenant_has_a_token(tmp_path: Path) -> None:
     bench = DefaultBench(tmp_path, "rolling", virtual=True)
     bench.submit("before", **constant(50.0))
-    bench.slot(12)
-    assert bench.kinds("before")[-1] == "finished"
+    bench.advance(12)
+    assert bench.event_kinds("before")[-1] == "finished"
     bench.give_token("speech")
     # What the operator finished before counts in its mean.
     bench.submit("after", **constant(1_000.0))
     assert density(bench, "after") == pytest.approx(1_000.0 / ((1_000.0 + 50.0) / 2), rel=0.1)
-    bench.read()  # the tokens are in the store
+    bench.recover()  # the tokens are in the store
     bench.submit("again", **constant(1_000.0))
     assert bench.share("again") < 1.0
 

@@ -86,14 +86,14 @@ class Played(SimulatedHour):
 
 
 def play(folder: Path, scenario: Callable[[Played], Awaitable[None]]) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         hour = Played(folder, "fifo", threads=False)
         try:
             await scenario(hour)
         finally:
             hour.store.close()
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())
 
 
 class Bug:

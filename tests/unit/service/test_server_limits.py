@@ -11,7 +11,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.events import ServerState
 from shadowprice.service.state.operations import UpdateServers
 from shadowprice.service.state.server_limits import LimitServers, is_limiting, limited_capacity
-from tests.unit.service.test_durable_engine import Bench
+from tests.support.engine_bench import EngineBench
 
 
 @pytest.mark.parametrize(
@@ -39,40 +39,40 @@ def test_capacity_is_both_configured_and_available(
 
 
 def test_withheld_capacity_survives_a_restart_and_returns(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "data", "fifo")
-    cluster = bench.truth.state.engine.cluster
+    bench = EngineBench(tmp_path / "data", "fifo")
+    cluster = bench.durable.state.engine.cluster
     name = cluster.names[0]
     column = cluster.column["gpu"]
     full = int(cluster.capacity[0, column])
 
     def amounts() -> tuple[int, int]:
-        truth = bench.truth
-        withheld = truth.state.withheld.get(name, {}).get("gpu", 0)
-        return int(truth.state.engine.cluster.capacity[0, column]), withheld
+        durable = bench.durable
+        withheld = durable.state.withheld.get(name, {}).get("gpu", 0)
+        return int(durable.state.engine.cluster.capacity[0, column]), withheld
 
     def limit(gpus: int) -> bool:
         available = {name: {"gpu": gpus}, "unknown": {"gpu": 0}}
-        cluster, withheld = bench.truth.state.engine.cluster, bench.truth.state.withheld
+        cluster, withheld = bench.durable.state.engine.cluster, bench.durable.state.withheld
         changes = is_limiting(cluster, withheld, available)
-        sequence = bench.truth.state.engine.sequence
-        bench.do(LimitServers(available))
-        assert changes == (bench.truth.state.engine.sequence > sequence)
+        sequence = bench.durable.state.engine.sequence
+        bench.commit(LimitServers(available))
+        assert changes == (bench.durable.state.engine.sequence > sequence)
         return changes
 
     assert not limit(full)
     assert limit(full - 1000)
     assert amounts() == (full - 1000, 1000)
-    bench.read()
+    bench.recover()
     assert amounts() == (full - 1000, 1000)
     assert not limit(full - 1000)
     assert limit(full)
     assert amounts() == (full, 0)
     assert limit(0)
-    state = bench.truth.state.engine.cluster
+    state = bench.durable.state.engine.cluster
     row = dict(zip(state.resources, state.capacity[0].tolist(), strict=True))
     server = {name: ServerState(state.roles[0], row)}
-    bench.do(UpdateServers(server, "drained", sets_capacity=False))
+    bench.commit(UpdateServers(server, "drained", sets_capacity=False))
     assert amounts() == (0, full)
-    bench.do(UpdateServers(server, "changed"))
+    bench.commit(UpdateServers(server, "changed"))
     assert amounts() == (0, 0)
     assert not limit(full)

@@ -26,7 +26,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 def test_result_serves_readers_of_fewer_slots(clock: list[float]) -> None:
     computed: list[int] = []
-    query = StandingQuery[int](lambda truth, slots: computed.append(slots) or slots)  # type: ignore[func-returns-value]
+    query = StandingQuery[int](lambda state, slots: computed.append(slots) or slots)  # type: ignore[func-returns-value]
     for slots in (24, 100, 3, 99, 1):
         query.note_read(slots)
         if not query.is_current(slots, 1):
@@ -42,7 +42,7 @@ def test_result_serves_readers_of_fewer_slots(clock: list[float]) -> None:
 
 
 def test_only_read_results_are_renewed(clock: list[float]) -> None:
-    query = StandingQuery[int](lambda truth, slots: slots)
+    query = StandingQuery[int](lambda state, slots: slots)
     assert not query.is_renewed()
     query.note_read(24)
     query.compute(durable(1))
@@ -79,7 +79,7 @@ def test_computation_without_readers_is_cancelled() -> None:
 
 
 async def _cancel_readers() -> None:
-    query = StandingQuery[int](lambda truth, slots: slots)
+    query = StandingQuery[int](lambda state, slots: slots)
     task = query.begin(asyncio.get_running_loop().create_future())
     readers = [asyncio.create_task(query.wait(task, None)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ def test_readers_get_the_error_of_a_computation() -> None:
 
 
 async def _fail() -> None:
-    query = StandingQuery[int](lambda truth, slots: slots)
+    query = StandingQuery[int](lambda state, slots: slots)
     task = query.begin(asyncio.get_running_loop().create_future())
     task.set_exception(RuntimeError("no prices"))
     with pytest.raises(RuntimeError, match="no prices"):

@@ -30,9 +30,9 @@ def live(tmp_path_factory: pytest.TempPathFactory):
         yield found
 
 
-def levels_of(told: dict[str, Any]) -> NDArray[np.uint8]:
-    raw = np.frombuffer(base64.b64decode(told["levels"]), np.uint8)
-    return raw.reshape(len(told["servers"]), told["last"] - told["first"])
+def levels_of(expected: dict[str, Any]) -> NDArray[np.uint8]:
+    raw = np.frombuffer(base64.b64decode(expected["levels"]), np.uint8)
+    return raw.reshape(len(expected["servers"]), expected["last"] - expected["first"])
 
 
 def test_future_levels_match_the_reservation_ledger(live: RunningService) -> None:
@@ -130,8 +130,8 @@ def test_past_bars_match_executed_plans(tmp_path: Path) -> None:
         assert history[0]["kinds"].keys() == now["kinds"].keys()
 
 
-def slots_of(told: dict[str, Any]) -> set[tuple[str, int, int]]:
-    bars = told["bars"]
+def slots_of(expected: dict[str, Any]) -> set[tuple[str, int, int]]:
+    bars = expected["bars"]
     return {
         (server, slot, workers)
         for server, begins, ends, workers in zip(

@@ -13,59 +13,59 @@ from shadowprice.service.state.job_views import JobView, State
 from shadowprice.service.state.slot_operations import ShiftSlotOrigin
 from shadowprice.service.state.store_queries import jobs_by_key
 from shadowprice.service.state.timespan import ChangeTimespan, FollowOption
+from tests.support.engine_bench import EngineBench
 from tests.support.simulated_hours import SLOT
-from tests.unit.service.test_durable_engine import Bench
 
 
-def until(bench: Bench) -> int | None:
-    servers = bench.truth.present_state().servers
+def until(bench: EngineBench) -> int | None:
+    servers = bench.durable.present_state().servers
     assert servers is not None
-    assert servers.until == bench.truth.state.engine.until
+    assert servers.until == bench.durable.state.engine.until
     return servers.until
 
 
-def restart(bench: Bench) -> None:
+def restart(bench: EngineBench) -> None:
     bench.store.close()
     bench.store.open()
-    bench.read()
+    bench.recover()
 
 
-def slots_ahead(bench: Bench, slots: float) -> int:
+def slots_ahead(bench: EngineBench, slots: float) -> int:
     return int(bench.clock.wall() + slots * SLOT * SECOND)
 
 
 def test_an_option_counts_once_and_an_operator_comes_after(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "data")
-    bench.do(FollowOption(None))
+    bench = EngineBench(tmp_path / "data")
+    bench.commit(FollowOption(None))
     assert until(bench) is None
-    bench.do(FollowOption("5 slots"))
+    bench.commit(FollowOption("5 slots"))
     assert until(bench) == 5
-    bench.slot(3)
+    bench.advance(3)
     restart(bench)
-    bench.do(FollowOption("5 slots"))
+    bench.commit(FollowOption("5 slots"))
     assert until(bench) == 5
-    bench.do(ChangeTimespan(slots_ahead(bench, 20)))
+    bench.commit(ChangeTimespan(slots_ahead(bench, 20)))
     restart(bench)
-    bench.do(FollowOption("5 slots"))
+    bench.commit(FollowOption("5 slots"))
     assert until(bench) == 23
-    bench.do(FollowOption(None))
+    bench.commit(FollowOption(None))
     assert until(bench) == 23
-    bench.do(FollowOption("2 slots"))
+    bench.commit(FollowOption("2 slots"))
     assert until(bench) == 5
     restart(bench)
-    bench.do(FollowOption("none"))
+    bench.commit(FollowOption("none"))
     assert until(bench) is None
     with pytest.raises(InputError, match="has passed"):
-        bench.do(FollowOption("2020-01-01"))
+        bench.commit(FollowOption("2020-01-01"))
     assert until(bench) is None
     bench.store.close()
 
 
 def test_an_end_stays_at_its_clock_time_when_the_clock_is_set(tmp_path: Path) -> None:
-    bench = Bench(tmp_path / "data")
-    bench.do(ChangeTimespan(slots_ahead(bench, 10)))
+    bench = EngineBench(tmp_path / "data")
+    bench.commit(ChangeTimespan(slots_ahead(bench, 10)))
     assert until(bench) == 10
-    bench.do(ShiftSlotOrigin(3 * SLOT * SECOND, "the clock was set forward"))
+    bench.commit(ShiftSlotOrigin(3 * SLOT * SECOND, "the clock was set forward"))
     assert until(bench) == 7
     restart(bench)
     assert until(bench) == 7
@@ -74,23 +74,23 @@ def test_an_end_stays_at_its_clock_time_when_the_clock_is_set(tmp_path: Path) ->
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling"])
 def test_job_refused_because_of_the_end_gets_that_reason(tmp_path: Path, policy: str) -> None:
-    bench = Bench(tmp_path / "data", policy)
-    bench.do(ChangeTimespan(slots_ahead(bench, 3)))
+    bench = EngineBench(tmp_path / "data", policy)
+    bench.commit(ChangeTimespan(slots_ahead(bench, 3)))
     bench.submit("long")  # six slots
     bench.submit("short", minibatches=10)
-    assert "long" not in bench.truth.state.views
-    assert bench.truth.state.views["short"].promise is not None
-    end = format_rfc3339(bench.truth.state.calendar.begins(3))
-    told = reason_of(bench, "long")
-    assert f"without the end of the timespan at {end} it would be admitted" in told["message"]
-    assert told["timespan_ends"] == end
-    bench.do(ChangeTimespan(None))
+    assert "long" not in bench.durable.state.views
+    assert bench.durable.state.views["short"].promise is not None
+    end = format_rfc3339(bench.durable.state.calendar.begins(3))
+    reason = reason_of(bench, "long")
+    assert f"without the end of the timespan at {end} it would be admitted" in reason["message"]
+    assert reason["timespan_ends"] == end
+    bench.commit(ChangeTimespan(None))
     bench.submit("again")
-    assert bench.truth.state.views["again"].promise is not None
+    assert bench.durable.state.views["again"].promise is not None
     bench.store.close()
 
 
-def reason_of(bench: Bench, name: str) -> dict[str, Any]:
+def reason_of(bench: EngineBench, name: str) -> dict[str, Any]:
     with bench.store.reading() as connection:
         [row] = jobs_by_key(connection, [name])
     reason = JobView.from_json(row.view).reason
@@ -100,30 +100,30 @@ def reason_of(bench: Bench, name: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors", "rolling", "fifo", "drf"])
 def test_open_job_at_the_end_waits_and_continues(tmp_path: Path, policy: str) -> None:
-    bench = Bench(tmp_path / "data", policy)
-    bench.do(ChangeTimespan(slots_ahead(bench, 3.5)))
+    bench = EngineBench(tmp_path / "data", policy)
+    bench.commit(ChangeTimespan(slots_ahead(bench, 3.5)))
     assert until(bench) == 3
     bench.submit("one", minibatches=18)  # three slots, if all goes well
-    bench.slot()
-    bench.started("one")
-    assert bench.truth.state.views["one"].state is State.RUNNING
-    bench.report("one", 1)
-    bench.slot(3)
-    view = bench.truth.state.views["one"]
+    bench.advance()
+    bench.report_start("one")
+    assert bench.durable.state.views["one"].state is State.RUNNING
+    bench.report_progress("one", 1)
+    bench.advance(3)
+    view = bench.durable.state.views["one"]
     assert view.state.open
     assert view.workers == 0
     assert view.promise is None
     assert view.reason is not None
     assert view.reason["code"] == "timespan"
-    assert not bench.truth.state.engine.running
-    assert "stopped" in bench.kinds("one")
-    assert bench.kinds("one").count("standby") >= 1
-    waiting = bench.kinds("one").count("standby")
-    bench.slot(2)
-    assert bench.kinds("one").count("standby") == waiting
-    bench.do(ChangeTimespan(None))
-    bench.slot(2)
-    view = bench.truth.state.views["one"]
+    assert not bench.durable.state.engine.running
+    assert "stopped" in bench.event_kinds("one")
+    assert bench.event_kinds("one").count("standby") >= 1
+    waiting = bench.event_kinds("one").count("standby")
+    bench.advance(2)
+    assert bench.event_kinds("one").count("standby") == waiting
+    bench.commit(ChangeTimespan(None))
+    bench.advance(2)
+    view = bench.durable.state.views["one"]
     assert view.workers == 1
     assert view.reason is None
     bench.store.close()

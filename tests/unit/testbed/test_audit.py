@@ -48,8 +48,8 @@ def removal(name: str, generation: int, came: float, uid: str = "") -> dict[str,
 
 
 def deletion(name: str, generation: int, came: float) -> dict[str, Any]:
-    told = pod(name, generation, deletionTimestamp=when(came), deletionGracePeriodSeconds=30)
-    return line("delete", told, came)
+    deleted = pod(name, generation, deletionTimestamp=when(came), deletionGracePeriodSeconds=30)
+    return line("delete", deleted, came)
 
 
 def made(name: str, generation: int, came: float, **more: Any) -> dict[str, Any]:

@@ -17,14 +17,14 @@ def policy(**spec: Any) -> dict[str, Any]:
 def passes(rules: list[list[str]], chain: str, protocol: str, port: int) -> bool:
     """Walk rules as a kernel does, for the first packet of a connection between two machines."""
     for words in rules:
-        told = dict(zip(words[::2], words[1::2], strict=False))
-        if told["-A"] != chain or told.get("-i") == "lo" or told.get("-o") == "lo":
+        fields = dict(zip(words[::2], words[1::2], strict=False))
+        if fields["-A"] != chain or fields.get("-i") == "lo" or fields.get("-o") == "lo":
             continue
-        if told.get("--ctstate", "NEW") != "NEW" or told.get("-p", protocol) != protocol:
+        if fields.get("--ctstate", "NEW") != "NEW" or fields.get("-p", protocol) != protocol:
             continue
-        low, _, high = told.get("--dport", f"{port}").partition(":")
+        low, _, high = fields.get("--dport", f"{port}").partition(":")
         if int(low) <= port <= int(high or low):
-            return told["-j"] == "ACCEPT"
+            return fields["-j"] == "ACCEPT"
     return True
 
 

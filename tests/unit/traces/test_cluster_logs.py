@@ -345,7 +345,7 @@ def test_a_job_of_slurm_over_the_repeated_hour_keeps_its_order(tmp_path: Path) -
     }
 
 
-def test_days_and_months_that_look_alike_are_asked_for(tmp_path: Path) -> None:
+def test_ambiguous_days_and_months_need_an_option(tmp_path: Path) -> None:
     log = "submit,duration,gpus\n03/04/2024 10:00,60,1\n05/06/2024 10:00,60,1\n"
     with pytest.raises(InputError, match="can't be distinguished; add dates=dmy or dates=mdy"):
         read(tmp_path, log)
@@ -1031,7 +1031,7 @@ def test_a_job_of_json_that_is_none_is_named(tmp_path: Path) -> None:
         read(tmp_path, "{}", form="sacct")
 
 
-def test_what_happened_in_the_log_stands_beside_the_policies(
+def test_the_logged_results_are_shown_beside_the_policies(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The figures are computed again, job by job and second by second."""
@@ -2129,7 +2129,12 @@ def test_json_without_jobs_says_so(tmp_path: Path) -> None:
     [
         *(("PT0.5H", 1800.0), ("PT1.5M", 90.0), ("P1W", 604800.0), ("PT1H30M15,5S", 5415.5)),
         *(("P1DT2H", 93600.0), ("1.02:03:04", 93784.0), ("00:01:30.5000000", 90.5)),
-        *(("10.00:00:00", 864000.0), ("+0 days 00:05:00", 300.0), ("3600 second(s)", 3600.0)),
+        *(
+            ("1d 02:03:04", 93784.0),
+            ("10.00:00:00", 864000.0),
+            ("+0 days 00:05:00", 300.0),
+            ("3600 second(s)", 3600.0),
+        ),
         *(("1h30m0s", 5400.0), ("1m0.5s", 60.5), ("P1M", None), ("PT", None), ("-PT5M", None)),
     ],
 )
@@ -2366,3 +2371,13 @@ def test_joined_files_may_each_begin_with_a_mark(tmp_path: Path, quote: str) -> 
     trace = read(tmp_path, text)
     assert trace.jobs.select("job", "gpus").rows() == [("1", 1.0), ("2", 0.5)]
     assert notes(trace)["header again, of joined files"] == ("dropped", 1)
+
+
+def test_one_unreadable_time_makes_no_number_a_date(tmp_path: Path) -> None:
+    """0 is the beginning of such a log, and not a missing time."""
+    text = "job,submit,start,duration,gpus\n1,0,0,60,1\n2,x,y,60,1\n3,9,10,60,1\n"
+    with pytest.raises(InputError, match=r"line 3: submit 'x' is not a time.*\n.*start 'y' is not"):
+        read(tmp_path, text)
+    trace = read(tmp_path, text, "?skip_invalid=yes")
+    assert trace.start is None
+    assert trace.jobs.select("job", "queue").rows() == [("1", 0.0), ("3", 1.0)]

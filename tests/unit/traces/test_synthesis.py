@@ -163,7 +163,7 @@ def test_a_deadline_is_met_exactly_when_the_job_ends_by_it():
     assert jobs["early"].utility.by == pytest.approx(
         1300 / 1200 - 2
     )  # kept by no slot, and said so
-    assert any(note.startswith("1 deadlines fall before") for note in workload.notes)
+    assert any(note.startswith("1 deadline before the end") for note in workload.notes)
     assert workload.drawn[1:] == (
         "the utilities and targets of 1 job",
         "the values of deadlines of 2 jobs",
@@ -338,7 +338,7 @@ def test_cpu_jobs_are_dropped_by_default():
     mixed = trace(gpus=[0.0, 1.0], duration=[60.0, 60.0], cpus=[4.0, 4.0])
     dropped = synthesize(mixed, SLOT)
     assert dropped.names == ["j1"]
-    assert dropped.notes[0].startswith("1 x CPU job left out")
+    assert dropped.notes[0].startswith("1 CPU job left out (")
     kept = synthesize(mixed, SLOT, SynthesisOptions(cpu_jobs="keep"))
     assert "gpu" not in kept.profiles[0].worker
     assert kept.profiles[0].worker["cpu"] == 4000

@@ -81,10 +81,10 @@ def test_the_documentation_states_every_format_and_option():
     sections = dict(zip(parts[1::2], parts[2::2], strict=True))
     assert sections.keys() == formats().keys()
     for name, one in formats().items():
-        told = sections[name]
-        assert told.startswith(f"\n{one.title}.\n\n*{one.citation}.* Licence: {one.licence}.")
-        assert tuple(re.findall(r"^- (.*)$", told, re.MULTILINE)) == one.gotchas
-        assert dict(re.findall(r"`(\w+)`: (.*)\.$", told, re.MULTILINE)) == one.options
+        section = sections[name]
+        assert section.startswith(f"\n{one.title}.\n\n*{one.citation}.* Licence: {one.licence}.")
+        assert tuple(re.findall(r"^- (.*)$", section, re.MULTILINE)) == one.gotchas
+        assert dict(re.findall(r"`(\w+)`: (.*)\.$", section, re.MULTILINE)) == one.options
 
 
 def test_a_job_without_gpus_has_one_note(tmp_path):
@@ -98,7 +98,7 @@ def test_a_job_without_gpus_has_one_note(tmp_path):
         )
         assert result.stdout.startswith(f"{jobs} in ")
         notes = [line for line in result.stderr.splitlines() if "CPU" in line]
-        left_out = "note: 1 x CPU job left out (cpu_jobs=keep schedules it)"
+        left_out = "note: 1 CPU job left out (cpu_jobs=keep schedules them)"
         assert notes == ([] if option else [left_out])
 
 

@@ -123,7 +123,7 @@ def test_a_task_fails_once_all_its_copies_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "told"),
+    ("way", "message"),
     [
         ("raise", "RuntimeError: the first never works"),
         ("kill", "died of SIGSEGV"),
@@ -131,14 +131,14 @@ def test_a_task_fails_once_all_its_copies_have(tmp_path: Path) -> None:
         ("leave", "exited 0"),
     ],
 )
-def test_failures_are_tried_again_as_often_as_allowed(way: str, told: str) -> None:
+def test_failures_are_tried_again_as_often_as_allowed(way: str, message: str) -> None:
     outcome = _run(functions.fails_first, [(way, 3), ("", 4)], retries=1)
     assert outcome.results == [3, 4]
     (failed,) = (one for one in outcome.tries if one.ending is bag.CopyEnding.FAILED)
-    assert told in failed.reason
+    assert message in failed.reason
     with pytest.raises(bag.TaskFailedError, match="task 1 failed once") as caught:
         _run(functions.fails_first, [("", 3), (way, 4)])
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_death_is_noticed_though_what_was_forked_lives_on(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_failure_ends_no_task_of_which_another_copy_runs() -> None:
     assert _run(functions.fails_first, [("raise", 3)], copies=2).results == [3]
 
 
-def test_others_go_on_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_others_go_on_where_that_is_requested(tmp_path: Path) -> None:
     tasks = [(0, 0), (1, 9), (2, 0)]
     outcome = _run(functions.writes_files, tasks, keep_going=True, directory=tmp_path)
     assert dict(outcome.values) == {0: 0, 2: 2}
@@ -193,7 +193,7 @@ def test_a_bag_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
     assert not again.tries
 
 
-def test_a_stored_result_may_be_removed_and_a_damaged_one_is_told(tmp_path: Path) -> None:
+def test_a_stored_result_may_be_removed_and_a_damaged_one_is_reported(tmp_path: Path) -> None:
     def results() -> list[int]:
         return list(_run(functions.square, [2, 3], directory=tmp_path).results)
 
@@ -219,7 +219,7 @@ def test_a_directory_is_of_one_bag(tmp_path: Path) -> None:
         _run(functions.square, [1], directory=Path(__file__).parent)
 
 
-def test_wrong_arguments_are_told_before_anything_runs() -> None:
+def test_wrong_arguments_are_reported_before_anything_runs() -> None:
     with pytest.raises(TrainingError, match="function: can't be pickled"):
         bag.Workers(lambda task: task, 1)
     for processes, message in (
@@ -249,7 +249,7 @@ def test_a_result_that_cannot_be_sent_is_a_failure() -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "told"),
+    ("way", "message"),
     [
         ("unreadable", "its result can't be unpickled (ValueError: invalid literal"),
         ("removed", "it removed its attempt.directory"),
@@ -257,11 +257,11 @@ def test_a_result_that_cannot_be_sent_is_a_failure() -> None:
     ],
 )
 def test_a_result_that_cannot_be_kept_is_its_own_tasks_failure(
-    tmp_path: Path, way: str, told: str
+    tmp_path: Path, way: str, message: str
 ) -> None:
     outcome = _run(functions.spoils, ["", way, ""], keep_going=True, directory=tmp_path)
     assert dict(outcome.values) == {0: "", 2: ""}
-    assert told in outcome.failed[1].reason
+    assert message in outcome.failed[1].reason
     assert not (tmp_path / "task-000001").exists()
 
 

@@ -50,7 +50,7 @@ def test_copies_are_those_of_cloning() -> None:
     assert plan.miss_probability <= 0.02
 
 
-def test_what_cannot_be_planned_is_told() -> None:
+def test_what_cannot_be_planned_is_reported() -> None:
     with pytest.raises(InputError, match=r"8 processes cannot finish .* processes: "):
         _plan(CopyPlanner(DISTRIBUTION), 8, 8, 1.0)
     with pytest.raises(InputError, match="2 distributions for 3 tasks"):

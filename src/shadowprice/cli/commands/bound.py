@@ -141,15 +141,17 @@ def _distance(text: str) -> float:
             Fault("--gap", f"expected a number, got {text!r}", "write 1% or 0.01")
         ) from error
     if not 0 <= value < 1:
-        raise InputError(Fault("--gap", f"{text!r} is not from 0% to 100%", "write 1%"))
+        raise InputError(
+            Fault("--gap", f"expected at least 0% and less than 100%, got {text!r}", "write 1%")
+        )
     return value
 
 
 @contextmanager
 def bound_progress(quiet: bool) -> Iterator[Callable[[float, float], None] | None]:
-    """Show bound, best schedule and gap; without a terminal in a line now and then.
+    """Show bound, best schedule and gap; without a terminal, in a line at intervals.
 
-    Yield None if quiet.
+    Yields None if ``quiet``.
     """
     console = stderr()
     if quiet:
@@ -190,7 +192,7 @@ def _table(found: Certificate, gap: float) -> Table:
     table.add_column(style="bold")
     table.add_column(justify="right")
     table.add_column()
-    reached = "" if found.gap <= gap else f"more than the {gap:.2%} asked for"
+    reached = "" if found.gap <= gap else f"above the requested {gap:.2%}"
     table.add_row("bound", f"{found.bound:,.2f}", "no schedule earns more")
     table.add_row("best", f"{found.best:,.2f}", "a schedule that earns this was found")
     table.add_row("gap", f"{found.gap:.2%}", reached)
@@ -202,5 +204,5 @@ def _table(found: Certificate, gap: float) -> Table:
             f"slots, of the {len(found.completion.jobs):,} jobs that state no utility: "
             "no schedule has less",
         )
-    table.add_row("seconds", f"{found.seconds:.1f}", f"{found.processor:.1f} of the processor")
+    table.add_row("seconds", f"{found.seconds:.1f}", f"{found.processor:.1f} of CPU time")
     return table

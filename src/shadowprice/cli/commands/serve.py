@@ -289,7 +289,7 @@ def serve(
     shadowprice serve -c cluster.yaml --data postgresql+psycopg://shadowprice@db/shadowprice
     """
     check_extra(options.data)
-    from shadowprice.kernels.jit import compiling_notice, say_on_stderr
+    from shadowprice.kernels.jit import compiling_notice, print_on_stderr
     from shadowprice.service.server import serve as run
     from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
@@ -301,7 +301,7 @@ def serve(
     logging.getLogger("alembic").setLevel(logging.WARNING)
     if not is_warm(settings.policy.name):
         if not quiet:
-            say_on_stderr(compiling_notice())
+            print_on_stderr(compiling_notice())
         # Compiling in a slot would delay its decisions and the renewal of the lease.
         warm_up_all([settings.policy.name])
 

@@ -34,7 +34,7 @@ def warm(
 
     shadowprice warm oasis drf
     """
-    from shadowprice.kernels.jit import cache_folder, compiling_notice, say_on_stderr
+    from shadowprice.kernels.jit import cache_folder, compiling_notice, print_on_stderr
     from shadowprice.policies.registry import policy_names
     from shadowprice.simulator.warm_up import is_warm, warm_up_all
 
@@ -47,7 +47,7 @@ def warm(
         )
     missing = [name for name in names if not is_warm(name)]
     if missing and not quiet:
-        say_on_stderr(compiling_notice())
+        print_on_stderr(compiling_notice())
     started = time.perf_counter()
     compiled = warm_up_all(missing) if missing else 0
     took = time.perf_counter() - started

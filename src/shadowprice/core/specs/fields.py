@@ -185,7 +185,6 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Shape = Annotated[Positive, max_value(bounds.SHAPE)]
 WeibullShape = Annotated[Shape, Field(ge=0.05)]
 Sigma = Annotated[Positive, max_value(bounds.SIGMA)]
-Probability = Annotated[float, Field(ge=1e-12, lt=1)]
 LinkField = Annotated[
     Amount, BeforeValidator(as_validator(_rate_or_unlimited)), WithJsonSchema(_QUANTITY)
 ]

@@ -22,7 +22,7 @@ has exited 0. With `Program.tolerates_workers`, the generation continues if a wo
 parameter server or the last worker fails. `executors.generations.outcome` implements this rule for
 every executor.
 
-Modules: `orders`, `reports` and `answers` define the data exchanged, `executor` the protocol,
+Modules: `commands`, `reports` and `answers` define the data exchanged, `executor` the protocol,
 `optional` the optional protocols, and `options` the constructor's options. Import all names from
 this package.
 """
@@ -33,6 +33,12 @@ from shadowprice.executors.contract.answers import (
     LogChunk,
     ObservedJob,
     Obstacle,
+)
+from shadowprice.executors.contract.commands import (
+    UNCOMMANDED_STOP,
+    GenerationSpec,
+    Receipt,
+    ServerAllocation,
 )
 from shadowprice.executors.contract.executor import Executor, ExecutorCapabilities, ExecutorError
 from shadowprice.executors.contract.optional import (
@@ -46,12 +52,6 @@ from shadowprice.executors.contract.optional import (
     UnpacksFiles,
 )
 from shadowprice.executors.contract.options import Election, ExecutorOptions, ignore_failure
-from shadowprice.executors.contract.orders import (
-    UNCOMMANDED_STOP,
-    GenerationSpec,
-    Receipt,
-    ServerAllocation,
-)
 from shadowprice.executors.contract.reports import (
     Ended,
     Ending,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from shadowprice.executors.contract.orders import ServerAllocation
+from shadowprice.executors.contract.commands import ServerAllocation
 from shadowprice.executors.contract.reports import Ended, StartRefused
 
 

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from shadowprice.core.errors import ShadowpriceError
 from shadowprice.executors.contract.answers import GenerationStatus, LogChunk, ObservedJob
-from shadowprice.executors.contract.orders import GenerationSpec, Receipt
+from shadowprice.executors.contract.commands import GenerationSpec, Receipt
 from shadowprice.executors.contract.reports import Report, ServerInfo
 
 

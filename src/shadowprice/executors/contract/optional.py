@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from shadowprice.executors.contract.answers import Obstacle
+from shadowprice.executors.contract.commands import GenerationSpec
 from shadowprice.executors.contract.executor import Executor
-from shadowprice.executors.contract.orders import GenerationSpec
 from shadowprice.executors.contract.reports import Progressed
 
 

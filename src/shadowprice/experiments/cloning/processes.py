@@ -1,4 +1,4 @@
-"""Bags on real processes: the measured tail, and the one that copies were planned with."""
+"""Bags on real processes: measured durations against the distribution of the plan."""
 
 from __future__ import annotations
 

@@ -20,6 +20,7 @@ from shadowprice.kernels.slots.coupled_lp import solve_slots_lp
 from shadowprice.kernels.slots.placement import EXACT, RANDOMISED, Method, place_external
 from shadowprice.kernels.slots.polygons import Slot
 from shadowprice.kernels.slots.rounding import WHOLE, RequiredTotals, mix, round_feasibly
+from shadowprice.policies.milp import LinearProgram
 from shadowprice.policies.pdors.parameters import PdorsParameters
 from shadowprice.policies.pdors.planner import PdorsPlanner, SlotChoices, build_pairs
 from shadowprice.policies.pdors.policy import Pdors
@@ -144,36 +145,29 @@ def solve_interior(
     """
     usable = np.flatnonzero(np.isfinite(slot.price_worker) & np.isfinite(slot.price_server))
     count = len(usable)
-    columns = np.arange(count)
-    model = highspy.HighsLp()
-    model.num_col_ = 2 * count
     price = np.concatenate([slot.price_worker[usable], slot.price_server[usable]])
-    model.col_cost_ = price / max(float(price.max(initial=0.0)), 1e-300)
-    model.col_lower_ = np.zeros(2 * count)
-    model.col_upper_ = np.repeat([float(workers[-1]), float(servers[-1])], count)
-    rows = [(columns, np.ones(count)), (columns + count, np.ones(count))]
-    lower, upper = [0.0, 0.0], [highspy.kHighsInf] * 2
+    price /= max(float(price.max(initial=0.0)), 1e-300)
+    limits = np.repeat([float(workers[-1]), float(servers[-1])], count)
+    program = LinearProgram()
+    columns = [
+        program.column(cost=-cost, upper=limit, integer=False)
+        for cost, limit in zip(price.tolist(), limits.tolist(), strict=True)
+    ]
+    program.row(columns[:count], [1.0] * count, lower=0.0)
+    program.row(columns[count:], [1.0] * count, lower=0.0)
     for resource in np.flatnonzero((slot.worker > 0) | (slot.server > 0)).tolist():
         demand = np.array([slot.worker[resource], slot.server[resource]], np.float64)
         scale = float(demand.max())
         for column, machine in enumerate(usable.tolist()):
-            rows.append((np.array([column, column + count]), demand / scale))
-            lower.append(-highspy.kHighsInf)
-            upper.append(max(float(slot.free[machine, resource]), 0.0) / scale)
-    model.num_row_ = len(rows)
-    model.row_lower_, model.row_upper_ = np.array(lower), np.array(upper)
-    matrix = model.a_matrix_
-    matrix.format_ = highspy.MatrixFormat.kRowwise
-    matrix.start_ = np.cumsum([0, *(len(index) for index, _ in rows)]).astype(np.int32)
-    matrix.index_ = np.concatenate([index for index, _ in rows]).astype(np.int32)
-    matrix.value_ = np.concatenate([value for _, value in rows])
+            free = max(float(slot.free[machine, resource]), 0.0) / scale
+            program.row([column, column + count], (demand / scale).tolist(), upper=free)
     solver = highspy.Highs()  # type: ignore[no-untyped-call]  # it ships no types
     for option, value in (
         ("output_flag", False), ("threads", 1), ("solver", "ipm"), ("run_crossover", "off"),
         ("presolve", "off"),
     ):  # fmt: skip
         solver.setOptionValue(option, value)
-    solver.passModel(model)
+    solver.passModel(program.model(relaxed=True))
     points = np.full((len(workers), 2, len(slot.free)), np.nan)
     for pair, (m_w, m_p) in enumerate(zip(workers.tolist(), servers.tolist(), strict=True)):
         solver.changeRowBounds(0, float(m_w), highspy.kHighsInf)

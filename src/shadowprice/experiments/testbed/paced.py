@@ -157,7 +157,7 @@ def _target(target: ExecutorTarget, variant: Variant) -> ExecutorTarget:
 
 
 def _settings(files: InputFiles, variant: Variant, seed: int) -> Variant:
-    if not variant.given:
+    if not variant.knows_prices:
         return variant
     return replace(variant, choice=replace(variant.choice, settings=constants(files, seed)))
 
@@ -205,7 +205,7 @@ def _rows(
             row[f"{prefix}utility"] = earned
         row["start"] = result.start(files.speeds(job))
         row["moves"] = max(0, int(result.record["generation"]) - 1)
-        row["late"] = result.late
+        row["late"] = result.delay_causes
         rows.append(row)
     return rows
 

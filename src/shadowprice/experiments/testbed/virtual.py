@@ -35,17 +35,17 @@ if TYPE_CHECKING:
 
     from shadowprice.experiments.framework import ExperimentSettings, Tables
 
-SECONDS: Final = 1200  # length of a slot: the paper's
+SLOT_SECONDS: Final = 1200  # length of a slot: the paper's
 
-BEFORE: Final = 1  # slots of the service before the first one that counts
+LEAD_SLOTS: Final = 1  # slots of the service before the first one that counts
 
-AHEAD: Final = 30.0  # seconds before its slot at which a job is submitted
+SUBMISSION_LEAD_SECONDS: Final = 30.0  # seconds before its slot at which a job is submitted
 
-START: Final = (0.01, 0.05)  # minimum and maximum share of a slot that a start takes
+START_SHARE_RANGE: Final = (0.01, 0.05)  # minimum and maximum share of a slot that a start takes
 
-RESTART: Final = 0.03 * SECONDS  # seconds that jobs state for a start: the mean
+STATED_RESTART_SECONDS: Final = 0.03 * SLOT_SECONDS  # seconds that jobs state for a start: the mean
 
-SAVE: Final = 0.01 * SECONDS  # seconds that a job needs to write its checkpoint
+CHECKPOINT_SECONDS: Final = 0.01 * SLOT_SECONDS  # seconds that a job needs to write its checkpoint
 
 
 FIRST_ORDER_DRAW: Final = 100
@@ -58,15 +58,15 @@ class Variant:
 
     label: str
     choice: PolicyChoice
-    given: bool = False  # whether it has the price constants of the whole job set
+    knows_prices: bool = False  # whether it has the price constants of the whole job set
     end: bool = True  # whether it knows the end of the timespan
 
 
 OASIS: Final = PolicyChoice("oasis", {"prices": "online"}, "oasis")
 
 VARIANTS: Final = (
-    Variant("oasis", OASIS, given=True),
-    Variant("oasis, prices given, end unknown", OASIS, given=True, end=False),
+    Variant("oasis", OASIS, knows_prices=True),
+    Variant("oasis, prices given, end unknown", OASIS, knows_prices=True, end=False),
     Variant("oasis, prices learnt, end known", OASIS),
     Variant("oasis, prices learnt, end unknown", OASIS, end=False),
     *(Variant(one.label, one) for one in POLICIES if one.name != "oasis"),
@@ -144,11 +144,11 @@ def _against_first(samples: Mapping[str, list[float]]) -> dict[str, dict[str, fl
 
 def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     """Return a row per job of a draw; slots count from the first counted slot."""
-    files = scaled(SECONDS, seed=seed, restart=RESTART)
+    files = scaled(SLOT_SECONDS, seed=seed, restart=STATED_RESTART_SECONDS)
     choice = variant.choice
-    if variant.given:
+    if variant.knows_prices:
         choice = replace(choice, settings=constants(files, seed))
-    end = BEFORE + files.slots if variant.end else None
+    end = LEAD_SLOTS + files.slots if variant.end else None
     completions = (
         _run_virtual(files, choice, seed, end) if live else _simulate_jobs(files, choice, seed, end)
     )
@@ -157,9 +157,9 @@ def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
     for job in files.jobs:
         name = str(job["name"])
         completion, moves = completions[name]
-        if completion is not None and completion >= BEFORE + files.slots:
+        if completion is not None and completion >= LEAD_SLOTS + files.slots:
             completion = None  # after the end of the timespan
-        arrival = BEFORE + files.arrival(name)
+        arrival = LEAD_SLOTS + files.arrival(name)
         utility = JobSpec.model_validate(job).resolve(on).utility
         assert isinstance(utility, Sigmoid)
         duration = None if completion is None else completion - arrival
@@ -169,7 +169,7 @@ def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
                 "draw": seed,
                 "live": live,
                 "job": name,
-                "completion": None if completion is None else completion - BEFORE,
+                "completion": None if completion is None else completion - LEAD_SLOTS,
                 "late": None if duration is None else duration - utility.target,
                 "utility": 0.0 if duration is None else utility_value(utility, duration),
                 "moves": moves,
@@ -180,8 +180,8 @@ def _run_draw(variant: Variant, seed: int, live: bool) -> list[dict[str, Any]]:
 
 def _submission_seconds(files: InputFiles, job: Mapping[str, Any]) -> float:
     """Return the submission time of a job in seconds since the start of the service."""
-    share = AHEAD / SECONDS
-    return (BEFORE + files.arrival(str(job["name"])) - share) * files.seconds
+    share = SUBMISSION_LEAD_SECONDS / SLOT_SECONDS
+    return (LEAD_SLOTS + files.arrival(str(job["name"])) - share) * files.seconds
 
 
 def _scenario(files: InputFiles, seed: int, end: int | None) -> Scenario:
@@ -195,7 +195,7 @@ def _scenario(files: InputFiles, seed: int, end: int | None) -> Scenario:
 
 def constants(files: InputFiles, seed: int) -> dict[str, Any]:
     """Return OASiS's price constants over the whole job set, as settings of ``prices=given``."""
-    scenario = _scenario(files, seed, BEFORE + files.slots)
+    scenario = _scenario(files, seed, LEAD_SLOTS + files.slots)
     policy = PolicyChoice("oasis", {"prices": "offline"}).build(scenario.context())
     in_force = policy.parameters_in_force()
     settings: dict[str, Any] = {"prices": "given"}
@@ -233,20 +233,22 @@ def _run_virtual(
     for job in files.jobs:
         name = str(job["name"])
         pace = files.pace[name]
-        starts = tuple(SECONDS * generator.uniform(*START) for _ in range(3 * files.slots))
+        starts = tuple(
+            SLOT_SECONDS * generator.uniform(*START_SHARE_RANGE) for _ in range(3 * files.slots)
+        )
         behaviour = VirtualJob(
             work=float(job["epochs"] * job["chunks"] * job["minibatches"]),
             rate=_rate(pace),
             start_seconds=starts,
-            save_seconds=SAVE,
+            save_seconds=CHECKPOINT_SECONDS,
             report_every=30.0,
         )
         record = {key: value for key, value in job.items() if key != "arrival"}
         record["run"] = {"command": ["train"], "grace": "60s"}
         submitted.append((_submission_seconds(files, job), record, behaviour))
-    end_seconds = (BEFORE + files.slots) * SECONDS
+    end_seconds = (LEAD_SLOTS + files.slots) * SLOT_SECONDS
     # The last slot counts only after its end.
-    seconds = end_seconds + 0.5 * SECONDS
+    seconds = end_seconds + 0.5 * SLOT_SECONDS
     settings = {} if end is None else {"until": f"{end} slots"}
     outcomes = run_live(files.cluster, submitted, choice, seconds, settings=settings)
     return {

@@ -87,6 +87,7 @@ def break_step(
         _, late, used = integer_responses(columns, max_copies, relaxed, low, l, ratios, copies)
         if late > budget:
             break
+        # Squared each time: prices may differ by orders of magnitude from the estimate.
         width *= width
     width = 1.02
     high = k_near
@@ -118,6 +119,7 @@ def break_step(
     for i in range(steps):
         j = owner[order[i]]
         k = price[order[i]]
+        # The break step is taken for a fraction of its group, as in a fractional knapsack.
         wanted = (late - budget) / fall[order[i]]
         if wanted <= count[j]:
             machines += wanted

@@ -124,6 +124,7 @@ def assess(
             without[row, g] = present[row, g]
             if time > wait:
                 without[row, g] *= math.exp(log_survival(table, begin, step, (time - wait) / size))
+            # Logarithms, so that one task's factor can be taken out again below.
             finished[g] += math.log(max(1.0 - without[row, g], 1e-12))
     for task in range(low, high):
         if done[task] or copies[task] >= max_copies:

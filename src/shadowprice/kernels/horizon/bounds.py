@@ -159,6 +159,7 @@ def slot_options(cost: Floats, gain: Integers, first: Integers) -> SlotOptions:
                 rise = (option_cost[k, i] - option_cost[k, last]) / (
                     option_gain[k, i] - option_gain[k, last]
                 )
+                # The lower convex hull: slopes must increase, so a steeper edge before is removed.
                 if top > 0 and slope[k, top] >= rise:
                     top -= 1
                 else:
@@ -219,6 +220,7 @@ def relaxations(
         if gathered < required:
             continue
         feasible = True
+        # Drop the steepest edges, the most expensive units, while the rest suffice.
         while True:
             s = heap[0]
             c = class_of[s]

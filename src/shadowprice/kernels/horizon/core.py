@@ -292,6 +292,7 @@ def _deviation_below(
             rank[k] += float(copies[k])
         used += 1
     open_classes = used - 1
+    # Each unit above the need costs the multiplier, so this many exceed the gap.
     ceiling = FAR
     if multiplier * 1e15 > gap:
         ceiling = need + int(gap / multiplier) + 1
@@ -320,6 +321,7 @@ def _deviation_below(
                 target, states,
             )  # fmt: skip
             p = used - 1
+        # Extend the shorter of the two lists, so that their products stay small.
         if nodes[x, 1] > nodes[y, 1]:
             x, y = y, x
             y_most, y_fewest = x_most, x_fewest

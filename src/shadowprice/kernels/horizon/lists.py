@@ -84,6 +84,7 @@ def _combine_table(
     for d in range(high - low, -1, -1):
         if best[d] < np.inf:
             c = best[d] + multiplier * (d + low)
+            # From the most units down: a state with fewer units is useful only if it is cheaper.
             if c < cheapest - slack:
                 cheapest = c
                 deviation[n] = d + low

@@ -101,6 +101,7 @@ def shrink(option: Integers, excess: int, class_of: Integers, options: SlotOptio
             k = class_of[s]
             if option[s] == 0:
                 continue
+            # Equal slots save equally; the later one was considered already.
             if s + 1 < len(option) and class_of[s + 1] == k and option[s + 1] == option[s]:
                 continue
             target = option_gain[k, option[s]] - excess

@@ -66,6 +66,7 @@ def search_slots(
     divisor = greatest_common_divisor(gain)
     if divisor == 0:
         return -1, -np.inf, np.inf, choice, -np.inf
+    # Every reachable total is a multiple of the divisor.
     required = (required + divisor - 1) // divisor
     gain = gain // divisor
     class_of, first = equal_slots(cost)
@@ -146,6 +147,7 @@ def search_slots(
                 settled = max(settled, utility[target] - proven)
                 lower[target] = np.inf
             continue
+        # A range with a schedule may have a better one that completes earlier: split the range.
         widen = last == target
         used = _last_used(option)
         payoff = utility[used] - cheapest
@@ -154,6 +156,7 @@ def search_slots(
             settled = max(settled, utility[target] - proven)
             lower[target] = np.inf
         best_known = max(best_known, payoff)
+        # Payoffs within the margin are equal: the earlier completion wins, then the lower cost.
         if best < best_known - margin:
             better = payoff >= best_known - margin
         else:

@@ -176,6 +176,7 @@ def best_gang(
     # The last end by which some server has that many parameter servers and workers; -1: unknown.
     longest = np.empty((kinds, max_workers + 1), np.int64)
     joint = np.empty(slots + 2, np.int64)
+    # The best bound first; the order is stable, so of equal bounds the earliest start is first.
     for start in stable_order(-bound):
         if bound[start] <= 0 or bound[start] < best:
             break
@@ -205,6 +206,7 @@ def best_gang(
             if end > block:
                 continue
             for ps in range(spread_ps[choice], kinds):
+                # More parameter servers exceed the limit no later, and only lower the payoff.
                 if end > ps_block[start, ps]:
                     break
                 payoff = _payoff(value, worker_cost, ps_cost, start, end, count, ps)
@@ -213,6 +215,7 @@ def best_gang(
                 if not joint_known:
                     _joint_minima(worker_ends[start], joint)
                     joint_known = True
+                # How many workers fit doesn't depend on the number of parameter servers.
                 if joint[end] < count:
                     break
                 min_free = max(count - reach[ps], 0)

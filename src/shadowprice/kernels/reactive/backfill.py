@@ -138,6 +138,7 @@ def backfill(
     servers, resources = free.shape
     placed_count = 0
     for j in range(jobs):
+        # A placement has at most one entry for a server, and at least one process in each.
         placed_count += min(servers, queued.workers[j] + queued.servers[j])
     # Later changes: released capacity, and the starts and ends of reservations.
     count = len(ending.slots)
@@ -196,6 +197,7 @@ def backfill(
         if placement_size == 0:
             continue
         starts[j] = first
+        # Later jobs must leave room for this run when reservations within it start.
         for i in range(reserved):
             if first <= reservation_starts[i] < end:
                 subtract_placement(reservation_free[i], placement, placement_size, queued, j)
@@ -216,6 +218,7 @@ def backfill(
         if reserved >= reservations:
             continue  # later slots don't matter any more
         for index in range(placement_size):
+            # The capacity of a job that starts now is subtracted already: only its release counts.
             for is_release in range(first == now, 2):
                 position = insert_change(
                     count,

@@ -84,6 +84,7 @@ def fill(
         j = heap[0]
         row = rows[j]
         granted = False
+        # An equal job didn't get its first step, so this one doesn't either.
         known = step[j] == 0 and infeasible[widths.alike[row]]
         if step[j] < widths.choices[row] and not known:
             if not touched[j]:
@@ -113,6 +114,7 @@ def fill(
         size -= 1
         heap[0] = heap[size]
         sink_smallest(heap, size, TOP, share)
+        # No server has room for the smallest worker: no job can grow any more.
         if not known and not fits_on_any_server(free, places, minimum):
             break
     for j in range(jobs):

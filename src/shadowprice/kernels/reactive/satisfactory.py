@@ -124,6 +124,7 @@ def progressive_filling(
                 last + 1,
                 gains,
             )
+            # Doubled, so that a much higher ceiling is found in few passes.
             step *= 2
             if completion >= 0:
                 top = ceilings[position]
@@ -279,6 +280,7 @@ def allocate_by_return(
                 continue
             if dirty[n]:
                 dirty[n] = False
+                # The job's own plan is taken out while its alternatives are planned.
                 _subtract_later_plan(free, row, demand, completions, plan, -1)
                 before = _later_gpu_time(
                     free, row, level, demand, gains, levels, width, remaining, last, completions,
@@ -296,6 +298,7 @@ def allocate_by_return(
                 if after < 0:
                     can_grow[n] = False
                     continue
+            # The ratios saved / extra, compared exactly.
             if best < 0 or saved[n] * extra[best] > saved[best] * extra[n]:
                 best = n
         if best < 0:

@@ -72,6 +72,7 @@ def best_pattern(
             density[i] = -1e300 if demand[i, r] == 0 else -float(weight[i]) / demand[i, r]
         orders[r] = stable_order(density)
     for i in range(items):
+        # Density per share of the scarcest resource, which is comparable over resources.
         share = 1e-12
         for r in range(resources):
             if demand[i, r] > 0:
@@ -95,6 +96,7 @@ def best_pattern(
     while True:
         if down and depth < items:
             nodes += 1
+            # The root's relaxation still bounds every pattern.
             if nodes > max_nodes:
                 return best, max(best, root)
             bound = value + _fractional(orders, depth_of, depth, weight, demand, remaining, limit)

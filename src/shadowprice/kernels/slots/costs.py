@@ -208,6 +208,7 @@ def slot_costs(
     for t in range(slots):
         row = worker_pool.row_of[t]
         other = server_pool.row_of[t]
+        # Slots in a row often share their state, and so their costs.
         if t > 0 and row == worker_row and (other == server_row or max_ps == 0):
             for c in range(choices):
                 cost[t, c] = cost[t - 1, c]
@@ -294,6 +295,7 @@ def _write_entries(
             reserved -= _take(pool, row, g, s, demand, quota, found, count)
             count += 1
         place += 1
+    # Then the other servers: members of the kind that aren't among the reserved ones.
     kinds = pool.kinds
     for i in range(size):
         g = ints[1, i]

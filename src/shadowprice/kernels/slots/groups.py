@@ -449,12 +449,14 @@ def edit_row(
             if groups.unreserved_group[row, k] == source:
                 groups.unreserved_group[row, k] = -1
         elif groups.first[row, source] == s:
+            # Negative: unknown, but above s. `find_first` searches from there.
             groups.first[row, source] = -1 - s
             is_any_without_first = True
         groups.members[row, target] += 1
         if groups.first[row, target] >= 0:
             groups.first[row, target] = min(groups.first[row, target], s)
         else:
+            # The maximum of -1 - s is the smallest s, from which the search must start.
             groups.first[row, target] = max(groups.first[row, target], -1 - s)
     while place < reserved:
         scratch.reserved_server[n] = groups.reserved_server[row, place]

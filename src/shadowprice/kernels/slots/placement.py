@@ -119,6 +119,7 @@ def place_external(
     orders = Orders(np.empty(0, np.int64), np.empty(0, np.int64))
     for i in range(choices):
         m_w, m_p = pairs.workers[i], pairs.servers[i]
+        # Counts ascend: if the relaxation can't place this pair, it can't place larger ones.
         if not advance(corners, path, float(m_w), float(m_p)):
             break
         relaxed[i] = path_cost(corners, path)

@@ -148,6 +148,7 @@ def group_machines(
                 count[classes] = 1
                 classes += 1
                 break
+            # The hash leaves prices out, and may collide.
             twin = first[c]
             same = price_worker[h] == price_worker[twin] and price_server[h] == price_server[twin]
             for k in range(kinds):
@@ -314,6 +315,7 @@ def slot_corners(slot: Slot, max_w: int, max_s: int, integral: bool) -> Corners:
                 corner_w[corner_count:],
                 corner_s[corner_count:],
             )
+        # Only the origin: nothing fits on these machines.
         if corners == 1:
             continue
         for j in range(corner_count, corner_count + corners):

@@ -58,6 +58,7 @@ def slot_states(
     hashes = np.empty(max_states, np.int64)
     states = 0
     size = 4
+    # At most half full, so that probes stay short.
     while size < 2 * max_states:
         size *= 2
     table = np.full(size, -1, np.int64)
@@ -101,6 +102,7 @@ def slot_states(
                 state_of_row[row] = states
                 states += 1
                 break
+            # Equal hashes may be a collision.
             if (
                 hashes[twin] == mixed
                 and np.array_equal(price_worker[twin], price_worker[states])
@@ -111,6 +113,7 @@ def slot_states(
                 break
             bucket = (bucket + 1) & (size - 1)
         state_of[t] = state_of_row[row]
+    # Roles are the same in every slot, so states are compared without them.
     if wide > kinds:
         for h in range(machines):
             for side in range(2):

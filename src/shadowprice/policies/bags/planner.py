@@ -231,6 +231,7 @@ class BagPlanner:
             totals = (totals[:, None] + copies.sum(axis=1)).ravel()
             misses = (misses[:, None] + phi).ravel()
             alive = (alive[:, None] + running).reshape(-1, len(cost))
+        # Rounding errors must not raise the bound above the reservation.
         places = np.floor(alive * (1 - 1e-12)).astype(np.int64)
         places[:, 0] = totals
         fits = (misses <= self._budget * _SLACK) & (places <= self._open[window]).all(axis=1)

@@ -100,8 +100,9 @@ class PricedBag:
         bottleneck = self.find_bottleneck()
         return Refusal(
             RefusalReason.NO_ROOM,
-            f"needs {need} places in one slot or more of them later, and places for what still "
-            f"runs after it{cut}; until its deadline no slot has room for more than {max_room}",
+            f"needs room for {need} copies in one slot, or more in later slots, plus room for "
+            f"copies still running{cut}; no slot before its deadline has room for more than "
+            f"{max_room}",
             bottleneck=f"{bottleneck.resource} of {bottleneck.where}",
             numbers={"places_needed": need, "max_room": max_room},
         )

@@ -17,7 +17,8 @@ from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import PricedOffer
 from shadowprice.policies.pricing.posted import PostedPrices
 
-_NEAR_SLOTS = 8  # searched first, beyond twice the shortest duration: most jobs need no others
+_NEAR_SLOTS = 8
+"""Slots after twice the shortest duration that are searched first; most jobs need no later ones."""
 
 
 class ScheduleSearch:

@@ -45,14 +45,14 @@ class BagOffer:
     """A plan that a bag could have."""
 
     plan: CopyPlan  # its start is counted from the next slot
-    done: int  # last slot of the plan: the promise
+    completion: int  # last slot of the plan: the promise
     utility: float  # of completing then
     cost: float  # at current prices
 
     @property
     def offer(self) -> Offer:
         """The offer in the form that refusals report."""
-        return Offer(self.done, 0, self.done, self.utility, self.cost)
+        return Offer(self.completion, 0, self.completion, self.utility, self.cost)
 
 
 class BagScheduler:
@@ -204,9 +204,9 @@ class BagScheduler:
                 return None
             plan = planner.best()
             if plan is not None:
-                done = slot + plan.start + len(plan.places) - 1
-                utility = utility_value(job.utility, done - job.arrival)
-                return BagOffer(plan, done, utility, plan.cost) if utility > 0.0 else None
+                completion = slot + plan.start + len(plan.places) - 1
+                utility = utility_value(job.utility, completion - job.arrival)
+                return BagOffer(plan, completion, utility, plan.cost) if utility > 0.0 else None
             if job.name not in state.bags.promised_once:
                 return None
             looser *= 2.0
@@ -265,10 +265,12 @@ class BagScheduler:
 
     def _promise(self, state: State, job: Job, offer: BagOffer, message: str = "") -> Promise:
         """Record and return the promise of an offer."""
-        state.bags.promise[job.name] = offer.done
+        state.bags.promise[job.name] = offer.completion
         state.bags.promised_once.add(job.name)
         values = offer.utility - offer.cost, offer.utility, offer.cost
-        return Promise(job.name, offer.done, offer.done, *values, message, offer.plan.copies)
+        return Promise(
+            job.name, offer.completion, offer.completion, *values, message, offer.plan.copies
+        )
 
     # ---------------------------------------------------------------- revision
 
@@ -328,7 +330,7 @@ class BagScheduler:
             job = state.bags.jobs[name]
             price = state.demand.copy_cost(slot, job)
             offer = self._offer(state, slot, job, price, CapacityScope.ALL)
-            if offer is None or offer.plan.start or offer.done > plan.end:
+            if offer is None or offer.plan.start or offer.completion > plan.end:
                 continue
             utility = utility_value(job.utility, plan.end - job.arrival)
             if offer.utility - offer.cost >= utility - price * int(plan.units.sum()):

@@ -15,10 +15,10 @@ from shadowprice.policies.rolling.quotas import ShareLimit
 class Offer:
     """A plan that a job could have."""
 
-    end: int  # latest completion slot that was tried
+    tried_end: int  # latest completion slot that was tried
     ceiling: int  # position on the job's hulls of the highest level that the plan takes
-    done: int  # completion slot of the plan
-    utility: float  # of completing in slot `done`
+    completion: int  # completion slot of the plan
+    utility: float  # of that completion
     cost: float  # at current prices
 
 
@@ -93,11 +93,11 @@ def refuse_below_price(offer: Offer) -> Refusal:
     relation, more = ("below", f": it lacks {lacks:.4g}") if is_clear else ("not above", "")
     return Refusal(
         RefusalReason.PRICE,
-        f"its utility by slot {offer.done} is {offer.utility:.4g}, {relation} the price of its "
-        f"plan, {offer.cost:.4g}{more}",
+        f"its utility by slot {offer.completion} is {offer.utility:.4g}, {relation} the price of "
+        f"its plan, {offer.cost:.4g}{more}",
         value=offer.utility,
         cost=offer.cost,
-        completion=offer.done,
+        completion=offer.completion,
     )
 
 
@@ -108,42 +108,51 @@ def refuse_little_utility(offer: Offer, full: float, share: float) -> Refusal:
     """
     return Refusal(
         RefusalReason.POLICY,
-        f"its utility by slot {offer.done} is {offer.utility:.4g}, less than {share:.0%} of its "
-        f"maximum, {full:.4g}",
+        f"its utility by slot {offer.completion} is {offer.utility:.4g}, less than {share:.0%} of "
+        f"its maximum, {full:.4g}",
         value=offer.utility,
         cost=offer.cost,
-        completion=offer.done,
+        completion=offer.completion,
     )
 
 
-def refuse_little_evidence(offer: Offer, used: float, observed: float) -> Refusal:
+def refuse_little_evidence(
+    offer: Offer, used: float, evidence: float, observed: float, factor: float
+) -> Refusal:
     """Return the refusal of a job that is large compared with the demand observed so far.
 
     ``used`` is the minimum use of the job, ``observed`` how long demand was observed, both in slots
-    of the whole cluster.
+    of the whole cluster. The limit is their part ``evidence``, times ``factor`` for a lone job.
     """
+    terms = f"evidence {evidence:g} x {_digits(observed)} slots observed"
+    if factor > 1:
+        terms += f" x {factor:g} for a lone job"
     return Refusal(
         RefusalReason.POLICY,
-        f"its utility by slot {offer.done} is {offer.utility:.4g}; it takes at least "
-        f"{used:.3g} slots of the whole cluster, too many for a promise while demand was observed "
-        f"for only {observed:.3g} slots (evidence); it gets a promise when more was observed, or "
-        "less work remains",
+        f"its utility by slot {offer.completion} is {offer.utility:.4g}; it takes at least "
+        f"{_digits(used)} slots of the whole cluster, more than the limit of a promise, "
+        f"{_digits(evidence * observed * factor)} slots ({terms}); it gets a promise when more was "
+        "observed, or less work remains",
         value=offer.utility,
         cost=offer.cost,
-        completion=offer.done,
+        completion=offer.completion,
     )
+
+
+def _digits(number: float) -> str:
+    return f"{number:.3g}" if number < 999.5 else f"{number:.0f}"
 
 
 def refuse_many_changes(offer: Offer, max_runs: int) -> Refusal:
     """Return the refusal of a job whose plan has more than ``max_runs`` runs of equal slots."""
     return Refusal(
         RefusalReason.POLICY,
-        f"its utility by slot {offer.done} is {offer.utility:.4g}, but its plan beside the "
+        f"its utility by slot {offer.completion} is {offer.utility:.4g}, but its plan beside the "
         f"promised jobs would change its number of workers at least {max_runs} times; a promise "
         f"allows {max_runs - 1} changes",
         value=offer.utility,
         cost=offer.cost,
-        completion=offer.done,
+        completion=offer.completion,
     )
 
 
@@ -162,10 +171,10 @@ def refuse_no_capacity(
     hint = "" if earliest is None else f"; beside all promises it could complete by slot {earliest}"
     return Refusal(
         RefusalReason.NO_ROOM,
-        f"without other jobs, its utility by slot {best_offer.done} is {best_offer.utility:.4g}, "
-        f"but {cause}{hint}",
+        f"without other jobs, its utility by slot {best_offer.completion} is "
+        f"{best_offer.utility:.4g}, but {cause}{hint}",
         value=best_offer.utility,
         cost=best_offer.cost,
-        completion=best_offer.done,
+        completion=best_offer.completion,
         bottleneck=blocking_job,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -71,6 +71,8 @@ class OpenJobs(JobRows):
         # Progress units that remain after the slot under way, if it yields what plans count on; -1
         # for rows that don't run in it.
         self.expected_remaining = np.zeros(0, np.int64)
+        # Maximum progress units in a slot, in either mode.
+        self.max_gain = np.zeros(0, np.int64)
         # In a slot, if every worker count fitted on one server.
         self.max_gain_colocated = np.zeros(0, np.int64)
         # In a slot, with the most workers that the empty cluster and the tenant's part of it hold.
@@ -156,6 +158,7 @@ class OpenJobs(JobRows):
         self.level[row] = -1
         self.slots_run[row] = 0
         self.expected_remaining[row] = -1
+        self.max_gain[row] = int(gains.max())
         self.max_gain_colocated[row] = int(job.internal_gains.max())
         self.limit_predictions(job.arrival)
         return row
@@ -273,8 +276,11 @@ class OpenJobs(JobRows):
         rows = np.flatnonzero(self.predicted)
         if len(rows):
             arrays = self.arrays
-            certain = self._max_gains(arrays.certain_gains, rows)
-            gain = np.where(certain > 0, certain, self.max_gain(rows))
+            # Gains ascend in each of the two modes; a row may have entries of an earlier job.
+            spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1
+            gains = arrays.certain_gains
+            certain = np.maximum(gains[rows, spread], gains[rows, colocated])
+            gain = np.where(certain > 0, certain, self.max_gain[rows])
             slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.maximum)
             arrays.remaining[rows] = np.minimum(arrays.remaining[rows], gain * slots)
 
@@ -308,10 +314,14 @@ class OpenJobs(JobRows):
         progress = self._progress(rows, np.isin(rows, list(pinned)))
         return RunningJobs([self.name(row) for row in rows.tolist()], rows, progress)
 
-    def hold(self, view: View, running: RunningJobs) -> bool:
-        """Record another slot with the same placements, if jobs did what was planned.
+    def hold(
+        self, view: View, running: RunningJobs, progress: Mapping[str, int], slots: int
+    ) -> int:
+        """Record up to ``slots`` more slots with the same placements; return how many.
 
-        Return whether they did. Otherwise nothing is recorded but the running jobs' work.
+        In each slot, jobs must have done before what was planned. If they didn't before the first
+        one, nothing is recorded but the running jobs' work. In slots before the last one they make
+        ``progress``, and none completes.
         """
         states, rows = view.open_jobs, running.rows
         # A loop over all jobs, as in `refresh`, would take most of the time of a held slot.
@@ -319,10 +329,17 @@ class OpenJobs(JobRows):
         self.limit_predictions(view.slot)
         remaining = self.arrays.remaining[rows]
         if (remaining > self.expected_remaining[rows]).any():
-            return False
+            return 0
+        if slots > 1:
+            gained = np.array([progress.get(name, 0) for name in running.names], np.int64)
+            # The limit of predictions changes in every slot.
+            if (gained < running.progress).any() or self.predicted.any():
+                slots = 1
+            remaining -= (slots - 1) * gained
+            self.arrays.remaining[rows] = remaining
         self.expected_remaining[rows] = np.maximum(remaining - running.progress, 0)
-        self.slots_run[rows] += 1
-        return True
+        self.slots_run[rows] += slots
+        return slots
 
     def with_expected_gains(self, rows: Integers) -> JobArrays:
         """Return the arrays with expected instead of certain progress for some rows.
@@ -337,16 +354,6 @@ class OpenJobs(JobRows):
         expected = arrays.certain_gains.copy()
         expected[rows] = np.where(level < 0, gains, np.maximum(expected[rows], staying))
         return arrays._replace(certain_gains=expected)
-
-    def max_gain(self, rows: Integers) -> Integers:
-        """Return the maximum progress units of each row in a slot, in either mode."""
-        return self._max_gains(self.arrays.gains, rows)
-
-    def _max_gains(self, gains: Integers, rows: Integers) -> Integers:
-        """Return the maximum of each row's gains, which ascend in each of the two modes."""
-        arrays = self.arrays
-        spread, colocated = arrays.spread_levels[rows] - 1, arrays.levels[rows] - 1
-        return np.maximum(gains[rows, spread], gains[rows, colocated])
 
     def amounts(self, rows: Integers, levels: Integers) -> Integers:
         """Return what rows use at a level each, shape (rows, resources)."""
@@ -509,6 +516,7 @@ _COLUMNS: Final = {
     "started": 0,
     "slots_run": 0,
     "expected_remaining": -1,
+    "max_gain": 0,
     "max_gain_colocated": 0,
     "gain_alone": 0,
     "full_utility": 0,

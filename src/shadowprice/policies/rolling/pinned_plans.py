@@ -234,7 +234,11 @@ class PinnedPlanner:
             choices.append(_Choice(level, Offer(end, 0, end, utility, cost), plan))
         return sorted(
             choices,
-            key=lambda each: (each.offer.cost - each.offer.utility, each.offer.done, each.level),
+            key=lambda each: (
+                each.offer.cost - each.offer.utility,
+                each.offer.completion,
+                each.level,
+            ),
         )
 
     def _place(
@@ -257,7 +261,7 @@ class PinnedPlanner:
         )  # fmt: skip
         if not complete:
             return None
-        return PinnedPlan(level, choice.offer.done, placed.server, placed.workers, placed.ps)
+        return PinnedPlan(level, choice.offer.completion, placed.server, placed.workers, placed.ps)
 
     # ---------------------------------------------------------------- usage
 

@@ -131,7 +131,7 @@ class Planner:
         if steady:
             candidates = list(candidates)
             for pinned in candidates:
-                plan = self._keep(state, slot, pinned)
+                plan = self._carry_over(state, slot, pinned)
                 if plan is not None:
                     return plan
         if revise:
@@ -139,7 +139,7 @@ class Planner:
                 plan = self._plan_jointly(state, slot, pinned)
                 if not plan.unplanned:
                     return plan
-        plan = self._keep(state, slot, in_force)
+        plan = self._carry_over(state, slot, in_force)
         if plan is not None:
             return plan
         if in_force.keys() != state.unstoppable_plans.keys():
@@ -176,8 +176,8 @@ class Planner:
         promises = state.jobs.promise.copy()
         promises[row] = pinned.end
         together = {**state.plan.pinned, row: pinned}
-        kept = self._keep(state, slot, together, promises)
-        return kept or self._plan_jointly(state, slot, together, promises)
+        carried = self._carry_over(state, slot, together, promises)
+        return carried or self._plan_jointly(state, slot, together, promises)
 
     def plan_together(
         self, state: State, slot: int, rows: Integers, due: Integers
@@ -205,11 +205,11 @@ class Planner:
             plan = self._plan_jointly(state, slot, state.plan.pinned)
             if not plan.unplanned:
                 return plan
-        return self.keep_promised(state, slot)
+        return self.carry_over_promised(state, slot)
 
-    def keep_promised(self, state: State, slot: int) -> JointPlan | None:
+    def carry_over_promised(self, state: State, slot: int) -> JointPlan | None:
         """Return the plan in force without jobs that have no promise; None if promises broke."""
-        return self._keep(state, slot, state.plan.pinned)
+        return self._carry_over(state, slot, state.plan.pinned)
 
     def broken_runs(self, state: State, plan: JointPlan, rows: Integers) -> list[int]:
         """Return the rows that a plan pauses or resizes although they can't be stopped."""
@@ -234,7 +234,7 @@ class Planner:
             return False
         return (
             self._pinning.fits_beside(state, slot, row, plan, others)
-            and self._keep(state, slot, pinned) is not None
+            and self._carry_over(state, slot, pinned) is not None
         )
 
     def can_wait(self, state: State, slot: int, pinned: PinnedPlans) -> bool:
@@ -258,8 +258,10 @@ class Planner:
         if offer is not None and state.jobs.keeps_level[row]:
             arrays, line = state.jobs.arrays, plan.line
             # The last slot may have a lower level than the interval that it ends.
-            count = int(np.searchsorted(line.start[: line.used[0]], offer.done))
-            last = min_final_level(line, arrays, row, offer.ceiling, offer.done, self._fitting)
+            count = int(np.searchsorted(line.start[: line.used[0]], offer.completion))
+            last = min_final_level(
+                line, arrays, row, offer.ceiling, offer.completion, self._fitting
+            )
             levels = np.minimum(self._fitting[:count], arrays.hull[row, offer.ceiling])
             if not _has_one_run(np.append(levels, last)):
                 return None
@@ -291,7 +293,7 @@ class Planner:
         """
         plan = state.plan
         fits = commit_plan(
-            plan.line, state.jobs.arrays, row, offer.ceiling, offer.done, self._fitting,
+            plan.line, state.jobs.arrays, row, offer.ceiling, offer.completion, self._fitting,
             plan.steps, plan.log,
         )  # fmt: skip
         if fits:
@@ -408,7 +410,7 @@ class Planner:
         if pinned:
             promised[list(pinned)] = False
         rows = np.flatnonzero(promised)
-        slots = -(-arrays.remaining[rows] // np.maximum(jobs.max_gain(rows), 1))
+        slots = -(-arrays.remaining[rows] // np.maximum(jobs.max_gain[rows], 1))
         return rows[np.lexsort((rows, -slots, promises[rows]))].astype(np.int64)
 
     def _plan_jointly(
@@ -459,10 +461,10 @@ class Planner:
             plan.unplanned = self.broken_runs(state, plan, order)[:1]
             count = len(plan.unplanned)
             failed[:count] = plan.unplanned
-        plan.order = order[~np.isin(order, failed[:count])]
+        plan.order = order[~np.isin(order, failed[:count])] if count else order
         return plan
 
-    def _keep(
+    def _carry_over(
         self, state: State, slot: int, pinned: PinnedPlans, promises: Integers | None = None
     ) -> JointPlan | None:
         """Return the plan in force, carried over to a new slot; None if that is impossible."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar, Final, Self
 
@@ -124,6 +124,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         elastic=True,
         prices=True,
         wakes_every_slot=True,
+        holds=True,
         runs_bags=True,
         quotes=True,
         answers_at_once=False,
@@ -150,6 +151,20 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""
         return self._state.servers.server_prices(self._state.demand.posted(view.slot))
+
+    def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
+        """Leave all jobs where they run, until a plan changes, if they do what was planned."""
+        state = self._state
+        slots = min(slots, state.held_until - view.slot)
+        if slots <= 0:
+            return 0
+        if state.held is None:
+            state.held = state.jobs.running_jobs(state.plan.pinned)
+        return state.jobs.hold(view, state.held, progress, slots)
+
+    def held_prices(self, slots: range) -> Floats:
+        """Return the prices of slots that were just held."""
+        return self._state.servers.server_prices(self._state.demand.posted_in(slots))
 
     def quote(self, view: View, job: Job, *, explained: bool = False) -> Quote:
         """Return the decision on a job if it arrived now; changes no state."""
@@ -398,7 +413,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if not jobs.restart_loss[row] or not self._parameters.revision:
             return False
         for offer, pinned in planner.pinned_offers(state, slot, row, np.zeros(2)):
-            if offer.done <= promise:
+            if offer.completion <= promise:
                 plan = planner.plan_pinned(state, slot, row, pinned)
                 if not plan.unplanned:
                     planner.commit(state, plan)
@@ -433,13 +448,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         jobs = self._state.jobs
         jobs.promise[row] = completion
         payoff = offer.utility - offer.cost
-        return Promise(jobs.name(row), completion, offer.done, payoff, offer.utility, offer.cost)
+        return Promise(
+            jobs.name(row), completion, offer.completion, payoff, offer.utility, offer.cost
+        )
 
     def _promise_slot(self, slot: int, row: int, offer: Offer) -> int:
         """Return the last slot whose utility is within `_SLACK` of the plan's."""
         arrays = self._state.jobs.arrays
         horizon = self._cluster.horizon
-        return int(latest_acceptable_slot(arrays, row, slot, offer.done, horizon, _SLACK))
+        return int(latest_acceptable_slot(arrays, row, slot, offer.completion, horizon, _SLACK))
 
     # ---------------------------------------------------------------- revisions
 
@@ -458,7 +475,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state.demand.take_back(job.name)  # a job doesn't bid against itself
         promise = int(jobs.promise[row])
         if self._keeps_promises(slot):
-            offer = self._keep_offer(slot, job, row, promise)
+            offer = self._price_promise(slot, job, row, promise)
             if offer.utility <= offer.cost:
                 raise RevisionRefusedError(refuse_below_price(offer))
             if not state.demand.justifies_offer(slot, jobs, row, offer):
@@ -469,7 +486,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
                 planned = self._planner.planned_offer(state, state.plan, row, price)
             utility = planned.utility
             payoff = utility - offer.cost
-            answer = Promise(job.name, promise, planned.done, payoff, utility, offer.cost)
+            answer = Promise(job.name, promise, planned.completion, payoff, utility, offer.cost)
         else:
             state.withdraw_promise(row)
             if not self._keeps_promises(slot):
@@ -494,7 +511,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         self._planner.commit(state, plan)
         return True
 
-    def _keep_offer(self, slot: int, job: Job, row: int, promise: int) -> Offer:
+    def _price_promise(self, slot: int, job: Job, row: int, promise: int) -> Offer:
         """Return the offer of a job's promise for its remaining work at current prices."""
         jobs = self._state.jobs
         prices = self._state.demand.costs(slot, jobs.arrays, np.array([row]))[0]
@@ -519,7 +536,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if jobs.until is not None and slot >= jobs.until:
             yield from self._withdraw_promises()
             return
-        if slot < state.held_until and self._hold(view):
+        if self.hold(view, {}, 1):
             return
         state.held = None
         self._planner.reserve(state)
@@ -588,13 +605,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         has_plans_of_offers |= not np.array_equal(promised, state.promised())
         state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
 
-    def _hold(self, view: View) -> bool:
-        """Leave all jobs where they run, if they did what was planned; return whether."""
-        state = self._state
-        if state.held is None:
-            state.held = state.jobs.running_jobs(state.plan.pinned)
-        return state.jobs.hold(view, state.held)
-
     def _next_planned_slot(self, slot: int) -> int:
         """Return the next slot to plan if no event comes before.
 
@@ -605,7 +615,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return slot + 1
         rows, steps, planned = jobs.in_order(), state.plan.steps, state.plan.order
         waiting = rows[jobs.promise[rows] < 0]
-        fastest = np.maximum(jobs.max_gain(waiting), jobs.max_gain_colocated[waiting])
+        fastest = np.maximum(jobs.max_gain[waiting], jobs.max_gain_colocated[waiting])
         needed = -(-arrays.remaining[waiting] // fastest)
         ends = [
             [slot + self._cluster.horizon],
@@ -687,9 +697,9 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if offer is None or not self._commit_offer(row, offer):
             state.jobs.promise[row] = -1
             return Promise(name, None, message=f"{reason}: it waits")
-        end = offer.end if slot is None else self._promise_slot(slot, row, offer)
+        end = offer.tried_end if slot is None else self._promise_slot(slot, row, offer)
         state.jobs.promise[row] = end
-        return Promise(name, end, offer.done, offer.utility, offer.utility, message=reason)
+        return Promise(name, end, offer.completion, offer.utility, offer.utility, message=reason)
 
     def _withdraw_promises(self) -> Iterator[Decision]:
         """Withdraw every promise: the timespan is over, and nothing runs."""
@@ -707,7 +717,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         slot, jobs, arrays = view.slot, self._state.jobs, self._state.jobs.arrays
         rows = jobs.in_order()
         rows = rows[jobs.promise[rows] < 0]
-        fastest = np.maximum(jobs.max_gain(rows), jobs.max_gain_colocated[rows])
+        fastest = np.maximum(jobs.max_gain[rows], jobs.max_gain_colocated[rows])
         done = slot + -(-arrays.remaining[rows] // fastest) - 1
         late = np.flatnonzero(arrays.last_slot[rows] < done)
         for row, completion in zip(rows[late].tolist(), done[late].tolist(), strict=True):
@@ -739,6 +749,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state = self._state
         result = self._plan_waiting(slot, rows, state.plan.line)
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
+        if not promised.any():
+            return result
         promised &= ~np.isin(rows, self._planner.broken_runs(state, state.plan, rows))
         utility = result[promised, 2]
         promised[promised] = state.demand.justifies(slot, state.jobs, rows[promised], utility)
@@ -822,7 +834,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs = self._state, self._state.jobs
         unconfined = self._quotas.share[:0]
         is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
-        plan = self._planner.keep_promised(state, slot)
+        plan = self._planner.carry_over_promised(state, slot)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
             self._allocate_spare(slot, rows[is_owed[rows]], weight, state.plan.line)
             return state.plan.line._replace(share=unconfined)
@@ -932,6 +944,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         log, steps = state.plan.log, state.plan.steps
         starts = jobs.unstoppable[rows] & (jobs.level[rows] < 0) & (log.level[rows] >= 0)
+        if not starts.any():
+            return []
         # All plans in force are made around pinned ones, which start where they are planned.
         starts &= ~np.isin(rows, list(state.plan.pinned))
         held_back, pinned = [], state.plan.pinned

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Final, Self
+from itertools import pairwise
+from typing import Any, Final, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,6 +49,10 @@ work is left.
 """
 
 _SWEEPS: Final = 4
+
+_SLOTS_SOLVED_TOGETHER: Final = 64
+"""Maximum number of slots whose weights of arrivals are computed at once, which limits memory."""
+
 _DOMINANT_SHARE_WEIGHT: Final = 1e-4
 """Weight of the dominant share relative to a price of 1, so that free resources rank too."""
 
@@ -98,14 +103,17 @@ class ServerPools:
         return np.where(self.up[:, None], self._cluster.capacity, 0)
 
     def server_prices(self, price: Floats) -> Floats:
-        """Return the price of all of each server's resources, shape (servers, resources)."""
+        """Return the price of all of each server's resources, shape (..., servers, resources).
+
+        The shape of ``price`` is (..., columns).
+        """
         worker, ps = self._kind_shares
         width = len(self._cluster.resources)
-        by_kind = worker * price[:width]
+        by_kind = worker * price[..., None, :width]
         if not self.shared:
-            by_kind += ps * price[width:]
-        prices: Floats = by_kind[self._cluster.kinds]
-        prices[~self.up] = 0.0
+            by_kind += ps * price[..., None, width:]
+        prices: Floats = by_kind[..., self._cluster.kinds, :]
+        prices[..., ~self.up, :] = 0.0
         return prices
 
     def _refresh(self) -> None:
@@ -139,11 +147,13 @@ class ServerPools:
 
         Demands and shares have a row for each job.
         """
-        on_worker, on_ps = worker * self.inverse[0], ps * self.inverse[1]
         if self.shared:
-            return on_worker, on_ps
-        none = np.zeros_like(on_worker)
-        return np.hstack((on_worker, none)), np.hstack((none, on_ps))
+            return worker * self.inverse[0], ps * self.inverse[1]
+        width = worker.shape[1]
+        on_worker, on_ps = np.zeros((2, len(worker), 2 * width))
+        np.multiply(worker, self.inverse[0], out=on_worker[:, :width])
+        np.multiply(ps, self.inverse[1], out=on_ps[:, width:])
+        return on_worker, on_ps
 
     def _inverse(self, members: Flags) -> Floats:
         rows = self._cluster.capacity[members]
@@ -288,6 +298,17 @@ class PriceLearner:
             return self._cached[2]
         return self._solve(slot)
 
+    def posted_in(self, slots: range) -> Floats:
+        """Return the results of `posted` for slots, shape (slots, columns)."""
+        prices = np.zeros((len(slots), self._pools.columns))
+        for start in range(0, len(slots), _SLOTS_SOLVED_TOGETHER):
+            part = slots[start : start + _SLOTS_SOLVED_TOGETHER]
+            prices[start : start + len(part)] = self._solve_in(part)
+        cached = self._cached
+        if cached is not None and cached[0] in slots and self._is_cached(cached[0]):
+            prices[slots.index(cached[0])] = cached[2]
+        return prices
+
     def costs(self, slot: int, shares: tuple[Floats, Floats]) -> Floats:
         """Return the cost of a worker and of a PS of each job in a slot, shape (jobs, 2).
 
@@ -306,7 +327,9 @@ class PriceLearner:
     def _cache(self, slot: int) -> tuple[Floats, float]:
         """Return shadow prices and the price of the dominant share, computed again if necessary."""
         if self._cached is None or not self._is_cached(slot):
-            self._cached = (slot, self._count, self._solve(slot), self._solve_dominant(slot))
+            sample, observed = self._sample(slot), self.observed_slots(slot)
+            prices = self._solve_sample(sample, observed)
+            self._cached = (slot, self._count, prices, self._solve_dominant(sample, observed))
         return self._cached[2:]
 
     def _is_cached(self, slot: int) -> bool:
@@ -316,12 +339,19 @@ class PriceLearner:
         cached_slot, count = self._cached[:2]
         return cached_slot == slot and self._count - count <= max(1, count // 20)
 
-    def observed_slots(self, slot: int) -> float:
+    @overload
+    def observed_slots(self, slot: int) -> float: ...
+
+    @overload
+    def observed_slots(self, slot: Floats) -> Floats: ...
+
+    def observed_slots(self, slot: int | Floats) -> float | Floats:
         """Return for how many slots demand was observed; old slots count less."""
         since = (slot if self._first is None else self._first) - self._before
         if self._has_overwritten and self._count:
             since = float(self._slot[: min(self._count, _MAX_ARRIVALS)].min())
-        return float(self._memory * -np.expm1(-(slot - since + 1) / self._memory))
+        observed: float | Floats = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
+        return observed
 
     @property
     def _relative_to(self) -> Floats:
@@ -330,30 +360,64 @@ class PriceLearner:
 
     def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Return the utility, usage and weight of the arrivals that are remembered."""
+        first, weight = self._weights(slot, slot)
+        remembered = weight > _MIN_WEIGHT
+        value, use = self._arrivals(first, remembered)
+        return value, use, weight[remembered]
+
+    def _weights(self, earliest: int, slots: int | Floats) -> tuple[int, Floats]:
+        """Return the weights of arrivals in slots, and the first arrival that has one.
+
+        ``earliest`` is the first of these slots.
+        """
         count = min(self._count, _MAX_ARRIVALS)
         first = 0
         if not self._has_overwritten:  # arrivals are in order, and most were long ago
-            first = int(np.searchsorted(self._slot[:count], slot - _MAX_AGE * self._memory))
-        weight = np.exp(-(slot - self._slot[first:count]) / self._memory)
-        value, use = self._value[first:count], self._use[first:count]
-        remembered = weight > _MIN_WEIGHT
-        if not remembered.all():
-            value, use, weight = value[remembered], use[remembered], weight[remembered]
-        return value, use, weight
+            first = int(np.searchsorted(self._slot[:count], earliest - _MAX_AGE * self._memory))
+        return first, np.exp(-(slots - self._slot[first:count]) / self._memory)
+
+    def _arrivals(self, first: int, remembered: Flags) -> tuple[Floats, Floats]:
+        """Return the utility and usage of remembered arrivals, as marked from the first one on."""
+        arrivals = slice(first, first + len(remembered))
+        return self._value[arrivals][remembered], self._use[arrivals][remembered]
 
     def _solve(self, slot: int) -> Floats:
-        value, use, weight = self._sample(slot)
+        return self._solve_sample(self._sample(slot), self.observed_slots(slot))
+
+    def _solve_in(self, slots: range) -> Floats:
+        """Return the results of `_solve` for slots, shape (slots, columns)."""
+        every = np.array(slots, np.float64)
+        first, weights = self._weights(slots.start, every[:, None])
+        budgets = (_SCARCITY * self.observed_slots(every))[:, None] * self._part
+        prices = np.zeros((len(slots), self._pools.columns))
+        remembered = weights > _MIN_WEIGHT
+        # Arrivals are only forgotten, so slots that remember as many remember the same ones.
+        starts = np.flatnonzero(np.diff(remembered.sum(axis=1), prepend=-1)).tolist()
+        for start, end in pairwise((*starts, len(slots))):
+            value, use = self._arrivals(first, remembered[start])
+            if not len(value):
+                break
+            # Rows of this array are contiguous; those of an array indexed by a mask aren't.
+            weight = np.compress(remembered[start], weights[start:end], axis=1)
+            for index in range(start, end):
+                prices[index] = shadow_prices(
+                    value, use, weight[index - start], budgets[index], _SWEEPS
+                )
+        return prices
+
+    def _solve_sample(self, sample: tuple[Floats, Floats, Floats], observed: float) -> Floats:
+        value, use, weight = sample
         if not len(value):
             return np.zeros(self._pools.columns)
-        budget = _SCARCITY * self.observed_slots(slot)
+        budget = _SCARCITY * observed
         return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
 
-    def _solve_dominant(self, slot: int) -> float:
+    def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: float) -> float:
         """Return the price of the dominant share if nothing else were scarce."""
-        value, use, weight = self._sample(slot)
+        value, use, weight = sample
         if not len(value):
             return 0.0
-        budget = np.array([_SCARCITY * self.observed_slots(slot)])
+        budget = np.array([_SCARCITY * observed])
         dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
         return float(shadow_prices(value, dominant_use, weight, budget, 1)[0])
 
@@ -446,6 +510,12 @@ class DemandPrices:
             return self.price(slot)
         return self._overall.posted(slot)
 
+    def posted_in(self, slots: range) -> Floats:
+        """Return the results of `posted` for slots, shape (slots, columns)."""
+        if self._parameters.prices == "given":
+            return np.tile(self._given_prices, (len(slots), 1))
+        return self._overall.posted_in(slots)
+
     def costs(self, slot: int, arrays: JobArrays, rows: Integers | None = None) -> Floats:
         """Return the cost of a worker and of a parameter server of rows in a slot, shape (rows, 2).
 
@@ -506,21 +576,21 @@ class DemandPrices:
         if parameters.prices == "given" or not parameters.standby or not len(rows):
             return np.ones(len(rows), np.bool_)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        limit = parameters.evidence * observed * np.where(self._alone(jobs, rows), _ALONE_FACTOR, 1)
-        is_small = size <= limit
+        is_small = size <= parameters.evidence * observed * self._evidence_factor(jobs, rows)
         return np.asarray(is_small & ~_earns_little(jobs, rows, utility), np.bool_)
 
-    def _alone(self, jobs: OpenJobs, rows: Integers) -> Flags:
-        """Return which jobs compete with no open job, or none of their tenant if it has a share.
+    def _evidence_factor(self, jobs: OpenJobs, rows: Integers) -> Floats:
+        """Return the factor of the limit of each promise, which is larger for a lone job.
 
-        Jobs that their tenants can't pay for don't count: they get no promise.
+        A lone job competes with no open job, or none of its tenant if it has a share. Jobs that
+        their tenants can't pay for don't count: they get no promise.
         """
         owner = jobs.arrays.tenant
         competing = np.zeros(jobs.row_count, np.bool_)
         competing[list(jobs.rows.values())] = True
         competing &= jobs.payable
         count = np.bincount(owner[competing], minlength=len(self.learners))
-        return np.asarray(count[owner[rows]] <= competing[rows], np.bool_)
+        return np.where(count[owner[rows]] <= competing[rows], _ALONE_FACTOR, 1.0)
 
     def justifies_offer(self, slot: int, jobs: OpenJobs, row: int, offer: Offer) -> bool:
         """Return whether the observed demand justifies the promise of an offer."""
@@ -532,7 +602,9 @@ class DemandPrices:
         if _earns_little(jobs, rows, np.array([offer.utility]))[0]:
             return refuse_little_utility(offer, float(jobs.full_utility[row]), _MIN_PROMISED_SHARE)
         size, observed = self._promise_size(slot, jobs.arrays, rows)
-        return refuse_little_evidence(offer, float(size[0]), float(observed[0]))
+        factor = float(self._evidence_factor(jobs, rows)[0])
+        evidence = self._parameters.evidence
+        return refuse_little_evidence(offer, float(size[0]), evidence, float(observed[0]), factor)
 
     def _promise_size(self, slot: int, arrays: JobArrays, rows: Integers) -> tuple[Floats, Floats]:
         """Return the minimum size of each promise and the time observed, in cluster slots."""

@@ -168,7 +168,8 @@ class State:
         Rows in ``pinned`` are left out.
         """
         promised = np.asarray((self.jobs.promise >= 0) & (self.jobs.arrays.remaining > 0))
-        promised[list(pinned)] = False
+        if rows := list(pinned):
+            promised[rows] = False
         return promised
 
     def unpin(self, row: int) -> None:

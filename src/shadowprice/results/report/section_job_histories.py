@@ -67,15 +67,12 @@ def jobs(run: RunData) -> str | None:
     advice = run.info.get("advice")
     if advice is not None and advice["refused"]:
         suffix = "" if advice["advised"] == advice["refused"] else ", those worth most"
+        outcomes = " or ".join(outcomes_with_advice(run.info))
         remark += (
             f'<p class="remark">What would have had them admitted is in the stories of '
-            f"{advice['advised']:,} of {advice['refused']:,} {_advisable(run)} jobs{suffix}.</p>"
+            f"{advice['advised']:,} of {advice['refused']:,} {outcomes} jobs{suffix}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'
-
-
-def _advisable(run: RunData) -> str:
-    return " or ".join(outcomes_with_advice(run.info))
 
 
 def stories_block(run: RunData, budget: int = MAX_CHARS) -> tuple[str, int]:

@@ -115,7 +115,7 @@ class ExecutionController:
         self._wake = asyncio.Event()
         self._due = asyncio.Event()
         self._unpacker = FileUnpacker(executor, self._due.set)
-        self._ordering = asyncio.Lock()
+        self._command_lock = asyncio.Lock()
         self._cluster: Cluster | None = None
         self._limited: tuple[Cluster | None, Mapping[str, Mapping[str, int]]] = (None, {})
         self._resync = False
@@ -162,10 +162,10 @@ class ExecutionController:
         to have done nothing, and could be abandoned before the slot of its end.
         """
         generations = await self.executor.list()
-        ordered = await self._writer.fetch_command_times(
+        command_times = await self._writer.fetch_command_times(
             [(item.job, item.generation) for item in generations]
         )
-        orphans = [item for item in generations if not self._is_commanded(item, ordered)]
+        orphans = [item for item in generations if not self._is_commanded(item, command_times)]
         for item in orphans:
             new = not self._reconciler.is_orphan(item.job, item.generation)
             if new and item.end is None:
@@ -185,12 +185,14 @@ class ExecutionController:
         ]
         self.pending.reports += [item.end for item in generations if item.end is not None]
 
-    def _is_commanded(self, held: GenerationStatus, ordered: Mapping[tuple[str, int], int]) -> bool:
+    def _is_commanded(
+        self, held: GenerationStatus, command_times: Mapping[tuple[str, int], int]
+    ) -> bool:
         key = held.job, held.generation
-        if key not in ordered:
+        if key not in command_times:
             return False
         # If a stop overtakes its start, the generation has no identity.
-        return held.identity in {"", command_identity(self._key, *key, ordered[key])}
+        return held.identity in {"", command_identity(self._key, *key, command_times[key])}
 
     def mark_all_lost(self, reason: str) -> None:
         """Report as lost every generation that should run and that the executor doesn't hold."""
@@ -350,7 +352,7 @@ class ExecutionController:
         except ExecutorError as error:
             self._unreachable(error)
         except ProblemError as error:
-            log.info("orders wait: %s", error)
+            log.info("commands wait: %s", error)
             self._schedule_retry()
         except Exception:
             self._resync = True
@@ -399,7 +401,7 @@ class ExecutionController:
     async def record_reports(self) -> None:
         """Record pending reports and acknowledge completed commands."""
         if self._resync:
-            async with self._ordering:  # the executor doesn't list a start in flight
+            async with self._command_lock:  # the executor doesn't list a start in flight
                 await self._resync_generations()
                 self._resync = False
         await self._set_servers()
@@ -418,7 +420,7 @@ class ExecutionController:
 
     async def send_commands(self) -> None:
         """Send the commands that make the actual state match the desired state."""
-        async with self._ordering:
+        async with self._command_lock:
             published = self._writer.published
             now = self._writer.clock.now()
             actions = self._reconciler.actions(published.running, published.unacknowledged, now)
@@ -437,7 +439,7 @@ class ExecutionController:
         return isinstance(action, StartAction) and self._unpacker.is_busy(action.command.job)
 
     async def _perform(
-        self, ordered: Mapping[tuple[str, int], int], action: StartAction | StopAction
+        self, command_times: Mapping[tuple[str, int], int], action: StartAction | StopAction
     ) -> None:
         """Execute an action; a start is skipped until its files are unpacked."""
         if isinstance(action, StopAction):
@@ -451,13 +453,13 @@ class ExecutionController:
         if wanted is None or wanted.generation != command.generation:
             return  # superseded since the comparison; its files may be deleted already
         try:
-            spec = self._spec(command, ordered[command.job, command.generation])
+            spec = self._spec(command, command_times[command.job, command.generation])
         except InputError as error:
             self._refuse(command, str(error))
             return
         is_done, failure = self._unpacker.result(spec)
         if not is_done:
-            return  # ordered when the files are there
+            return  # sent when the files are there
         if failure is not None:
             self._refuse(command, failure.reason, lasting=failure.lasting)
             return
@@ -475,23 +477,23 @@ class ExecutionController:
             reason = "the executor has a newer generation of the job, or another with this number"
             self._refuse(command, reason)
 
-    async def _is_held(self, order: LaunchCommand) -> bool:
+    async def _is_held(self, command: LaunchCommand) -> bool:
         generations = await self.executor.list()
         return any(
-            (item.job, item.generation) == (order.job, order.generation) for item in generations
+            (item.job, item.generation) == (command.job, command.generation) for item in generations
         )
 
-    def _refuse(self, order: LaunchCommand, reason: str, *, lasting: bool = False) -> None:
+    def _refuse(self, command: LaunchCommand, reason: str, *, lasting: bool = False) -> None:
         timestamp = self._writer.clock.now() / SECOND
         self.pending.reports.append(
-            StartRefused(order.id, order.job, order.generation, timestamp, reason, lasting)
+            StartRefused(command.id, command.job, command.generation, timestamp, reason, lasting)
         )
         self._wake.set()
 
-    def _spec(self, order: LaunchCommand, ordered: int) -> GenerationSpec:
-        """Build the executor's specification of a generation; ``ordered`` is in nanoseconds."""
+    def _spec(self, command: LaunchCommand, commanded_at: int) -> GenerationSpec:
+        """Build the executor's specification of a generation; ``commanded_at`` is in ns."""
         servers = self._writer.published.servers
-        spec = self.job_spec(order.job)
+        spec = self.job_spec(command.job)
         if spec.run is None:
             raise InputError("the job has no command")
         if self._settings is not None:  # allowed users may have changed since submission
@@ -506,13 +508,13 @@ class ExecutionController:
             # Perhaps it was deleted: only the executor knows whether the job has its copy.
             archive = str(self._uploads.path(spec.tenant, spec.run.upload))
         program: Program = spec.run.resolve(servers.cluster.slot_seconds)
-        placement = order.placement
-        entries = zip(order.servers, placement.workers, placement.ps, strict=True)
-        view = self._writer.published.jobs[order.job]
+        placement = command.placement
+        entries = zip(command.servers, placement.workers, placement.ps, strict=True)
+        view = self._writer.published.jobs[command.job]
         return GenerationSpec(
-            command=order.id,
-            job=order.job,
-            generation=order.generation,
+            command=command.id,
+            job=command.job,
+            generation=command.generation,
             placement=tuple(
                 ServerAllocation(server, workers, ps) for server, workers, ps in entries
             ),
@@ -520,11 +522,11 @@ class ExecutionController:
             worker=to_integer_amounts(spec.worker),
             ps=to_integer_amounts(spec.ps or {}),
             progress_url=f"{self._address}/v1/jobs/{view.id}/progress" if self._address else "",
-            progress_token=progress_token(self._key, order.job, order.generation),
-            slot_end=servers.calendar.ends(order.slot) / SECOND,
+            progress_token=progress_token(self._key, command.job, command.generation),
+            slot_end=servers.calendar.ends(command.slot) / SECOND,
             tenant=spec.tenant,
             labels=dict(spec.labels),
-            identity=command_identity(self._key, order.job, order.generation, ordered),
+            identity=command_identity(self._key, command.job, command.generation, commanded_at),
             name=view.name,
             archive=archive,
         )

@@ -123,7 +123,7 @@ class DurableEngine:
         """Fill in the present state of a result, and return it."""
         state, engine = self.state, self.state.engine
         names = engine.cluster.names
-        committed.running = dict(state.orders)
+        committed.running = dict(state.launch_commands)
         committed.unacknowledged = dict(engine.unacknowledged)
         committed.sequence = engine.sequence
         committed.servers = ClusterState(
@@ -217,8 +217,8 @@ class DurableEngine:
         for name in batch.closed:
             state.remove_job(name)
         state.engine.state.collect()
-        for name in state.orders.keys() - state.engine.running.keys():
-            del state.orders[name]  # the processes ended without a stop command
+        for name in state.launch_commands.keys() - state.engine.running.keys():
+            del state.launch_commands[name]  # the processes ended without a stop command
         committed.views, committed.specs, committed.events = batch.views, batch.specs, batch.events
         return self._with_present_state(committed)
 

@@ -46,7 +46,7 @@ class DurableState:
     calendar: SlotCalendar
     views: dict[str, JobView]  # of open jobs by key, as are the specifications
     specs: dict[str, Mapping[str, Any]]
-    orders: dict[str, Start | Resize]  # newest command of each running job
+    launch_commands: dict[str, Start | Resize]  # newest command of each running job
     backlog: Backlog
     next_job: int
     next_event_id: int

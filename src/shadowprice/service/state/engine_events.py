@@ -295,8 +295,8 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
     name = command.job
     if isinstance(command, Stop):
         record["finished"] = command.finished
-        if name in batch.state.orders:
-            batch.undo.drop(batch.state.orders, name)
+        if name in batch.state.launch_commands:
+            batch.undo.drop(batch.state.launch_commands, name)
         _end_previous_at_once(batch, command)
         if not command.finished:
             batch.emit("stopped", name, slot=command.slot, generation=command.generation)
@@ -304,7 +304,7 @@ def _record_command(batch: Batch, command: Start | Resize | Stop) -> None:
         on = placement_record(command.placement, batch.engine.cluster.names)
         record["on"] = on
         record["plan"] = command.plan
-        batch.undo.put(batch.state.orders, name, command)
+        batch.undo.put(batch.state.launch_commands, name, command)
         begin_generation(batch, name)
         view = batch.state.views.get(name)
         if view is not None and view.reason and _is_reason_to_wait(view.reason, command):

@@ -785,7 +785,7 @@ def _record_restart_cost(batch: Batch, report: Progressed, lost: float | None) -
         tenant,
         report.generation,
         report.metrics,
-        resized=isinstance(batch.state.orders.get(name), Resize),
+        resized=isinstance(batch.state.launch_commands.get(name), Resize),
         observed=partial(_observed_seconds, batch, report),
         stated=partial(_stated_restart_seconds, batch, name),
     )
@@ -808,7 +808,7 @@ def _observed_seconds(batch: Batch, report: Progressed) -> float:
     They last from the command of the generation to the report. A paused job was stopped earlier, by
     a command of its own; that stop counts from the command to the end of the processes.
     """
-    order = batch.state.orders.get(report.job)
+    order = batch.state.launch_commands.get(report.job)
     if order is None:
         return 0.0
     ordered = _command_time(batch, report.job, report.generation) or batch.calendar.begins(
@@ -843,7 +843,7 @@ def _stop_seconds(batch: Batch, job: str, generation: int) -> float:
 
 def _note_process(batch: Batch, report: Started) -> None:
     """Record the time from the start of a generation's slot until its process ran."""
-    order = batch.state.orders.get(report.job)
+    order = batch.state.launch_commands.get(report.job)
     if order is None or order.generation != report.generation:
         return
     start, end = batch.calendar.begins(order.slot), batch.calendar.ends(order.slot)
@@ -877,7 +877,7 @@ def _seconds_until_work(
         loading = report.metrics.get("change_start", -1.0)
         first_step = report.metrics.get("change_first_step", -1.0)
         return known.process + loading + first_step if min(loading, first_step) >= 0.0 else 0.0
-    order = batch.state.orders.get(report.job)
+    order = batch.state.launch_commands.get(report.job)
     if record.measured or report.progress <= 0 or not isinstance(order, Start):
         return 0.0
     slot_seconds = batch.calendar.slot_seconds
@@ -905,7 +905,7 @@ def _first_start_seconds(batch: Batch, record: JobRecord, report: Progressed) ->
     If the work takes more than `FIRST_REPORT_MAX_SLOT_SHARE` of a slot, the time would measure the
     speed instead.
     """
-    order = batch.state.orders.get(report.job)
+    order = batch.state.launch_commands.get(report.job)
     first = record.generation == 1 and not record.measured and report.progress > 0
     if not first or not isinstance(order, Start) or record.job.bag is not None:
         return None

@@ -274,7 +274,7 @@ class _Advisor:
             self._record(change, quoted, None)
             return
         gaps: dict[int, tuple[float, float]] = {}
-        is_number = change.name == "value" and change.key[0] == "utility"
+        is_number = change.kind == "value" and change.key[0] == "utility"
         estimate = partial(_break_even_step, change.values, gaps) if is_number else None
         true_results = self._true_results(change, self._initial_parameters, answer, gaps)
         self._record(change, quoted, true_results, estimate)

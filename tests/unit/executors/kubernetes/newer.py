@@ -38,7 +38,7 @@ class Newer:
     ----------
     said : list of tuple
         Of every pod, in order: what became of it, and its name.
-    asked : Counter of str
+    requests : Counter of str
         How often each was asked for: method and kind, of lists with what they are chosen by.
     unknown : list of str
         Places of what was sent that the version does not know.
@@ -51,7 +51,7 @@ class Newer:
     def __init__(self, version: str, nodes: int = 2) -> None:
         self.version = version
         self.said: list[tuple[str, str]] = []
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.unknown: list[str] = []
         self.refuse: Callable[[str], bool] = lambda _: False
         self.deny: Callable[[str, str], bool] = lambda _method, _kind: False
@@ -148,7 +148,7 @@ class Newer:
             namespace, words = words[1], words[2:]
         kind, name = words[0], words[1] if len(words) > 1 else ""
         chosen = [one for one in ("labelSelector", "fieldSelector") if one in request.query]
-        self.asked[" ".join([request.method, kind, *words[2:], *chosen])] += 1
+        self.requests[" ".join([request.method, kind, *words[2:], *chosen])] += 1
         error = self._error(request.method, kind)
         if error is not None:
             return error

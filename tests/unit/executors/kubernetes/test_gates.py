@@ -34,7 +34,7 @@ Scenario = Callable[[KubernetesExecutor, Callable[[type], Awaitable[Report]]], A
 
 
 def run(server: Newer, folder: Path, scenario: Scenario) -> None:
-    async def whole() -> None:
+    async def run_scenario() -> None:
         async with served(server, folder) as kubeconfig:
             options = ExecutorOptions(str(folder / "executor"), "s", str(kubeconfig), {})
             executor = KubernetesExecutor(options)
@@ -53,11 +53,11 @@ def run(server: Newer, folder: Path, scenario: Scenario) -> None:
             finally:
                 await executor.close()
 
-    asyncio.run(whole())
+    asyncio.run(run_scenario())
 
 
 @pytest.fixture(autouse=True)
-def told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def report_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let no look come by itself: it would hide one that is due."""
     monkeypatch.setattr(controller, "STEADY_POLL_SECONDS", 3600.0)
 
@@ -73,22 +73,22 @@ async def _life(executor: KubernetesExecutor, comes: Callable[[type], Awaitable[
 def test_no_pod_is_placed_before_all_are_there(version: str, tmp_path: Path) -> None:
     server = Newer(version)
     run(server, tmp_path, _life)
-    told = [what for what, _ in server.said]
+    requests = [what for what, _ in server.said]
     count = len(PODS)
-    assert told[:count] == ["made"] * count
-    assert told[count:].count("ungated") == told.count("runs") == count
-    assert "made" not in told[count:]
+    assert requests[:count] == ["made"] * count
+    assert requests[count:].count("ungated") == requests.count("runs") == count
+    assert "made" not in requests[count:]
     assert server.unknown == []
     assert server.pods() == []
 
 
 @pytest.mark.parametrize("version", OLDER)
-def test_where_there_are_no_gates_they_are_not_asked_for(version: str, tmp_path: Path) -> None:
+def test_where_there_are_no_gates_they_are_not_requested(version: str, tmp_path: Path) -> None:
     server = Newer(version)
     run(server, tmp_path, _life)
-    told = [what for what, _ in server.said]
-    assert "ungated" not in told
-    assert told.count("runs") == len(PODS)
+    requests = [what for what, _ in server.said]
+    assert "ungated" not in requests
+    assert requests.count("runs") == len(PODS)
     assert server.unknown == []
     assert server.pods() == []
 
@@ -110,8 +110,8 @@ def test_of_a_generation_of_which_a_pod_is_refused_none_begins_behind_gates(
         assert "forbidden" in refused.reason
 
     run(server, tmp_path, scenario)
-    told = [what for what, _ in server.said]
-    assert told.count("runs") == (len(PODS) - 1 if version in OLDER else 0)
+    requests = [what for what, _ in server.said]
+    assert requests.count("runs") == (len(PODS) - 1 if version in OLDER else 0)
     assert server.pods() == []
 
 
@@ -129,15 +129,15 @@ def test_what_gates_cost(workers: int, lists: int, tmp_path: Path) -> None:
         assert await executor.start(generation_spec(*shares)) == Receipt.ACCEPTED
         await comes(Started)
 
-    asked = {}
+    requested = {}
     for version in (OLDER[-1], NEWER[-1]):
         server = Newer(version)
         folder = tmp_path / version
         folder.mkdir()
         run(server, folder, life)
-        asked[version] = server.asked
-    more = asked[NEWER[-1]] - asked[OLDER[-1]]
+        requested[version] = server.requests
+    more = requested[NEWER[-1]] - requested[OLDER[-1]]
     by_name = "GET pods labelSelector fieldSelector"
     looks = {by_name: lists} if lists > 1 else {"GET pods labelSelector": 1}
     assert more == {"PATCH pods": workers, **looks}
-    assert asked[OLDER[-1]] - asked[NEWER[-1]] == {}
+    assert requested[OLDER[-1]] - requested[NEWER[-1]] == {}

@@ -79,7 +79,7 @@ def test_what_an_old_kubelet_says_of_a_deleted_pod_is_no_exit(
     assert (end.code, end.lost) == (143 if code is None else 9, "")
 
 
-def test_when_a_pod_was_told_first_is_known_whatever_its_grace_became() -> None:
+def test_the_first_stop_of_a_pod_is_known_whatever_its_grace_became() -> None:
     def since(**meta: object) -> float | None:
         item = {"metadata": {"name": "p", "namespace": "n", **meta}}
         return pod_view(item).terminating_since

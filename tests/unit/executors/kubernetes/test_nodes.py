@@ -157,9 +157,9 @@ def pod(name: str, node_name: str, phase: str = "Running", **more: Any) -> dict[
                 "finishedAt": "2026-11-22T13:00:00Z",
             }
         }
-    told = {"name": name, "namespace": more.pop("namespace", "vision"), "uid": name, **more}
+    fields = {"name": name, "namespace": more.pop("namespace", "vision"), "uid": name, **more}
     return {
-        "metadata": told,
+        "metadata": fields,
         "spec": {"nodeName": node_name, "containers": [{"name": "c"}]},
         "status": {"phase": phase, "containerStatuses": [{"name": "c", "state": state}]},
     }

@@ -32,7 +32,7 @@ def test_another_order_of_a_number_is_stale() -> None:
     assert record.accept(_order("other"), {}, "") is Receipt.DUPLICATE
 
 
-def test_what_is_read_back_tells_its_identity_and_a_stop_that_nothing_asked_for(
+def test_what_is_read_back_tells_its_identity_and_a_stop_that_nothing_requested(
     tmp_path: Path,
 ) -> None:
     record = JobGenerations("job")

@@ -70,7 +70,7 @@ def test_a_namespace_without_rights_holds_no_node(tmp_path: Path) -> None:
             server.deny = no_rights
             assert await executor.start(generation_spec(ONE)) == Receipt.ACCEPTED
             assert 'cannot POST resource "secrets"' in await refused(reports)
-            assert server.asked["DELETE secrets"] == 0  # there is none
+            assert server.requests["DELETE secrets"] == 0  # there is none
             assert executor.obstacles() == ()
             server.deny = lambda _method, _kind: False
             assert (
@@ -167,8 +167,8 @@ def test_errors_are_an_obstacle_once_they_last(
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async def some(request: str) -> None:
             """Wait until a request was repeated a few times."""
-            before = server.asked[request]
-            await wait_until_async(lambda: server.asked[request] > before + 3)
+            before = server.requests[request]
+            await wait_until_async(lambda: server.requests[request] > before + 3)
 
         async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.fail = lambda method, kind: (method, kind) == ("POST", "secrets")

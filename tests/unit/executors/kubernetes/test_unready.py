@@ -125,7 +125,7 @@ def gone(reports: list[Report]) -> list[str]:
     return [report.server for report in reports if isinstance(report, ServerGone)]
 
 
-def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: Path) -> None:
+def test_a_job_begins_on_a_node_that_flickers_and_is_never_reported_lost(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with open_executor(kubeconfig, tmp_path) as (executor, reports):
             server.say("two", "Unknown")
@@ -145,7 +145,7 @@ def test_a_job_begins_on_a_node_that_flickers_and_is_never_told_lost(tmp_path: P
     run_scenario(tmp_path, scenario)
 
 
-def test_one_that_stays_not_ready_is_told_gone_and_takes_nothing(tmp_path: Path) -> None:
+def test_one_that_stays_not_ready_is_reported_gone_and_takes_nothing(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with open_executor(kubeconfig, tmp_path, tolerate_unready="1") as (executor, reports):
             server.say("two", "False")

@@ -91,6 +91,7 @@ def worker_main(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         run = pickle.loads(function)
+    # Unpickling imports the function's module, which may even exit.
     except BaseException:
         connection.send((FAILED, time.monotonic(), _trace()))
         return

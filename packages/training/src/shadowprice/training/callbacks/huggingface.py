@@ -2,11 +2,11 @@
 
 .. code-block:: python
 
-    from shadowprice.training.callbacks.huggingface import Elastic, arguments, newest
+    from shadowprice.training.callbacks.huggingface import Elastic, arguments, latest_checkpoint
 
     args = TrainingArguments(num_train_epochs=3, **arguments(batch=64, largest=16))
     trainer = Trainer(model, args, train_dataset=data, callbacks=[Elastic()])
-    trainer.train(resume_from_checkpoint=newest())
+    trainer.train(resume_from_checkpoint=latest_checkpoint())
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def arguments(batch: int, largest: int) -> dict[str, Any]:
     }
 
 
-def newest(folder: str | Path | None = None) -> str | None:
+def latest_checkpoint(folder: str | Path | None = None) -> str | None:
     """Return the newest valid checkpoint of the Trainer, None without any.
 
     ``folder`` is the Trainer's ``output_dir``; by default the job's checkpoint directory.

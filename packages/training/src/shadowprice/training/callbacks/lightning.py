@@ -5,11 +5,13 @@
     from lightning.pytorch import Trainer
 
     from shadowprice import training
-    from shadowprice.training.callbacks.lightning import Elastic, arguments, loader, newest
+    from shadowprice.training.callbacks.lightning import (
+        Elastic, arguments, latest_checkpoint, loader,
+    )
 
     order = training.Order(len(data), batch=64, whole=True)
     trainer = Trainer(max_epochs=3, callbacks=[Elastic()], **arguments())
-    trainer.fit(model, loader(data, order), ckpt_path=newest())
+    trainer.fit(model, loader(data, order), ckpt_path=latest_checkpoint())
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ from shadowprice.training.errors import TrainingError
 from shadowprice.training.randomness import shield
 from shadowprice.training.sampling import Order
 
-_BEFORE, _AFTER, _KEPT = "lightning-", ".ckpt", 2
+_PREFIX, _SUFFIX, _KEPT = "lightning-", ".ckpt", 2
 
 
 def arguments() -> dict[str, Any]:
@@ -48,7 +50,7 @@ def arguments() -> dict[str, Any]:
     }
 
 
-def newest(folder: str | Path | None = None) -> str | None:
+def latest_checkpoint(folder: str | Path | None = None) -> str | None:
     """Return the newest valid checkpoint of `Elastic`, None without any.
 
     ``folder`` is by default the job's own directory.
@@ -58,7 +60,7 @@ def newest(folder: str | Path | None = None) -> str | None:
 
 
 def _find_checkpoint(folder: str | Path | None) -> tuple[int, Path] | None:
-    return latest_complete(Path(folder or jobs.current().checkpoint_dir), _BEFORE, _AFTER)
+    return latest_complete(Path(folder or jobs.current().checkpoint_dir), _PREFIX, _SUFFIX)
 
 
 class _Steps(Sampler[list[int]]):
@@ -153,11 +155,11 @@ class Elastic(pl.Callback):
 
     def _save(self, trainer: Any) -> None:
         folder = self._following.directory
-        path = folder / f"{_BEFORE}{self._batches}{_AFTER}"
+        path = folder / f"{_PREFIX}{self._batches}{_SUFFIX}"
         trainer.save_checkpoint(path)
         if trainer.is_global_zero:
             seal(path)
-            prune(folder, self._batches, _KEPT, _BEFORE, _AFTER)
+            prune(folder, self._batches, _KEPT, _PREFIX, _SUFFIX)
         self._following.saved()
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:

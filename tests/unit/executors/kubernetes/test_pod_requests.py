@@ -79,7 +79,9 @@ def planned(
     )
 
 
-def asked(spec: GenerationSpec, **settings: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def build_pods(
+    spec: GenerationSpec, **settings: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     chosen = read_settings(settings)
     plan, why = planned(spec, settings)
     assert not why
@@ -97,8 +99,8 @@ def variables(pod: dict[str, Any]) -> dict[str, str]:
     return {one["name"]: one["value"] for one in pod["spec"]["containers"][0]["env"]}
 
 
-def test_a_pod_is_asked_for_on_its_node_with_what_its_process_takes() -> None:
-    _, pods = asked(order())
+def test_a_pod_is_requested_on_its_node_with_what_its_process_takes() -> None:
+    _, pods = build_pods(order())
     worker, _, server = (pod["spec"] for pod in pods)
     affinity = worker["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     (field,) = affinity["nodeSelectorTerms"][0]["matchFields"]
@@ -122,9 +124,9 @@ def test_a_pod_is_asked_for_on_its_node_with_what_its_process_takes() -> None:
 
 def test_processes_meet_by_a_name_or_by_their_nodes_address() -> None:
     spec = order()
-    secret, pods = asked(spec)
-    told = [variables(pod) for pod in pods]
-    (address,) = {one["MASTER_ADDR"] for one in told}
+    secret, pods = build_pods(spec)
+    environments = [variables(pod) for pod in pods]
+    (address,) = {one["MASTER_ADDR"] for one in environments}
     service = build_headless_service(
         spec, ObjectContext(ServiceId("shadowprice", "team"), "team", "launch", ("", 0)), secret
     )
@@ -133,22 +135,24 @@ def test_processes_meet_by_a_name_or_by_their_nodes_address() -> None:
     assert [pod["spec"]["hostname"] for pod in pods] == ["worker-0", "worker-1", "ps-0"]
     chosen = service["spec"]["selector"].items()
     assert all(chosen <= pod["metadata"]["labels"].items() for pod in pods)
-    assert [one["RANK"] for one in told] == ["0", "1", "2"]
-    _, pods = asked(spec, network="host")
+    assert [one["RANK"] for one in environments] == ["0", "1", "2"]
+    _, pods = build_pods(spec, network="host")
     assert variables(pods[2])["MASTER_ADDR"] == "10.0.0.1"
     assert all(pod["spec"]["hostNetwork"] for pod in pods)
-    _, pods = asked(order(None, ServerAllocation("one", 1)))
+    _, pods = build_pods(order(None, ServerAllocation("one", 1)))
     assert variables(pods[0])["MASTER_ADDR"] == "127.0.0.1"
 
 
-def test_a_process_is_told_its_node_because_a_pods_host_name_is_its_own() -> None:
-    _, pods = asked(order())
+def test_a_process_gets_its_node_because_a_pods_host_name_is_its_own() -> None:
+    _, pods = build_pods(order())
     assert [variables(pod)["SHADOWPRICE_HOST"] for pod in pods] == ["one", "two", "two"]
 
 
 def test_secrets_are_in_no_pod() -> None:
     program = program_of(image="i", env={"PASSWORD": "hidden", "N": 1})
-    secret, pods = asked(order(program, progress_token="t0ken", progress_url="http://a:1/v1/p"))
+    secret, pods = build_pods(
+        order(program, progress_token="t0ken", progress_url="http://a:1/v1/p")
+    )
     assert "hidden" not in json.dumps(pods)
     assert "t0ken" not in json.dumps(pods)
     data = {name: base64.b64decode(text).decode() for name, text in secret["data"].items()}
@@ -156,7 +160,7 @@ def test_secrets_are_in_no_pod() -> None:
     source = pods[0]["spec"]["containers"][0]["envFrom"][0]["secretRef"]
     assert source == {"name": secret["metadata"]["name"]}  # and not optional
     assert variables(pods[0])["SHADOWPRICE_PROGRESS_URL"] == "http://a:1/v1/p"
-    _, pods = asked(order(progress_url="http://a:1/v1/p"), service_url="https://s.team:8")
+    _, pods = build_pods(order(progress_url="http://a:1/v1/p"), service_url="https://s.team:8")
     assert variables(pods[0])["SHADOWPRICE_PROGRESS_URL"] == "https://s.team:8/v1/p"
 
 
@@ -182,19 +186,19 @@ def test_what_is_passed_on_is_never_expanded(text: str) -> None:
 
 
 def test_a_line_runs_under_a_shell_that_passes_signals_on() -> None:
-    _, pods = asked(order(program_of(command="a | b $HOME", image="i")))
+    _, pods = build_pods(order(program_of(command="a | b $HOME", image="i")))
     words = pods[0]["spec"]["containers"][0]["command"]
     assert words[:2] == ["/bin/sh", "-c"]
     assert words[-1] == "a | b $$HOME"
-    _, pods = asked(order(program_of(command=["python", "t.py"], image="i")))
+    _, pods = build_pods(order(program_of(command=["python", "t.py"], image="i")))
     assert pods[0]["spec"]["containers"][0]["command"] == ["python", "t.py"]
 
 
 def test_a_batch_script_runs_under_the_same_shell_with_all_its_words() -> None:
     command = build_script_command("train.sh", 'echo "$@"\nexit 3\n', ["/bin/sh"], ["a b", "$x"])
-    _, pods = asked(order(program_of(command=command, image="i")))
+    _, pods = build_pods(order(program_of(command=command, image="i")))
     words = [expanded(word) for word in pods[0]["spec"]["containers"][0]["command"]]
-    _, line_pods = asked(order(program_of(command="true", image="i")))
+    _, line_pods = build_pods(order(program_of(command="true", image="i")))
     line_words = line_pods[0]["spec"]["containers"][0]["command"]
     assert words[:4] == [expanded(word) for word in line_words[:4]]
     assert words[4:] == command[2:]
@@ -221,19 +225,24 @@ def test_what_a_job_says_of_its_pods_is_carried() -> None:
         "labels": {"team": "vision"},
         "pull": "IfNotPresent",
     }
-    _, pods = asked(order(program_of(image="a/b:1", pod=pod)), shared="/mnt/jobs", volume="jobs")
-    told = pods[0]["spec"]
-    assert {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"} in told["tolerations"]
+    _, pods = build_pods(
+        order(program_of(image="a/b:1", pod=pod)), shared="/mnt/jobs", volume="jobs"
+    )
+    pod_spec = pods[0]["spec"]
+    assert {"key": "gpu", "operator": "Exists", "effect": "NoSchedule"} in pod_spec["tolerations"]
     sources = {
-        mount["mountPath"]: (mount, next(v for v in told["volumes"] if v["name"] == mount["name"]))
-        for mount in told["containers"][0]["volumeMounts"]
+        mount["mountPath"]: (
+            mount,
+            next(v for v in pod_spec["volumes"] if v["name"] == mount["name"]),
+        )
+        for mount in pod_spec["containers"][0]["volumeMounts"]
     }
     mount, source = sources["/data"]
     assert (mount["subPath"], mount["readOnly"]) == ("a", True)
     assert source["persistentVolumeClaim"] == {"claimName": "data"}
     assert sources["/scratch"][1]["emptyDir"] == {"sizeLimit": str(10 << 30)}
     assert sources["/dev/shm"][1]["emptyDir"]["medium"] == "Memory"
-    assert told["securityContext"] == {"runAsUser": 1000}
+    assert pod_spec["securityContext"] == {"runAsUser": 1000}
     assert pods[0]["metadata"]["labels"]["team"] == "vision"
     checkpoints = variables(pods[0])["SHADOWPRICE_CHECKPOINT_DIR"]
     assert checkpoints.startswith("/mnt/jobs/files/")

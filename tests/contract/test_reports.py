@@ -1,4 +1,4 @@
-"""The executors' one suite: what jobs are told, dealt and asked."""
+"""The executors' one suite: environment, devices and progress reports of jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from shadowprice.executors.contract import (
     Started,
     StartRefused,
 )
-from tests.contract.harness import POLITE, Told, eventually, over, python, ready, spec
+from tests.contract.harness import POLITE, ReportLog, eventually, over, python, ready, spec
 from tests.contract.harness import LocalHarness as Harness
 
 pytestmark = pytest.mark.processes
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.processes
 def test_environment_contains_only_the_contract_variables(harness: Harness) -> None:
     show = "import os,json,sys\njson.dump(dict(os.environ), sys.stdout)"
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         order = spec(
             "job",
             7,
@@ -43,7 +43,7 @@ def test_environment_contains_only_the_contract_variables(harness: Harness) -> N
             slot_end=12.0,
         )
         await executor.start(order)
-        await told.one(Ended, "job", 7)
+        await reports.first(Ended, "job", 7)
         text = [(await executor.logs("job", 7, f"worker-{n}")).text for n in (0, 1)]
         one, two = (json.loads(each) for each in text)
         if not own.containers:  # there a device's plugin tells them
@@ -70,10 +70,10 @@ def test_environment_contains_only_the_contract_variables(harness: Harness) -> N
 def test_checkpoints_outlive_generations(harness: Harness) -> None:
     command = "cd $SHADOWPRICE_CHECKPOINT_DIR; cat c 2>/dev/null; echo $SHADOWPRICE_GENERATION > c"
 
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         for generation in (1, 2):
             await executor.start(spec("job", generation, command))
-            await told.one(Ended, "job", generation)
+            await reports.first(Ended, "job", generation)
         assert (await executor.logs("job", 2)).text == "1\n"
         await executor.delete_job_data("job")
         assert await executor.list() == ()
@@ -85,7 +85,7 @@ def test_checkpoints_outlive_generations(harness: Harness) -> None:
 
 
 def test_devices_are_assigned_once(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, reports: ReportLog) -> None:
         command = f"echo [$CUDA_VISIBLE_DEVICES]; {POLITE}"
         for job in ("a", "b"):
             await executor.start(spec(job, 1, command, worker={"gpu": 1000}))
@@ -93,9 +93,9 @@ def test_devices_are_assigned_once(harness: Harness) -> None:
         said = {(await executor.logs(job)).text.split()[0] for job in ("a", "b")}
         assert own.containers or said == {"[0]", "[1]"}
         await executor.start(spec("c", 1, command, worker={"gpu": 500}))
-        assert "no GPU with 0.5" in (await told.one(StartRefused, "c")).reason
+        assert "no GPU with 0.5" in (await reports.first(StartRefused, "c")).reason
         await executor.stop(50, "a", 1)
-        await told.one(Ended, "a")
+        await reports.first(Ended, "a")
         await executor.start(spec("d", 1, command, worker={"gpu": 1000}))
         await ready(executor, "d")
         assert own.containers or (await executor.logs("d")).text.split()[0] == "[0]"
@@ -116,21 +116,23 @@ def test_progress_file_is_reported(harness: Harness, tmp_path: Path) -> None:
     command = f'{tell} tell 10; await first; echo nonsense > "$SHADOWPRICE_PROGRESS_FILE"; '
     command += "sleep 1.2; tell 20; await second; tell 30; exit 0"
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, report_log: ReportLog) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
         await executor.start(spec("job", 1, command, checkpoint_dir=str(tmp_path / "c")))
         for count, name in ((1, "first"), (2, "second")):
-            await eventually(lambda count=count: len(told.of(Progressed, "job")) == count)
+            await eventually(
+                lambda count=count: len(report_log.matching(Progressed, "job")) == count
+            )
             (tmp_path / "c" / name).touch()
-        await told.one(Ended, "job")
-        reports = told.of(Progressed, "job")
+        await report_log.first(Ended, "job")
+        reports = report_log.matching(Progressed, "job")
         assert [report.progress for report in reports] == [10_000_000, 20_000_000, 30_000_000]
         assert reports[0].metrics == {"loss": 0.5}
         # What it said last came before its end, however soon that followed.
         kinds = [
             type(report)
-            for report in told.reports
+            for report in report_log.received
             if not isinstance(report, ServerSeen | InvalidProgress)
         ]
         assert kinds == [Started, Progressed, Progressed, Progressed, Ended]
@@ -160,25 +162,25 @@ def test_invalid_reports_are_reported_once_per_job(harness: Harness) -> None:
             'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; done'
         )
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
         for job, (content, _) in INVALID_REPORTS.items():
             await executor.start(spec(job, 1, command(content)))
         for job, (_, reason) in INVALID_REPORTS.items():
-            report = await told.one(InvalidProgress, job)
+            report = await reports.first(InvalidProgress, job)
             assert reason in report.reason
         await asyncio.sleep(2.0)
         for job in INVALID_REPORTS:
             await executor.stop(5, job, 1)
-            await told.one(Ended, job)
-            assert len(told.of(InvalidProgress, job)) == 1
-            assert told.of(Progressed, job) == []
+            await reports.first(Ended, job)
+            assert len(reports.matching(InvalidProgress, job)) == 1
+            assert reports.matching(Progressed, job) == []
 
     harness.run(scenario)
 
 
-def test_refused_reports_are_told_after_invalid_metrics(harness: Harness) -> None:
+def test_refused_reports_are_reported_after_invalid_metrics(harness: Harness) -> None:
     command = (
         'tell() { echo "{\\"generation\\": 1, $1}" > "$SHADOWPRICE_PROGRESS_FILE.new"; '
         'mv "$SHADOWPRICE_PROGRESS_FILE.new" "$SHADOWPRICE_PROGRESS_FILE"; sleep 0.3; }; '
@@ -187,15 +189,15 @@ def test_refused_reports_are_told_after_invalid_metrics(harness: Harness) -> Non
         'tell "\\"minibatches\\": -$i"; fi; done'
     )
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
         await executor.start(spec("job", 1, command))
-        await eventually(lambda: len(told.of(InvalidProgress, "job")) == 2)
-        first, second = (report.reason for report in told.of(InvalidProgress, "job"))
+        await eventually(lambda: len(reports.matching(InvalidProgress, "job")) == 2)
+        first, second = (report.reason for report in reports.matching(InvalidProgress, "job"))
         assert first == "left out: progress.metrics.'loss': 'high' is not a number"
         assert second.startswith("progress.minibatches: it is not a count")
-        assert told.of(Progressed, "job")
+        assert reports.matching(Progressed, "job")
 
     harness.run(scenario)
 
@@ -212,14 +214,14 @@ def test_a_look_tells_what_is_reported_by_then(
     )
     harness.blind(monkeypatch)
 
-    async def scenario(_: Harness, executor: Executor, told: Told) -> None:
+    async def scenario(_: Harness, executor: Executor, reports: ReportLog) -> None:
         if not executor.capabilities.progress_files:
             pytest.skip("this executor reads no files")
         assert isinstance(executor, PollsProgress)
         assert list(await executor.progress()) == []
         for job in ("one", "two"):
             await executor.start(spec(job, 1, command, checkpoint_dir=str(tmp_path / job)))
-            await told.one(Started, job)
+            await reports.first(Started, job)
             (tmp_path / job / "first").touch()
             await ready(executor, job, word="told 7")
         seen = [(entry.job, entry.progress) for entry in await executor.progress()]
@@ -229,23 +231,23 @@ def test_a_look_tells_what_is_reported_by_then(
         (report,) = await executor.progress()  # once each
         assert (report.job, report.progress) == ("two", 9_000_000)
         assert list(await executor.progress()) == []
-        assert [report for report in told.reports if isinstance(report, Progressed)] == []
+        assert [report for report in reports.received if isinstance(report, Progressed)] == []
 
     harness.run(scenario)
 
 
 def test_unmanaged_jobs_are_observed(harness: Harness) -> None:
-    async def scenario(own: Harness, executor: Executor, _: Told) -> None:
+    async def scenario(own: Harness, executor: Executor, _: ReportLog) -> None:
         if not executor.capabilities.observes or own.containers:
             pytest.skip("this executor sees no processes of others")
         await executor.start(spec("ours", 1, POLITE))
         await ready(executor, "ours")
-        told = {"SHADOWPRICE_JOB": f"theirs {own.path}", "SHADOWPRICE_TENANT": "vision"}
+        variables = {"SHADOWPRICE_JOB": f"theirs {own.path}", "SHADOWPRICE_TENANT": "vision"}
         process = await asyncio.create_subprocess_exec(
             "/bin/sh",
             "-c",
             "sleep 600 & sleep 600",
-            env={**os.environ, **told},
+            env={**os.environ, **variables},
             start_new_session=True,
         )
         try:
