@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.contract import ObservedJob, ServerAllocation, ServerInfo
+from shadowprice.executors.contract import (
+    ROLE_LABEL,
+    ObservedJob,
+    ServerAllocation,
+    ServerInfo,
+)
 from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import (
@@ -78,6 +83,16 @@ def test_a_node_has_what_pods_of_others_leave() -> None:
     assert server(node(), {"cpu": 9000}).capacity["cpu"] == 0
     kind = server(node(labels={"nvidia.com/gpu.product": "A100"})).capacity
     assert kind["gpu/A100"] == 4000
+
+
+def test_labels_and_resources_of_a_node_are_found_among_hundreds() -> None:
+    features = {f"feature.node.kubernetes.io/cpu-cpuid.{n}": "true" for n in range(200)}
+    item = node(labels={**features, "nvidia.com/gpu.product": "A100", ROLE_LABEL: "ps"})
+    volumes = {f"attachable-volumes-csi-{n}": "25" for n in range(100)}
+    item["status"]["allocatable"] = {**volumes, **item["status"]["allocatable"]}
+    seen = server(item)
+    assert seen.capacity == {"cpu": 8000, "memory": 16 << 30, "gpu": 4000, "gpu/A100": 4000}
+    assert seen.labels[ROLE_LABEL] == "ps"
 
 
 @pytest.mark.parametrize(
