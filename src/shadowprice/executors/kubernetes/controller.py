@@ -230,8 +230,8 @@ class KubernetesGenerationController:
 
         def update(record: Any) -> dict[str, Any]:
             state = record.generations.get(self._entry.number)
-            if state is None:
-                return {"phase": ENDED, "ending": "lost", "reason": "its record is gone"}
+            if state is None or not self._entry.accepts_state(state):
+                return self._entry.state_without_record()
             if state["phase"] not in TERMINAL_PHASES:
                 state |= {"at": time.time(), **change}
             return dict(state)
@@ -343,6 +343,8 @@ class KubernetesGenerationController:
             command, grace = int(stop["command"]), float(stop["grace"])
         elif entry.state.get("closing"):
             command, grace = PEER_ENDED_COMMAND, 0.0
+        elif entry.is_finished:  # its record was deleted
+            command, grace = PEER_ENDED_COMMAND, entry.grace
         elif entry.is_outcome_final:
             await self._record_deciding_exits()
             command, grace = PEER_ENDED_COMMAND, entry.grace

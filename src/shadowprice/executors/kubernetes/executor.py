@@ -361,6 +361,8 @@ class KubernetesExecutor:
             )
             self._by_key[entry.key, number] = entry
             entry.spec = spec if state["phase"] == ACCEPTED else None
+        if not entry.accepts_state(state):  # its record was deleted
+            state = entry.state_without_record()
         if not entry.is_finished or entry.state is not state:
             entry.load_state(dict(state))
         if not entry.is_finished and (entry.driving is None or entry.driving.done()):

@@ -101,6 +101,11 @@ class Newer:
         """Create an object, as another client does."""
         self._put(kind, item, "ADDED")
 
+    def delete_all(self, kind: str) -> None:
+        """Delete the objects of a kind, as another client does."""
+        for item in list(self._objects.get(kind, {}).values()):
+            self._put(kind, item, "DELETED")
+
     def complete(self, pod: str) -> None:
         """Let a pod's container exit with 0."""
         item = copy.deepcopy(self._objects["pods"][pod])

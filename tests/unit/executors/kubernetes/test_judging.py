@@ -123,7 +123,9 @@ def test_an_exit_after_a_deletion_by_somebody_else_is_from_outside(code: int) ->
         assert (result.outside, bool(result.lost)) == ((True, False) if not code else (False, True))
     itself = ended(replace(exited(code), deleting=True, terminating_since=6.0))
     assert itself == ProcessExit("worker-0", code, 5.0)
-    ordered = ended(replace(exited(code), deleting=True, terminating_since=4.0), stop_requested=True)
+    ordered = ended(
+        replace(exited(code), deleting=True, terminating_since=4.0), stop_requested=True
+    )
     assert ordered == ProcessExit("worker-0", code, 5.0, stop_requested=True)
 
 
