@@ -256,3 +256,19 @@ def test_pods_ask_for_what_the_scheduler_counts() -> None:
     item["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "3"}}}]
     item["spec"]["overhead"] = {"cpu": "100m"}
     assert pod_view(item).takes == {"cpu": 3100, GPU: 1000, "memory": 1 << 30}
+
+
+def test_sidecars_are_added_to_containers_and_to_later_init_containers() -> None:
+    def container(cpu: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    def cpu(*init: dict[str, Any]) -> int:
+        item = pod("a", "one")
+        item["spec"] = {"containers": [container("1")], "initContainers": [*init]}
+        return pod_view(item).takes["cpu"]
+
+    first, second = (container(cpu, restartPolicy="Always") for cpu in ("2", "500m"))
+    assert cpu(first, second) == 3500
+    assert cpu(first, container("3"), second) == 5000
+    assert cpu(container("3"), first, second) == 3500
+    assert cpu(container("4"), first, second) == 4000
