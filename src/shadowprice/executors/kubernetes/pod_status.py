@@ -66,7 +66,7 @@ def process_exit_of(
             else _lost_exit(part, _deletion_reason(part))
         )
     signalled = part.stop_requested
-    if view.exit is not None and not view.running:
+    if view.exit is not None:  # injected sidecars may run on, until the pod is deleted
         return _observed_exit(part, view, view.exit, stop_requested=signalled)
     if gone_since is not None and (
         now - gone_since > lost_after or (node is not None and node.off)

@@ -51,14 +51,13 @@ class PodProcess:
         return self.view is not None and self.view.began is not None
 
     def exit_record(self) -> dict[str, Any]:
-        """Return its end for the record, for a restarted service."""
+        """Return its end for the record, for a restarted service; that collects its log again."""
         assert self.end is not None
-        return {"end": asdict(self.end), "tail": list(self.tail), "unseen": self.unseen}
+        return {"end": asdict(self.end), "unseen": self.unseen}
 
     def load_exit_record(self, known: Mapping[str, Any]) -> None:
         """Restore its end from the record."""
-        self.end = ProcessExit(**known["end"])
-        self.tail, self.unseen = tuple(known["tail"]), bool(known["unseen"])
+        self.end, self.unseen = ProcessExit(**known["end"]), bool(known["unseen"])
 
 
 class KubernetesGeneration(RemoteGeneration):

@@ -52,6 +52,24 @@ def test_an_exit_that_was_seen_counts() -> None:
     assert "memory" in short.note
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_process_has_ended_though_a_sidecar_runs_on(code: int) -> None:
+    statuses = [
+        {"name": "proxy", "state": {"running": {"startedAt": "2026-11-22T12:00:00Z"}}},
+        {
+            "name": "job",
+            "state": {"terminated": {"exitCode": code, "finishedAt": "2026-11-22T12:00:00Z"}},
+        },
+    ]
+    item = {
+        "metadata": {"name": "p", "namespace": "n", "labels": {"shadowprice.io/service": "s"}},
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+    view = pod_view(item)
+    assert view.may_run
+    assert ended(view) == ProcessExit("worker-0", code, 1795348800.0)
+
+
 @pytest.mark.parametrize(
     ("state", "code"),
     [

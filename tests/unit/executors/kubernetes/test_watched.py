@@ -135,12 +135,77 @@ def test_a_generation_whose_record_is_deleted_is_lost_and_no_other(
                 server.complete(pod_name("job", 1, "worker-0"))
             for _ in range(2):  # a service that subscribes again gets the same reports
                 reports = await watched(executor, Ended, "job")
-                [ended] = [report for report in reports if isinstance(report, Ended)]
+                ended = ended_of(reports)
                 assert (ended.ending, ended.reason) == (Ending.LOST, "its record was deleted")
             await watched(executor, Started, "other")
             # Its objects are deleted, and only its own.
             await wait_until_async(lambda: server.pods() == [pod_name("other", 1, "worker-0")])
             await wait_until_async(lambda: server.names("secrets") == [generation_name("other", 1)])
+
+    run_scenario(tmp_path, scenario)
+
+
+def ended_of(reports: list[Report]) -> Ended:
+    [ended] = [report for report in reports if isinstance(report, Ended)]
+    return ended
+
+
+def test_others_are_stopped_while_the_log_of_a_failed_process_is_fetched(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with unwatched_executor(kubeconfig, tmp_path) as executor:
+            spec = generation_spec(ServerAllocation("one", 1), ServerAllocation("two", 1))
+            assert await executor.start(spec) == Receipt.ACCEPTED
+            await watched(executor, Started, "job")
+            server.logs_readable.clear()
+            server.complete(pod_name("job", 1, "worker-0"), 1)
+            await wait_until_async(lambda: server.pods() == [pod_name("job", 1, "worker-0")])
+            server.logs_readable.set()
+            ended = ended_of(await watched(executor, Ended, "job"))
+            assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 1, ("a line",))
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_logs_are_not_fetched_from_a_node_that_is_lost(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with open_executor(kubeconfig, tmp_path, lost_after="1") as (executor, reports):
+            assert await executor.start(ONE) == Receipt.ACCEPTED
+            await wait_until_async(lambda: any(isinstance(report, Started) for report in reports))
+            server.logs_readable.clear()  # a request would wait for a minute
+            server.remove("one")
+            await wait_until_async(lambda: any(isinstance(report, Ended) for report in reports))
+            assert ended_of(reports).ending is Ending.LOST
+            assert server.asked["GET pods log"] == 0
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_a_restarted_service_collects_the_log_of_the_process_that_decided(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with unwatched_executor(kubeconfig, tmp_path) as executor:
+            spec = generation_spec(ServerAllocation("one", 1), ServerAllocation("two", 1))
+            assert await executor.start(spec) == Receipt.ACCEPTED
+            await watched(executor, Started, "job")
+            server.fail = lambda method, kind: (method, kind) == ("DELETE", "pods")
+            server.complete(pod_name("job", 1, "worker-0"), 1)
+            await wait_until_async(lambda: server.asked["DELETE pods"] > 0)
+        server.fail = lambda _method, _kind: False
+        async with unwatched_executor(kubeconfig, tmp_path) as executor:
+            ended = ended_of(await watched(executor, Ended, "job"))
+            assert (ended.ending, ended.code, ended.tail) == (Ending.FAILED, 1, ("a line",))
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_a_sidecar_that_runs_on_is_ended_with_its_job(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with unwatched_executor(kubeconfig, tmp_path) as executor:
+            await start(executor, "job")
+            server.inject_sidecar(pod_name("job", 1, "worker-0"))
+            server.complete(pod_name("job", 1, "worker-0"))
+            ended = ended_of(await watched(executor, Ended, "job"))
+            assert (ended.ending, ended.code) == (Ending.DONE, 0)
+            assert server.pods() == []
 
     run_scenario(tmp_path, scenario)
 
