@@ -90,8 +90,10 @@ class Scripted:
 
 
 @asynccontextmanager
-async def served(scripted: Scripted, folder: Path) -> AsyncIterator[ApiClient]:
-    """Serve it, and connect to it by a kubeconfig."""
+async def served(
+    scripted: Scripted, folder: Path, user: dict[str, Any] | None = None
+) -> AsyncIterator[ApiClient]:
+    """Serve it, and connect to it by a kubeconfig with a user's credentials."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return await scripted.answer(request)
@@ -103,6 +105,7 @@ async def served(scripted: Scripted, folder: Path) -> AsyncIterator[ApiClient]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
+    user = user or {"token": "secret"}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -111,7 +114,7 @@ async def served(scripted: Scripted, folder: Path) -> AsyncIterator[ApiClient]:
             {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "own"}}
         ],
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "users": [{"name": "u", "user": user}],
     }
     path = folder / "kubeconfig"
     path.write_text(json.dumps(config))
