@@ -517,9 +517,7 @@ def test_readers_see_no_uncommitted_revision(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_refused", [False, True])
-def test_a_job_whose_successor_is_refused_stays_as_it_was(
-    tmp_path: Path, is_refused: bool
-) -> None:
+def test_a_job_whose_successor_is_refused_stays_as_it_was(tmp_path: Path, is_refused: bool) -> None:
     bench = Bench(tmp_path / "data")
     whole = {"chunks": 12, "workers": {"min": 12, "max": 12}, "minibatches": 20}
     bench.submit("old", **whole, utility={"kind": "deadline", "value": 100, "by": "2 slots"})
