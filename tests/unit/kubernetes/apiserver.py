@@ -89,6 +89,30 @@ class Scripted:
         return response
 
 
+class Leases:
+    """A server of one lease, which keeps what was written last and refuses what is older."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {}
+        self.version = 0
+        self.down = False
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.down:
+            return web.Response(status=503)
+        if request.method == "GET":
+            return web.json_response(self.held, status=200 if self.held else 404)
+        body = await request.json()
+        if request.method == "POST" and self.held:
+            return web.json_response({"reason": "AlreadyExists"}, status=409)
+        if body["metadata"].get("resourceVersion", "0") != str(self.version):
+            return web.json_response({"reason": "Conflict"}, status=409)
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.held = body
+        return web.json_response(body)
+
+
 @asynccontextmanager
 async def served(
     scripted: Scripted, folder: Path, user: dict[str, Any] | None = None

@@ -31,7 +31,7 @@ from shadowprice.kubernetes.errors import (
 )
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.lease import Lease
-from tests.unit.kubernetes.apiserver import Scripted, served
+from tests.unit.kubernetes.apiserver import Leases, Scripted, served
 
 LIST = "/api/v1/things"
 
@@ -298,30 +298,6 @@ def test_an_informer_knows_what_is_there_through_every_trouble(
         await informer.close()
 
     run(tmp_path, scenario)
-
-
-class Leases:
-    """A server of one lease, which keeps what was written last and refuses what is older."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Any] = {}
-        self.version = 0
-        self.down = False
-
-    async def answer(self, request: web.Request) -> web.Response:
-        if self.down:
-            return web.Response(status=503)
-        if request.method == "GET":
-            return web.json_response(self.held, status=200 if self.held else 404)
-        body = await request.json()
-        if request.method == "POST" and self.held:
-            return web.json_response({"reason": "AlreadyExists"}, status=409)
-        if body["metadata"].get("resourceVersion", "0") != str(self.version):
-            return web.json_response({"reason": "Conflict"}, status=409)
-        self.version += 1
-        body["metadata"]["resourceVersion"] = str(self.version)
-        self.held = body
-        return web.json_response(body)
 
 
 def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
