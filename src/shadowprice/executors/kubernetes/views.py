@@ -64,7 +64,6 @@ class PodView:
     process: str = ""
     takes: Mapping[str, int] = field(default_factory=dict)  # requests in units of `core.amounts`
     outer: tuple[str, str, str] = ("", "", "")
-    created: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -145,7 +144,6 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         process=str(labels.get(names.PROCESS, "")),
         takes=requested_resources(spec),
         outer=_read_labels(meta, labels, notes),
-        created=parse_timestamp(meta.get("creationTimestamp")),
     )
 
 

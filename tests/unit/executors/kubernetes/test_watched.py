@@ -197,6 +197,46 @@ def test_a_restarted_service_collects_the_log_of_the_process_that_decided(tmp_pa
     run_scenario(tmp_path, scenario)
 
 
+def test_during_a_resize_logs_are_those_of_the_newest_generation_that_started(
+    tmp_path: Path,
+) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with unwatched_executor(kubeconfig, tmp_path) as executor:
+            await start(executor, "job")
+            assert (await executor.logs("job")).generation == 1
+            assert await executor.stop(11, "job", 1) == Receipt.ACCEPTED
+            await watched(executor, Ended, "job")
+            await executor.acknowledge_end("job", 1)
+            server.fail = lambda method, kind: (method, kind) == ("POST", "pods")
+            assert await executor.start(replace(ONE, generation=2)) == Receipt.ACCEPTED
+            await wait_until_async(lambda: server.asked["POST pods"] > 1)
+            chunk = await executor.logs("job")
+            assert (chunk.generation, chunk.text) == (1, "a line\n")
+            server.fail = lambda _method, _kind: False
+            await watched(executor, Started, "job")
+            assert (await executor.logs("job")).generation == 2
+
+    run_scenario(tmp_path, scenario)
+
+
+def test_a_generation_whose_record_is_deleted_while_it_is_launched_starts_nothing(
+    tmp_path: Path,
+) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with unwatched_executor(kubeconfig, tmp_path) as executor:
+            server.fail = lambda method, kind: (method, kind) == ("POST", "secrets")
+            assert await executor.start(ONE) == Receipt.ACCEPTED
+            await wait_until_async(lambda: server.asked["POST secrets"] > 0)
+            server.delete_all(RECORDS)
+            server.fail = lambda _method, _kind: False
+            ended = ended_of(await watched(executor, Ended, "job"))
+            assert (ended.ending, ended.reason) == (Ending.LOST, "its record was deleted")
+            await wait_until_async(lambda: server.names("secrets") == [])
+            assert server.asked["POST pods"] == 0
+
+    run_scenario(tmp_path, scenario)
+
+
 def test_a_sidecar_that_runs_on_is_ended_with_its_job(tmp_path: Path) -> None:
     async def scenario(server: Newer, kubeconfig: Path) -> None:
         async with unwatched_executor(kubeconfig, tmp_path) as executor:
