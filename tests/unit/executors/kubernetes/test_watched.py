@@ -260,6 +260,23 @@ def test_a_generation_that_cannot_be_reported_hides_no_other(tmp_path: Path) -> 
     run_scenario(tmp_path, scenario)
 
 
+def test_records_are_loaded_though_a_first_attempt_after_the_lease_failed(tmp_path: Path) -> None:
+    async def scenario(server: Newer, kubeconfig: Path) -> None:
+        async with unwatched_executor(kubeconfig, tmp_path) as executor:
+            records = "GET configmaps labelSelector"
+            server.fail = lambda method, kind: (method, kind) == ("GET", "configmaps")
+            before = server.asked[records]
+            assert executor._lease._lease is not None
+            executor._lease._lease.lost.set()
+            await wait_until_async(lambda: server.asked[records] > before)
+            assert executor._lease.holds()
+            server.fail = lambda _method, _kind: False
+            await wait_until_async(lambda: executor._records_loaded)
+            assert server.asked[records] > before + 1
+
+    run_scenario(tmp_path, scenario)
+
+
 def test_whatever_fails_when_it_ends_its_lock_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
