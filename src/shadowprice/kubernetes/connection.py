@@ -295,9 +295,14 @@ class ApiClient:
                     nullcontext() if urgent else self._slots,
                     asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
                 ):
-                    if not (method == "GET" or urgent or self._may_write()):
-                        raise LeadershipLostError
-                    response = await self._start_request(method, path, query, body, content)
+                    response = await self._start_request(
+                        method,
+                        path,
+                        query,
+                        body,
+                        content,
+                        is_restricted=not (method == "GET" or urgent),
+                    )
                     try:
                         text: bytes = await response.read()
                     finally:
@@ -353,7 +358,14 @@ class ApiClient:
             raise ApiUnreachableError(f"{self.host}: {_error_text(error)}") from error
 
     async def _start_request(
-        self, method: str, path: str, query: Mapping[str, object], body: Any, content: str
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        body: Any,
+        content: str,
+        *,
+        is_restricted: bool = False,
     ) -> Any:
         headers = {"Accept": "application/json, */*", "Content-Type": content}
         headers["User-Agent"] = "shadowprice"
@@ -361,6 +373,9 @@ class ApiClient:
         for is_last in (False, True):
             await self._client.update_params_for_auth(headers, [], [_TOKEN_KEY])
             token = configuration.api_key.get(_TOKEN_KEY)
+            # After the credentials, which a plugin may take seconds to renew.
+            if is_restricted and not self._may_write():
+                raise LeadershipLostError
             self.requests += 1
             response = await self._client.rest_client.request(
                 method,

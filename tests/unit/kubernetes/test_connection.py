@@ -176,6 +176,23 @@ def test_a_token_is_renewed_before_it_expires(
     asyncio.run(main())
 
 
+def test_who_lost_the_lease_while_its_token_was_renewed_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MIN_TOKEN_REFRESH_SECONDS", 0.0)
+
+    async def main() -> None:
+        server = TokenServer()
+        async with served(server, tmp_path, plugin_user(tmp_path)) as connection:
+            connection.restrict_writes(lambda: (tmp_path / "runs").read_bytes() == b"x")
+            server.token = "token-2"
+            with pytest.raises(LeadershipLostError):
+                await connection.post(LIST, {})
+            assert server.tokens == ["token-1"]
+
+    asyncio.run(main())
+
+
 def test_a_plugin_that_fails_leaves_the_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
