@@ -27,6 +27,7 @@ PLAIN = Path("kubernetes")
 
 EXPRESSIONS: Final[Mapping[str, str]] = {
     "namespace": "$.Release.Namespace",
+    "release": "$.Release.Name",
     "job": ".",
     "image": "$.Values.image",
     "pull": "$.Values.imagePullPolicy",
@@ -48,6 +49,7 @@ EXPRESSIONS: Final[Mapping[str, str]] = {
 
 MARKED: Final[Mapping[str, Any]] = {
     "namespace": "@namespace@",
+    "release": "@release@",
     "image": "@image@",
     "imagePullPolicy": "@pull@",
     "replicas": "@replicas@",
@@ -57,7 +59,19 @@ MARKED: Final[Mapping[str, Any]] = {
     "digest": "@digest@",
     "database": {"secret": "@database-secret@", "key": "@database-key@"},
     "token": {"secret": "@token-secret@", "key": "@token-key@"},
+    "storage": {"size": "@storage@", "claim": ""},
 }
+
+STORAGE: Final = """\
+{{- if $.Values.storage.claim }}
+INDENTpersistentVolumeClaim:
+INDENT  claimName: {{ $.Values.storage.claim }}
+{{- else }}
+INDENTemptyDir:
+INDENT  sizeLimit: {{ $.Values.storage.size }}
+{{- end }}
+"""
+"""Source of the data volume in the chart."""
 
 DEFINITION = """\
 {{- if semverCompare ">=1.25-0" $.Capabilities.KubeVersion.Version }}
@@ -79,7 +93,7 @@ TrainingJobs are followed once both secrets are there:
 
 def plain() -> list[dict[str, Any]]:
     """Return all objects except the definition, with default values."""
-    values = {**objects.VALUES, "namespace": objects.NAMESPACE}
+    values = {**objects.VALUES, **objects.INSTALLED}
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": objects.NAMESPACE}}
     return [
         space,
@@ -115,6 +129,12 @@ def _template(document: Mapping[str, Any], block: str = "") -> str:
         text,
         flags=re.M,
     )
+    text = re.sub(
+        r"^( *)emptyDir:\n *sizeLimit: '@storage@'\n",
+        lambda match: STORAGE.replace("INDENT", match[1]),
+        text,
+        flags=re.M,
+    )
     text = re.sub(r"'@([a-z-]+)@'", r"@\1@", text)
     text = re.sub(r"@([a-z-]+)@", lambda found: f"{{{{ {EXPRESSIONS[found[1]]} }}}}", text)
     whole = f"---\n{text}"
@@ -124,7 +144,7 @@ def _template(document: Mapping[str, Any], block: str = "") -> str:
 def generated() -> Mapping[Path, str]:
     """Return every generated file, by its path below ``deploy/``."""
     found: dict[Path, str] = {}
-    values = {**objects.VALUES, "namespace": objects.NAMESPACE}
+    values = {**objects.VALUES, **objects.INSTALLED}
     for name, rules in (("crd.yaml", False), ("crd-rules.yaml", True)):
         document = build_crd(rules=rules)
         found[PLAIN / name] = HEAD + to_yaml(document)

@@ -36,8 +36,13 @@ VALUES: Final[Mapping[str, Any]] = {
         "requests": {"cpu": "500m", "memory": "512Mi"},
         "limits": {"memory": "2Gi"},
     },
+    # Logs of jobs; a claim takes the place of the node's disk, and survives a failover.
+    "storage": {"size": "10Gi", "claim": ""},
     "networkPolicy": True,
 }
+
+INSTALLED: Final[Mapping[str, str]] = {"namespace": NAMESPACE, "release": NAME}
+"""What an installation determines: its namespace and its release's name."""
 
 WATCHED: Final[list[Document]] = [
     {"apiGroups": [GROUP], "resources": [PLURAL], "verbs": ["get", "list", "watch", "patch"]},
@@ -90,12 +95,13 @@ def _binding(values: Values, role: str, kind: str) -> Document:
 def permissions(values: Values) -> list[Document]:
     """Return the account, its roles and their bindings."""
     rbac, space = "rbac.authorization.k8s.io/v1", values["namespace"]
-    everywhere = _binding(values, NAME, "ClusterRole")
+    release = values["release"]
+    everywhere = _binding(values, release, "ClusterRole")
     return [
         _object("ServiceAccount", "v1", NAME, space),
-        _object("ClusterRole", rbac, NAME, rules=WATCHED),
-        _object("ClusterRoleBinding", rbac, NAME, **everywhere),
-        _object("ClusterRole", rbac, f"{NAME}-jobs", rules=RUNNING),
+        _object("ClusterRole", rbac, release, rules=WATCHED),
+        _object("ClusterRoleBinding", rbac, release, **everywhere),
+        _object("ClusterRole", rbac, f"{release}-jobs", rules=RUNNING),
         _object("Role", rbac, NAME, space, rules=KEEPING),
         _object("RoleBinding", rbac, NAME, space, **_binding(values, NAME, "Role")),
     ]
@@ -103,7 +109,7 @@ def permissions(values: Values) -> list[Document]:
 
 def job_binding(values: Values, namespace: str) -> Document:
     """Return the role and binding for running jobs in a namespace."""
-    jobs = f"{NAME}-jobs"
+    jobs = f"{values['release']}-jobs"
     binding = _binding(values, jobs, "ClusterRole")
     return _object("RoleBinding", "rbac.authorization.k8s.io/v1", jobs, namespace, **binding)
 
@@ -176,7 +182,7 @@ def deployment(values: Values) -> Document:
         "volumeMounts": [
             {"name": "cluster", "mountPath": "/etc/shadowprice", "readOnly": True},
             {"name": "own", "mountPath": kept, "subPath": "run"},
-            {"name": "own", "mountPath": "/var/lib/shadowprice", "subPath": "lib"},
+            {"name": "data", "mountPath": "/var/lib/shadowprice", "subPath": "lib"},
             {"name": "own", "mountPath": "/tmp", "subPath": "tmp"},
         ],
     }
@@ -222,6 +228,7 @@ def deployment(values: Values) -> Document:
         "volumes": [
             {"name": "cluster", "configMap": {"name": f"{NAME}-cluster"}},
             {"name": "own", "emptyDir": {"sizeLimit": "1Gi"}},
+            {"name": "data", **_storage(values["storage"])},
             {
                 "name": "token",
                 "secret": {
@@ -247,6 +254,13 @@ def deployment(values: Values) -> Document:
             "template": {"metadata": {"labels": labels, **about}, "spec": pod},
         },
     )
+
+
+def _storage(storage: Mapping[str, str]) -> Document:
+    """Return the source of the data directory's volume, which the logs of jobs fill."""
+    if storage["claim"]:
+        return {"persistentVolumeClaim": {"claimName": storage["claim"]}}
+    return {"emptyDir": {"sizeLimit": storage["size"]}}
 
 
 def _probe(path: str, **more: int) -> Document:

@@ -70,7 +70,7 @@ func check(err error) {
 }
 
 func main() {
-	root, version, namespace := os.Args[1], os.Args[2], os.Args[3]
+	root, version, release, namespace := os.Args[1], os.Args[2], os.Args[3], os.Args[4]
 	values := map[string]interface{}{}
 	check(json.NewDecoder(os.Stdin).Decode(&values))
 	functions := template.FuncMap{
@@ -86,7 +86,7 @@ func main() {
 	}
 	data := map[string]interface{}{
 		"Values":       values,
-		"Release":      map[string]interface{}{"Namespace": namespace},
+		"Release":      map[string]interface{}{"Name": release, "Namespace": namespace},
 		"Capabilities": map[string]interface{}{"KubeVersion": map[string]string{"Version": version}},
 		"Files":        files(root),
 	}

@@ -1,18 +1,21 @@
 """A connection to a Kubernetes API server, with JSON objects as mappings.
 
 The client library reads addresses, certificates and tokens from a kubeconfig or from the service
-account of a pod. It rereads the account's token when that is renewed.
+account of a pod. It rereads the account's token when that is renewed. `CredentialRefresher` renews
+the token of a kubeconfig, which a plugin of the cloud provider may issue for minutes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import nullcontext
+from datetime import datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +32,8 @@ from shadowprice.kubernetes.errors import (
     LeadershipLostError,
 )
 from shadowprice.kubernetes.pausing import Backoff
+
+log = logging.getLogger("shadowprice.kubernetes")
 
 IN_CLUSTER: Final = "in-cluster"  # address that selects the service account of this pod
 
@@ -47,12 +52,18 @@ All requests of a slot at once would block the API server for seconds, and delay
 leases. With this limit, an idle server still answers hundreds of requests per second.
 """
 
+TOKEN_REFRESH_MARGIN_SECONDS: Final = 120.0  # seconds before its expiry that a token is renewed
+
+MIN_TOKEN_REFRESH_SECONDS: Final = 10.0
+"""Minimum seconds between two renewals, because a plugin may be slow or return expired tokens."""
+
 _PATCH_TYPES: Final = {
     "json": "application/json-patch+json",
     "merge": "application/merge-patch+json",
     "strategic": "application/strategic-merge-patch+json",
     "apply": "application/apply-patch+yaml",
 }
+_TOKEN_KEY: Final = "BearerToken"  # of the library's configuration
 _CONNECTIONS: Final = 1000
 _CONFIG_ERRORS: Final = (
     OSError,
@@ -74,6 +85,53 @@ class MissingLibraryError(MissingExtraError):
     exit_code = 2
 
 
+class CredentialRefresher:
+    """Renews the bearer token of a kubeconfig: before it expires, and if the server refuses it.
+
+    ``load`` reads the kubeconfig into a new configuration, which runs its plugin if it has one, and
+    returns the token and its expiry in seconds since 1970, None if unknown.
+    """
+
+    def __init__(
+        self, load: Callable[[], Awaitable[tuple[str | None, float | None]]], expiry: float | None
+    ) -> None:
+        self._load = load
+        self._expiry = expiry
+        self._tried = time.monotonic()
+        self._lock = asyncio.Lock()
+
+    async def __call__(self, configuration: Any) -> None:
+        """Renew the token of a configuration if it expires soon; the hook of the library."""
+        if self._expires_soon():
+            async with self._lock:
+                if self._expires_soon():
+                    await self._renew(configuration)
+
+    async def replace(self, configuration: Any, refused: str | None) -> bool:
+        """Replace a token that the server refused; return whether there is a new one."""
+        async with self._lock:
+            if configuration.api_key.get(_TOKEN_KEY) == refused:
+                await self._renew(configuration)
+            return bool(configuration.api_key.get(_TOKEN_KEY) != refused)
+
+    def _expires_soon(self) -> bool:
+        return (
+            self._expiry is not None and time.time() > self._expiry - TOKEN_REFRESH_MARGIN_SECONDS
+        )
+
+    async def _renew(self, configuration: Any) -> None:
+        if time.monotonic() - self._tried < MIN_TOKEN_REFRESH_SECONDS:
+            return
+        try:
+            token, self._expiry = await self._load()
+        except Exception as error:  # the library's, its plugin's, or a damaged file's
+            log.warning("failed to renew the credentials: %s", _error_text(error))
+        else:
+            if token is not None:
+                configuration.api_key[_TOKEN_KEY] = token
+        self._tried = time.monotonic()
+
+
 class ApiClient:
     """A connection to one API server, as one user; created by `open`.
 
@@ -81,9 +139,12 @@ class ApiClient:
     ``requests`` counts the requests sent, including retries.
     """
 
-    def __init__(self, client: Any, namespace: str) -> None:
+    def __init__(
+        self, client: Any, namespace: str, credentials: CredentialRefresher | None = None
+    ) -> None:
         self._client = client
         self.namespace = namespace
+        self._credentials = credentials
         self.requests = 0
         self._may_write: Callable[[], bool] = lambda: True
         self._last_date: tuple[str, float] = ("", 0.0)
@@ -108,18 +169,23 @@ class ApiClient:
         in_cluster = address == IN_CLUSTER or (
             not address and "KUBERNETES_SERVICE_HOST" in os.environ and SERVICE_ACCOUNT_DIR.is_dir()
         )
+        credentials = None
         try:
             if in_cluster:
                 config.load_incluster_config(configuration)
                 namespace = (SERVICE_ACCOUNT_DIR / "namespace").read_text(encoding="utf-8").strip()
             else:
-                namespace = await _kubeconfig(config, configuration, address, context)
-            return cls(client.ApiClient(configuration), namespace or "default")
+                namespace, credentials = await _kubeconfig(
+                    client, config, configuration, address, context
+                )
+            return cls(client.ApiClient(configuration), namespace or "default", credentials)
         except (config.ConfigException, *_CONFIG_ERRORS) as error:
             text = " ".join((getattr(error, "strerror", None) or str(error)).split())[
                 :_MAX_MESSAGE_CHARS
             ]
             location = address or os.environ.get("KUBECONFIG") or "~/.kube/config"
+            if in_cluster:
+                location = IN_CLUSTER
             hint = "write the path of a kubeconfig, or in-cluster"
             path = escape_controls(location[: int(bounds.PATH.maximum)])  # in full, to be corrected
             fault = Fault("--address", f"'{path}' doesn't name a cluster: {text}", hint)
@@ -229,9 +295,14 @@ class ApiClient:
                     nullcontext() if urgent else self._slots,
                     asyncio.timeout(REQUEST_TIMEOUT_SECONDS),
                 ):
-                    if not (method == "GET" or urgent or self._may_write()):
-                        raise LeadershipLostError
-                    response = await self._start_request(method, path, query, body, content)
+                    response = await self._start_request(
+                        method,
+                        path,
+                        query,
+                        body,
+                        content,
+                        is_restricted=not (method == "GET" or urgent),
+                    )
                     try:
                         text: bytes = await response.read()
                     finally:
@@ -272,7 +343,9 @@ class ApiClient:
                         break
                     *whole, rest = (rest + piece).split(b"\n")
                     if len(rest) > _MAX_LINE_BYTES:
-                        raise ApiUnreachableError(f"{self.host} sends a line without an end")
+                        raise ApiUnreachableError(
+                            f"{self.host} sent a line of more than {_MAX_LINE_BYTES >> 20} MiB"
+                        )
                     for line in whole:
                         yield line + b"\n"
                 if rest:
@@ -280,25 +353,44 @@ class ApiClient:
             finally:
                 _abort(response)
         except TimeoutError as error:
-            raise ApiUnreachableError(f"{self.host} fell silent") from error
+            raise ApiUnreachableError(f"{self.host} sent no data in {silence:g} s") from error
         except (OSError, ValueError, _client_error()) as error:
             raise ApiUnreachableError(f"{self.host}: {_error_text(error)}") from error
 
     async def _start_request(
-        self, method: str, path: str, query: Mapping[str, object], body: Any, content: str
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object],
+        body: Any,
+        content: str,
+        *,
+        is_restricted: bool = False,
     ) -> Any:
         headers = {"Accept": "application/json, */*", "Content-Type": content}
         headers["User-Agent"] = "shadowprice"
-        await self._client.update_params_for_auth(headers, [], ["BearerToken"])
-        self.requests += 1
-        return await self._client.rest_client.request(
-            method,
-            self.host + path,
-            query_params={name: _query_value(value) for name, value in query.items()},
-            headers=headers,
-            body=body,
-            _preload_content=False,
-        )
+        configuration = self._client.configuration
+        for is_last in (False, True):
+            await self._client.update_params_for_auth(headers, [], [_TOKEN_KEY])
+            token = configuration.api_key.get(_TOKEN_KEY)
+            # After the credentials, which a plugin may take seconds to renew.
+            if is_restricted and not self._may_write():
+                raise LeadershipLostError
+            self.requests += 1
+            response = await self._client.rest_client.request(
+                method,
+                self.host + path,
+                query_params={name: _query_value(value) for name, value in query.items()},
+                headers=headers,
+                body=body,
+                _preload_content=False,
+            )
+            if response.status != 401 or is_last or self._credentials is None:
+                break
+            if not await self._credentials.replace(configuration, token):
+                break
+            response.release()
+        return response
 
 
 def _import_library() -> tuple[Any, Any]:
@@ -314,16 +406,36 @@ def _client_error() -> type[Exception]:
     return error
 
 
-async def _kubeconfig(config: Any, configuration: Any, address: str, context: str) -> str:
+async def _kubeconfig(
+    client: Any, config: Any, configuration: Any, address: str, context: str
+) -> tuple[str, CredentialRefresher]:
+    """Read a kubeconfig into a configuration; return the context's namespace and its refresher."""
     path = address or os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")  # noqa: PTH111  # without a home, Path.home() raises
     first = path.split(os.pathsep)[0]
     if not Path(first).is_file():
         raise FileNotFoundError(2, "no such file", first)
-    loader = await config.load_kube_config(
-        path, context or None, client_configuration=configuration, persist_config=False
-    )
+
+    async def load(target: Any) -> Any:
+        return await config.load_kube_config(
+            path, context or None, client_configuration=target, persist_config=False
+        )
+
+    async def renew() -> tuple[str | None, float | None]:
+        renewed = client.Configuration()
+        loader = await load(renewed)
+        return renewed.api_key.get(_TOKEN_KEY), _token_expiry(loader)
+
+    loader = await load(configuration)
+    refresher = CredentialRefresher(renew, _token_expiry(loader))
+    configuration.refresh_api_key_hook = refresher
     entry = loader.current_context["context"]
-    return str(entry["namespace"]) if "namespace" in entry else ""
+    return str(entry["namespace"]) if "namespace" in entry else "", refresher
+
+
+def _token_expiry(loader: Any) -> float | None:
+    """Return when the token of a kubeconfig's plugin expires, in seconds since 1970."""
+    expiry = getattr(loader, "exec_plugin_expiry", None)
+    return expiry.timestamp() if isinstance(expiry, datetime) else None
 
 
 def _abort(answer: Any) -> None:

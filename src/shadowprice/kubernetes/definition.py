@@ -35,7 +35,7 @@ change.
 CEL_RULES: Final[Sequence[Mapping[str, str]]] = (
     {
         "rule": "!(has(self.minibatch_time) && has(self.throughput))",
-        "message": "how fast it trains is said by one of minibatch_time and throughput",
+        "message": "give only one of minibatch_time and throughput",
     },
     {
         "rule": (

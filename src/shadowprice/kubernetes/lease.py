@@ -42,18 +42,23 @@ class Lease:
 
     ``identity`` is a unique identifier of this process. ``lost`` is set if the lease wasn't renewed
     in time, or another process acquired it. ``epoch`` is a fencing token, higher than that of any
-    earlier holder; 0 before the lease is held.
+    earlier holder and than ``above``; 0 before the lease is held. A Lease that was deleted and
+    created again has lost the epochs of its earlier holders.
     """
 
-    def __init__(self, connection: ApiClient, namespace: str, name: str, identity: str) -> None:
+    def __init__(
+        self, connection: ApiClient, namespace: str, name: str, identity: str, above: int = 0
+    ) -> None:
+        self._above = above
         self._connection = connection
         self._list = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
         self._path = f"{self._list}/{name}"
-        self._name = name
+        self._namespace, self._name = namespace, name
         self._identity = identity
         self._renewing: asyncio.Task[None] | None = None
         self._held: dict[str, Any] = {}
         self._until = 0.0
+        self._last_renewal, self._seen_since = "", _now()
         self.lost = asyncio.Event()
         self.epoch = 0
 
@@ -68,28 +73,33 @@ class Lease:
     ) -> bool:
         """Acquire the lease; return False if another process holds it.
 
-        It returns as soon as the other holder renews, or after ``timeout`` seconds. ``over``
+        It returns as soon as the other holder renews, or after ``timeout`` seconds. The time since
+        the last renewal counts across attempts, so repeated short attempts succeed too. ``over``
         returns whether a holder, by its identity, is known to be inactive; its lease is acquired at
         once.
         """
         until = time.monotonic() + timeout
-        last_seen, since = "", _now()
         pauses = Backoff(INITIAL_POLL_SECONDS, MAX_POLL_SECONDS)
         while True:
             current = await self._read()
             spec = current.get("spec", {})
             holder, renewed = spec.get("holderIdentity") or "", str(spec.get("renewTime", ""))
-            if renewed != last_seen:
-                if last_seen and holder not in {"", self._identity} and not over(holder):
+            if renewed != self._last_renewal:
+                was_seen = bool(self._last_renewal)
+                self._last_renewal, self._seen_since = renewed, _now()
+                if was_seen and holder not in {"", self._identity} and not over(holder):
                     return False  # the holder is alive
-                last_seen, since = renewed, _now()
             duration = float(spec.get("leaseDurationSeconds") or LEASE_DURATION_SECONDS)
-            if holder in {"", self._identity} or over(holder) or _now() - since > duration:
+            if (
+                holder in {"", self._identity}
+                or over(holder)
+                or (_now() - self._seen_since > duration)
+            ):
                 if await self._write(current, taking=True):
                     self.epoch = int(self._held["spec"]["leaseTransitions"])
                     self._renewing = asyncio.create_task(self._renew())
                     return True
-                last_seen = ""
+                self._last_renewal = ""
             if time.monotonic() > until:
                 return False
             await asyncio.sleep(pauses.record_failure())
@@ -123,7 +133,8 @@ class Lease:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         spec = dict(before.get("spec", {}))
         if taking or spec.get("holderIdentity") != holder:
-            spec |= {"leaseTransitions": int(spec.get("leaseTransitions") or 0) + 1}
+            previous = max(int(spec.get("leaseTransitions") or 0), self._above)
+            spec |= {"leaseTransitions": previous + 1}
             spec["acquireTime"] = now
         spec |= {
             "holderIdentity": holder,
@@ -137,6 +148,10 @@ class Lease:
             method, path = ("PUT", self._path) if before else ("POST", self._list)
             self._held = await self._connection.request(method, path, body=document, urgent=True)
         except ApiError as error:
+            if error.not_found and not before:
+                place = f"the namespace {self._namespace} of the lease {self._name}"
+                message = f"{place} doesn't exist: {error}"
+                raise ApiError(error.status, error.reason, message) from error
             if error.conflict or error.exists or error.not_found:
                 return False
             raise
@@ -162,13 +177,14 @@ class Lease:
             if current.get("spec", {}).get("holderIdentity") == self._identity:
                 self._held = current  # the response to our own write was lost
                 return True
-            log.warning("another has taken the lease %s", self._name)
+            holder = current.get("spec", {}).get("holderIdentity") or "no holder"
+            log.warning("lost the lease %s to %s", self._name, holder)
             return False
         except (ApiError, TimeoutError) as error:
             log.info("the lease %s was not renewed: %s", self._name, error)
         if _now() < self._until:
             return True
-        log.warning("the lease %s ran out", self._name)
+        log.warning("the lease %s expired", self._name)
         return False
 
 

@@ -106,7 +106,7 @@ class _Translation:
             case "string" | "number" | "boolean":
                 pass
             case _:
-                raise SchemaError(f"{path or 'the model'} has no type that can be said: {schema}")
+                raise SchemaError(f"{path or 'the model'} has no single type: {schema}")
         return document
 
     def _object(self, schema: Mapping[str, Any], result: Document, path: str) -> None:
@@ -135,7 +135,7 @@ class _Translation:
                 if name == tag:
                     continue
                 if properties.setdefault(name, value) != value:
-                    raise SchemaError(f"{path}.{name} means another thing in {kind!r}")
+                    raise SchemaError(f"{path}.{name} has another schema in {kind!r}")
         choice = {"type": "string", "enum": list(kinds)}
         description = self._descriptions.get(f"{path}.{tag}")
         if description is not None:

@@ -57,22 +57,33 @@ class KubernetesIntegration:
         connection = await ApiClient.open(self._service.settings.cluster_address)
         await connection.close()
 
-    async def elected(self) -> int | None:
+    async def elected(self, above: int = 0) -> int | None:
         """Try to acquire the lease; return the epoch, or None if another instance leads.
 
-        The epoch is 0 without a lease: then the store alone elects the writer. Raise `ConfigError`
-        if the settings name no cluster.
+        The epoch is higher than ``above``, the epoch of the last leader that wrote the store. It is
+        0 without a lease: then the store alone elects the writer. Raise `ConfigError` if the
+        settings name no cluster.
         """
         settings = self._service.settings
         if settings.lease is None:
             return 0
         if self._lease is not None and self._lease.holds():
-            return self._lease.epoch
+            if self._lease.epoch > above:
+                return self._lease.epoch
+            log.warning(
+                "the Lease %s was created again: its epoch %d isn't above %d, that of the last "
+                "leader; acquiring it with a higher one",
+                self.name,
+                self._lease.epoch,
+                above,
+            )
+            lease, self._lease = self._lease, None
+            await lease.release()
         if self._connection is None:
             self._connection = await ApiClient.open(settings.cluster_address)
             await self._mark(active=False)
         identity = f"{os.environ.get(POD, 'shadowprice')}_{secrets.token_hex(8)}"
-        lease = Lease(self._connection, *settings.lease, identity)
+        lease = Lease(self._connection, *settings.lease, identity, above)
         try:
             if not await lease.acquire():
                 return None

@@ -280,7 +280,8 @@ class Service:
         last_error = ""
         while not self.stopping:
             try:
-                epoch = 0 if self._resident is None else await self._resident.elected()
+                resident, later = self._resident, self.store.later_epoch
+                epoch = 0 if resident is None else await resident.elected(later)
                 if epoch is not None and await loop.run_in_executor(
                     self._readers, self.store.open, epoch
                 ):

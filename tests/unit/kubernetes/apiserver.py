@@ -89,9 +89,35 @@ class Scripted:
         return response
 
 
+class Leases:
+    """A server of one lease, which keeps what was written last and refuses what is older."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, Any] = {}
+        self.version = 0
+        self.down = False
+
+    async def answer(self, request: web.Request) -> web.Response:
+        if self.down:
+            return web.Response(status=503)
+        if request.method == "GET":
+            return web.json_response(self.held, status=200 if self.held else 404)
+        body = await request.json()
+        if request.method == "POST" and self.held:
+            return web.json_response({"reason": "AlreadyExists"}, status=409)
+        if body["metadata"].get("resourceVersion", "0") != str(self.version):
+            return web.json_response({"reason": "Conflict"}, status=409)
+        self.version += 1
+        body["metadata"]["resourceVersion"] = str(self.version)
+        self.held = body
+        return web.json_response(body)
+
+
 @asynccontextmanager
-async def served(scripted: Scripted, folder: Path) -> AsyncIterator[ApiClient]:
-    """Serve it, and connect to it by a kubeconfig."""
+async def served(
+    scripted: Scripted, folder: Path, user: dict[str, Any] | None = None
+) -> AsyncIterator[ApiClient]:
+    """Serve it, and connect to it by a kubeconfig with a user's credentials."""
 
     async def answer(request: web.Request) -> web.StreamResponse:
         return await scripted.answer(request)
@@ -103,6 +129,7 @@ async def served(scripted: Scripted, folder: Path) -> AsyncIterator[ApiClient]:
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
     port = runner.addresses[0][1]
+    user = user or {"token": "secret"}
     config = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -111,7 +138,7 @@ async def served(scripted: Scripted, folder: Path) -> AsyncIterator[ApiClient]:
             {"name": "here", "context": {"cluster": "c", "user": "u", "namespace": "own"}}
         ],
         "clusters": [{"name": "c", "cluster": {"server": f"http://127.0.0.1:{port}"}}],
-        "users": [{"name": "u", "user": {"token": "secret"}}],
+        "users": [{"name": "u", "user": user}],
     }
     path = folder / "kubeconfig"
     path.write_text(json.dumps(config))

@@ -21,10 +21,13 @@ GO = shutil.which("go") or "/usr/lib/go/bin/go"
 needs_go = pytest.mark.skipif(not Path(GO).exists(), reason="there is no go to render with")
 
 
-def rendered(folder: Path, version: str, namespace: str, **changed: Any) -> list[dict[str, Any]]:
+def rendered(
+    folder: Path, version: str, namespace: str, release: str = "shadowprice", **changed: Any
+) -> list[dict[str, Any]]:
     values = {**yaml.safe_load((CHART / "values.yaml").read_text()), **changed}
+    program = str(ROOT / "tools" / "chart" / "main.go")
     done = subprocess.run(
-        [GO, "run", str(ROOT / "tools" / "chart" / "main.go"), str(CHART), version, namespace],
+        [GO, "run", program, str(CHART), version, release, namespace],
         input=json.dumps(values),
         capture_output=True,
         text=True,
@@ -50,7 +53,7 @@ def by_name(documents: list[dict[str, Any]]) -> dict[str, Any]:
 
 @needs_go
 def test_the_chart_is_the_manifests(tmp_path: Path) -> None:
-    values = {**kubernetes_objects.VALUES, "namespace": kubernetes_objects.NAMESPACE}
+    values = {**kubernetes_objects.VALUES, **kubernetes_objects.INSTALLED}
     plain = [one for one in kubernetes_manifests.plain() if one["kind"] != "Namespace"]
     for version, budget, rules in (
         ("v1.20.2", "policy/v1beta1", False),
@@ -92,6 +95,46 @@ def test_values_reach_what_they_are_for(tmp_path: Path) -> None:
         for subject in one.get("subjects", ()):
             assert subject["namespace"] == "prod"
     assert "NetworkPolicy/prod/shadowprice" not in result
+
+
+@needs_go
+@pytest.mark.parametrize(
+    ("storage", "source"),
+    [
+        ({"size": "5Gi", "claim": ""}, {"emptyDir": {"sizeLimit": "5Gi"}}),
+        ({"size": "5Gi", "claim": "logs"}, {"persistentVolumeClaim": {"claimName": "logs"}}),
+    ],
+)
+def test_logs_are_in_a_volume_of_their_own(
+    tmp_path: Path, storage: dict[str, str], source: dict[str, Any]
+) -> None:
+    result = by_name(rendered(tmp_path, "v1.31.0", "prod", storage=storage))
+    pod = result["Deployment/prod/shadowprice"]["spec"]["template"]["spec"]
+    volumes = {volume.pop("name"): volume for volume in pod["volumes"]}
+    assert volumes["data"] == source
+    [container] = pod["containers"]
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert mounts["/var/lib/shadowprice"] == "data"
+    assert {mounts["/tmp"], mounts["/run/shadowprice"]} == {"own"}
+
+
+@needs_go
+def test_releases_share_no_cluster_role(tmp_path: Path) -> None:
+    def roles(release: str) -> set[str]:
+        result = rendered(tmp_path, "v1.31.0", release, release, jobNamespaces=["vision"])
+        bound = {one["roleRef"]["name"] for one in result if one["kind"] == "ClusterRoleBinding"}
+        made = {one["metadata"]["name"] for one in result if one["kind"].startswith("ClusterRole")}
+        jobs = {
+            one["metadata"]["name"]
+            for one in result
+            if one["kind"] == "RoleBinding" and one["metadata"]["namespace"] == "vision"
+        }
+        assert bound < made
+        assert jobs < made
+        return made
+
+    assert roles("blue") == {"blue", "blue-jobs"}
+    assert not roles("blue") & roles("green")
 
 
 @needs_go

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +19,8 @@ pytest.importorskip("kubernetes_asyncio")
 
 from aiohttp import web
 
+from shadowprice.executors.kubernetes.executor_lease import ExecutorLease
+from shadowprice.kubernetes import connection as connections
 from shadowprice.kubernetes import informer as informers
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.errors import (
@@ -26,7 +31,7 @@ from shadowprice.kubernetes.errors import (
 )
 from shadowprice.kubernetes.informer import Informer
 from shadowprice.kubernetes.lease import Lease
-from tests.unit.kubernetes.apiserver import Scripted, served
+from tests.unit.kubernetes.apiserver import Leases, Scripted, served
 
 LIST = "/api/v1/things"
 
@@ -89,6 +94,122 @@ def test_who_may_lead_no_more_sends_nothing_that_writes_but_its_lease(tmp_path: 
         assert [one.split()[0] for one in server.requests] == ["POST", "GET", "PUT"]
 
     run(tmp_path, scenario)
+
+
+class TokenServer(Scripted):
+    """Accepts one token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.token = "token-1"
+        self.tokens: list[str] = []
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.tokens.append(request.headers["Authorization"].removeprefix("Bearer "))
+        if self.tokens[-1] != self.token:
+            return web.Response(status=401, text="Unauthorized")
+        return await super().answer(request)
+
+
+PLUGIN = """\
+import json, pathlib, sys
+runs = pathlib.Path(sys.argv[1])
+count = len(runs.read_bytes()) + 1 if runs.exists() else 1
+runs.write_bytes(b"x" * count)
+status = {"token": f"token-{count}"}
+if len(sys.argv) > 2:
+    status["expirationTimestamp"] = sys.argv[2]
+kind = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+print(json.dumps({**kind, "status": status}))
+"""
+
+
+def plugin_user(folder: Path, expiry: str = "") -> dict[str, Any]:
+    (folder / "plugin.py").write_text(PLUGIN)
+    arguments = [str(folder / "plugin.py"), str(folder / "runs"), *([expiry] if expiry else [])]
+    version = "client.authentication.k8s.io/v1"
+    return {"exec": {"apiVersion": version, "command": sys.executable, "args": arguments}}
+
+
+def test_a_token_that_the_server_refuses_is_renewed_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MIN_TOKEN_REFRESH_SECONDS", 0.0)
+
+    async def main() -> None:
+        server = TokenServer()
+        async with served(server, tmp_path, plugin_user(tmp_path)) as connection:
+            await connection.get(LIST)
+            assert server.tokens == ["token-1"]
+            server.token = "token-2"  # the first one expired
+            await asyncio.gather(*(connection.get(LIST) for _ in range(3)))
+            assert (tmp_path / "runs").read_bytes() == b"xx"  # one renewal serves all requests
+            server.token, server.tokens = "token-3", []
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+                async for _ in connection.lines(LIST, silence=WAIT_LIMIT_SECONDS):
+                    break
+            assert server.tokens == ["token-2", "token-3"]
+            server.token, server.tokens = "none", []
+            with pytest.raises(ApiError, match="Unauthorized") as caught:
+                await connection.get(LIST)
+            assert caught.value.status == 401
+            assert server.tokens == ["token-3", "token-4"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("minutes", "token"), [(1, "token-2"), (60, "token-1")])
+def test_a_token_is_renewed_before_it_expires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: int, token: str
+) -> None:
+    monkeypatch.setattr(connections, "MIN_TOKEN_REFRESH_SECONDS", 0.0)
+    expiry = datetime.now(UTC) + timedelta(minutes=minutes)
+
+    async def main() -> None:
+        server = TokenServer()
+        server.token = token
+        user = plugin_user(tmp_path, expiry.strftime("%Y-%m-%dT%H:%M:%SZ"))
+        async with served(server, tmp_path, user) as connection:
+            await connection.get(LIST)
+            assert server.tokens == [token]
+
+    asyncio.run(main())
+
+
+def test_who_lost_the_lease_while_its_token_was_renewed_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "MIN_TOKEN_REFRESH_SECONDS", 0.0)
+
+    async def main() -> None:
+        server = TokenServer()
+        async with served(server, tmp_path, plugin_user(tmp_path)) as connection:
+            connection.restrict_writes(lambda: (tmp_path / "runs").read_bytes() == b"x")
+            server.token = "token-2"
+            with pytest.raises(LeadershipLostError):
+                await connection.post(LIST, {})
+            assert server.tokens == ["token-1"]
+
+    asyncio.run(main())
+
+
+def test_a_plugin_that_fails_leaves_the_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "MIN_TOKEN_REFRESH_SECONDS", 0.0)
+
+    async def main() -> None:
+        server = TokenServer()
+        async with served(server, tmp_path, plugin_user(tmp_path)) as connection:
+            (tmp_path / "plugin.py").write_text("raise SystemExit('no network')")
+            server.token = "token-2"
+            with pytest.raises(ApiError, match="Unauthorized"):
+                await connection.get(LIST)
+            server.token = "token-1"
+            await connection.get(LIST)
+
+    asyncio.run(main())
+    assert "failed to renew the credentials: exec: process returned 1. no network" in caplog.text
 
 
 def assert_between(time_of_server: float | None, minimum: float, *, since: float) -> None:
@@ -196,30 +317,6 @@ def test_an_informer_knows_what_is_there_through_every_trouble(
     run(tmp_path, scenario)
 
 
-class Leases:
-    """A server of one lease, which keeps what was written last and refuses what is older."""
-
-    def __init__(self) -> None:
-        self.held: dict[str, Any] = {}
-        self.version = 0
-        self.down = False
-
-    async def answer(self, request: web.Request) -> web.Response:
-        if self.down:
-            return web.Response(status=503)
-        if request.method == "GET":
-            return web.json_response(self.held, status=200 if self.held else 404)
-        body = await request.json()
-        if request.method == "POST" and self.held:
-            return web.json_response({"reason": "AlreadyExists"}, status=409)
-        if body["metadata"].get("resourceVersion", "0") != str(self.version):
-            return web.json_response({"reason": "Conflict"}, status=409)
-        self.version += 1
-        body["metadata"]["resourceVersion"] = str(self.version)
-        self.held = body
-        return web.json_response(body)
-
-
 def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -261,5 +358,60 @@ def test_a_lease_is_taken_at_once_from_whom_is_known_to_do_nothing_by_it(tmp_pat
         await one.release()
         assert two.holds()
         await two.release()
+
+    run(tmp_path, scenario)
+
+
+def test_a_lease_is_acquired_by_short_attempts_once_it_expired(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("shadowprice.kubernetes.lease.LEASE_DURATION_SECONDS", 6)
+    monkeypatch.setattr(
+        "shadowprice.executors.kubernetes.executor_lease.REACQUIRE_TIMEOUT_SECONDS", 0.1
+    )
+
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
+        server.answer = Leases().answer  # type: ignore[method-assign]
+        other = Lease(connection, "n", "s-executor", "other")
+        assert await other.acquire()
+        assert other._renewing is not None
+        other._renewing.cancel()  # its process was killed
+        lease = ExecutorLease("s", None)
+        attempts = 0
+        while lease.lost:
+            attempts += 1
+            with suppress(ApiError):
+                await lease.reacquire(connection, "n")
+        assert attempts > 1
+        assert lease.holds()
+        await lease.release()
+
+    run(tmp_path, scenario)
+
+
+def test_a_lease_in_a_missing_namespace_is_no_second_service(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
+        async def answer(request: web.Request) -> web.Response:
+            told = {"reason": "NotFound", "message": 'namespaces "n" not found'}
+            return web.json_response(told, status=404)
+
+        server.answer = answer  # type: ignore[method-assign]
+        with pytest.raises(ApiError, match="the namespace n of the lease lease doesn't exist"):
+            await Lease(connection, "n", "lease", "one").acquire()
+
+    run(tmp_path, scenario)
+
+
+def test_a_lease_that_was_created_again_gets_a_higher_epoch(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
+        server.answer = Leases().answer  # type: ignore[method-assign]
+        lease = Lease(connection, "n", "lease", "one", above=41)
+        assert await lease.acquire()
+        assert lease.epoch == 42
+        await lease.release()
+        lease = Lease(connection, "n", "lease", "one", above=41)
+        assert await lease.acquire()
+        assert lease.epoch > 42
+        await lease.release()
 
     run(tmp_path, scenario)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given
@@ -106,6 +108,34 @@ def test_a_stream_that_breaks_again_and_again_is_begun_ever_less(tmp_path: Path)
         )
 
     asyncio.run(run_scenario())
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("2026-11-22T14:00:05.1+02:00", "2026-11-22T14:00:05.12+02:00"),  # no trailing zeros
+        ("2026-11-01T01:59:59-07:00", "2026-11-01T01:00:00.5-08:00"),  # the end of summer time
+        ("2026-11-22T12:00:05.999999999Z", "2026-11-22T12:00:06Z"),
+    ],
+)
+def test_a_log_in_local_time_is_continued_after_its_last_line(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    async def whole() -> None:
+        server = Scripted()
+        async with served(server, tmp_path) as connection:
+            log = follower(connection, tmp_path / "logs")
+            server.faults = [
+                web.Response(text=f"{first} one\n{first} two\n"),
+                web.Response(text=f"{first} one\n{first} two\n{second} three\n"),
+            ]
+            await log._fetch(follow=False)
+            await log.fetch_rest()
+            assert log.tail() == ("one", "two", "three")
+            since = datetime.fromisoformat(first).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            assert quote(since) in server.asked[1].replace("%3A", ":").replace(":", "%3A")
+
+    asyncio.run(whole())
 
 
 def test_watches_that_end_as_they_begin_are_begun_ever_less(

@@ -79,7 +79,7 @@ def test_what_a_version_has_is_found_by_its_own_description(version: str) -> Non
 def test_nothing_is_sent_that_a_version_does_not_know(version: str) -> None:
     document = openapi_document(version)
     budget = "policy/v1" if VERSIONS.index(version) else "policy/v1beta1"
-    values = {**kubernetes_objects.VALUES, "namespace": kubernetes_objects.NAMESPACE}
+    values = {**kubernetes_objects.VALUES, **kubernetes_objects.INSTALLED}
     documents = [
         *sent(gated=schema_has_scheduling_gates(document)),
         *kubernetes_manifests.plain(),

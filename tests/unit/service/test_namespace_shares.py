@@ -40,9 +40,12 @@ def space(name: str, share: str | None = None, tenant: str | None = None) -> Sha
 
 
 def quota(namespace: str, **hard: str) -> ShareStatement:
-    names = {name.replace("__", "/").replace("_", "."): amount for name, amount in hard.items()}
+    return quota_of({name.replace("_", "."): amount for name, amount in hard.items()}, namespace)
+
+
+def quota_of(hard: dict[str, str], namespace: str = "a") -> ShareStatement:
     meta = {"name": "q", "namespace": namespace, "uid": "u-q"}
-    return share_from_quota({"metadata": meta, "spec": {"hard": names}})
+    return share_from_quota({"metadata": meta, "spec": {"hard": hard}})
 
 
 @pytest.mark.parametrize(
@@ -55,11 +58,30 @@ def quota(namespace: str, **hard: str) -> ShareStatement:
             quota("a", requests_cpu="1500m", requests_memory="2Gi", pods="4"),
             {"cpu": 1500, "memory": 2 << 30},
         ),
-        (share_from_quota({"metadata": {"name": "q", "namespace": "a"},
-                   "spec": {"hard": {"requests.nvidia.com/gpu": "4", "limits.cpu": "9",
-                                     "count/jobs.batch": "7"}}}), {"gpu": 4000}),
+        (
+            quota_of({"requests.nvidia.com/gpu": "4", "limits.cpu": "9", "count/jobs.batch": "7"}),
+            {"gpu": 4000},
+        ),
+        (
+            quota_of({"requests.nvidia.com/gpu": "4", "requests.amd.com/gpu": "2"}),
+            {"gpu": 6000},
+        ),
+        (quota_of({"cpu": "2", "requests.cpu": "3"}), {"cpu": 2000}),  # two names of one limit
+        (
+            quota_of(
+                {
+                    "requests.cpu": "3",
+                    "persistentvolumeclaims": "5",
+                    "requests.storage": "1Ti",
+                    "gold.storageclass.storage.k8s.io/requests.storage": "1Ti",
+                    "requests.ephemeral-storage": "9Gi",
+                    "services.loadbalancers": "1",
+                }
+            ),
+            {"cpu": 3000},
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_share_is_read_in_the_units_of_the_cluster(
     stated: ShareStatement, share: dict[str, int]
 ) -> None:
@@ -78,7 +100,7 @@ def test_a_share_is_read_in_the_units_of_the_cluster(
         (space("a", "[" * 9999), "cannot be read"),
         (space("a", "x" * 99_999), "cannot be read"),
         (quota("a", pods="4"), "quota q limits no resource of the servers; add requests.cpu"),
-        (quota("a", requests_storage="9Gi"), "no server has 'storage'"),
+        (quota("a", requests_storage="9Gi"), "quota q limits no resource of the servers"),
     ],
 )
 def test_invalid_share_is_reported_in_one_line_with_a_hint(
@@ -132,7 +154,7 @@ def shares(service: RunningService) -> dict[str, dict[str, str]]:
 def follow(service: RunningService, *, anew: bool = False, **given: dict[str, int]) -> bool:
     writer = service.service.writing
     loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
-    change = writer.do(SyncShares(given, anew=anew))
+    change = writer.do(SyncShares(given, service.service.cluster.tenants, anew=anew))
     return bool(asyncio.run_coroutine_threadsafe(change, loop).result(60))
 
 
@@ -155,6 +177,20 @@ def test_changed_shares_update_tenants_except_operator_settings(tmp_path: Path) 
         assert follow(service)
         assert service.service.writing.published.servers.cluster.tenants == ()
         assert service.client.post("/v1/jobs", json=job("of-y", tenant="y")).is_success
+
+
+def test_a_tenant_of_the_cluster_file_stays_without_the_share_of_its_namespace(
+    tmp_path: Path,
+) -> None:
+    servers = [{"name": "g", "count": 4, "capacity": {"gpu": 8, "cpu": 64}}]
+    tenants = [{"name": "a"}, {"name": "b", "share": {"gpu": 1}}]
+    file = {"slot": "1h", "horizon": 50, "servers": servers, "tenants": tenants}
+    with run_service(tmp_path, cluster=file) as service:
+        assert follow(service, a={"gpu": 4000})
+        assert shares(service) == {"a": {"gpu": "4"}, "b": {"gpu": "1"}}
+        assert follow(service)
+        assert shares(service) == {"a": {}, "b": {"gpu": "1"}}
+        assert service.client.post("/v1/jobs", json=job("of-a", tenant="a")).is_success
 
 
 def test_namespace_shares_survive_a_restart_and_a_new_cluster_file(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,12 @@ from shadowprice.executors.virtual.loop import run_virtual
 from shadowprice.kubernetes.conditions import Condition, Reason
 from shadowprice.kubernetes.connection import ApiClient
 from shadowprice.kubernetes.definition import EXCLUDED_KEYS, build_crd
+from shadowprice.kubernetes.errors import LeadershipLostError
 from shadowprice.kubernetes.names import FINALIZER
+from shadowprice.service.host import find_view
+from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.job_views import JobView, State
-from shadowprice.service.state.submission import REVISABLE_KEYS, merge_changes
+from shadowprice.service.state.submission import REVISABLE_KEYS, merge_changes, read_submissions
 from shadowprice.service.trainingjobs.controller import (
     NEW_RESOURCE_PRIORITY_SECONDS,
     STATUS_WRITE_SECONDS,
@@ -40,7 +43,8 @@ from shadowprice.service.trainingjobs.status import (
     needs_patch,
 )
 from shadowprice.service.trainingjobs.workqueue import WorkQueue
-from tests.support.services import job, run_service
+from shadowprice.service.writer import Writer
+from tests.support.services import CLUSTER, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 SCHEMA = build_crd(rules=False)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"][
@@ -151,6 +155,22 @@ def test_transition_times_change_only_with_the_status(state: State) -> None:
         assert moved == (condition["status"] != before[condition["type"]]["status"])
 
 
+@pytest.mark.parametrize("state", [State.CANCELLED, State.FAILED])
+@pytest.mark.parametrize("ran", [False, True])
+def test_a_job_that_ends_on_standby_was_not_admitted(state: State, ran: bool) -> None:
+    reason = {"code": "cancelled", "message": "cancelled"}
+    waited = JobView(1, OWNER.key, OWNER.job, None, state, NOW, NOW, decided=NOW, reason=reason)
+    view = replace(waited, first_start=NOW) if ran else waited
+    [admitted] = [
+        condition
+        for condition in status(resource(), view)["conditions"]
+        if condition["type"] == Condition.ADMITTED
+    ]
+    ended = Reason.CANCELLED if state is State.CANCELLED else Reason.GIVEN_UP
+    expected = ("True", Reason.ADMITTED) if ran else ("False", ended)
+    assert (admitted["status"], admitted["reason"]) == expected
+
+
 KEYS = sorted(
     set(REVISABLE_KEYS) | {"worker", "ps", "run", "gradient", "family", "restart"} - EXCLUDED_KEYS
 )
@@ -203,6 +223,106 @@ def test_an_edit_beyond_a_limit_is_not_applied_until_there_is_room(tmp_path: Pat
 
         loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
         asyncio.run_coroutine_threadsafe(scenario(), loop).result(WAIT_LIMIT_SECONDS)
+
+
+def in_loop(writer: Writer, scenario: Coroutine[Any, Any, None]) -> None:
+    """Run a scenario in the service's event loop."""
+    loop: asyncio.AbstractEventLoop = writer._wake._loop  # type: ignore[attr-defined]  # asyncio's
+    asyncio.run_coroutine_threadsafe(scenario, loop).result(WAIT_LIMIT_SECONDS)
+
+
+def test_an_orphaned_job_is_cancelled_once_the_store_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with run_service(tmp_path) as live:
+        service, writer = live.service, live.service.writing
+
+        async def unavailable(operation: object) -> None:
+            raise ProblemError("storage", "the store is away")
+
+        async def scenario() -> None:
+            controller = Controller(service, ApiClient(None, "default"), identity="s")
+            spec = {key: value for key, value in job("a").items() if key != "name"}
+            await controller._job_for(replace(resource(), spec=spec), "vision")
+            key = f"{OWNER.namespace}/{OWNER.name}"
+            with monkeypatch.context() as patch:
+                patch.setattr(writer, "do", unavailable)
+                with pytest.raises(ProblemError):
+                    await controller._reconcile(key)
+            assert writer.published.jobs[OWNER.key].state.open
+            await controller._reconcile(key)
+            view = await find_view(service, OWNER.key)
+            assert view is not None
+            assert view.state is State.CANCELLED
+            await controller._reconcile(key)
+
+        in_loop(writer, scenario())
+
+
+def test_an_invalid_resource_is_retried_when_its_tenant_is_added(tmp_path: Path) -> None:
+    cluster = {**CLUSTER, "tenants": [{"name": "other", "share": {"gpu": 1}}]}
+    with run_service(tmp_path, cluster=cluster) as live:
+        service, writer = live.service, live.service.writing
+        controller = Controller(service, ApiClient(None, "default"), identity="s")
+        spec = {key: value for key, value in job("a").items() if key != "name"}
+        valid = replace(resource(), spec=spec)
+
+        async def submit() -> None:
+            record = valid.record("vision")
+            with pytest.raises(InputError, match="vision"):
+                read_submissions(
+                    [record],
+                    writer.published.servers.cluster,
+                    tenant=None,
+                    runs=False,
+                    single=True,
+                    owned=True,
+                    families=service.families,
+                    now=writer.clock.now(),
+                )
+            invalid = replace(valid, status={"reason": Reason.INVALID, "state": "refused"})
+            controller._resources.items["vision/a"] = invalid
+            controller._resources.items["vision/b"] = valid
+            controller._requeue_invalid()
+            writer.subscribe(controller._on_published)
+
+        async def queued() -> None:
+            assert len(controller._queue) == 1
+            await asyncio.sleep(0.1)
+            assert controller._queue.take() == "vision/a"
+            view, _ = await controller._job_for(valid, "vision")
+            assert isinstance(view, JobView)
+            writer.unsubscribe(controller._on_published)
+
+        in_loop(writer, submit())
+        assert live.client.post("/v1/jobs", json=job("b", tenant="other")).is_success
+        assert len(controller._queue) == 0
+        assert live.client.put("/v1/tenants/vision", json={"share": {"gpu": 1}}).is_success
+        in_loop(writer, queued())
+
+
+@pytest.mark.parametrize(("epoch", "is_deposed"), [(0, False), (4, True), (5, False), (6, False)])
+def test_a_resource_of_a_later_leader_is_left_alone_with_one_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, epoch: int, is_deposed: bool
+) -> None:
+    with run_service(tmp_path) as live:
+        service, writer = live.service, live.service.writing
+
+        async def scenario() -> None:
+            client = ApiClient(None, "default")
+            controller = Controller(service, client, identity="s", epoch=epoch)
+            settled = {"epoch": 5, "state": "refused", "observedGeneration": 1}
+            controller._resources.items["vision/a"] = replace(resource(settled), claim="s")
+            for _ in range(3):
+                if is_deposed:
+                    with pytest.raises(LeadershipLostError):
+                        await controller._reconcile("vision/a")
+                else:
+                    await controller._reconcile("vision/a")
+
+        in_loop(writer, scenario())
+    said = [record for record in caplog.messages if "left TrainingJobs alone" in record]
+    assert len(said) == is_deposed
 
 
 def test_labels_of_the_owner_are_no_edit() -> None:

@@ -53,6 +53,7 @@ from shadowprice.executors.contract.optional import (
 )
 from shadowprice.executors.contract.options import Election, ExecutorOptions, ignore_failure
 from shadowprice.executors.contract.reports import (
+    ROLE_LABEL,
     Ended,
     Ending,
     InvalidProgress,
@@ -67,6 +68,7 @@ from shadowprice.executors.contract.reports import (
 )
 
 __all__ = [
+    "ROLE_LABEL",
     "UNCOMMANDED_STOP",
     "ChecksReachability",
     "Election",

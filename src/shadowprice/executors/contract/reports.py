@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
+
+ROLE_LABEL: Final = "shadowprice.io/role"  # label with a server's role: worker, ps or any
 
 
 class Ending(StrEnum):

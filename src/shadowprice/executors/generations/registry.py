@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 from weakref import WeakValueDictionary
 
 from shadowprice.executors.contract import GenerationStatus, InvalidProgress, Progressed, Report
 from shadowprice.executors.generations.tracked_generation import TrackedGeneration
+
+log = logging.getLogger("shadowprice.executors")
 
 GenerationT = TypeVar("GenerationT", bound=TrackedGeneration)
 
@@ -74,7 +77,10 @@ class GenerationRegistry(Generic[GenerationT]):
         for entry in self.in_acceptance_order:
             entry.start_reported = entry.end_reported = False
             entry.reported_exit_count = 0
-            self.emit(entry.pop_reports())
+            try:
+                self.emit(entry.pop_reports())
+            except Exception:  # one damaged generation must not hide the others
+                log.exception("failed to report generation %d of %r", entry.number, entry.job)
         while True:
             next_report = await reports.get()
             if next_report is None:

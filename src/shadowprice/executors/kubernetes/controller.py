@@ -64,6 +64,8 @@ SELF_TERMINATED: Final = frozenset({Ending.DONE.value, Ending.FAILED.value})
 
 LOG_DRAIN_TIMEOUT_SECONDS: Final = 60.0  # timeout in seconds for collecting the log of an ended pod
 
+MAX_CONCURRENT_LOGS: Final = 16  # maximum number of logs that a generation collects concurrently
+
 REFUSED_SECONDS: Final = 10.0
 """Seconds for which refused requests are repeated, because rights may just be changing.
 
@@ -82,6 +84,9 @@ class KubernetesGenerationController:
         self._entry = entry
         self._objects = GenerationObjects(session, entry)
         self._following: set[asyncio.Task[None]] = set()
+        self._collecting: dict[str, asyncio.Task[None]] = {}
+        """Tasks that collect, or have collected, the logs of ended processes."""
+        self._log_slots = asyncio.Semaphore(MAX_CONCURRENT_LOGS)
         self._launched = False
         self._closed = False
         self._progress_count = 0
@@ -98,7 +103,7 @@ class KubernetesGenerationController:
                 "drive", self._attempt, self._entry.task_description
             )
         finally:
-            tasks = tuple(self._following)
+            tasks = (*self._following, *self._collecting.values())
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -206,11 +211,14 @@ class KubernetesGenerationController:
             if entry.state.get("closing") and not self._closed:
                 await self._withdraw()
             await self._order()
+            self._collect_logs()
             entry.obstacle, self._obstructed_since = "", None
             if any(part.end is None for part in entry.parts.values()):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(STEADY_POLL_SECONDS if self._is_steady() else 1.0):
                         await entry.changed.wait()
+        self._collect_logs()
+        await asyncio.gather(*self._collecting.values(), return_exceptions=True)
         await self._finish()
 
     def _is_steady(self) -> bool:
@@ -230,8 +238,8 @@ class KubernetesGenerationController:
 
         def update(record: Any) -> dict[str, Any]:
             state = record.generations.get(self._entry.number)
-            if state is None:
-                return {"phase": ENDED, "ending": "lost", "reason": "its record is gone"}
+            if state is None or not self._entry.accepts_state(state):
+                return self._entry.state_without_record()
             if state["phase"] not in TERMINAL_PHASES:
                 state |= {"at": time.time(), **change}
             return dict(state)
@@ -257,8 +265,6 @@ class KubernetesGenerationController:
                 gone_since=cluster.gone_since(part.server),
                 withdrawn=bool(entry.state.get("closing")),
             )
-            if part.end is not None:
-                await self._collect(part)
         if entry.phase != ACCEPTED or entry.state.get("closing"):
             return
         parts = entry.parts.values()
@@ -343,6 +349,8 @@ class KubernetesGenerationController:
             command, grace = int(stop["command"]), float(stop["grace"])
         elif entry.state.get("closing"):
             command, grace = PEER_ENDED_COMMAND, 0.0
+        elif entry.is_finished:  # its record was deleted
+            command, grace = PEER_ENDED_COMMAND, entry.grace
         elif entry.is_outcome_final:
             await self._record_deciding_exits()
             command, grace = PEER_ENDED_COMMAND, entry.grace
@@ -422,14 +430,26 @@ class KubernetesGenerationController:
 
     # ---------------------------------------------------------------- ending
 
-    async def _collect(self, part: PodProcess) -> None:
-        """Fetch the rest of a process's log."""
-        if part.view is None or not part.view.began:
-            return
+    def _collect_logs(self) -> None:
+        """Start to fetch the rest of the logs of ended processes, in the background.
+
+        A node may be slow to return a log. The other processes are stopped meanwhile.
+        """
+        for name, part in self._entry.parts.items():
+            if part.end is not None and part.has_started and name not in self._collecting:
+                self._collecting[name] = self._session.background.spawn(
+                    "logs", self._collect_log(part), "collecting a log", vital=False
+                )
+
+    async def _collect_log(self, part: PodProcess) -> None:
         follower = self._objects.follower(part)
-        with contextlib.suppress(ApiError, TimeoutError, OSError):
-            async with asyncio.timeout(LOG_DRAIN_TIMEOUT_SECONDS):
-                await follower.fetch_rest()
+        async with self._log_slots:
+            if not self._cluster.is_lost(part.server):
+                is_ready = self._cluster.gone_since(part.server) is None
+                limit = LOG_DRAIN_TIMEOUT_SECONDS if is_ready else LOG_OPEN_TIMEOUT_SECONDS
+                with contextlib.suppress(ApiError, TimeoutError, OSError):
+                    async with asyncio.timeout(limit):
+                        await follower.fetch_rest()
         part.tail = follower.tail()
 
     async def _finish(self) -> None:
@@ -442,13 +462,20 @@ class KubernetesGenerationController:
             # service would find no pods and count the generation as lost.
             await self._write(end=end)
         await self._delete_named("secrets")
-        views = await self._objects.pods()  # listed, because events may be late
-        for view in views:
-            part = entry.parts.get(view.process)
-            if part is not None and part.end is not None and self._may_run(view):
-                part.end, part.view, part.vanished, part.delivered = None, view, None, 0
-                return
-        await self._delete_objects(views)
+        pauses = Backoff(INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS)
+        while True:
+            views = await self._objects.pods()  # listed, because events may be late
+            for view in views:
+                part = entry.parts.get(view.process)
+                is_ended = view.exit is not None or not self._may_run(view)
+                if part is not None and part.end is not None and not is_ended:
+                    part.end, part.view, part.vanished, part.delivered = None, view, None, 0
+                    self._collecting.pop(view.process, None)
+                    return
+            await self._delete_objects(views)
+            if not any(map(self._may_run, views)):
+                break
+            await asyncio.sleep(pauses.record_failure())  # until sidecars have ended
         if refused:
             await self._write(phase=REFUSED, reason=refused, plan=None)
         else:

@@ -102,6 +102,7 @@ class KubernetesExecutor:
         self.background = BackgroundTasks(log, options.failed)
         self._orphans = OrphanPodCollector()
         self._last_collection = 0.0
+        self._records_loaded = True  # since the lease was last acquired
         self._backoff = Backoff(RESYNC_SECONDS, MAX_RESYNC_BACKOFF_SECONDS)
         self._session: KubernetesSession | None = None
 
@@ -361,6 +362,8 @@ class KubernetesExecutor:
             )
             self._by_key[entry.key, number] = entry
             entry.spec = spec if state["phase"] == ACCEPTED else None
+        if not entry.accepts_state(state):  # its record was deleted
+            state = entry.state_without_record()
         if not entry.is_finished or entry.state is not state:
             entry.load_state(dict(state))
         if not entry.is_finished and (entry.driving is None or entry.driving.done()):
@@ -388,9 +391,12 @@ class KubernetesExecutor:
             self._poll_nodes()
             if not self._observing and self._backoff.over:
                 if self._lease.lost:
+                    self._records_loaded = False
                     identity = self.session.identity
                     await self._lease.reacquire(self.session.connection, identity.namespace)
+                if not self._records_loaded:
                     await self._load_records()
+                    self._records_loaded = True
                 for key in tuple(self._acknowledging):
                     await self._acknowledge_end(*key)
                 if (
@@ -402,7 +408,9 @@ class KubernetesExecutor:
                 self._backoff.reset()
         except ApiError as error:
             pause = self._backoff.record_failure()
-            log.warning("the API server is asked again in %.0f s: %s", pause, error)
+            log.warning(
+                "failed to resync with the API server; retrying in %.0f s: %s", pause, error
+            )
 
     def _live(self) -> set[tuple[str, int]]:
         return {(entry.key, entry.number) for entry in self._registry.live}
@@ -486,13 +494,13 @@ class KubernetesExecutor:
     ) -> LogChunk:
         """Return a chunk of a process's log; see `Executor.logs`."""
         if generation is None:
-            entries = self._registry.entries.values()
-            numbers = [
+            started = [
                 candidate.number
-                for candidate in entries
-                if candidate.job == job and candidate.parts
+                for candidate in self._registry.entries.values()
+                if candidate.job == job
+                and any(part.has_started for part in candidate.parts.values())
             ]
-            generation = max([*numbers, *self._directories.generations(job)], default=0)
+            generation = max([*started, *self._directories.generations(job)], default=0)
         entry = self._registry.entries.get((job, generation))
         if entry is not None and not entry.is_finished:
             await self._fetch(entry, process)

@@ -32,6 +32,8 @@ class ExecutorLease:
         self._service, self._election = service, election
         self._identity = secrets.token_hex(8)
         self._lease: Lease | None = None
+        self._candidate: Lease | None = None
+        """The lease while it isn't reacquired: it remembers when the holder last renewed it."""
 
     def holds(self) -> bool:
         """Return whether this executor is the only one allowed to send commands.
@@ -63,10 +65,10 @@ class ExecutorLease:
         """
         if not self._is_elected():
             raise LeadershipLostError
-        lease = self._new(connection, namespace)
-        if not await lease.acquire(REACQUIRE_TIMEOUT_SECONDS):
+        lease = self._candidate = self._candidate or self._new(connection, namespace)
+        if not await lease.acquire(REACQUIRE_TIMEOUT_SECONDS, self._is_deposed):
             raise ApiError(409, "Conflict", f"another service holds the lease of {self._service}")
-        self._lease = lease
+        self._lease, self._candidate = lease, None
         log.info("the lease of %s is held again", self._service)
 
     async def release(self) -> None:

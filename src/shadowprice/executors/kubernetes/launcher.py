@@ -10,14 +10,14 @@ import base64
 import logging
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 from shadowprice.executors.environment import list_processes
-from shadowprice.executors.generations.generation import ACCEPTED, REFUSED, RUNNING
+from shadowprice.executors.generations.generation import ACCEPTED, RUNNING
 from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.objects import GenerationObjects
-from shadowprice.executors.kubernetes.pod_status import TAKEN_OVER_RECORD
 from shadowprice.executors.kubernetes.pods import (
     TOKEN_VARIABLE,
     ObjectContext,
@@ -75,13 +75,12 @@ class GenerationLauncher:
                 raise
             if secret is None:
                 return await self.resume()
-            # A service that took over recorded that before it deleted the secret.
             state = (await session.records.read(spec.job)).generations.get(entry.number, {})
-            if state.get("phase") != ACCEPTED or state.get("closing"):
-                entry.load_state(state or {"phase": REFUSED, **TAKEN_OVER_RECORD})
-                return "another service has taken it over"
-            if state.get("stop"):
-                return "it was stopped before it started"
+            reason = _launch_obstacle(state)
+            if reason:
+                if state:
+                    entry.load_state(state)
+                return reason
             node = session.cluster.node
             bodies = [
                 build_pod(spec, process, place, node(process.server), session.settings, secret)
@@ -187,9 +186,11 @@ class GenerationLauncher:
         else:
             readable = True
         if secret is not None and not objects.is_own(secret):
+            if entry.phase == ACCEPTED:
+                return str(self._already_exists_error("secrets", objects.name))
             secret = None
         if secret is None and readable and entry.phase == ACCEPTED:
-            return "the service stopped before it started this generation"
+            return "its launch was interrupted before it created the secret"
         if secret is not None:
             objects.uids["secrets"] = str(secret["metadata"]["uid"])
             entry.token = _decode_base64((secret.get("data") or {}).get(TOKEN_VARIABLE, ""))
@@ -204,12 +205,22 @@ class GenerationLauncher:
                 part.stop_requested = entry.termination_requested
         if entry.phase == ACCEPTED and entry.parts.keys() - views.keys():
             # A missing pod may have run and been deleted, so it must not start again.
-            return "the service stopped before it started all processes"
+            return "its launch was interrupted before it created all pods"
         return await self._open_gates()
 
 
 class _RefusedError(ApiError):
     """A request that the API server refused, or didn't accept before the timeout."""
+
+
+def _launch_obstacle(state: Mapping[str, Any]) -> str:
+    """Return why a generation may not be launched any more, according to its record."""
+    if not state:
+        return "its record was deleted"
+    # A service that took over recorded that before it deleted the secret.
+    if state["phase"] != ACCEPTED or state.get("closing"):
+        return "another service has taken it over"
+    return "it was stopped before it started" if state.get("stop") else ""
 
 
 def _decode_base64(text: str) -> str:

@@ -9,12 +9,15 @@ from typing import Any, Final
 from shadowprice.core import bounds
 from shadowprice.core.amounts import MILLI
 from shadowprice.core.devices import is_device
-from shadowprice.executors.contract import ServerInfo
+from shadowprice.executors.contract import ROLE_LABEL, ServerInfo
 from shadowprice.executors.generations.placement_checks import PlacementError, gpu_millis
 from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
 from shadowprice.executors.memory import round_down_memory
 
 _KIND_LABELS: Final = ("nvidia.com/gpu.product", "cloud.google.com/gke-accelerator")
+_KEPT_LABELS: Final = (*_KIND_LABELS, ROLE_LABEL)
+"""Labels with a meaning here; node feature discovery adds hundreds of others to a node."""
+
 _IGNORED_PREFIXES: Final = ("attachable-volumes-", "hugepages-", "ephemeral-storage", "pods")
 _REPELLING_EFFECTS: Final = frozenset({"NoSchedule", "NoExecute"})
 _STATE_TAINT_PREFIX: Final = "node.kubernetes.io/"
@@ -27,6 +30,7 @@ class NodeView:
     """The cached state of a node.
 
     ``has`` are allocatable amounts by Kubernetes resource, in the units of `core.amounts`.
+    ``labels`` are those that Shadowprice reads.
     ``taints`` are key, value and effect of each taint that repels pods, except those of the node's
     state.
     """
@@ -51,19 +55,18 @@ def node_view(item: Mapping[str, Any]) -> NodeView:
         for entry in spec.get("taints") or ()
         if entry.get("effect") in _REPELLING_EFFECTS
     )
-    limit = int(bounds.RESOURCES.maximum)
     has = {
         name: parse_quantity(text, units_per_quantity(name))
-        for name, text in list((status.get("allocatable") or {}).items())[:limit]
+        for name, text in (status.get("allocatable") or {}).items()
         if not name.startswith(_IGNORED_PREFIXES)
     }
     addresses = {entry["type"]: entry["address"] for entry in status.get("addresses") or ()}
-    labels = {label: str(v) for label, v in list((meta.get("labels") or {}).items())[:limit]}
+    labels = meta.get("labels") or {}
     return NodeView(
         name=str(meta["name"]),
         uid=str(meta.get("uid", "")),
         has=has,
-        labels=labels,
+        labels={name: str(labels[name]) for name in _KEPT_LABELS if name in labels},
         ready=conditions.get("Ready") == "True",
         taints=tuple(entry for entry in taints if not entry[0].startswith(_STATE_TAINT_PREFIX)),
         cordoned=bool(spec.get("unschedulable")),

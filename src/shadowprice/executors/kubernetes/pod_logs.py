@@ -11,6 +11,7 @@ import asyncio
 import re
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -25,7 +26,10 @@ MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
 
 MAX_FETCH_BACKOFF_SECONDS: Final = 10.0  # maximum backoff in seconds of fetches that fail
 
-_TIME: Final = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[.\d]*(?:Z|[+-]\d\d:\d\d)")
+_TIME: Final = re.compile(
+    r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII
+)
+_SECOND: Final = 1_000_000_000
 _LONG: Final = 3600.0
 _SHORT: Final = 30.0
 """Timeout in seconds of a silent stream: ``_LONG`` if followed, ``_SHORT`` if read."""
@@ -56,7 +60,8 @@ class PodLogFollower:
         self._limit = limit
         self._secret = secret
         self._writer: LogWriter | None = None
-        self._last = b""
+        self._last: int | None = None
+        """Timestamp of the last line, in nanoseconds since 1970."""
         self._same = 0
         self._looked = float("-inf")
         self._pauses = Backoff(MIN_FETCH_INTERVAL_SECONDS, MAX_FETCH_BACKOFF_SECONDS)
@@ -67,7 +72,7 @@ class PodLogFollower:
     @property
     def has_output(self) -> bool:
         """Whether any line was fetched."""
-        return bool(self._last)
+        return self._last is not None
 
     def tail(self) -> tuple[str, ...]:
         """Return the last lines."""
@@ -120,18 +125,21 @@ class PodLogFollower:
             query: dict[str, object] = {"container": names.CONTAINER, "timestamps": True}
             if follow:
                 query["follow"] = True
-            if self._last:
-                query["sinceTime"] = self._last[:19].decode("ascii") + "Z"
-            resumed, seen_before, skipped = bool(self._last), self._same, 0
-            before = self._last
+            before, seen_before, skipped = self._last, self._same, 0
+            if before is not None:
+                since = datetime.fromtimestamp(before // _SECOND, UTC)
+                query["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
+            resumed = before is not None
             silence = _LONG if follow else _SHORT
             lines = self._connection.lines(self._path, silence=silence, answer=silence, **query)
             async for line in _mark_begun(lines, begun):
-                timestamp, separator, text = line.partition(b" ")
-                if not separator or _TIME.fullmatch(timestamp) is None:
+                prefix, separator, text = line.partition(b" ")
+                timestamp = parse_nanoseconds(prefix.decode("ascii", "replace"))
+                if not separator or timestamp is None:
                     continue  # a message of the kubelet
-                if resumed and (
-                    timestamp < before or (timestamp == before and skipped < seen_before)
+                if before is not None and (
+                    resumed
+                    and (timestamp < before or (timestamp == before and skipped < seen_before))
                 ):
                     skipped += timestamp == before
                     continue
@@ -155,6 +163,22 @@ class PodLogFollower:
 
     def _keep(self, text: bytes) -> None:
         self._ready().feed(text)
+
+
+def parse_nanoseconds(text: str) -> int | None:
+    """Return a timestamp in nanoseconds since 1970, None if it is invalid.
+
+    Nodes write it in their local time, and without trailing zeros.
+    """
+    match = _TIME.fullmatch(text)
+    if match is None:
+        return None
+    offset = "+00:00" if match[3] == "Z" else match[3]
+    try:
+        seconds = int(datetime.fromisoformat(match[1] + offset).timestamp())
+    except ValueError:
+        return None
+    return seconds * _SECOND + int((match[2] or "0").ljust(9, "0"))
 
 
 async def _mark_begun(

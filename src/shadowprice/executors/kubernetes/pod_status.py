@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from typing import Any, Final
+from typing import Final
 
 from shadowprice.executors.generations.outcome import EXIT_SIGTERM
 from shadowprice.executors.generations.process_exits import ProcessExit
@@ -19,11 +19,6 @@ It is also the time after which a created pod counts as missing if no event or l
 """
 
 EXIT_SIGKILL: Final = 137
-TAKEN_OVER_RECORD: Final[dict[str, Any]] = {
-    "command": 0,
-    "at": 0.0,
-    "reason": "another service took over",
-}
 
 _PERMANENT_WAIT_REASONS: Final = frozenset({"ErrImageNeverPull", "InvalidImageName"})
 _NORMAL_WAIT_REASONS: Final = frozenset({"", "ContainerCreating", "PodInitializing"})
@@ -66,13 +61,12 @@ def process_exit_of(
             else _lost_exit(part, _deletion_reason(part))
         )
     signalled = part.stop_requested
-    if view.exit is not None and not view.running:
+    if view.exit is not None:  # injected sidecars may run on, until the pod is deleted
         return _observed_exit(part, view, view.exit, stop_requested=signalled)
     if gone_since is not None and (
         now - gone_since > lost_after or (node is not None and node.off)
     ):
-        reason = f"the node {part.server} was removed while {part.process} ran on it"
-        return _lost_exit(part, reason)
+        return _lost_exit(part, _node_loss_reason(part, node, lost_after))
     if view.over and not view.running and view.began is None and not signalled:
         return _exit_before_start(part, view)
     if part.vanished is None:
@@ -151,10 +145,21 @@ def start_error_message(message: str) -> str:
     return f"cannot run {program}: {reason}"
 
 
+def _node_loss_reason(part: PodProcess, node: NodeView | None, lost_after: float) -> str:
+    if node is None:
+        event = "left the cluster"
+    elif node.off:
+        event = "was declared out of service"
+    else:
+        event = f"was not ready for {lost_after:g} s"
+    return f"the node {part.server} {event} while {part.process} was on it"
+
+
 def _exit_before_start(part: PodProcess, view: PodView) -> ProcessExit:
-    reason = view.message or view.reason or "its pod ended before its container started"
-    context = f"{part.server} did not take {part.process}"
-    return _lost_exit(part, f"{context}: {view.reason}: {reason}")
+    if view.reason in _EVICTION_REASONS:
+        return _lost_exit(part, _pod_end_reason(part, view))
+    details = ": ".join(filter(None, (view.reason, view.message))) or "no reason given"
+    return _lost_exit(part, f"the kubelet on {part.server} rejected {part.process}: {details}")
 
 
 def _deletion_reason(part: PodProcess) -> str:

@@ -48,7 +48,10 @@ class JobGenerations:
 
     def data(self) -> dict[str, str]:
         """Return the data of its ConfigMap."""
-        states = json.dumps({str(number): state for number, state in self.generations.items()})
+        states = json.dumps(
+            {str(number): state for number, state in self.generations.items()},
+            ensure_ascii=False,  # a ConfigMap has at most 1 MiB
+        )
         return {"job": names.encode_job_name(self.job), "fence": str(self.fence), _FIELD: states}
 
     # ------------------------------------------------------------------ commands

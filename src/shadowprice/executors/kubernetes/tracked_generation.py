@@ -8,8 +8,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from shadowprice.executors.contract import GenerationSpec, ServerAllocation
-from shadowprice.executors.generations.generation import GenerationDirectory
+from shadowprice.executors.contract import Ending, GenerationSpec, ServerAllocation
+from shadowprice.executors.generations.generation import (
+    ENDED,
+    REFUSED,
+    RUNNING,
+    GenerationDirectory,
+)
 from shadowprice.executors.generations.process_exits import ProcessExit, is_outcome_final
 from shadowprice.executors.generations.tracked_generation import RemoteGeneration
 from shadowprice.executors.kubernetes.pod_logs import PodLogFollower
@@ -46,14 +51,13 @@ class PodProcess:
         return self.view is not None and self.view.began is not None
 
     def exit_record(self) -> dict[str, Any]:
-        """Return its end for the record, for a restarted service."""
+        """Return its end for the record, for a restarted service; that collects its log again."""
         assert self.end is not None
-        return {"end": asdict(self.end), "tail": list(self.tail), "unseen": self.unseen}
+        return {"end": asdict(self.end), "unseen": self.unseen}
 
     def load_exit_record(self, known: Mapping[str, Any]) -> None:
         """Restore its end from the record."""
-        self.end = ProcessExit(**known["end"])
-        self.tail, self.unseen = tuple(known["tail"]), bool(known["unseen"])
+        self.end, self.unseen = ProcessExit(**known["end"]), bool(known["unseen"])
 
 
 class KubernetesGeneration(RemoteGeneration):
@@ -86,6 +90,20 @@ class KubernetesGeneration(RemoteGeneration):
             self.namespace = str(plan["namespace"])
             for name, end in (state.get("deciding") or {}).items():
                 self.parts[name].load_exit_record(end)
+
+    def state_without_record(self) -> dict[str, Any]:
+        """Return its state after its record was deleted: lost, unless it had ended before."""
+        if self.is_finished:
+            return dict(self.state)
+        lost = {"ending": Ending.LOST.value, "code": None, "reason": "its record was deleted"}
+        return {**self.state, "phase": ENDED, "at": time.time(), **lost}
+
+    def accepts_state(self, state: Mapping[str, Any]) -> bool:
+        """Return whether a state of the record continues this generation's.
+
+        A stop command that finds no record bars the generation, as if it had never started.
+        """
+        return self.phase not in {RUNNING, ENDED} or state["phase"] != REFUSED
 
     @property
     def termination_requested(self) -> bool:

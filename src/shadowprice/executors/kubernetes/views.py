@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -63,7 +64,6 @@ class PodView:
     process: str = ""
     takes: Mapping[str, int] = field(default_factory=dict)  # requests in units of `core.amounts`
     outer: tuple[str, str, str] = ("", "", "")
-    created: float = 0.0
 
     @property
     def over(self) -> bool:
@@ -144,7 +144,6 @@ def pod_view(item: Mapping[str, Any]) -> PodView:
         process=str(labels.get(names.PROCESS, "")),
         takes=requested_resources(spec),
         outer=_read_labels(meta, labels, notes),
-        created=parse_timestamp(meta.get("creationTimestamp")),
     )
 
 
@@ -197,19 +196,21 @@ def _exit(ended: Mapping[str, Any]) -> ContainerExit:
 def requested_resources(spec: Mapping[str, Any]) -> dict[str, int]:
     """Return a pod's effective resource requests.
 
-    This is the sum of its containers or the largest init container, whichever is greater, plus the
-    overhead.
+    This is the sum of its containers and sidecars (init containers that are always restarted), or
+    the largest init container with the sidecars before it, whichever is greater; plus the overhead.
     """
-    total: dict[str, int] = {}
-    for container in spec.get("containers") or ():
-        for name, amount in _requests(container).items():
-            total[name] = total.get(name, 0) + amount
+    sidecars: Counter[str] = Counter()
+    starting: Counter[str] = Counter()
     for container in spec.get("initContainers") or ():
-        for name, amount in _requests(container).items():
-            total[name] = max(total.get(name, 0), amount)
+        requests = Counter(_requests(container))
+        if container.get("restartPolicy") == "Always":
+            sidecars += requests
+        else:
+            starting |= sidecars + requests
+    total = sum(map(Counter, map(_requests, spec.get("containers") or ())), sidecars) | starting
     for name, text in (spec.get("overhead") or {}).items():
-        total[name] = total.get(name, 0) + parse_quantity(text, units_per_quantity(name))
-    return total
+        total[name] += parse_quantity(text, units_per_quantity(name))
+    return dict(total)
 
 
 def _requests(container: Mapping[str, Any]) -> dict[str, int]:

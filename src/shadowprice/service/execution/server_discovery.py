@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
 
 from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.devices import without_total
 from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
-from shadowprice.executors.contract import ServerGone, ServerInfo, ServerSeen
+from shadowprice.executors.contract import ROLE_LABEL, ServerGone, ServerInfo, ServerSeen
 from shadowprice.service.state.commit_result import ClusterState, Withheld
 from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
 from shadowprice.service.state.server_limits import (
@@ -23,8 +22,6 @@ from shadowprice.service.state.server_limits import (
 from shadowprice.service.writer import Writer
 
 log = logging.getLogger("shadowprice.service")
-
-ROLE_LABEL: Final = "shadowprice.io/role"  # label with a server's role: worker, ps or any
 
 
 class ServerDiscovery:

@@ -74,6 +74,8 @@ class Store:
         self._writer: Connection | None = None
         self._lock: DirectoryLock | None = None
         self._epoch = 0
+        self.later_epoch = 0
+        """Epoch of the leader because of which this instance couldn't become the writer."""
         self.damage: str | None = None  # of the SQLite file; only the next start clears it
         self._advisory = PostgresAdvisoryLock()
         self._file_id: tuple[int, int] | None = None
@@ -314,6 +316,7 @@ class Store:
         with connection.begin():
             stored = stored_value(connection, EPOCH_KEY)
             if stored is not None and int(stored) > self._epoch:
+                self.later_epoch = int(stored)
                 return False
             self.put(connection, EPOCH_KEY, str(self._epoch))
         return True

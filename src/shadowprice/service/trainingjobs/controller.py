@@ -16,9 +16,10 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
+from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.owner import Owner
 from shadowprice.core.wording import escape_controls
@@ -96,8 +97,9 @@ class Controller:
     """Kubernetes controller of a service that holds the lease.
 
     ``identity`` is equal for the replicas of a service, and different for other services. ``epoch``
-    is the fencing token of this leader: higher than that of every earlier leader. ``leads`` returns
-    whether this instance still leads; it is called before every write.
+    is the fencing token of this leader: higher than that of every earlier leader, or 0 without an
+    election, because then only the store decides who writes. ``leads`` returns whether this
+    instance still leads; it is called before every write.
     """
 
     def __init__(
@@ -127,6 +129,8 @@ class Controller:
         self._status_written: dict[str, float] = {}
         self._ending: dict[str, str] = {}
         self._foreign: set[str] = set()
+        self._epoch_warned = False
+        self._cluster: Cluster | None = None  # as last published
         self._recorder = EventRecorder(connection, self._may_write)
         self._tenancy = NamespaceShares(
             connection,
@@ -215,6 +219,7 @@ class Controller:
             owner = None if event.job is None else self._owner(event.job)
             if owner is not None:
                 self._recorder.record(owner, event)
+        self._requeue_invalid()
         if self._ending:
             commanded = self._commanded_jobs()
             for job in [
@@ -223,6 +228,17 @@ class Controller:
                 if self._has_no_processes(candidate, commanded)
             ]:
                 self._queue.add(self._ending.pop(job))
+
+    def _requeue_invalid(self) -> None:
+        """Queue resources that the cluster's tenants or resources made invalid, if these change."""
+        before, cluster = self._cluster, self._writer.published.servers.cluster
+        self._cluster = cluster
+        if before is None or before is cluster:
+            return
+        if (before.tenants, before.resources) != (cluster.tenants, cluster.resources):
+            for key, resource in self._resources.items.items():
+                if resource.status.get("reason") == Reason.INVALID:
+                    self._queue.add(key)
 
     def _owner(self, job: str) -> Owner | None:
         return self._jobs.get(_key_of_job(job), {}).get(job)
@@ -271,7 +287,8 @@ class Controller:
         if is_foreign:
             self._warn_of_claim(resource)
             return
-        if resource.epoch > self._epoch:
+        if self._epoch and resource.epoch > self._epoch:
+            self._warn_of_epoch(resource.epoch)
             raise LeadershipLostError("a newer leader wrote this resource")
         if resource.deleting:
             if resource.has_finalizer and not resource.claim:
@@ -294,8 +311,11 @@ class Controller:
             view = self._writer.published.jobs.get(job)
             if view is not None:
                 self._may_write("cancel", key)
-                with suppress(ProblemError):
+                try:
                     await self._writer.do(CancelJob(job))
+                except ProblemError as error:
+                    if error.code not in {"conflict", "not-found"}:  # closed or purged meanwhile
+                        raise
             self._jobs[key].pop(job, None)
             self._ending.pop(job, None)
             self._edits.pop(owner.uid, None)
@@ -328,6 +348,18 @@ class Controller:
             escape_controls(resource.claim[:64]),
             CLAIM,
         )
+
+    def _warn_of_epoch(self, epoch: int) -> None:
+        """Warn once that this leader may not write resources that a later leader wrote."""
+        if not self._epoch_warned:
+            self._epoch_warned = True
+            log.warning(
+                "left TrainingJobs alone: leader %d wrote them, and this one is number %d; if no "
+                "other service leads, set leaseTransitions of its Lease to %d and restart it",
+                epoch,
+                self._epoch,
+                epoch,
+            )
 
     async def _release(self, key: str, resource: TrainingJobResource) -> None:
         """Cancel a deleted resource's job; remove the finalizer once none of its processes run."""

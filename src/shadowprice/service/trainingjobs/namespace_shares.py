@@ -132,7 +132,9 @@ class NamespaceShares:
             if not reason:
                 try:
                     self._may_write("shares", "")
-                    await self._writer.do(SyncShares(combined.shares, anew=not self._followed))
+                    await self._writer.do(
+                        SyncShares(combined.shares, self._file.tenants, anew=not self._followed)
+                    )
                     self._followed = True
                 except ShadowpriceError as error:
                     reason = str(error)

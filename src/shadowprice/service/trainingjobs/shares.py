@@ -32,8 +32,7 @@ _KEY: Final = "namespace-shares"  # key in the store of the declared shares that
 
 _MAX_TEXT_CHARS: Final = 10_000
 _REQUESTS: Final = "requests."
-_NO_AMOUNTS: Final = frozenset({"pods", "services", "secrets", "configmaps"})
-"""Quotas that count objects, not resources of servers."""
+_LIMITS: Final = "limits."
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +136,18 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
 
 def _share_from_hard(stated: ShareStatement, cluster: Cluster) -> dict[str, int]:
     """Return the share that a quota declares; skip limits that no server counts."""
-    share = {}
-    for name, amount in stated.hard:
-        bare = name.removeprefix(_REQUESTS)
-        if bare in _NO_AMOUNTS or "/" in bare.partition(".")[0] or bare.startswith("limits."):
-            continue
-        if bare not in cluster.column and bare.endswith("/gpu") and cluster.find_resource("gpu"):
-            bare = "gpu"
-        share[_counted_resource(bare, cluster)] = parse_quantity(amount, units_per_quantity(bare))
+    amounts: dict[str, int] = {}
+    for name, text in stated.hard:
+        if not name.startswith(_LIMITS):
+            bare = name.removeprefix(_REQUESTS)  # `cpu` means `requests.cpu`; the lower one counts
+            amount = parse_quantity(text, units_per_quantity(bare))
+            amounts[bare] = min(amount, amounts.get(bare, amount))
+    share: dict[str, int] = {}
+    for bare, amount in amounts.items():
+        is_gpu = bare.endswith("/gpu") and bare not in cluster.column
+        resource = cluster.find_resource("gpu" if is_gpu else bare)
+        if resource is not None:
+            share[resource] = share.get(resource, 0) + amount
     if not share:
         raise InvalidShareError(
             f"quota {stated.name} limits no resource of the servers; "
@@ -248,6 +251,7 @@ class SyncShares:
     """
 
     shares: Mapping[str, Mapping[str, int]]  # by tenant
+    in_file: tuple[Tenant, ...] = ()  # of the cluster file; they stay without a declared share
     anew: bool = False  # apply unchanged ones too: at a start, the file may be new
 
     def perform(self, batch: Batch) -> bool:
@@ -259,8 +263,12 @@ class SyncShares:
         if previous == declared and not (self.anew and declared):
             return False
         tenants_by_name = {tenant.name: tenant for tenant in batch.engine.cluster.tenants}
+        in_file = {tenant.name: tenant for tenant in self.in_file}
         for name in {*previous, *stored["others"]} - declared.keys():
-            tenants_by_name.pop(name, None)
+            if name in in_file:
+                tenants_by_name[name] = in_file[name]
+            else:
+                tenants_by_name.pop(name, None)
         for name, share in declared.items():
             if self.anew or name not in tenants_by_name or share != previous.get(name):
                 tenants_by_name[name] = Tenant(name, share)

@@ -148,8 +148,10 @@ def _admitted_condition(view: JobView, message: str, refusal: Reason) -> Conditi
             return False, refusal, message
         case _ if view.promise_at is not None:
             return True, Reason.PROMISED, f"promised by {_second(view.promise_at)}"
-        case State.CANCELLED if view.decided is None:
+        case State.CANCELLED if view.first_start is None:  # it was pending or on standby
             return False, Reason.CANCELLED, message
+        case State.FAILED if view.first_start is None:
+            return False, Reason.GIVEN_UP, message
         case _:
             return True, Reason.ADMITTED, ""
 

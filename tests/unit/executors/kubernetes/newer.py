@@ -44,6 +44,8 @@ class Newer:
         Places of what was sent that the version does not know.
     refuse : callable
         Whether a pod is refused, by its name.
+    logs_readable : Event
+        Whether logs are returned; a request waits for it.
     deny : callable
         Whether the right to a request is missing, by its method and kind.
     """
@@ -55,6 +57,8 @@ class Newer:
         self.unknown: list[str] = []
         self.refuse: Callable[[str], bool] = lambda _: False
         self.deny: Callable[[str, str], bool] = lambda _method, _kind: False
+        self.logs_readable = asyncio.Event()
+        self.logs_readable.set()
         self.fail: Callable[[str, str], bool] = lambda _method, _kind: False
         self._count = 0
         self._objects: dict[str, dict[str, Object]] = {}
@@ -101,12 +105,26 @@ class Newer:
         """Create an object, as another client does."""
         self._put(kind, item, "ADDED")
 
-    def complete(self, pod: str) -> None:
-        """Let a pod's container exit with 0."""
+    def delete_all(self, kind: str) -> None:
+        """Delete the objects of a kind, as another client does."""
+        for item in list(self._objects.get(kind, {}).values()):
+            self._put(kind, item, "DELETED")
+
+    def complete(self, pod: str, code: int = 0) -> None:
+        """Let a pod's container exit; with a sidecar, the pod runs on."""
         item = copy.deepcopy(self._objects["pods"][pod])
-        state = {"terminated": {"exitCode": 0, "startedAt": NOW, "finishedAt": NOW}}
-        item["status"]["containerStatuses"][0]["state"] = state
-        item["status"]["phase"] = "Succeeded"
+        state = {"terminated": {"exitCode": code, "startedAt": NOW, "finishedAt": NOW}}
+        own, *sidecars = item["status"]["containerStatuses"]
+        own["state"] = state
+        if not sidecars:
+            item["status"]["phase"] = "Failed" if code else "Succeeded"
+        self._put("pods", item, "MODIFIED")
+
+    def inject_sidecar(self, pod: str) -> None:
+        """Let another container run in a pod."""
+        item = copy.deepcopy(self._objects["pods"][pod])
+        sidecar = {"name": "proxy", "state": {"running": {"startedAt": NOW}}}
+        item["status"]["containerStatuses"].append(sidecar)
         self._put("pods", item, "MODIFIED")
 
     def say(self, node: str, status: str) -> None:
@@ -153,6 +171,7 @@ class Newer:
         if error is not None:
             return error
         if len(words) > 2:
+            await self.logs_readable.wait()
             return web.Response(body=f"{NOW} a line\n".encode())
         if request.query.get("watch"):
             return await self._follow(request, kind)

@@ -52,6 +52,24 @@ def test_an_exit_that_was_seen_counts() -> None:
     assert "memory" in short.note
 
 
+@pytest.mark.parametrize("code", [0, 3])
+def test_a_process_has_ended_though_a_sidecar_runs_on(code: int) -> None:
+    statuses = [
+        {"name": "proxy", "state": {"running": {"startedAt": "2026-11-22T12:00:00Z"}}},
+        {
+            "name": "job",
+            "state": {"terminated": {"exitCode": code, "finishedAt": "2026-11-22T12:00:00Z"}},
+        },
+    ]
+    item = {
+        "metadata": {"name": "p", "namespace": "n", "labels": {"shadowprice.io/service": "s"}},
+        "status": {"phase": "Running", "containerStatuses": statuses},
+    }
+    view = pod_view(item)
+    assert view.may_run
+    assert ended(view) == ProcessExit("worker-0", code, 1795348800.0)
+
+
 @pytest.mark.parametrize(
     ("state", "code"),
     [
@@ -109,7 +127,10 @@ def test_what_nobody_ordered_is_lost_and_not_failed() -> None:
     refused = replace(RUNNING, phase="Failed", running=False, began=None, reason="OutOfcpu")
     result = ended(refused)
     assert result is not None
-    assert "one did not take worker-0: OutOfcpu" in result.lost
+    assert result.lost == "the kubelet on one rejected worker-0: OutOfcpu"
+    result = ended(replace(refused, reason="Preempted", message="for a critical pod"))
+    assert result is not None
+    assert "was ended on one: Preempted: for a critical pod" in result.lost
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -144,10 +165,13 @@ def test_what_runs_on_a_node_that_is_gone_has_ended_when_the_operator_says_so() 
     assert ended(RUNNING, gone=30.0, vanished=20.0) is None  # forced away: nobody saw an end
     result = ended(RUNNING, gone=61.0)
     assert result is not None
-    assert "the node one was removed" in result.lost
+    assert result.lost == "the node one was not ready for 60 s while worker-0 was on it"
+    removed = ended(RUNNING, gone=61.0, node=None)
+    assert removed is not None
+    assert removed.lost == "the node one left the cluster while worker-0 was on it"
     off = ended(RUNNING, gone=1.0, node=replace(READY, ready=False, off=True))
     assert off is not None
-    assert off.lost
+    assert off.lost == "the node one was declared out of service while worker-0 was on it"
     assert ended(exited(0), gone=61.0) == ProcessExit("worker-0", 0, 5.0)
 
 

@@ -9,7 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadowprice.executors.contract import ObservedJob, ServerAllocation, ServerInfo
+from shadowprice.executors.contract import (
+    ROLE_LABEL,
+    ObservedJob,
+    ServerAllocation,
+    ServerInfo,
+)
 from shadowprice.executors.generations.placement_checks import PlacementError
 from shadowprice.executors.kubernetes import names
 from shadowprice.executors.kubernetes.nodes import (
@@ -78,6 +83,16 @@ def test_a_node_has_what_pods_of_others_leave() -> None:
     assert server(node(), {"cpu": 9000}).capacity["cpu"] == 0
     kind = server(node(labels={"nvidia.com/gpu.product": "A100"})).capacity
     assert kind["gpu/A100"] == 4000
+
+
+def test_labels_and_resources_of_a_node_are_found_among_hundreds() -> None:
+    features = {f"feature.node.kubernetes.io/cpu-cpuid.{n}": "true" for n in range(200)}
+    item = node(labels={**features, "nvidia.com/gpu.product": "A100", ROLE_LABEL: "ps"})
+    volumes = {f"attachable-volumes-csi-{n}": "25" for n in range(100)}
+    item["status"]["allocatable"] = {**volumes, **item["status"]["allocatable"]}
+    seen = server(item)
+    assert seen.capacity == {"cpu": 8000, "memory": 16 << 30, "gpu": 4000, "gpu/A100": 4000}
+    assert seen.labels[ROLE_LABEL] == "ps"
 
 
 @pytest.mark.parametrize(
@@ -241,3 +256,19 @@ def test_pods_ask_for_what_the_scheduler_counts() -> None:
     item["spec"]["initContainers"] = [{"name": "i", "resources": {"requests": {"cpu": "3"}}}]
     item["spec"]["overhead"] = {"cpu": "100m"}
     assert pod_view(item).takes == {"cpu": 3100, GPU: 1000, "memory": 1 << 30}
+
+
+def test_sidecars_are_added_to_containers_and_to_later_init_containers() -> None:
+    def container(cpu: str, **more: str) -> dict[str, Any]:
+        return {"resources": {"requests": {"cpu": cpu}}, **more}
+
+    def cpu(*init: dict[str, Any]) -> int:
+        item = pod("a", "one")
+        item["spec"] = {"containers": [container("1")], "initContainers": [*init]}
+        return pod_view(item).takes["cpu"]
+
+    first, second = (container(cpu, restartPolicy="Always") for cpu in ("2", "500m"))
+    assert cpu(first, second) == 3500
+    assert cpu(first, container("3"), second) == 5000
+    assert cpu(container("3"), first, second) == 3500
+    assert cpu(container("4"), first, second) == 4000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from shadowprice.core.program import Program
@@ -12,8 +13,9 @@ from shadowprice.executors.contract import (
     ServerAllocation,
 )
 from shadowprice.executors.generations.generation import GenerationDirectory
+from shadowprice.executors.generations.process_exits import ProcessExit
 from shadowprice.executors.kubernetes.records import JobGenerations
-from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration
+from shadowprice.executors.kubernetes.tracked_generation import KubernetesGeneration, PodProcess
 
 
 def _order(identity: str) -> GenerationSpec:
@@ -30,6 +32,20 @@ def test_another_order_of_a_number_is_stale() -> None:
     assert record.accept(_order(""), {}, "") is Receipt.DUPLICATE  # it says nothing
     del record.generations[1]  # forgotten: the fence is left
     assert record.accept(_order("other"), {}, "") is Receipt.DUPLICATE
+
+
+def test_a_record_of_a_thousand_processes_fits_into_a_config_map() -> None:
+    parts = [PodProcess(f"worker-{n}", "one", f"p-{n}") for n in range(1000)]
+    for part in parts:
+        part.end = ProcessExit(part.process, 1, 5.0, note="é" * 100)
+        part.tail = ("x" * 200,) * 20
+    record = JobGenerations("job")
+    record.accept(_order("first"), {}, "")
+    record.generations[1]["deciding"] = {part.process: part.exit_record() for part in parts}
+    assert len(json.dumps(record.data(), ensure_ascii=False).encode()) < 1 << 20
+    restored = PodProcess("worker-0", "one", "p-0")
+    restored.load_exit_record(json.loads(record.data()["generations"])["1"]["deciding"]["worker-0"])
+    assert restored.end == parts[0].end
 
 
 def test_what_is_read_back_tells_its_identity_and_a_stop_that_nothing_requested(

@@ -1,0 +1,48 @@
+"""Election of a service by a Lease, and the epoch in its store."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("kubernetes_asyncio")
+
+from shadowprice.service.kubernetes_integration import KubernetesIntegration
+from shadowprice.service.store.store import Store
+from tests.support.services import run_service
+from tests.unit.kubernetes.apiserver import Leases, Scripted, served
+
+
+def test_a_lease_that_was_created_again_continues_above_the_stored_epoch(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(str(tmp_path / "store"))
+    assert store.open(41)  # an earlier leader
+    store.close()
+
+    async def main(integration: KubernetesIntegration) -> None:
+        server = Scripted()
+        server.answer = Leases().answer  # type: ignore[method-assign]  # the Lease was deleted
+        async with served(server, tmp_path):
+            epoch = await integration.elected(store.later_epoch)
+            assert epoch == 1
+            assert not store.open(epoch)
+            epoch = await integration.elected(store.later_epoch)
+            assert epoch is not None
+            assert epoch > 41
+            assert store.open(epoch)
+            assert await integration.elected(store.later_epoch) == epoch
+            assert integration.holds()
+            await integration.leave()
+
+    with run_service(tmp_path) as live:
+        settings = live.service.settings
+        kubeconfig = str(tmp_path / "kubeconfig")
+        live.service.settings = replace(settings, lease=("n", "lease"), trainingjobs=kubeconfig)
+        asyncio.run(main(KubernetesIntegration(live.service)))
+        live.service.settings = settings
+    store.close()
+    assert "the Lease n/lease was created again: its epoch 1 isn't above 41" in caplog.text
