@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -316,6 +318,24 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
     assert said.count("failed to save a checkpoint after mini-batch") > 1
     with pytest.raises(TrainingError, match=r"stopping, but mini-batch \d couldn't be saved"):
         stopped.run()
+
+
+def test_a_stop_that_cannot_be_saved_fails_a_process_with_both_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1, pace=0.1)
+
+    def stop(*_: Any) -> None:
+        monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "file" / "checkpoints"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(TrainingError, match=r"stopping, but mini-batch \d couldn't be saved"):
+            run(recipe, Settings(observe=stop))
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Constant(torch.nn.Module):

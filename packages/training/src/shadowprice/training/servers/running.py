@@ -117,13 +117,13 @@ def _run_role(
 def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> TrainingResult:
     leader = Leader(recipe, settings, 1, 1, _load_state(recipe, settings))
     worker_end, leader_end = LocalLink.pair()
-    results: list[str | BaseException] = []
+    errors: list[BaseException] = []
 
     def lead() -> None:
         try:
-            results.append(leader.lead(stop))
+            leader.lead(stop)
         except BaseException as error:  # raised below, by the main thread
-            results.append(error)
+            errors.append(error)
         finally:
             leader_end.close()
 
@@ -134,19 +134,18 @@ def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> TrainingRe
     leader.measured.gradient_bytes = worker.gradient_bytes
     try:
         minibatches = worker.work()
-    except PeerLostError:
+    except (PeerLostError, SystemExit):
         leader_thread.join()
-        if results and isinstance(results[0], Exception):
-            raise results[0] from None
-        raise
-    except SystemExit:
-        leader_thread.join()
+        if errors:  # such as a checkpoint that couldn't be saved
+            raise errors[0] from None
         raise
     except BaseException as error:
         leader.fail(error)  # nothing is saved after an error of the script
         leader_thread.join()
         raise
     leader_thread.join()
+    if errors:
+        raise errors[0]
     return TrainingResult(worker.model, minibatches, worker.leads, leader.measured.metrics())
 
 
