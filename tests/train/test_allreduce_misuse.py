@@ -197,10 +197,20 @@ def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
     step = next(run.steps(DATA))
     for inputs, targets in step:
         step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
-    with pytest.raises(TrainingError, match="step 0 is gone through twice"):
+    with pytest.raises(TrainingError, match="step 0: iterated twice; iterate over each step once"):
         next(iter(step))
     with pytest.raises(TrainingError, match="outside of its step"):
         step.backward(model(inputs).mean())
+
+
+def test_a_step_that_was_begun_and_left_is_not_begun_again() -> None:
+    # Its first batch is gone, so all later parts would get other samples.
+    run, model, optimizer = begun()
+    run.register(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+    next(iter(step))
+    with pytest.raises(TrainingError, match="step 0: iterated twice"):
+        next(iter(step))
 
 
 def test_a_second_backward_pass_that_would_stay_with_one_worker_is_found() -> None:

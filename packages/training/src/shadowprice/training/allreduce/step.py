@@ -53,8 +53,8 @@ class Step:
         return self._done > 0 or self._part is not None
 
     def __iter__(self) -> Iterator[Any]:
-        if self._done:
-            raise TrainingError(f"step {self.number} is gone through twice: its samples count once")
+        if self.begun:
+            raise TrainingError(f"step {self.number}: iterated twice; iterate over each step once")
         self._buffers.begin()
         for index, part in enumerate(self._share):
             batch = to_device(next(self._batches), self._device)
