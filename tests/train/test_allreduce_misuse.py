@@ -19,6 +19,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from shadowprice import training
 from shadowprice.training import TrainingError, checkpoints
+from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.generation import current
 from tests.train.generations import Job
 
@@ -83,6 +84,46 @@ def test_a_mask_of_infinity_stays_what_it_is() -> None:
     train(run, model, optimizer)
     assert model.module.mask.tolist() == [0.0, -torch.inf, 0.0]
     assert model.module.weight.isfinite().all()
+
+
+class Observer(torch.nn.Linear):
+    """Keeps the lowest input, from infinity, as quantisation does, and a complex mean of inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.register_buffer("lowest", torch.tensor(torch.inf))
+        self.register_buffer("mean", torch.zeros((), dtype=torch.complex64))
+
+    def forward(self, inputs: Any) -> Any:
+        self.lowest.copy_(torch.minimum(self.lowest, inputs.min()))
+        self.mean.copy_(torch.complex(inputs.mean(), inputs.mean() + 1.0))
+        return super().forward(inputs)
+
+
+def test_buffers_that_begin_infinite_and_complex_ones_become_the_mean_of_the_parts() -> None:
+    run = training.join(len(DATA), batch=6, parts=3, epochs=1)
+    model = run.wrap(Observer())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.register(model=model, optimizer=optimizer)
+    expected, mean = torch.inf, 0.0
+    for number in range(run.total):
+        parts = run.order.divided(number)
+        inputs = [DATA.tensors[0][torch.from_numpy(part.samples.copy())] for part in parts]
+        columns = list(zip(parts, inputs, strict=True))
+        expected = sum(part.weight * min(expected, float(x.min())) for part, x in columns)
+        mean = sum(part.weight * float(x.mean()) for part, x in columns)
+    train(run, model, optimizer)
+    assert model.module.lowest.item() == pytest.approx(expected, rel=1e-5)
+    assert model.module.mean.item() == pytest.approx(complex(mean, mean + 1.0), rel=1e-4, abs=1e-5)
+
+
+def test_a_part_without_weight_changes_no_buffer() -> None:
+    model = torch.nn.BatchNorm1d(2)
+    buffers = BufferSync([model])
+    buffers.begin()
+    model.running_mean.fill_(torch.inf)
+    buffers.add(0.0)
+    assert [change.tolist() for change in buffers._changes] == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:

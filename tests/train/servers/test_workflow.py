@@ -368,6 +368,52 @@ def test_buffers_that_nothing_changes_stay_what_they_are(
         assert torch.equal(outcome.model.get_buffer(name).cpu(), value), name
 
 
+class Observer(Constant):
+    """Keeps the lowest input, from infinity, as observers of quantisation do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("lowest", torch.tensor(torch.inf))
+
+    def forward(self, points: Any) -> Any:
+        """Return scores."""
+        self.lowest.copy_(torch.minimum(self.lowest, points.min()))
+        return super().forward(points)
+
+
+def test_a_buffer_that_begins_infinite_takes_the_values_of_the_minibatches(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), double=False, epochs=1)
+    recipe = replace(recipe, model=Observer)
+    outcome = run(recipe)
+    assert outcome is not None
+    lowest = min(float(recipe.data.fetch(number)["x"].min()) for number in range(2))
+    assert outcome.model.lowest.item() == pytest.approx(lowest, rel=1e-5)
+    assert outcome.model.mask.tolist() == [-torch.inf, -torch.inf]
+    means = []
+    for workers in (1, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"of-{workers}"))
+            threads = Threads(recipe, Settings(synchronous=True, parts=4), workers, 1)
+            assert threads.run() == "done"
+        means.append(threads.leader.shard.buffers[-1].item())
+    assert means[0] == pytest.approx(means[1])
+    assert lowest < means[0] < 0.0
+
+
+def test_a_late_value_of_a_buffer_that_began_infinite_is_not_added(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), double=False, epochs=1)
+    shard = Shard(replace(recipe, model=Observer), 0, 1)
+    size = len(shard.buffers)
+    replaced = (~shard.buffers.isfinite()).double()
+    for value in (3.0, 2.0):  # both workers began with infinity
+        change = torch.zeros(size, dtype=torch.float64)
+        change[-1] = value
+        shard.apply_buffer_changes([torch.cat([change, replaced])])
+        assert shard.buffers[-1].item() == value
+    shard.apply_buffer_changes([change])
+    assert shard.buffers[-1].item() == 4.0
+
+
 def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1)
 

@@ -223,10 +223,9 @@ class Leader(ParameterServer):
         for follower in self.followers:
             follower.send(Message(MessageKind.APPLY, payload=flat))
         start = time.monotonic()
-        for key in keys:
-            change = self._buffers.pop(key, None)
-            if change is not None:
-                self.shard.buffers += change
+        changes = [self._buffers.pop(key) for key in keys if key in self._buffers]
+        if changes:
+            self.shard.apply_buffer_changes(changes)
         number = self.version
         self.apply(keys)
         self.measured.update_time.add(time.monotonic() - start)
