@@ -27,6 +27,7 @@ import torch
 from shadowprice.training import TrainingError
 from shadowprice.training.generation import own_device
 from shadowprice.training.servers import chunks
+from shadowprice.training.servers import leader as leader_module
 from shadowprice.training.servers.leader import Leader
 from shadowprice.training.servers.messages import LocalLink, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
@@ -567,6 +568,25 @@ def test_an_error_while_a_worker_connects_ends_the_server(
     with pytest.raises(type(error)) as caught:
         leader.lead([])
     assert caught.value is error
+
+
+def test_workers_that_never_came_and_workers_that_died_end_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_module, "_LEAVE_TIMEOUT_SECONDS", 0.1)
+    ours, theirs = LocalLink.pair()
+
+    def connect(worker: int) -> LocalLink:
+        if worker:
+            raise PeerLostError("it is late")
+        return theirs
+
+    leader = Leader(scripts.recipe(scripts.written(tmp_path)), Settings(), 1, 2)
+    ours.close()  # worker 0 dies
+    for worker in range(2):
+        serve_once_connected(leader, worker, connect)
+    with pytest.raises(PeerLostError, match="all workers are gone"):
+        leader.lead([])
 
 
 def test_a_schedule_that_exits_ends_its_server(tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ class Leader(ParameterServer):
             self._joined.add(worker)
         super().serve(worker, link)
 
+    def on_worker_absent(self, worker: int) -> None:
+        """Count a worker as joined, because training must not wait for it any longer."""
+        with self.changed:
+            self._joined.add(worker)
+
     def on_worker_left(self, worker: int) -> None:
         """Release the assignments of a worker, so that another can process them."""
         with self.changed:

@@ -219,6 +219,7 @@ def serve_once_connected(
             link = connect(worker)
         except PeerLostError as error:
             say(f"worker {worker} did not connect: {error}")
+            server.on_worker_absent(worker)
             return
         server.serve(worker, link)
         link.close()

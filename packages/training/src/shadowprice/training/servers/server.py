@@ -56,6 +56,9 @@ class ParameterServer:
         finally:
             self.on_worker_left(worker)
 
+    def on_worker_absent(self, worker: int) -> None:
+        """Handle a worker that didn't connect in time."""
+
     def on_worker_left(self, worker: int) -> None:
         """Handle the end of a worker; its pushed gradients may still be accepted."""
 
