@@ -113,16 +113,18 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
     return hashlib.sha256(data).hexdigest()
 
 
-def load(directory: Path | None = None) -> Restored | None:
+def load(directory: Path | None = None, step: int | None = None) -> Restored | None:
     """Return the newest checkpoint that is valid and has all its pieces, or None.
 
-    ``directory`` is by default the job's checkpoint directory.
+    ``directory`` is by default the job's checkpoint directory. With ``step``, only the checkpoint
+    of that step counts.
     """
     directory = directory or jobs.current().checkpoint_dir
     for checkpoint in jobs.saved(directory):
-        restored = _restored(checkpoint, directory)
-        if restored is not None:
-            return restored
+        if step is None or checkpoint.step == step:
+            restored = _restored(checkpoint, directory)
+            if restored is not None:
+                return restored
     return None
 
 

@@ -53,6 +53,8 @@ class MessageKind(IntEnum):
     """Leader to server: request for all of the server's state; also the response."""
     END = 23
     """Leader to server: training has ended."""
+    RESTORE = 25
+    """Leader to server: the checkpoint to restore, by its version; index 0 for none."""
     OFFER = 24
     """Server to worker on the same machine: offer of shared memory; also the response."""
 

@@ -18,7 +18,13 @@ from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import Generation, bind_to_loopback, current, say
 from shadowprice.training.servers.leader import Leader
-from shadowprice.training.servers.messages import Link, LocalLink, PeerLostError
+from shadowprice.training.servers.messages import (
+    Link,
+    LocalLink,
+    Message,
+    MessageKind,
+    PeerLostError,
+)
 from shadowprice.training.servers.pairs import (
     PairLink,
     accept_shared_memory,
@@ -162,18 +168,31 @@ def _run_ps(
     """Run as a parameter server until the end; return ``done`` or ``stop``."""
     job = generation.job
     device = transport_device(settings.backend)
-    state = _load_state(recipe, settings)
+    timeout = timedelta(seconds=settings.join)
     server: ParameterServer
     if job.rank == 0:
+        state = _load_state(recipe, settings)
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
         server.measured.gradient_bytes = _gradient_bytes(recipe)
+        store = _run_until_sigterm(lambda: _store(generation, settings), stop)
+        restore = Message(MessageKind.RESTORE, index=int(state is not None), version=server.version)
+        for other in range(1, job.ps):
+            name = f"leader-server-{other}"
+            follower = _run_until_sigterm(_leader_connection(store, name, 1, settings), stop)
+            follower.send(restore)
+            server.followers.append(follower)
     else:
+        store = _run_until_sigterm(lambda: _store(generation, settings), stop)
+        name = f"leader-server-{job.rank}"
+        leader: PairLink = _run_until_sigterm(_leader_connection(store, name, 0, settings), stop)
+        state = _load_state_as_leader(recipe, settings, _run_until_sigterm(leader.receive, stop))
         version = 0 if state is None else int(state["assigner"]["committed"])
         model = None if state is None else state["model"]
         shard = Shard(recipe, job.rank, job.ps, model, device)
         server = ParameterServer(shard, version, keeps=settings.synchronous)
-    store = _run_until_sigterm(lambda: _store(generation, settings), stop)
-    timeout = timedelta(seconds=settings.join)
+        connection_threads.append(
+            threading.Thread(target=server.follow, args=(leader,), daemon=True)
+        )
 
     def connect(worker: int) -> PairLink:
         # Each thread has a connection of its own to the store, because waiting for a worker that
@@ -184,19 +203,6 @@ def _run_ps(
         link.traffic = server.traffic
         return link
 
-    if job.rank == 0:
-        assert isinstance(server, Leader)
-        for other in range(1, job.ps):
-            name = f"leader-server-{other}"
-            server.followers.append(
-                _run_until_sigterm(_leader_connection(store, name, 1, settings), stop)
-            )
-    else:
-        name = f"leader-server-{job.rank}"
-        leader: PairLink = _run_until_sigterm(_leader_connection(store, name, 0, settings), stop)
-        connection_threads.append(
-            threading.Thread(target=server.follow, args=(leader,), daemon=True)
-        )
     connection_threads.extend(
         threading.Thread(target=serve_once_connected, args=(server, worker, connect), daemon=True)
         for worker in range(job.workers)
@@ -341,11 +347,31 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
 # ------------------------------------------------------------------ checkpoints
 
 
+def _load_state_as_leader(recipe: Recipe, settings: Settings, restore: Message) -> State | None:
+    """Return the state of the checkpoint that the leader restored, None if it restored none.
+
+    Another one would be of another version. Workers would wait for parameters that never come.
+    """
+    if not restore.index:
+        return None
+    checkpoint = checkpoints.load(step=restore.version)
+    if checkpoint is None:
+        raise TrainingError(
+            f"found no valid checkpoint of step {restore.version} in "
+            f"{jobs.current().checkpoint_dir}, which the leading parameter server restored; give "
+            "all processes the same directory"
+        )
+    return _checked_state(checkpoint, recipe, settings)
+
+
 def _load_state(recipe: Recipe, settings: Settings) -> State | None:
     """Return the state of the newest checkpoint, None without any."""
     checkpoint = checkpoints.load()
-    if checkpoint is None:
-        return None
+    return None if checkpoint is None else _checked_state(checkpoint, recipe, settings)
+
+
+def _checked_state(checkpoint: checkpoints.Restored, recipe: Recipe, settings: Settings) -> State:
+    """Return the state of a checkpoint; raise `TrainingError` if it is of another training."""
     state = checkpoint.state
     if state.get("synchronous") != settings.synchronous:
         raise TrainingError(
