@@ -400,15 +400,22 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_kept(inside: Path) -> N
     assert list(jobs.saved()) == [jobs.Checkpoint(7, b"seven"), jobs.Checkpoint(6, b"six")]
 
 
-def test_checkpoints_that_the_job_passed_over_are_not_counted_among_those_kept(
-    inside: Path,
-) -> None:
-    """The job may refuse valid ones: other code saved them, or one of their pieces is damaged."""
-    for step in (19, 20, 10, 15):
+def test_a_save_removes_checkpoints_that_the_job_passed_over(inside: Path) -> None:
+    """The job may refuse valid ones that other code saved; `load` would return them again."""
+    for step in (19, 20, 10):
         jobs.save(step, b"%d" % step)
-    assert [checkpoint.step for checkpoint in jobs.saved()] == [20, 19, 15, 10]
-    jobs.save(16, b"16")
-    assert [checkpoint.step for checkpoint in jobs.saved()] == [20, 19, 16, 15]
+    assert jobs.load() == jobs.Checkpoint(10, b"10")
+    for step in (15, 16):
+        jobs.save(step, b"%d" % step)
+    assert [checkpoint.step for checkpoint in jobs.saved()] == [16, 15]
+
+
+def test_checkpoints_of_greater_steps_stay_in_a_directory_of_several_processes(
+    tmp_path: Path,
+) -> None:
+    for step in (19, 20, 10, 15, 16):
+        jobs.save(step, b"", tmp_path)
+    assert [checkpoint.step for checkpoint in jobs.saved(tmp_path)] == [20, 19, 16, 15]
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(inside: Path) -> None:

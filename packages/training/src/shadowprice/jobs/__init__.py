@@ -354,10 +354,11 @@ class Checkpoint:
 def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> None:
     """Save a checkpoint atomically, and keep the previous one in case this one gets damaged.
 
-    Every process may call it: only worker 0 saves to the job's own directory, the default.
-    Processes that save to one other directory don't disturb each other. The checkpoint with the
-    greatest ``step`` is the newest. A view is written without being copied. If this raises OSError,
-    earlier checkpoints are untouched.
+    Every process may call it, but only worker 0 saves to the job's own directory, the default.
+    There, checkpoints of greater steps are removed, because the job didn't continue from them.
+    Several processes may save to one other directory. The checkpoint with the greatest ``step`` is
+    the newest. A view is written without being copied. If this raises OSError, earlier checkpoints
+    are untouched.
     """
     of_the_job = directory is None
     if of_the_job and not current().leads:
@@ -373,11 +374,9 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
         if _is_abandoned(unfinished):
             unfinished.unlink(missing_ok=True)
     replace_file(directory / f"checkpoint-{step:015d}", header, data, durable=True)
-    for later, path in list(_list_checkpoints(directory)):
-        # Damaged and skipped when this run began: it must not count among those that are kept.
-        if later > step and _read_valid(path, later) is None:
-            path.unlink(missing_ok=True)
-    # Later ones don't count: if the job can't use them, this one and its predecessor are needed.
+    if of_the_job:
+        remove_later(step, directory)
+    # Later ones don't count: this one and its predecessor are needed if the job can't use them.
     earlier = [path for number, path in list(_list_checkpoints(directory)) if number <= step]
     for old in earlier[KEPT:]:
         old.unlink(missing_ok=True)
@@ -386,7 +385,7 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
 
 
 def remove_later(step: int, directory: Path) -> None:
-    """Remove the checkpoints after a step, which the job passed over when it continued."""
+    """Remove the checkpoints of greater steps, which the job didn't continue from."""
     for later, path in list(_list_checkpoints(directory)):
         if later > step:
             path.unlink(missing_ok=True)

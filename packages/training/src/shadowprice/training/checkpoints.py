@@ -95,8 +95,8 @@ def save(
     """
     data = packed({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
-    if directory is not None or jobs.current().leads:
-        jobs.remove_later(step, directory or jobs.current().checkpoint_dir)
+    if directory is not None:
+        jobs.remove_later(step, directory)
     return len(data)
 
 
