@@ -116,7 +116,7 @@ def current() -> Job:
 # ------------------------------------------------------------------ progress
 
 
-def report(minibatches: float, **metrics: float) -> bool:
+def report(minibatches: float, /, **metrics: float) -> bool:
     """Report the progress of the job. Only the leading process (worker 0) sends it.
 
     ``minibatches`` counts from the job's very beginning, over all its generations. ``metrics`` are
@@ -134,10 +134,10 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     try:
         done = float(minibatches)
     except Exception as error:  # of the number's own type, such as a tensor
-        _log_once(f"the number of mini-batches is not reported: {error}")
+        _log_once("minibatches", f"the number of mini-batches is not reported: {error}")
         return False
     if not 0 <= done <= _MAX_MINIBATCHES:
-        _log_once(f"{done:g} is not a number of mini-batches, so it is not reported")
+        _log_once("minibatches", f"{done:g} is not a number of mini-batches, so it is not reported")
         return False
     numbers = _finite(metrics)
     if _change is not None:
@@ -159,7 +159,10 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     except OSError as error:
         status = getattr(error, "code", 0)  # of an HTTPError
         if isinstance(status, int) and 400 <= status < 500:
-            _log_once(f"the service refused a report of progress: {error}")
+            _log_once("refused", f"the service refused a report of progress: {error}")
+        return False
+    except ValueError as error:  # such as a line break in the token
+        _log_once("invalid", f"progress is not reported: {error}")
         return False
 
 
@@ -170,17 +173,17 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
         try:
             number = float(value)
         except Exception as error:  # of the metric's own type
-            _log_once(f"the metric {name!r} is not reported: {error}")
+            _log_once("metric", f"the metric {name!r} is not reported: {error}")
             continue
         if math.isfinite(number):  # a diverged loss is valid, but JSON has no NaN
             numbers[name] = number
     return numbers
 
 
-def _log_once(text: str) -> None:
-    """Write the first such message to the process's log, and drop those that follow."""
-    if not _messages:
-        _messages.append(text)
+def _log_once(kind: str, text: str) -> None:
+    """Write the first message of a kind to the process's log, and drop those that follow."""
+    if kind not in _logged_kinds:
+        _logged_kinds.add(kind)
         _log(text)
 
 
@@ -188,7 +191,7 @@ def _log(text: str) -> None:
     print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 
-_messages: Final[list[str]] = []
+_logged_kinds: Final[set[str]] = set()
 
 
 def _post(content: bytes) -> bool:
