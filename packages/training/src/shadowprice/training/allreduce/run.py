@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -349,8 +348,6 @@ class Run:
         jobs.leave()
 
     def _finish(self) -> None:
-        # A late SIGTERM must not change the exit status, or the job would run again.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.leads:
             self._save_if_possible()
             say(f"all {self.total} steps are done")
