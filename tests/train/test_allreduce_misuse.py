@@ -341,6 +341,59 @@ def test_a_state_that_could_not_be_read_again_is_found_at_once(value: object) ->
         run.register(model=model, odd=Odd())
 
 
+def test_a_model_whose_extra_state_could_not_be_read_again_is_found_at_once() -> None:
+    class Odd(torch.nn.Linear):
+        def get_extra_state(self) -> Any:
+            return {"where": Path()}
+
+        def set_extra_state(self, state: Any) -> None:
+            raise AssertionError(state)
+
+    run = training.join(len(DATA), batch=6, epochs=1)
+    model = run.wrap(Odd(3, 1))
+    with pytest.raises(TrainingError, match="the state of model can't be saved; use only tensors"):
+        run.register(model=model)
+
+
+def test_a_checkpoint_of_another_kind_of_training_is_refused() -> None:
+    for state, kind in (
+        ({"kind": "training with parameter servers"}, "training with parameter servers"),
+        ({"kept": {}}, "other code"),
+    ):
+        checkpoints.save(3, state, current().job.checkpoint_dir)
+        run, model, optimizer = begun()
+        message = f"step 3 was saved by {kind}, this is all-reduce training; restore the script"
+        with pytest.raises(TrainingError, match=message):
+            run.register(model=model, optimizer=optimizer)
+        training.leave_group()
+
+
+AFTERWARDS = """
+import os, signal, subprocess, sys
+import torch
+from torch.utils.data import TensorDataset
+from shadowprice import training
+
+data = TensorDataset(torch.randn(4, 3), torch.randn(4, 1))
+run = training.join(len(data), batch=4, epochs=1)
+model = run.wrap(torch.nn.Linear(3, 1))
+run.register(model=model)
+for step in run.steps(data):
+    for inputs, targets in step:
+        step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+os.kill(os.getpid(), signal.SIGTERM)
+child = "import signal; print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
+"""
+
+
+def test_after_the_last_step_sigterm_changes_no_status_and_children_can_be_ended() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, check=False
+    )
+    assert (ran.returncode, ran.stdout.split()) == (0, ["True"]), ran.stderr
+
+
 def test_steps_before_register_and_register_twice_are_refused() -> None:
     run, model, optimizer = begun()
     with pytest.raises(TrainingError, match=r"call run.register\(model=.*\) before"):

@@ -24,7 +24,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from shadowprice.training import TrainingError
+from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.generation import own_device
 from shadowprice.training.servers import chunks
 from shadowprice.training.servers import leader as leader_module
@@ -515,6 +515,14 @@ def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> No
     again = run(recipe)  # it is done: nothing is computed again
     assert again is not None
     assert again.minibatches == sum(recipe.order().minibatches(recipe.minibatch))
+
+
+def test_a_checkpoint_of_another_kind_of_training_is_refused(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+    checkpoints.save(3, {"kind": "all-reduce training"}, tmp_path / "checkpoints")
+    message = "saved by all-reduce training, this is training with parameter servers"
+    with pytest.raises(TrainingError, match=message):
+        run(recipe)
 
 
 def test_several_workers_without_a_server_are_refused(

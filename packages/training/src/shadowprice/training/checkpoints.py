@@ -44,6 +44,18 @@ class Restored:
         """Number of pieces of the checkpoint."""
         return len(self._digests)
 
+    def check_kind(self, kind: str) -> None:
+        """Raise `TrainingError` if another kind of training saved this; see ``kind`` in its state.
+
+        Each kind names itself there, because it can't continue from the state of another one.
+        """
+        saved = self.state.get("kind", "other code")
+        if saved != kind:
+            raise TrainingError(
+                f"the checkpoint of step {self.step} was saved by {saved}, this is {kind}; "
+                "restore the script, or submit a new job"
+            )
+
     def piece(self, number: int) -> dict[str, Any]:
         """Return the state of a piece; raise OSError if it has changed since this was loaded."""
         data = _piece(self._directory, number, self.step, self._digests[number])

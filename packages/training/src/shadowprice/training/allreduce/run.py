@@ -55,6 +55,9 @@ REPORT_EVERY: Final = 2.0
 """Seconds between two reports."""
 
 
+_KIND: Final = "all-reduce training"
+
+
 class Run:
     """Training of a job within this generation; `join` creates it.
 
@@ -158,6 +161,7 @@ class Run:
 
     def _restore(self, checkpoint: Restored) -> None:
         assert self._registered is not None
+        checkpoint.check_kind(_KIND)
         self.order.check(checkpoint.state["order"])
         states = checkpoint.state["kept"]
         if states.keys() != self._registered.keys():
@@ -316,6 +320,7 @@ class Run:
             return
         states = {name: target.state_dict() for name, target in self._registered.items()}
         state = {
+            "kind": _KIND,
             "kept": states,
             "gradients": _gradients(self._registered),
             "order": self.order.state(),
@@ -463,5 +468,7 @@ def _check_states(registered: dict[str, Any]) -> None:
         if not (hasattr(target, "state_dict") and hasattr(target, "load_state_dict")):
             kind = type(target).__name__
             raise TrainingError(f"can't save {name}: {kind} has no state_dict")
-        if not isinstance(target, torch.nn.Module):
-            packed({name: target.state_dict()}, f"the state of {name}")
+        state = target.state_dict()
+        if isinstance(target, torch.nn.Module):  # its tensors may be large, and can be saved
+            state = {key: value for key, value in state.items() if not torch.is_tensor(value)}
+        packed({name: state}, f"the state of {name}")

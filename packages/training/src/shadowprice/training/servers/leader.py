@@ -24,6 +24,9 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import ParameterServer
 from shadowprice.training.servers.shard import Shard, State, merge_shards
 
+KIND = "training with parameter servers"
+"""Kind of the checkpoints, for `Restored.check_kind`."""
+
 _POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
 
 _LEAVE_TIMEOUT_SECONDS: float = 10.0
@@ -387,6 +390,7 @@ class Leader(ParameterServer):
             model = {**merge_shards(states), "buffers": self.shard.buffers.clone()}
             record, version = self._assigner.record(), self.version
         state = {
+            "kind": KIND,
             "synchronous": self._settings.synchronous,
             "recipe": self._recipe.to_record(),
             "assigner": record,

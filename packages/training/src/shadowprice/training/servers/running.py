@@ -17,7 +17,7 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import Generation, bind_to_loopback, current, say
-from shadowprice.training.servers.leader import Leader
+from shadowprice.training.servers.leader import KIND, Leader
 from shadowprice.training.servers.messages import (
     Link,
     LocalLink,
@@ -372,10 +372,11 @@ def _load_state(recipe: Recipe, settings: Settings) -> State | None:
 
 def _checked_state(checkpoint: checkpoints.Restored, recipe: Recipe, settings: Settings) -> State:
     """Return the state of a checkpoint; raise `TrainingError` if it is of another training."""
+    checkpoint.check_kind(KIND)
     state = checkpoint.state
-    if state.get("synchronous") != settings.synchronous:
+    if state["synchronous"] != settings.synchronous:
         raise TrainingError(
-            f"the checkpoint was made with synchronous={state.get('synchronous')}; restore that "
+            f"the checkpoint was made with synchronous={state['synchronous']}; restore that "
             "setting, or start a new job"
         )
     for name, value in recipe.to_record().items():
