@@ -54,7 +54,9 @@ class MessageKind(IntEnum):
     END = 23
     """Leader to server: training has ended."""
     RESTORE = 25
-    """Leader to server: the checkpoint to restore, by its version; index 0 for none."""
+    """Leader to server: the checkpoint to restore, by its version; index 0 for none. Also the
+    response, with the restored version.
+    """
     OFFER = 24
     """Server to worker on the same machine: offer of shared memory; also the response."""
 

@@ -181,6 +181,8 @@ def _run_ps(
             follower = _run_until_sigterm(_leader_connection(store, name, 1, settings), stop)
             follower.send(restore)
             server.followers.append(follower)
+        for link in server.followers:  # one that fails would be noticed at the next message only
+            _run_until_sigterm(link.receive, stop)
     else:
         store = _run_until_sigterm(lambda: _store(generation, settings), stop)
         name = f"leader-server-{job.rank}"
@@ -190,6 +192,7 @@ def _run_ps(
         model = None if state is None else state["model"]
         shard = Shard(recipe, job.rank, job.ps, model, device)
         server = ParameterServer(shard, version, keeps=settings.synchronous)
+        leader.send(Message(MessageKind.RESTORE, version=version))
         connection_threads.append(
             threading.Thread(target=server.follow, args=(leader,), daemon=True)
         )
