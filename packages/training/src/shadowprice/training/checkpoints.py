@@ -131,13 +131,7 @@ def load(directory: Path | None = None, step: int | None = None) -> Restored | N
     ``directory`` is by default the job's checkpoint directory. With ``step``, only the checkpoint
     of that step counts.
     """
-    directory = directory or jobs.current().checkpoint_dir
-    for checkpoint in jobs.saved(directory):
-        if step is None or checkpoint.step == step:
-            restored = _restored(checkpoint, directory)
-            if restored is not None:
-                return restored
-    return None
+    return _load(directory or jobs.current().checkpoint_dir, step)[0]
 
 
 def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Restored | None:
@@ -147,12 +141,9 @@ def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Rest
     ``group`` must support CPU tensors.
     """
     directory = directory or jobs.current().checkpoint_dir
-    checkpoint = load(directory) if dist.get_rank() == 0 else None
-    head = torch.tensor([-1 if checkpoint is None else checkpoint.step, 0], dtype=torch.int64)
-    data = b""
-    if checkpoint is not None:
-        data = bytes(packed({**checkpoint.state, _PIECES: list(checkpoint._digests)}))
-        head[1] = len(data)
+    checkpoint, data = _load(directory) if dist.get_rank() == 0 else (None, b"")
+    step = -1 if checkpoint is None else checkpoint.step
+    head = torch.tensor([step, len(data)], dtype=torch.int64)
     wait_for(dist.broadcast(head, 0, group=group, async_op=True))
     step, size = (int(number) for number in head)
     if step < 0:
@@ -164,6 +155,16 @@ def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Rest
     state = unpacked(content.numpy().tobytes())
     digests = tuple(state.pop(_PIECES))
     return Restored(step, state, size, digests, directory)
+
+
+def _load(directory: Path, step: int | None = None) -> tuple[Restored | None, bytes]:
+    """Return the result of `load`, and the bytes of the checkpoint; empty if there is none."""
+    for checkpoint in jobs.saved(directory):
+        if step is None or checkpoint.step == step:
+            restored = _restored(checkpoint, directory)
+            if restored is not None:
+                return restored, checkpoint.data
+    return None, b""
 
 
 def _restored(checkpoint: jobs.Checkpoint, directory: Path) -> Restored | None:

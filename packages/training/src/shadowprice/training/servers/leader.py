@@ -74,7 +74,7 @@ class Leader(ParameterServer):
             assigner = AsyncAssigner(minibatches, recipe.epochs, order.chunks, record, near)
         shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
         super().__init__(shard, assigner.committed, keeps=settings.synchronous)
-        self.measured = LeaderMetrics()
+        self.measured = LeaderMetrics(shard.gradient_bytes)
         self.followers: list[Link] = []
         """Links to the other servers, in their order."""
         self._recipe, self._settings = recipe, settings

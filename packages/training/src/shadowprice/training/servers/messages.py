@@ -69,16 +69,12 @@ class Message:
     token: int = 0
     index: int = 0
     version: int = 0  # number of mini-batches, or steps, in the parameters
-    numbers: tuple[float, ...] = ()  # other content, at most `NUMBERS` values
+    numbers: tuple[float, ...] = ()  # other content, at most `pairs.MAX_HEADER_NUMBERS` values
     payload: Any = None  # 1-D tensor; a received one is valid until the next of its kind
 
 
 class Link(Protocol):
     """A connection between two processes, or two threads."""
-
-    @property
-    def copies(self) -> bool:
-        """Whether `send` copies the payload and never blocks on the receiver."""
 
     @property
     def device(self) -> Any:
@@ -103,11 +99,6 @@ class LocalLink:
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
         self.device = torch.device("cpu")
-
-    @property
-    def copies(self) -> bool:
-        """Whether `send` only copies a payload; see `Link.copies`."""
-        return True
 
     @classmethod
     def pair(cls) -> tuple[LocalLink, LocalLink]:

@@ -33,7 +33,7 @@ from shadowprice.training.servers.pairs import (
 )
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import ParameterServer
-from shadowprice.training.servers.shard import Shard, State, build_seeded_model, parameter_layout
+from shadowprice.training.servers.shard import Shard, State
 from shadowprice.training.servers.wires import transport_device
 from shadowprice.training.servers.worker import Worker
 
@@ -137,7 +137,6 @@ def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> TrainingRe
     leader_thread = threading.Thread(target=lead, daemon=True)
     leader_thread.start()
     worker = Worker(recipe, settings, [worker_end], stop)
-    leader.measured.gradient_bytes = worker.gradient_bytes
     try:
         minibatches = worker.work()
     except (PeerLostError, SystemExit):
@@ -173,7 +172,6 @@ def _run_ps(
     if job.rank == 0:
         state = _load_state(recipe, settings)
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
-        server.measured.gradient_bytes = _gradient_bytes(recipe)
         store = _run_until_sigterm(lambda: _store(generation, settings), stop)
         restore = Message(MessageKind.RESTORE, index=int(state is not None), version=server.version)
         for other in range(1, job.ps):
@@ -389,11 +387,3 @@ def _checked_state(checkpoint: checkpoints.Restored, recipe: Recipe, settings: S
                 f"match; restore {name}, or start a new job"
             )
     return state
-
-
-def _gradient_bytes(recipe: Recipe) -> int:
-    model = build_seeded_model(recipe)
-    size = next(
-        parameter for parameter in model.parameters() if parameter.requires_grad
-    ).element_size()
-    return parameter_layout(model).elements * int(size)

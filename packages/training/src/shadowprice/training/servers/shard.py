@@ -101,6 +101,8 @@ class Shard:
         )
         self.values = flat[first:last].clone().to(device or "cpu")
         """The parameters, in one dimension."""
+        self.gradient_bytes = layout.elements * self.values.element_size()
+        """Size of a gradient of the whole model in bytes."""
         self.buffers = flattened_buffers(model)
         """Buffers of the model, used on the leading server only."""
         self.pieces = layout.pieces(ps_rank, ps_count)
