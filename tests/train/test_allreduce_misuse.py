@@ -107,7 +107,7 @@ def test_buffers_that_begin_infinite_and_complex_ones_become_the_mean_of_the_par
     run.register(model=model, optimizer=optimizer)
     expected, mean = torch.inf, 0.0
     for number in range(run.total):
-        parts = run.order.divided(number)
+        parts = run.order.split_step(number)
         inputs = [DATA.tensors[0][torch.from_numpy(part.samples.copy())] for part in parts]
         columns = list(zip(parts, inputs, strict=True))
         expected = sum(part.weight * min(expected, float(x.min())) for part, x in columns)

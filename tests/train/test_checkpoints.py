@@ -134,4 +134,4 @@ def test_a_mapping_is_asked_for() -> None:
     stream = io.BytesIO()
     torch.save([1], stream)
     with pytest.raises(pickle.UnpicklingError, match="expected a mapping, got list"):
-        checkpoints.unpacked(stream.getvalue())
+        checkpoints.deserialize(stream.getvalue())

@@ -148,7 +148,7 @@ def test_an_optimiser_whose_state_no_checkpoint_can_hold_is_refused_at_once(tmp_
 def test_a_recipe_may_be_told_with_numbers_of_numpy(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path))
     told = replace(recipe, minibatch=np.int64(8), seed=np.int64(0))  # type: ignore[arg-type]
-    assert checkpoints.packed(told.to_record()) == checkpoints.packed(recipe.to_record())
+    assert checkpoints.serialize(told.to_record()) == checkpoints.serialize(recipe.to_record())
     with pytest.raises(TrainingError, match=r"minibatch: expected an integer, got 8\.5"):
         replace(recipe, minibatch=8.5)  # type: ignore[arg-type]
 

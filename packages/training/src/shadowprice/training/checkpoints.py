@@ -61,10 +61,10 @@ class Restored:
         data = _piece(self._directory, number, self.step, self._digests[number])
         if data is None:
             raise OSError(f"piece {number} of the checkpoint of step {self.step} is damaged")
-        return unpacked(data)
+        return deserialize(data)
 
 
-def packed(state: State, what: str = "a state") -> memoryview:
+def serialize(state: State, what: str = "a state") -> memoryview:
     """Serialize a state of tensors, numbers, strings, and mappings and sequences of them.
 
     ``what`` names the state in errors. Raises `TrainingError` if the state contains anything else,
@@ -85,8 +85,8 @@ def packed(state: State, what: str = "a state") -> memoryview:
     return stream.getbuffer()
 
 
-def unpacked(data: bytes) -> dict[str, Any]:
-    """Deserialize the bytes from `packed`, with tensors on the CPU, without running code.
+def deserialize(data: bytes) -> dict[str, Any]:
+    """Deserialize the bytes from `serialize`, with tensors on the CPU, without running code.
 
     Raises `pickle.UnpicklingError` if the bytes contain anything but a mapping of plain data.
     """
@@ -105,7 +105,7 @@ def save(
     `save_shard` in order of their numbers; the pieces must be on disk. If this raises OSError,
     earlier checkpoints remain. Later ones are removed, because `load` passed them over.
     """
-    data = packed({**state, _PIECES: list(digests)})
+    data = serialize({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
     if directory is not None:
         jobs.remove_later(step, directory)
@@ -118,7 +118,7 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
     Pieces are numbered from 0. ``directory`` is that of the complete checkpoint, by default the
     job's checkpoint directory.
     """
-    data = packed(state)
+    data = serialize(state)
     folder = _folder(directory or jobs.current().checkpoint_dir, number)
     jobs.save(step, data, folder)
     jobs.remove_later(step, folder)
@@ -152,7 +152,7 @@ def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Rest
     wait_for(dist.broadcast(content, 0, group=group, async_op=True))
     if checkpoint is not None:
         return checkpoint
-    state = unpacked(content.numpy().tobytes())
+    state = deserialize(content.numpy().tobytes())
     digests = tuple(state.pop(_PIECES))
     return Restored(step, state, size, digests, directory)
 
@@ -169,7 +169,7 @@ def _load(directory: Path, step: int | None = None) -> tuple[Restored | None, by
 
 def _restored(checkpoint: jobs.Checkpoint, directory: Path) -> Restored | None:
     try:
-        state = unpacked(checkpoint.data)
+        state = deserialize(checkpoint.data)
         digests = tuple(str(value) for value in state.pop(_PIECES))
     except Exception as error:  # saved by other code: reading it may raise anything
         reason = first_line(error)

@@ -30,7 +30,7 @@ from shadowprice.training.allreduce.loading import iter_parts
 from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.allreduce.step import Step
 from shadowprice.training.arguments import checked_integer, checked_seconds
-from shadowprice.training.checkpoints import Restored, load_and_broadcast, packed
+from shadowprice.training.checkpoints import Restored, load_and_broadcast, serialize
 from shadowprice.training.checkpoints import save as save_checkpoint
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import (
@@ -207,7 +207,7 @@ class Run:
         _set_gradients(self._registered, self._gradients)
         self._gradients = {}
         for number in remaining:
-            share = self.order.share(number, rank, world)
+            share = self.order.worker_parts(number, rank, world)
             step = Step(
                 number, self.order, share, loaded, self._reductions, buffers,
                 workers=world, device=self.device,
@@ -221,7 +221,7 @@ class Run:
             step.check_complete()
             end = f"the end of step {number}"
             self._run_collective(buffers.end, end)
-            seed_all(self.order.key(number, 0, 2))  # for random numbers drawn between steps
+            seed_all(self.order.part_seed(number, 0, 2))  # for random numbers drawn between steps
             self.done, self._step = number + 1, None
             self._finish_step(step, end)
         self._finish()
@@ -428,7 +428,7 @@ def join(
     if dist.get_backend() != "gloo":  # so that agreement between workers never waits for a GPU
         group = dist.new_group(backend="gloo", timeout=timeout)
         hold(group)
-    seed_all(order.key(0, 0, 3))
+    seed_all(order.part_seed(0, 0, 3))
     return Run(
         generation, order, total, save_every=save_every, report_every=report_every, group=group
     )
@@ -471,4 +471,4 @@ def _check_states(registered: dict[str, Any]) -> None:
         state = target.state_dict()
         if isinstance(target, torch.nn.Module):  # its tensors may be large, and can be saved
             state = {key: value for key, value in state.items() if not torch.is_tensor(value)}
-        packed({name: state}, f"the state of {name}")
+        serialize({name: state}, f"the state of {name}")

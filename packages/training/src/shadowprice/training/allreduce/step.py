@@ -59,13 +59,15 @@ class Step:
         for index, part in enumerate(self._share):
             batch = to_device(next(self._batches), self._device)
             self._buffers.reset()
-            seed_all(self._order.key(part.step, part.number))
+            seed_all(self._order.part_seed(part.step, part.number))
             self._part = part
             with contextlib.ExitStack() as stack:
                 last = index + 1 == len(self._share)
                 for reduction in self._reductions:
                     # Gradients are added up locally, and synchronised in the last part only.
-                    stack.enter_context(reduction.watched() if last else reduction.withheld())
+                    stack.enter_context(
+                        reduction.synchronised() if last else reduction.local_only()
+                    )
                     if len(part.samples) == 1:
                         stack.enter_context(_alone(reduction.wrapped, part))
                 yield batch

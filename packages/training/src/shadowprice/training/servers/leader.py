@@ -386,7 +386,7 @@ class Leader(ParameterServer):
                 response = follower.receive()
                 if response.version != self.version:
                     raise PeerLostError("a server lacks gradients that the leader accepted")
-                states.append(checkpoints.unpacked(response.payload.numpy().tobytes()))
+                states.append(checkpoints.deserialize(response.payload.numpy().tobytes()))
             model = {**merge_shards(states), "buffers": self.shard.buffers.clone()}
             record, version = self._assigner.record(), self.version
         state = {

@@ -119,7 +119,7 @@ class ParameterServer:
                         self.apply(keys)
                 elif message.kind is MessageKind.STATE:
                     with self.changed:
-                        content = checkpoints.packed(self.shard.state())
+                        content = checkpoints.serialize(self.shard.state())
                     payload = torch.frombuffer(bytearray(content), dtype=torch.uint8)
                     link.send(Message(MessageKind.STATE, version=self.version, payload=payload))
                 elif message.kind is MessageKind.END:

@@ -203,7 +203,7 @@ class Shard:
             {name: None if torch.is_tensor(value) else value for name, value in state.items()}
             for state in self._optimizer.state.values()
         ]
-        checkpoints.packed({"optimizer": kept})
+        checkpoints.serialize({"optimizer": kept})
         self._checked = True
 
     def _restore(self, state: Mapping[str, Any]) -> None:

@@ -126,7 +126,7 @@ class Worker:
         self._pull()
         self._gradient.zero_()
         loss, changes = 0.0, torch.zeros_like(self._buffers)
-        for part in self._steps.divided(work.chunk)[work.first : work.last]:
+        for part in self._steps.split_step(work.chunk)[work.first : work.last]:
             # `part.samples` are positions in the epoch's order.
             batch = self._batch_at(work.epoch, part.samples)
             key = (self._recipe.seed, 5, work.chunk, part.number)
