@@ -193,10 +193,10 @@ class Run:
         """Yield the remaining steps.
 
         After each step, all workers agree on whether SIGTERM came. If it did, they save and exit.
-        The code after the loop runs once all steps are done and saved. ``data`` is a map-style data
-        set: ``__len__`` and ``__getitem__``. ``collate`` combines samples into a batch; by default
-        torch's. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
-        ``pin_memory``.
+        The code after the loop runs once all steps are done. They are saved before, but a write
+        failure is only logged then. ``data`` is a map-style data set: ``__len__`` and
+        ``__getitem__``. ``collate`` combines samples into a batch; by default torch's. ``options``
+        go to `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
         """
         if self._registered is None:
             raise TrainingError("call run.register(model=..., optimizer=...) before the first step")
