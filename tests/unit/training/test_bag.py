@@ -18,6 +18,7 @@ import pytest
 from shadowprice import jobs
 from shadowprice.training import TrainingError, bag
 from shadowprice.training.bag.commits import ResultStore
+from shadowprice.training.bag.running import BagRun
 from tests.support import bag_functions as functions
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -59,6 +60,23 @@ def test_processes_are_used_again_and_end_with_their_workers() -> None:
         assert len({*first, *second}) == 1
         assert _alive(first[0])
     _wait_for_end(first[0])
+
+
+def test_an_event_costs_the_running_tasks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A walk over all tasks at every event takes a time quadratic in their number.
+    handle, entries = BagRun._handle_responses, []
+
+    def counted(run: BagRun) -> None:
+        entries.append(len(run._running))
+        handle(run)
+
+    monkeypatch.setattr(BagRun, "_handle_responses", counted)
+    waiting: list[int] = []
+    _run(functions.square, range(40), progress=lambda now: waiting.append(now.waiting))
+    assert len(entries) >= 20
+    assert max(entries) == 2
+    assert (waiting[0], waiting[-1]) == (38, 0)
+    assert waiting == sorted(waiting, reverse=True)
 
 
 def test_nothing_to_do_is_done() -> None:
