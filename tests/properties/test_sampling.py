@@ -94,12 +94,15 @@ def test_random_numbers_have_a_seed_of_their_own_in_every_part() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"samples": 0}, "samples is 0"),
-        ({"batch": -1}, "batch is -1"),
-        ({"parts": 0}, "parts is 0"),
-        ({"parts": 65}, "64 samples has no 65 parts; lower parts"),
-        ({"seed": -1}, "seed is -1"),
-        ({"samples": 63, "whole": True}, "63 samples make no whole mini-batch of 64"),
+        ({"samples": 0}, "samples: expected an integer from 1 to .*, got 0"),
+        ({"batch": -1}, "batch: expected an integer from 1 to .*, got -1"),
+        ({"parts": 0}, "parts: expected an integer from 1 to .*, got 0"),
+        ({"parts": 65}, "parts: expected at most batch = 64, got 65"),
+        ({"seed": -1}, "seed: expected an integer from 0 to .*, got -1"),
+        (
+            {"samples": 63, "whole": True},
+            "samples: expected at least batch = 64, got 63; lower batch",
+        ),
     ],
 )
 def test_orders_that_cannot_be_are_refused(changes: dict[str, int], message: str) -> None:
@@ -110,11 +113,13 @@ def test_orders_that_cannot_be_are_refused(changes: dict[str, int], message: str
 def test_numbers_of_numpy_are_taken_as_pythons_own() -> None:
     order = Order(np.int64(10), np.int32(4), np.int8(2), np.uint8(1), np.bool_(False), whole=True)
     assert [type(entry) for entry in order.state().values()] == [int] * 4 + [bool] * 2
-    with pytest.raises(TrainingError, match=r"batch is 4\.0: it has to be a whole number"):
+    with pytest.raises(TrainingError, match=r"batch: expected an integer, got 4\.0"):
         Order(10, 4.0, 2)  # type: ignore[arg-type]
 
 
 def test_a_checkpoint_of_another_order_is_refused() -> None:
     Order(100, 10).check(Order(100, 10).state())
-    with pytest.raises(TrainingError, match="made with batch 10, this script says 20"):
+    with pytest.raises(
+        TrainingError, match="batch: the checkpoint has 10, the script 20; restore batch, or submit"
+    ):
         Order(100, 20).check(Order(100, 10).state())

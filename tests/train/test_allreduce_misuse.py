@@ -240,7 +240,7 @@ def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
         step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
     with pytest.raises(TrainingError, match="step 0: iterated twice; iterate over each step once"):
         next(iter(step))
-    with pytest.raises(TrainingError, match="outside of its step"):
+    with pytest.raises(TrainingError, match="step 0: got a loss outside the loop over its parts"):
         step.backward(model(inputs).mean())
 
 
@@ -423,7 +423,9 @@ def test_a_checkpoint_of_another_training_is_refused() -> None:
     train(run, model, optimizer)
     training.leave_group()
     run, model, optimizer = begun(batch=4)
-    with pytest.raises(TrainingError, match="made with batch 6, this script says 4"):
+    with pytest.raises(
+        TrainingError, match="batch: the checkpoint has 6, the script 4; restore batch"
+    ):
         run.register(model=model, optimizer=optimizer)
     training.leave_group()
     run, model, optimizer = begun()
@@ -445,7 +447,7 @@ def test_a_checkpoint_of_another_training_is_refused() -> None:
         ({"steps": 2.5}, "steps: expected an integer, got 2.5"),
         ({"epochs": 1, "batch": "8"}, "batch: expected an integer, got '8'"),
         ({"epochs": 1, "patience": float("inf")}, "patience: expected seconds above 0"),
-        ({"epochs": 1, "parts": 7}, "6 samples has no 7 parts"),
+        ({"epochs": 1, "parts": 7}, "parts: expected at most batch = 6, got 7"),
     ],
 )
 def test_trainings_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:

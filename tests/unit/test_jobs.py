@@ -423,7 +423,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_named(
         newest.write_bytes(content + b"!")
     assert jobs.load() == jobs.Checkpoint(1, b"one" * 100)
     name = max((inside / "c").iterdir())
-    assert capsys.readouterr().err == f"shadowprice: {name} is damaged, and is passed over\n"
+    assert capsys.readouterr().err == f"shadowprice: ignoring {name}: it is damaged\n"
 
 
 def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_a_damaged_one(inside: Path) -> None:

@@ -181,7 +181,7 @@ def test_a_recipe_states_the_limits_of_its_numbers(
         ({"parts": "8"}, "parts: expected an integer, got '8'"),
         ({"keep": 0}, "keep: expected an integer from 1 to 1,000,000, got 0"),
         ({"staleness": 1.5}, "staleness: expected an integer, got 1.5"),
-        ({"staleness": 1, "synchronous": True}, "staleness: workers of synchronous training"),
+        ({"staleness": 1, "synchronous": True}, "staleness: not valid in synchronous training"),
     ],
 )
 def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

@@ -416,7 +416,7 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
         if data is not None:
             yield Checkpoint(step, data)
         elif path.exists():
-            _log(f"{path} is damaged, and is passed over")
+            _log(f"ignoring {path}: it is damaged")
 
 
 def _read_valid(path: Path, step: int) -> bytes | None:

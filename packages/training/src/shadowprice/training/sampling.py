@@ -75,13 +75,11 @@ class Order:
         for name in ("shuffle", "whole"):
             object.__setattr__(self, name, bool(getattr(self, name)))
         if self.parts > self.batch:
-            raise TrainingError(
-                f"a mini-batch of {self.batch} samples has no {self.parts} parts; lower parts"
-            )
+            message = f"parts: expected at most batch = {self.batch}, got {self.parts}"
+            raise TrainingError(message)
         if self.whole and self.samples < self.batch:
-            raise TrainingError(
-                f"{self.samples} samples make no whole mini-batch of {self.batch}; lower batch"
-            )
+            message = f"samples: expected at least batch = {self.batch}, got {self.samples}"
+            raise TrainingError(f"{message}; lower batch, or set whole=False")
 
     @property
     def steps(self) -> int:
@@ -143,8 +141,8 @@ class Order:
         for name, value in self.state().items():
             if found.get(name) != value:
                 raise TrainingError(
-                    f"the checkpoint was made with {name} {found.get(name)}, this script says "
-                    f"{value}: steps would mean other samples; keep it, or begin a new job"
+                    f"{name}: the checkpoint has {found.get(name)}, the script {value}; restore "
+                    f"{name}, or submit a new job"
                 )
 
 

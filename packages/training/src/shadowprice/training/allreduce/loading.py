@@ -68,8 +68,7 @@ def iter_parts(
         length = len(data)
     except TypeError:
         raise TrainingError(
-            "the data set has no length: its samples have to be had by number, so that every one "
-            "comes once an epoch however many workers there are"
+            "the data set has no length; pass a map-style data set (__len__ and __getitem__)"
         ) from None
     if length != order.samples:
         raise TrainingError(f"the data set has {length} samples, join got samples={order.samples}")

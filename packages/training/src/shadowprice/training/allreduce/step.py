@@ -92,7 +92,8 @@ class Step:
         """
         if self._part is None:
             raise TrainingError(
-                "a loss is weighed outside of its step: only inside the loop over it"
+                f"step {self.number}: got a loss outside the loop over its parts; call "
+                "step.backward or step.weigh inside `for batch in step:`"
             )
         self._weighed += 1
         self.loss_sum += loss.detach().double() * self._part.weight
