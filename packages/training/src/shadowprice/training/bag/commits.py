@@ -177,7 +177,7 @@ class ResultStore:
             self._lock = -1
 
 
-class _OrderedPickler(pickle._Pickler):  # type: ignore[name-defined]  # see `_digest`
+class _OrderedPickler(pickle._Pickler):
     """Pickles sets in an order that doesn't depend on the hash seed of the process.
 
     Only the pickler in Python asks `reducer_override` for sets.
