@@ -89,8 +89,8 @@ class BagRun:
         # All first copies come before second ones, so that few processes run every task once.
         for number in range(max(self._plan.copies, default=0)):
             planned = zip(self._remaining, self._plan.copies, strict=True)
-            for task, copies in planned:
-                if number < copies:
+            for task, count in planned:
+                if number < count:
                     self._enqueue(task)
         self._pool.prepare(min(len(self._waiting), self._pool.processes))
         self._start_time = time.monotonic()
