@@ -21,6 +21,7 @@ from shadowprice import training
 from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.generation import current
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.generations import Job
 
 pytestmark = pytest.mark.train
@@ -389,7 +390,11 @@ print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=Tr
 
 def test_after_the_last_step_sigterm_changes_no_status_and_children_can_be_ended() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", AFTERWARDS], capture_output=True, text=True, check=False
+        [sys.executable, "-c", AFTERWARDS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert (ran.returncode, ran.stdout.split()) == (0, ["True"]), ran.stderr
 
