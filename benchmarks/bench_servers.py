@@ -52,7 +52,7 @@ def serve(port: int, size: int) -> None:
     values = torch.ones(abs(size) // 4)
     while True:
         link.receive()
-        link.send(Message(MessageKind.VALUES, payload=values if link.copies else values.clone()))
+        link.send(Message(MessageKind.VALUES, payload=values.clone()))
 
 
 def cpu_of(process: int) -> float:

@@ -388,7 +388,7 @@ def test_every_part_of_every_step_counts_once_and_steps_come_in_order(
                     0,
                     *(entry.last for entry in taken[:-1]),
                 ]
-                assert taken[-1].last == len(order.divided(work.chunk))
+                assert taken[-1].last == len(order.split_step(work.chunk))
                 applied.append(work.chunk)
         elif event == "die":
             gone = at.pop(worker, None)

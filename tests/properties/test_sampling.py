@@ -38,7 +38,7 @@ def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
     step = 0
     for workers, steps, lost in [*history, (3, 2 * order.steps, 0)]:
         for done in range(step, step + steps):
-            shares = [order.share(done, rank, workers) for rank in range(workers)]
+            shares = [order.worker_parts(done, rank, workers) for rank in range(workers)]
             parts = [part for share in shares for part in share if part.weight]
             seen[done] = Counter(int(sample) for part in parts for sample in part.samples)
             assert sum(part.weight for part in parts) == pytest.approx(1.0, rel=1e-12)
@@ -56,9 +56,9 @@ def test_every_sample_comes_once_an_epoch_however_workers_come_and_go(
 @settings(max_examples=example_count(60), deadline=None)
 @given(order=orders(), step=st.integers(0, 10**9))
 def test_parts_are_the_same_for_any_number_of_workers(order: Order, step: int) -> None:
-    expected = [part.samples.tolist() for part in order.divided(step)]
+    expected = [part.samples.tolist() for part in order.split_step(step)]
     for workers in (1, 2, 3, 7, 50):
-        shares = [order.share(step, rank, workers) for rank in range(workers)]
+        shares = [order.worker_parts(step, rank, workers) for rank in range(workers)]
         got = [part.samples.tolist() for share in shares for part in share if part.weight]
         assert got == expected
     largest = -(-order.batch // order.parts)
@@ -81,9 +81,14 @@ def test_a_last_minibatch_that_is_not_full_may_be_left_out() -> None:
 
 def test_random_numbers_have_a_seed_of_their_own_in_every_part() -> None:
     order = Order(100, 10, parts=5)
-    keys = {order.key(step, part, use) for step in range(20) for part in range(5) for use in (0, 1)}
+    keys = {
+        order.part_seed(step, part, use)
+        for step in range(20)
+        for part in range(5)
+        for use in (0, 1)
+    }
     assert len(keys) == 200
-    assert keys.isdisjoint({Order(100, 10, seed=1).key(step, 0) for step in range(20)})
+    assert keys.isdisjoint({Order(100, 10, seed=1).part_seed(step, 0) for step in range(20)})
 
 
 @pytest.mark.parametrize(
@@ -92,9 +97,12 @@ def test_random_numbers_have_a_seed_of_their_own_in_every_part() -> None:
         ({"samples": 0}, "samples: expected an integer from 1 to .*, got 0"),
         ({"batch": -1}, "batch: expected an integer from 1 to .*, got -1"),
         ({"parts": 0}, "parts: expected an integer from 1 to .*, got 0"),
-        ({"parts": 65}, "64 samples has no 65 parts; lower parts"),
+        ({"parts": 65}, "parts: expected at most batch = 64, got 65"),
         ({"seed": -1}, "seed: expected an integer from 0 to .*, got -1"),
-        ({"samples": 63, "whole": True}, "63 samples make no whole mini-batch of 64"),
+        (
+            {"samples": 63, "whole": True},
+            "samples: expected at least batch = 64, got 63; lower batch",
+        ),
     ],
 )
 def test_orders_that_cannot_be_are_refused(changes: dict[str, int], message: str) -> None:
@@ -111,5 +119,7 @@ def test_numbers_of_numpy_are_taken_as_pythons_own() -> None:
 
 def test_a_checkpoint_of_another_order_is_refused() -> None:
     Order(100, 10).check(Order(100, 10).state())
-    with pytest.raises(TrainingError, match="made with batch 10, this script says 20"):
+    with pytest.raises(
+        TrainingError, match="batch: the checkpoint has 10, the script 20; restore batch, or submit"
+    ):
         Order(100, 20).check(Order(100, 10).state())

@@ -25,6 +25,13 @@ def square(number: int) -> int:
     return number * number
 
 
+class InSet:
+    """A task that contains itself by a set, so that its elements have no order."""
+
+    def __init__(self) -> None:
+        self.own = {self}
+
+
 def pid(_task: Any) -> int:
     return os.getpid()
 

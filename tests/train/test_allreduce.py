@@ -100,7 +100,7 @@ def test_resized_at_every_slot_it_ends_with_the_loss_curve_of_a_fixed_run(job: M
 def twin(epochs: int) -> tuple[list[float], list[float]]:
     """Losses and model of the same training, written down plainly: part after part, on copies."""
     data, order = small.Noisy(100, torch.float64), Order(100, 24, parts=6)
-    seed_all(order.key(0, 0, 3))
+    seed_all(order.part_seed(0, 0, 3))
     device = own_device()
     model = small.network().double().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -108,15 +108,15 @@ def twin(epochs: int) -> tuple[list[float], list[float]]:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=total)
     curve = []
     for step in range(total):
-        parts, whole = order.divided(step), 0.0
+        parts, whole = order.split_step(step), 0.0
         slopes = [torch.zeros_like(parameter) for parameter in model.parameters()]
         statistics = {name: torch.zeros_like(one) for name, one in model.named_buffers()}
         samples = sum(len(part.samples) for part in parts)
         for part in parts:
             weight = len(part.samples) / samples
-            seed_all(order.key(step, part.number, 1))
+            seed_all(order.part_seed(step, part.number, 1))
             inputs, labels = zip(*(data[int(sample)] for sample in part.samples), strict=True)
-            seed_all(order.key(step, part.number, 0))
+            seed_all(order.part_seed(step, part.number, 0))
             copied = copy.deepcopy(model)
             scores = copied(torch.stack(inputs).to(device))
             wanted = torch.stack(labels).to(device)

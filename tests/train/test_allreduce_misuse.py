@@ -19,7 +19,9 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from shadowprice import training
 from shadowprice.training import TrainingError, checkpoints
+from shadowprice.training.allreduce.buffers import BufferSync
 from shadowprice.training.generation import current
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 from tests.train.generations import Job
 
 pytestmark = pytest.mark.train
@@ -83,6 +85,46 @@ def test_a_mask_of_infinity_stays_what_it_is() -> None:
     train(run, model, optimizer)
     assert model.module.mask.tolist() == [0.0, -torch.inf, 0.0]
     assert model.module.weight.isfinite().all()
+
+
+class Observer(torch.nn.Linear):
+    """Keeps the lowest input, from infinity, as quantisation does, and a complex mean of inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(3, 1)
+        self.register_buffer("lowest", torch.tensor(torch.inf))
+        self.register_buffer("mean", torch.zeros((), dtype=torch.complex64))
+
+    def forward(self, inputs: Any) -> Any:
+        self.lowest.copy_(torch.minimum(self.lowest, inputs.min()))
+        self.mean.copy_(torch.complex(inputs.mean(), inputs.mean() + 1.0))
+        return super().forward(inputs)
+
+
+def test_buffers_that_begin_infinite_and_complex_ones_become_the_mean_of_the_parts() -> None:
+    run = training.join(len(DATA), batch=6, parts=3, epochs=1)
+    model = run.wrap(Observer())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    run.register(model=model, optimizer=optimizer)
+    expected, mean = torch.inf, 0.0
+    for number in range(run.total):
+        parts = run.order.split_step(number)
+        inputs = [DATA.tensors[0][torch.from_numpy(part.samples.copy())] for part in parts]
+        columns = list(zip(parts, inputs, strict=True))
+        expected = sum(part.weight * min(expected, float(x.min())) for part, x in columns)
+        mean = sum(part.weight * float(x.mean()) for part, x in columns)
+    train(run, model, optimizer)
+    assert model.module.lowest.item() == pytest.approx(expected, rel=1e-5)
+    assert model.module.mean.item() == pytest.approx(complex(mean, mean + 1.0), rel=1e-4, abs=1e-5)
+
+
+def test_a_part_without_weight_changes_no_buffer() -> None:
+    model = torch.nn.BatchNorm1d(2)
+    buffers = BufferSync([model])
+    buffers.begin()
+    model.running_mean.fill_(torch.inf)
+    buffers.add(0.0)
+    assert [change.tolist() for change in buffers._changes] == [[0.0, 0.0], [0.0, 0.0]]
 
 
 def test_no_thread_is_the_last_to_let_go_of_a_tensor_that_travelled() -> None:
@@ -197,10 +239,20 @@ def test_a_step_gone_through_twice_and_a_loss_outside_are_found() -> None:
     step = next(run.steps(DATA))
     for inputs, targets in step:
         step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
-    with pytest.raises(TrainingError, match="step 0 is gone through twice"):
+    with pytest.raises(TrainingError, match="step 0: iterated twice; iterate over each step once"):
         next(iter(step))
-    with pytest.raises(TrainingError, match="outside of its step"):
+    with pytest.raises(TrainingError, match="step 0: got a loss outside the loop over its parts"):
         step.backward(model(inputs).mean())
+
+
+def test_a_step_that_was_begun_and_left_is_not_begun_again() -> None:
+    # Its first batch is gone, so all later parts would get other samples.
+    run, model, optimizer = begun()
+    run.register(model=model, optimizer=optimizer)
+    step = next(run.steps(DATA))
+    next(iter(step))
+    with pytest.raises(TrainingError, match="step 0: iterated twice"):
+        next(iter(step))
 
 
 def test_a_second_backward_pass_that_would_stay_with_one_worker_is_found() -> None:
@@ -290,6 +342,63 @@ def test_a_state_that_could_not_be_read_again_is_found_at_once(value: object) ->
         run.register(model=model, odd=Odd())
 
 
+def test_a_model_whose_extra_state_could_not_be_read_again_is_found_at_once() -> None:
+    class Odd(torch.nn.Linear):
+        def get_extra_state(self) -> Any:
+            return {"where": Path()}
+
+        def set_extra_state(self, state: Any) -> None:
+            raise AssertionError(state)
+
+    run = training.join(len(DATA), batch=6, epochs=1)
+    model = run.wrap(Odd(3, 1))
+    with pytest.raises(TrainingError, match="the state of model can't be saved; use only tensors"):
+        run.register(model=model)
+
+
+def test_a_checkpoint_of_another_kind_of_training_is_refused() -> None:
+    for state, kind in (
+        ({"kind": "training with parameter servers"}, "training with parameter servers"),
+        ({"kept": {}}, "other code"),
+    ):
+        checkpoints.save(3, state, current().job.checkpoint_dir)
+        run, model, optimizer = begun()
+        message = f"step 3 was saved by {kind}, this is all-reduce training; restore the script"
+        with pytest.raises(TrainingError, match=message):
+            run.register(model=model, optimizer=optimizer)
+        training.leave_group()
+
+
+AFTERWARDS = """
+import os, signal, subprocess, sys
+import torch
+from torch.utils.data import TensorDataset
+from shadowprice import training
+
+data = TensorDataset(torch.randn(4, 3), torch.randn(4, 1))
+run = training.join(len(data), batch=4, epochs=1)
+model = run.wrap(torch.nn.Linear(3, 1))
+run.register(model=model)
+for step in run.steps(data):
+    for inputs, targets in step:
+        step.backward(torch.nn.functional.mse_loss(model(inputs), targets))
+os.kill(os.getpid(), signal.SIGTERM)
+child = "import signal; print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
+print(subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout)
+"""
+
+
+def test_after_the_last_step_sigterm_changes_no_status_and_children_can_be_ended() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", AFTERWARDS],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert (ran.returncode, ran.stdout.split()) == (0, ["True"]), ran.stderr
+
+
 def test_steps_before_register_and_register_twice_are_refused() -> None:
     run, model, optimizer = begun()
     with pytest.raises(TrainingError, match=r"call run.register\(model=.*\) before"):
@@ -319,7 +428,9 @@ def test_a_checkpoint_of_another_training_is_refused() -> None:
     train(run, model, optimizer)
     training.leave_group()
     run, model, optimizer = begun(batch=4)
-    with pytest.raises(TrainingError, match="made with batch 6, this script says 4"):
+    with pytest.raises(
+        TrainingError, match="batch: the checkpoint has 6, the script 4; restore batch"
+    ):
         run.register(model=model, optimizer=optimizer)
     training.leave_group()
     run, model, optimizer = begun()
@@ -341,7 +452,7 @@ def test_a_checkpoint_of_another_training_is_refused() -> None:
         ({"steps": 2.5}, "steps: expected an integer, got 2.5"),
         ({"epochs": 1, "batch": "8"}, "batch: expected an integer, got '8'"),
         ({"epochs": 1, "patience": float("inf")}, "patience: expected seconds above 0"),
-        ({"epochs": 1, "parts": 7}, "6 samples has no 7 parts"),
+        ({"epochs": 1, "parts": 7}, "parts: expected at most batch = 6, got 7"),
     ],
 )
 def test_trainings_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:

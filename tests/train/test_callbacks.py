@@ -114,9 +114,9 @@ def test_workers_share_a_minibatch(
 
 
 def test_a_minibatch_that_cannot_be_shared_is_refused() -> None:
-    with pytest.raises(TrainingError, match="3 workers cannot share a mini-batch of 64 evenly"):
+    with pytest.raises(TrainingError, match="3 workers can't share a mini-batch of 64 evenly"):
         split_batch(64, 16, 3)
-    with pytest.raises(TrainingError, match="batch is 0"):
+    with pytest.raises(TrainingError, match="batch, largest: expected 1 or more, got 0 and 16"):
         split_batch(0, 16, 3)
 
 
@@ -187,7 +187,7 @@ def test_a_training_that_is_moved_ends_as_one_that_was_left_alone(
         (
             "trainer",
             ("--samples", "66"),
-            "66 samples, no multiple of the mini-batch of 12: leave 6",
+            "66 samples; expected a multiple of the mini-batch of 12; remove 6",
         ),
         ("trainer", ("--stream",), "the data set has no length"),
         ("lightning", ("--accumulate", "2"), "accumulate_grad_batches must be 1"),

@@ -118,8 +118,20 @@ def test_checkpoints_that_were_passed_over_are_removed_by_the_next_one(tmp_path:
     assert result.step == 6
 
 
+def test_a_piece_whose_leader_died_gives_way_to_the_next_one_of_a_lower_step(
+    tmp_path: Path,
+) -> None:
+    save_in_pieces(tmp_path, 200, [2.0])
+    checkpoints.save_shard(300, 0, {"part": torch.tensor([3.0])}, tmp_path)
+    save_in_pieces(tmp_path, 250, [2.5])
+    result = checkpoints.load(tmp_path)
+    assert result is not None
+    assert (result.step, result.piece(0)["part"].item()) == (250, 2.5)
+    assert [checkpoint.step for checkpoint in jobs.saved(tmp_path / "piece-0")] == [250, 200]
+
+
 def test_content_without_a_mapping_is_refused() -> None:
     stream = io.BytesIO()
     torch.save([1], stream)
     with pytest.raises(pickle.UnpicklingError, match="expected a mapping, got list"):
-        checkpoints.unpacked(stream.getvalue())
+        checkpoints.deserialize(stream.getvalue())

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,20 @@ while step < 2000:
         jobs.record_saved(step)
         jobs.leave()
 """
+
+
+def test_the_beginning_of_a_process_is_known_to_a_tick_of_its_clock() -> None:
+    script = "from shadowprice.jobs.changes import began; print(began())"
+    tick = 1.0 / os.sysconf("SC_CLK_TCK")
+    for _ in range(3):  # not at one fraction of a second by chance
+        before = time.time()
+        with subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True
+        ) as process:
+            started = time.time()
+            out, _ = process.communicate(timeout=WAIT_LIMIT_SECONDS)
+        assert before - 2 * tick <= float(out) <= started + 2 * tick
+        time.sleep(0.3)
 
 
 class Clock:

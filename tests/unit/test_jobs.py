@@ -19,6 +19,7 @@ import pytest
 
 from shadowprice import jobs
 from shadowprice.executors.progress import read_progress
+from shadowprice.training.reporting import ProgressReporter
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 pytestmark = pytest.mark.processes
@@ -64,7 +65,7 @@ def test_what_is_no_count_is_not_reported_and_said_once(
     inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
-    monkeypatch.setattr(jobs, "_messages", [])
+    monkeypatch.setattr(jobs, "_logged_kinds", set())
     for count in (float("nan"), -1, float("inf"), 1e13, float("nan"), 10**400, "many", None):
         assert not jobs.report(cast(float, count), loss=0.5)
     assert list(inside.iterdir()) == []
@@ -106,7 +107,7 @@ class Pair:
 
 def test_no_type_of_a_count_ends_the_job(inside: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
-    monkeypatch.setattr(jobs, "_messages", [])
+    monkeypatch.setattr(jobs, "_logged_kinds", set())
     assert not jobs.report(cast(float, Pair()))
     assert jobs.report(2)
 
@@ -193,7 +194,7 @@ def test_an_invalid_metric_costs_no_report(
     inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
-    monkeypatch.setattr(jobs, "_messages", [])
+    monkeypatch.setattr(jobs, "_logged_kinds", set())
     invalid: dict[str, Any] = {"a": None, "b": "high", "c": [1, 2], "d": 10**400, "e": object()}
     invalid["h"] = Unmeasured()
     nonfinite = {"f": float("nan"), "g": float("inf")}
@@ -201,7 +202,49 @@ def test_an_invalid_metric_costs_no_report(
     body = json.loads((inside / "progress.json").read_bytes())
     assert body["minibatches"] == 12
     assert body["metrics"] == {"loss": 0.5}
-    assert capsys.readouterr().err.startswith("shadowprice: the metric 'a' is not reported: ")
+    logged = capsys.readouterr().err
+    assert logged.startswith("shadowprice: the metric 'a' is not reported: ")
+    assert not jobs.report(-1)
+    assert not jobs.report(-2)
+    said = "shadowprice: -1 is not a number of mini-batches, so it is not reported\n"
+    assert capsys.readouterr().err == said  # one message of each kind
+
+
+def test_a_metric_may_have_the_name_of_the_count(
+    inside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    assert jobs.report(12, minibatches=3.0)
+    body = json.loads((inside / "progress.json").read_bytes())
+    assert (body["minibatches"], body["metrics"]) == (12, {"minibatches": 3.0})
+
+
+def test_a_token_that_http_cannot_send_ends_no_job(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(jobs, "_logged_kinds", set())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        monkeypatch.setenv("SHADOWPRICE_PROGRESS_URL", address)
+        monkeypatch.setenv("SHADOWPRICE_PROGRESS_TOKEN", "a\nb")
+        assert not jobs.report(1)
+    assert "shadowprice: progress is not reported: Invalid header" in capsys.readouterr().err
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_URL", "http://[::1/")
+    assert not jobs.report(1)
+
+
+def test_a_report_that_raises_does_not_end_the_reporter(
+    inside: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SHADOWPRICE_PROGRESS_FILE", str(inside / "progress.json"))
+    reporter = ProgressReporter(0.0)
+    for invalid in ({1: 0.5}, {2: 0.5}):
+        reporter.report(1, cast(dict[str, float], invalid))
+        assert reporter.flush(WAIT_LIMIT_SECONDS)
+    reporter.report(2, {})
+    assert reporter.flush(WAIT_LIMIT_SECONDS)
+    assert json.loads((inside / "progress.json").read_bytes())["minibatches"] == 2
+    assert capsys.readouterr().err.count("failed to report progress") == 1
 
 
 def test_workers_besides_the_first_save_nothing(
@@ -380,7 +423,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before_and_is_named(
         newest.write_bytes(content + b"!")
     assert jobs.load() == jobs.Checkpoint(1, b"one" * 100)
     name = max((inside / "c").iterdir())
-    assert capsys.readouterr().err == f"shadowprice: {name} is damaged, and is passed over\n"
+    assert capsys.readouterr().err == f"shadowprice: ignoring {name}: it is damaged\n"
 
 
 def test_a_checkpoint_that_cannot_be_reached_is_not_taken_for_a_damaged_one(inside: Path) -> None:
@@ -400,15 +443,22 @@ def test_a_damaged_checkpoint_is_not_counted_among_those_kept(inside: Path) -> N
     assert list(jobs.saved()) == [jobs.Checkpoint(7, b"seven"), jobs.Checkpoint(6, b"six")]
 
 
-def test_checkpoints_that_the_job_passed_over_are_not_counted_among_those_kept(
-    inside: Path,
-) -> None:
-    """The job may refuse valid ones: other code saved them, or one of their pieces is damaged."""
-    for step in (19, 20, 10, 15):
+def test_a_save_removes_checkpoints_that_the_job_passed_over(inside: Path) -> None:
+    """The job may refuse valid ones that other code saved; `load` would return them again."""
+    for step in (19, 20, 10):
         jobs.save(step, b"%d" % step)
-    assert [checkpoint.step for checkpoint in jobs.saved()] == [20, 19, 15, 10]
-    jobs.save(16, b"16")
-    assert [checkpoint.step for checkpoint in jobs.saved()] == [20, 19, 16, 15]
+    assert jobs.load() == jobs.Checkpoint(10, b"10")
+    for step in (15, 16):
+        jobs.save(step, b"%d" % step)
+    assert [checkpoint.step for checkpoint in jobs.saved()] == [16, 15]
+
+
+def test_checkpoints_of_greater_steps_stay_in_a_directory_of_several_processes(
+    tmp_path: Path,
+) -> None:
+    for step in (19, 20, 10, 15, 16):
+        jobs.save(step, b"", tmp_path)
+    assert [checkpoint.step for checkpoint in jobs.saved(tmp_path)] == [20, 19, 16, 15]
 
 
 def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(inside: Path) -> None:

@@ -70,6 +70,8 @@ class Generation:
         Where they meet.
     variables : mapping
         Additional environment variables.
+    own_told : mapping
+        What single processes are told besides, by name.
     absent : tuple of str
         Processes that never come.
     **given
@@ -85,6 +87,7 @@ class Generation:
         number: int = 1,
         address: str = "127.0.0.1",
         variables: Mapping[str, str] = MappingProxyType({}),
+        own_told: Mapping[str, Mapping[str, str]] = MappingProxyType({}),
         absent: tuple[str, ...] = (),
         **given: Any,
     ) -> None:
@@ -110,6 +113,7 @@ class Generation:
                 "MASTER_ADDR": address,
                 "MASTER_PORT": str(port),
                 **variables,
+                **own_told.get(f"{role}-{own}", {}),
             }
             log = str(folder / f"{role}-{own}.log")
             process = CONTEXT.Process(

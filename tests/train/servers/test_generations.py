@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import signal
 import socket
 import time
@@ -18,6 +19,7 @@ pytest.importorskip("torch")
 import torch
 
 from shadowprice import jobs
+from shadowprice.training import checkpoints
 from shadowprice.training.generation import own_device
 from shadowprice.training.servers.recipe import Settings
 from shadowprice.training.servers.running import run
@@ -96,6 +98,36 @@ def test_a_server_ends_whole_though_its_threads_are_slow(tmp_path: Path) -> None
     }
     generation = Generation(tmp_path, scripts.count_lingering, 1, 2, **given)
     assert set(generation.ended().values()) == {0}, generation.said()
+
+
+def test_servers_restore_the_leaders_checkpoint_or_say_that_it_is_not_there(
+    tmp_path: Path,
+) -> None:
+    given: dict[str, Any] = {
+        "data": scripts.written(tmp_path),
+        "epochs": 2,
+        "pace": 0.05,
+        "result": str(tmp_path / "counts.npy"),
+        "settings": {"report_every": 0.05},
+    }
+    first = Generation(tmp_path, scripts.count, 1, 2, 1, **given)
+    first.until(lambda: progress(tmp_path) > 1)
+    assert set(first.stop().values()) == {jobs.STOPPED}, first.said()
+    saved = checkpoints.load(tmp_path / "checkpoints")
+    assert saved is not None
+    other = str(tmp_path / "other")
+    told = {"ps-1": {"SHADOWPRICE_CHECKPOINT_DIR": other}}
+    second = Generation(tmp_path, scripts.count, 1, 2, 2, own_told=told, **given)
+    assert second.ended()["ps-1"] == 1
+    message = f"found no valid checkpoint of step {saved.step} in {other}, which the leading"
+    assert message in second.said()
+    # The leader's newest checkpoint isn't the newest one that the other server finds.
+    shutil.copytree(tmp_path / "checkpoints", other)
+    saved.state["assigner"]["committed"] += 1
+    checkpoints.save(saved.step + 1, saved.state, tmp_path / "other")
+    third = Generation(tmp_path, scripts.count, 1, 2, 3, own_told=told, **given)
+    assert set(third.ended().values()) == {0}, third.said()
+    assert (np.load(tmp_path / "counts.npy") == 2.0).all()
 
 
 def test_servers_that_wait_for_a_worker_end_when_stopped_and_when_the_leader_is_lost(

@@ -148,7 +148,9 @@ def test_an_optimiser_whose_state_no_checkpoint_can_hold_is_refused_at_once(tmp_
 def test_a_recipe_may_have_numbers_of_numpy(tmp_path: Path) -> None:
     recipe = scripts.recipe(scripts.written(tmp_path))
     numpy_recipe = replace(recipe, minibatch=np.int64(8), seed=np.int64(0))  # type: ignore[arg-type]
-    assert checkpoints.packed(numpy_recipe.to_record()) == checkpoints.packed(recipe.to_record())
+    assert checkpoints.serialize(numpy_recipe.to_record()) == checkpoints.serialize(
+        recipe.to_record()
+    )
     with pytest.raises(TrainingError, match=r"minibatch: expected an integer, got 8\.5"):
         replace(recipe, minibatch=8.5)  # type: ignore[arg-type]
 
@@ -181,7 +183,7 @@ def test_a_recipe_states_the_limits_of_its_numbers(
         ({"parts": "8"}, "parts: expected an integer, got '8'"),
         ({"keep": 0}, "keep: expected an integer from 1 to 1,000,000, got 0"),
         ({"staleness": 1.5}, "staleness: expected an integer, got 1.5"),
-        ({"staleness": 1, "synchronous": True}, "staleness: workers of synchronous training"),
+        ({"staleness": 1, "synchronous": True}, "staleness: not valid in synchronous training"),
     ],
 )
 def test_settings_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:

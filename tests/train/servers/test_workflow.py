@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import random
+import signal
 import socket
 import threading
 import time
@@ -22,9 +24,10 @@ pytest.importorskip("torch")
 
 import torch
 
-from shadowprice.training import TrainingError
+from shadowprice.training import TrainingError, checkpoints
 from shadowprice.training.generation import own_device
 from shadowprice.training.servers import chunks
+from shadowprice.training.servers import leader as leader_module
 from shadowprice.training.servers.leader import Leader
 from shadowprice.training.servers.messages import LocalLink, Message, MessageKind, PeerLostError
 from shadowprice.training.servers.recipe import Recipe, Settings
@@ -318,6 +321,24 @@ def test_a_checkpoint_that_cannot_be_written_ends_nothing_but_a_stop(
         stopped.run()
 
 
+def test_a_stop_that_cannot_be_saved_fails_a_process_with_both_roles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), epochs=1, pace=0.1)
+
+    def stop(*_: Any) -> None:
+        monkeypatch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / "file" / "checkpoints"))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(TrainingError, match=r"stopping, but mini-batch \d couldn't be saved"):
+            run(recipe, Settings(observe=stop))
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 class Constant(torch.nn.Module):
     """Keeps what no mini-batch changes, and float64 does not hold, or not without care."""
 
@@ -346,6 +367,52 @@ def test_buffers_that_nothing_changes_stay_what_they_are(
     assert outcome is not None
     for name, value in Constant().named_buffers():
         assert torch.equal(outcome.model.get_buffer(name).cpu(), value), name
+
+
+class Observer(Constant):
+    """Keeps the lowest input, from infinity, as observers of quantisation do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("lowest", torch.tensor(torch.inf))
+
+    def forward(self, points: Any) -> Any:
+        """Return scores."""
+        self.lowest.copy_(torch.minimum(self.lowest, points.min()))
+        return super().forward(points)
+
+
+def test_a_buffer_that_begins_infinite_takes_the_values_of_the_minibatches(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), double=False, epochs=1)
+    recipe = replace(recipe, model=Observer)
+    outcome = run(recipe)
+    assert outcome is not None
+    lowest = min(float(recipe.data.fetch(number)["x"].min()) for number in range(2))
+    assert outcome.model.lowest.item() == pytest.approx(lowest, rel=1e-5)
+    assert outcome.model.mask.tolist() == [-torch.inf, -torch.inf]
+    means = []
+    for workers in (1, 2):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("SHADOWPRICE_CHECKPOINT_DIR", str(tmp_path / f"of-{workers}"))
+            threads = Threads(recipe, Settings(synchronous=True, parts=4), workers, 1)
+            assert threads.run() == "done"
+        means.append(threads.leader.shard.buffers[-1].item())
+    assert means[0] == pytest.approx(means[1])
+    assert lowest < means[0] < 0.0
+
+
+def test_a_late_value_of_a_buffer_that_began_infinite_is_not_added(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path, 40, 20), double=False, epochs=1)
+    shard = Shard(replace(recipe, model=Observer), 0, 1)
+    size = len(shard.buffers)
+    replaced = (~shard.buffers.isfinite()).double()
+    for value in (3.0, 2.0):  # both workers began with infinity
+        change = torch.zeros(size, dtype=torch.float64)
+        change[-1] = value
+        shard.apply_buffer_changes([torch.cat([change, replaced])])
+        assert shard.buffers[-1].item() == value
+    shard.apply_buffer_changes([change])
+    assert shard.buffers[-1].item() == 4.0
 
 
 def test_in_step_what_numpy_and_random_draw_does_not_depend_on_the_workers(tmp_path: Path) -> None:
@@ -450,6 +517,14 @@ def test_a_checkpoint_of_another_recipe_or_mode_is_refused(tmp_path: Path) -> No
     assert again.minibatches == sum(recipe.order().minibatches(recipe.minibatch))
 
 
+def test_a_checkpoint_of_another_kind_of_training_is_refused(tmp_path: Path) -> None:
+    recipe = scripts.recipe(scripts.written(tmp_path), epochs=1)
+    checkpoints.save(3, {"kind": "all-reduce training"}, tmp_path / "checkpoints")
+    message = "saved by all-reduce training, this is training with parameter servers"
+    with pytest.raises(TrainingError, match=message):
+        run(recipe)
+
+
 def test_several_workers_without_a_server_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -498,6 +573,25 @@ def test_an_error_while_a_worker_connects_ends_the_server(
     with pytest.raises(type(error)) as caught:
         leader.lead([])
     assert caught.value is error
+
+
+def test_workers_that_never_came_and_workers_that_died_end_the_leader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_module, "_LEAVE_TIMEOUT_SECONDS", 0.1)
+    ours, theirs = LocalLink.pair()
+
+    def connect(worker: int) -> LocalLink:
+        if worker:
+            raise PeerLostError("it is late")
+        return theirs
+
+    leader = Leader(scripts.recipe(scripts.written(tmp_path)), Settings(), 1, 2)
+    ours.close()  # worker 0 dies
+    for worker in range(2):
+        serve_once_connected(leader, worker, connect)
+    with pytest.raises(PeerLostError, match="all workers are gone"):
+        leader.lead([])
 
 
 def test_a_schedule_that_exits_ends_its_server(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -13,7 +15,10 @@ from typing import Any
 
 import pytest
 
+from shadowprice import jobs
 from shadowprice.training import TrainingError, bag
+from shadowprice.training.bag.commits import ResultStore
+from shadowprice.training.bag.running import BagRun
 from tests.support import bag_functions as functions
 from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
@@ -55,6 +60,23 @@ def test_processes_are_used_again_and_end_with_their_workers() -> None:
         assert len({*first, *second}) == 1
         assert _alive(first[0])
     _wait_for_end(first[0])
+
+
+def test_an_event_costs_the_running_tasks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A walk over all tasks at every event takes a time quadratic in their number.
+    handle, entries = BagRun._handle_responses, []
+
+    def counted(run: BagRun) -> None:
+        entries.append(len(run._running))
+        handle(run)
+
+    monkeypatch.setattr(BagRun, "_handle_responses", counted)
+    waiting: list[int] = []
+    _run(functions.square, range(40), progress=lambda now: waiting.append(now.waiting))
+    assert len(entries) >= 20
+    assert max(entries) == 2
+    assert (waiting[0], waiting[-1]) == (38, 0)
+    assert waiting == sorted(waiting, reverse=True)
 
 
 def test_nothing_to_do_is_done() -> None:
@@ -175,7 +197,7 @@ def test_files_of_winners_are_kept_whole_and_no_others(tmp_path: Path) -> None:
     kept = tmp_path / "bag"
     assert _run(functions.writes_files, tasks, retries=1, directory=kept).results == [0, 1]
     names = sorted(entry.name for entry in kept.iterdir())
-    assert names == ["bag.json", "task-000000", "task-000001"]
+    assert names == [".lock", "bag.json", "task-000000", "task-000001"]
     assert (kept / "task-000001" / "first.txt").read_text() == "1 by copy 1"
     assert (kept / "task-000001" / "second.txt").read_text() == "whole"
 
@@ -217,6 +239,76 @@ def test_a_directory_is_of_one_bag(tmp_path: Path) -> None:
         _run(functions.pid, [1, 2], directory=kept)
     with pytest.raises(TrainingError, match="contains files, but no bag"):
         _run(functions.square, [1], directory=Path(__file__).parent)
+
+
+_SETS = """
+import sys
+from shadowprice.training import bag
+from tests.support import bag_functions
+
+if __name__ == "__main__":
+    words = frozenset(f"word-{number}" for number in range(20))
+    tasks = [[words, {"of": {words, frozenset(sys.argv[2:])}}], b"\\x8f\\x91"]
+    with bag.Workers(bag_functions.pid, 1) as workers:
+        print(len(workers.run(tasks, directory=sys.argv[1]).tries))
+"""
+
+
+def test_a_bag_with_sets_goes_on_with_another_hash_seed(tmp_path: Path) -> None:
+    script = tmp_path / "program.py"
+    script.write_text(_SETS)
+    root = Path(__file__).parents[3]
+
+    def run(seed: int, *words: str) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {
+            "PYTHONPATH": f"{root / 'src'}:{root}", "PYTHONHASHSEED": str(seed)
+        }  # fmt: skip
+        return subprocess.run(
+            [sys.executable, str(script), str(tmp_path / "bag"), *words],
+            env=environment, capture_output=True, text=True, check=False,
+            timeout=WAIT_LIMIT_SECONDS,
+        )  # fmt: skip
+
+    first, second, third = run(1, "a", "b"), run(2, "b", "a"), run(3, "a", "c")
+    assert (first.stdout, second.stdout) == ("2\n", "0\n"), first.stderr + second.stderr
+    assert "contains a bag with another function or other tasks" in third.stderr
+
+
+def test_a_task_that_cannot_be_identified_is_named(tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match=r"tasks\[1\]: can't be identified \(RecursionError"):
+        _run(functions.square, [1, functions.InSet()], directory=tmp_path)
+
+
+def test_a_directory_that_could_not_be_opened_is_not_locked(tmp_path: Path) -> None:
+    _run(functions.square, [1], directory=tmp_path)
+    (tmp_path / "token").write_text("?")
+    with pytest.raises(TrainingError, match="token: expected an integer"):
+        _run(functions.square, [1], directory=tmp_path)
+    (tmp_path / "token").write_text("3")
+    assert _run(functions.square, [1], directory=tmp_path).results == [1]
+
+
+def test_a_file_open_for_writing_is_locked_as_nfs_requires(tmp_path: Path) -> None:
+    store = ResultStore(tmp_path, functions.square, [1], [b"1"])
+    try:
+        assert fcntl.fcntl(store._lock, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    finally:
+        store.close()
+
+
+def test_a_bag_shows_that_its_job_can_be_moved_if_the_next_generation_finds_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "_checkpoints", False)
+    monkeypatch.setattr(jobs, "_change", None)
+    told = {"JOB": "j", "GENERATION": "3", "ROLE": "worker", "RANK": "0"}
+    told |= {"CHECKPOINT_DIR": str(tmp_path / "c"), "PROGRESS_FILE": str(tmp_path / "progress")}
+    for name, value in told.items():
+        monkeypatch.setenv(f"SHADOWPRICE_{name}", value)
+    for directory, shown in ((tmp_path / "elsewhere", False), (tmp_path / "c" / "bag", True)):
+        _run(functions.square, [1, 2], directory=directory)
+        report = json.loads((tmp_path / "progress").read_bytes())
+        assert (report["minibatches"], report["checkpoints"]) == (2, shown)
 
 
 def test_wrong_arguments_are_reported_before_anything_runs() -> None:

@@ -21,9 +21,9 @@ from shadowprice.cloning.api import (
     solve,
 )
 from shadowprice.core.errors import InputError
+from shadowprice.experiments.rehearsal import Wait, wait
 from shadowprice.training import bag
 from shadowprice.training.bag.copies import StatedCopies
-from shadowprice.training.bag.rehearsal import Wait, wait
 from tests.support import bag_functions
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 

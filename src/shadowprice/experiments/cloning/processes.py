@@ -32,8 +32,8 @@ def measure_processes(settings: ExperimentSettings) -> Tables:
     """Run bags of tasks that sleep for Pareto-distributed times, with and without copies."""
     if find_spec("shadowprice.training") is None:
         raise MissingExtraError("shadowprice-training", "train", "running bags on real processes")
+    from shadowprice.experiments.rehearsal import Wait, wait  # noqa: PLC0415  # needs it too
     from shadowprice.training import bag  # noqa: PLC0415  # installed with the extra only
-    from shadowprice.training.bag.rehearsal import Wait, wait  # noqa: PLC0415
 
     bags = 30 if settings.quick else 250
     runs: list[dict[str, Any]] = []

@@ -116,7 +116,7 @@ def current() -> Job:
 # ------------------------------------------------------------------ progress
 
 
-def report(minibatches: float, **metrics: float) -> bool:
+def report(minibatches: float, /, **metrics: float) -> bool:
     """Report the progress of the job. Only the leading process (worker 0) sends it.
 
     ``minibatches`` counts from the job's very beginning, over all its generations. ``metrics`` are
@@ -134,10 +134,10 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     try:
         done = float(minibatches)
     except Exception as error:  # of the number's own type, such as a tensor
-        _log_once(f"the number of mini-batches is not reported: {error}")
+        _log_once("minibatches", f"the number of mini-batches is not reported: {error}")
         return False
     if not 0 <= done <= _MAX_MINIBATCHES:
-        _log_once(f"{done:g} is not a number of mini-batches, so it is not reported")
+        _log_once("minibatches", f"{done:g} is not a number of mini-batches, so it is not reported")
         return False
     numbers = _finite(metrics)
     if _change is not None:
@@ -159,7 +159,10 @@ def announce(minibatches: float, metrics: Mapping[str, float]) -> bool:
     except OSError as error:
         status = getattr(error, "code", 0)  # of an HTTPError
         if isinstance(status, int) and 400 <= status < 500:
-            _log_once(f"the service refused a report of progress: {error}")
+            _log_once("refused", f"the service refused a report of progress: {error}")
+        return False
+    except ValueError as error:  # such as a line break in the token
+        _log_once("invalid", f"progress is not reported: {error}")
         return False
 
 
@@ -170,17 +173,17 @@ def _finite(metrics: Mapping[str, float]) -> dict[str, float]:
         try:
             number = float(value)
         except Exception as error:  # of the metric's own type
-            _log_once(f"the metric {name!r} is not reported: {error}")
+            _log_once("metric", f"the metric {name!r} is not reported: {error}")
             continue
         if math.isfinite(number):  # a diverged loss is valid, but JSON has no NaN
             numbers[name] = number
     return numbers
 
 
-def _log_once(text: str) -> None:
-    """Write the first such message to the process's log, and drop those that follow."""
-    if not _messages:
-        _messages.append(text)
+def _log_once(kind: str, text: str) -> None:
+    """Write the first message of a kind to the process's log, and drop those that follow."""
+    if kind not in _logged_kinds:
+        _logged_kinds.add(kind)
         _log(text)
 
 
@@ -188,7 +191,7 @@ def _log(text: str) -> None:
     print(f"shadowprice: {text}", file=sys.stderr, flush=True)
 
 
-_messages: Final[list[str]] = []
+_logged_kinds: Final[set[str]] = set()
 
 
 def _post(content: bytes) -> bool:
@@ -354,10 +357,11 @@ class Checkpoint:
 def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> None:
     """Save a checkpoint atomically, and keep the previous one in case this one gets damaged.
 
-    Every process may call it: only worker 0 saves to the job's own directory, the default.
-    Processes that save to one other directory don't disturb each other. The checkpoint with the
-    greatest ``step`` is the newest. A view is written without being copied. If this raises OSError,
-    earlier checkpoints are untouched.
+    Every process may call it, but only worker 0 saves to the job's own directory, the default.
+    There, checkpoints of greater steps are removed, because the job didn't continue from them.
+    Several processes may save to one other directory. The checkpoint with the greatest ``step`` is
+    the newest. A view is written without being copied. If this raises OSError, earlier checkpoints
+    are untouched.
     """
     of_the_job = directory is None
     if of_the_job and not current().leads:
@@ -373,11 +377,9 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
         if _is_abandoned(unfinished):
             unfinished.unlink(missing_ok=True)
     replace_file(directory / f"checkpoint-{step:015d}", header, data, durable=True)
-    for later, path in list(_list_checkpoints(directory)):
-        # Damaged and skipped when this run began: it must not count among those that are kept.
-        if later > step and _read_valid(path, later) is None:
-            path.unlink(missing_ok=True)
-    # Later ones don't count: if the job can't use them, this one and its predecessor are needed.
+    if of_the_job:
+        remove_later(step, directory)
+    # Later ones don't count: this one and its predecessor are needed if the job can't use them.
     earlier = [path for number, path in list(_list_checkpoints(directory)) if number <= step]
     for old in earlier[KEPT:]:
         old.unlink(missing_ok=True)
@@ -386,7 +388,7 @@ def save(step: int, data: bytes | memoryview, directory: Path | None = None) -> 
 
 
 def remove_later(step: int, directory: Path) -> None:
-    """Remove the checkpoints after a step, which the job passed over when it continued."""
+    """Remove the checkpoints of greater steps, which the job didn't continue from."""
     for later, path in list(_list_checkpoints(directory)):
         if later > step:
             path.unlink(missing_ok=True)
@@ -414,7 +416,7 @@ def saved(directory: Path | None = None) -> Iterator[Checkpoint]:
         if data is not None:
             yield Checkpoint(step, data)
         elif path.exists():
-            _log(f"{path} is damaged, and is passed over")
+            _log(f"ignoring {path}: it is damaged")
 
 
 def _read_valid(path: Path, step: int) -> bytes | None:

@@ -38,10 +38,10 @@ def began() -> float:
     """Return when this process began, in seconds since 1970."""
     try:
         stat = Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()
-        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
-        boot = next(float(line.split()[1]) for line in lines if line.startswith("btime "))
-        return boot + int(stat[19]) / os.sysconf("SC_CLK_TCK")
-    except (OSError, StopIteration, ValueError, IndexError):
+        since_boot = int(stat[19]) / os.sysconf("SC_CLK_TCK")
+        # The boot time in /proc/stat has whole seconds only.
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - since_boot)
+    except (OSError, ValueError, IndexError):
         return time.time()
 
 

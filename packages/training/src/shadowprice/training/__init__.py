@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from shadowprice.training.allreduce.run import Run, join
     from shadowprice.training.allreduce.step import Step
     from shadowprice.training.generation import Generation, current, join_group, leave_group
-    from shadowprice.training.randomness import shield
+    from shadowprice.training.randomness import ignore_sigterm
     from shadowprice.training.sampling import Order, Part
 
 _LAZY: Final = {
@@ -25,10 +25,10 @@ _LAZY: Final = {
     "Run": "allreduce.run",
     "Step": "allreduce.step",
     "current": "generation",
+    "ignore_sigterm": "randomness",
     "join": "allreduce.run",
     "join_group": "generation",
     "leave_group": "generation",
-    "shield": "randomness",
 }
 
 __all__ = [
@@ -39,10 +39,10 @@ __all__ = [
     "Step",
     "TrainingError",
     "current",
+    "ignore_sigterm",
     "join",
     "join_group",
     "leave_group",
-    "shield",
 ]
 
 

@@ -44,15 +44,27 @@ class Restored:
         """Number of pieces of the checkpoint."""
         return len(self._digests)
 
+    def check_kind(self, kind: str) -> None:
+        """Raise `TrainingError` if another kind of training saved this; see ``kind`` in its state.
+
+        Each kind names itself there, because it can't continue from the state of another one.
+        """
+        saved = self.state.get("kind", "other code")
+        if saved != kind:
+            raise TrainingError(
+                f"the checkpoint of step {self.step} was saved by {saved}, this is {kind}; "
+                "restore the script, or submit a new job"
+            )
+
     def piece(self, number: int) -> dict[str, Any]:
         """Return the state of a piece; raise OSError if it has changed since this was loaded."""
         data = _piece(self._directory, number, self.step, self._digests[number])
         if data is None:
             raise OSError(f"piece {number} of the checkpoint of step {self.step} is damaged")
-        return unpacked(data)
+        return deserialize(data)
 
 
-def packed(state: State, what: str = "a state") -> memoryview:
+def serialize(state: State, what: str = "a state") -> memoryview:
     """Serialize a state of tensors, numbers, strings, and mappings and sequences of them.
 
     ``what`` names the state in errors. Raises `TrainingError` if the state contains anything else,
@@ -73,8 +85,8 @@ def packed(state: State, what: str = "a state") -> memoryview:
     return stream.getbuffer()
 
 
-def unpacked(data: bytes) -> dict[str, Any]:
-    """Deserialize the bytes from `packed`, with tensors on the CPU, without running code.
+def deserialize(data: bytes) -> dict[str, Any]:
+    """Deserialize the bytes from `serialize`, with tensors on the CPU, without running code.
 
     Raises `pickle.UnpicklingError` if the bytes contain anything but a mapping of plain data.
     """
@@ -93,10 +105,10 @@ def save(
     `save_shard` in order of their numbers; the pieces must be on disk. If this raises OSError,
     earlier checkpoints remain. Later ones are removed, because `load` passed them over.
     """
-    data = packed({**state, _PIECES: list(digests)})
+    data = serialize({**state, _PIECES: list(digests)})
     jobs.save(step, data, directory)
-    if directory is not None or jobs.current().leads:
-        jobs.remove_later(step, directory or jobs.current().checkpoint_dir)
+    if directory is not None:
+        jobs.remove_later(step, directory)
     return len(data)
 
 
@@ -106,24 +118,20 @@ def save_shard(step: int, number: int, state: State, directory: Path | None = No
     Pieces are numbered from 0. ``directory`` is that of the complete checkpoint, by default the
     job's checkpoint directory.
     """
-    data = packed(state)
+    data = serialize(state)
     folder = _folder(directory or jobs.current().checkpoint_dir, number)
     jobs.save(step, data, folder)
     jobs.remove_later(step, folder)
     return hashlib.sha256(data).hexdigest()
 
 
-def load(directory: Path | None = None) -> Restored | None:
+def load(directory: Path | None = None, step: int | None = None) -> Restored | None:
     """Return the newest checkpoint that is valid and has all its pieces, or None.
 
-    ``directory`` is by default the job's checkpoint directory.
+    ``directory`` is by default the job's checkpoint directory. With ``step``, only the checkpoint
+    of that step counts.
     """
-    directory = directory or jobs.current().checkpoint_dir
-    for checkpoint in jobs.saved(directory):
-        restored = _restored(checkpoint, directory)
-        if restored is not None:
-            return restored
-    return None
+    return _load(directory or jobs.current().checkpoint_dir, step)[0]
 
 
 def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Restored | None:
@@ -133,12 +141,9 @@ def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Rest
     ``group`` must support CPU tensors.
     """
     directory = directory or jobs.current().checkpoint_dir
-    checkpoint = load(directory) if dist.get_rank() == 0 else None
-    head = torch.tensor([-1 if checkpoint is None else checkpoint.step, 0], dtype=torch.int64)
-    data = b""
-    if checkpoint is not None:
-        data = bytes(packed({**checkpoint.state, _PIECES: list(checkpoint._digests)}))
-        head[1] = len(data)
+    checkpoint, data = _load(directory) if dist.get_rank() == 0 else (None, b"")
+    step = -1 if checkpoint is None else checkpoint.step
+    head = torch.tensor([step, len(data)], dtype=torch.int64)
     wait_for(dist.broadcast(head, 0, group=group, async_op=True))
     step, size = (int(number) for number in head)
     if step < 0:
@@ -147,14 +152,24 @@ def load_and_broadcast(directory: Path | None = None, group: Any = None) -> Rest
     wait_for(dist.broadcast(content, 0, group=group, async_op=True))
     if checkpoint is not None:
         return checkpoint
-    state = unpacked(content.numpy().tobytes())
+    state = deserialize(content.numpy().tobytes())
     digests = tuple(state.pop(_PIECES))
     return Restored(step, state, size, digests, directory)
 
 
+def _load(directory: Path, step: int | None = None) -> tuple[Restored | None, bytes]:
+    """Return the result of `load`, and the bytes of the checkpoint; empty if there is none."""
+    for checkpoint in jobs.saved(directory):
+        if step is None or checkpoint.step == step:
+            restored = _restored(checkpoint, directory)
+            if restored is not None:
+                return restored, checkpoint.data
+    return None, b""
+
+
 def _restored(checkpoint: jobs.Checkpoint, directory: Path) -> Restored | None:
     try:
-        state = unpacked(checkpoint.data)
+        state = deserialize(checkpoint.data)
         digests = tuple(str(value) for value in state.pop(_PIECES))
     except Exception as error:  # saved by other code: reading it may raise anything
         reason = first_line(error)

@@ -9,16 +9,16 @@ import numpy as np
 import torch
 
 
-def seed_all(key: int) -> None:
-    """Seed `torch`, `numpy.random` and `random` on every device with 64 bits of `Order.key`."""
-    torch.default_generator.manual_seed(key)  # `torch.manual_seed` takes half a millisecond
+def seed_all(seed: int) -> None:
+    """Seed `torch` on every device, `numpy.random` and `random` with 64 bits."""
+    torch.default_generator.manual_seed(seed)  # `torch.manual_seed` takes half a millisecond
     if torch.cuda.is_available():
-        torch.cuda.manual_seed_all(key)
-    np.random.seed(key % 2**32)  # noqa: NPY002  # the state that data sets draw from
-    random.seed(key)
+        torch.cuda.manual_seed_all(seed)
+    np.random.seed(seed % 2**32)  # noqa: NPY002  # the state that data sets draw from
+    random.seed(seed)
 
 
-def shield(_worker: int = 0) -> None:
+def ignore_sigterm(_worker: int = 0) -> None:
     """Ignore SIGTERM in a process that loads data; a ``worker_init_fn`` of a `DataLoader`.
 
     All processes of a job get the SIGTERM on which the training saves. A loader that died of it

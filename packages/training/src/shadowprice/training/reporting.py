@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ class ProgressReporter:
         self._change = threading.Condition()
         self._thread: threading.Thread | None = None
         self._busy = False
+        self._has_failed = False
 
     @property
     def due(self) -> bool:
@@ -52,4 +54,9 @@ class ProgressReporter:
                 assert self._waiting is not None
                 (minibatches, metrics), self._waiting = self._waiting, None
                 self._busy = True
-            jobs.report(minibatches, **metrics)
+            try:
+                jobs.report(minibatches, **metrics)
+            except Exception as error:  # the thread has to send later reports
+                if not self._has_failed:
+                    print(f"shadowprice: failed to report progress: {error}", file=sys.stderr)
+                self._has_failed = True

@@ -30,7 +30,7 @@ class Part:
 
     ``step`` and ``number``, the part's number within it, count from 0. ``samples`` are indices in
     the data set. ``weight`` is the share of the step's mini-batch. It is 0 for a part that a worker
-    computes only because it has none of its own (`Order.share`).
+    computes only because it has none of its own (`Order.worker_parts`).
     """
 
     step: int
@@ -75,13 +75,11 @@ class Order:
         for name in ("shuffle", "whole"):
             object.__setattr__(self, name, bool(getattr(self, name)))
         if self.parts > self.batch:
-            raise TrainingError(
-                f"a mini-batch of {self.batch} samples has no {self.parts} parts; lower parts"
-            )
+            message = f"parts: expected at most batch = {self.batch}, got {self.parts}"
+            raise TrainingError(message)
         if self.whole and self.samples < self.batch:
-            raise TrainingError(
-                f"{self.samples} samples make no whole mini-batch of {self.batch}; lower batch"
-            )
+            message = f"samples: expected at least batch = {self.batch}, got {self.samples}"
+            raise TrainingError(f"{message}; lower batch, or set whole=False")
 
     @property
     def steps(self) -> int:
@@ -99,7 +97,7 @@ class Order:
         first, last = within * self.batch, min((within + 1) * self.batch, self.samples)
         return np.arange(first, last, dtype=np.int64) if order is None else order[first:last]
 
-    def divided(self, step: int) -> tuple[Part, ...]:
+    def split_step(self, step: int) -> tuple[Part, ...]:
         """Return the parts of a step: never empty, and at most as large as in a full mini-batch."""
         minibatch = self.minibatch(step)
         largest = -(-self.batch // self.parts)
@@ -110,19 +108,19 @@ class Order:
             for number, piece in enumerate(pieces)
         )
 
-    def share(self, step: int, rank: int, workers: int) -> tuple[Part, ...]:
+    def worker_parts(self, step: int, rank: int, workers: int) -> tuple[Part, ...]:
         """Return the parts of a step that a worker computes.
 
         Neighbouring parts go to the same worker, as evenly as possible. A worker beyond the number
         of parts gets the first part with weight 0, so that it takes part in collective operations.
         """
-        parts = self.divided(step)
+        parts = self.split_step(step)
         even, more = divmod(len(parts), workers)
         first = rank * even + min(rank, more)
         own = parts[first : first + even + (rank < more)]
         return own or (Part(step, 0, parts[0].samples, 0.0),)
 
-    def key(self, step: int, part: int, use: int = 0) -> int:
+    def part_seed(self, step: int, part: int, use: int = 0) -> int:
         """Return the seed of a part's random numbers, 64 bits.
 
         ``use`` is the purpose of the random numbers: 0 for the model, 1 for loading samples, 2 for
@@ -143,8 +141,8 @@ class Order:
         for name, value in self.state().items():
             if found.get(name) != value:
                 raise TrainingError(
-                    f"the checkpoint was made with {name} {found.get(name)}, this script says "
-                    f"{value}: steps would mean other samples; keep it, or begin a new job"
+                    f"{name}: the checkpoint has {found.get(name)}, the script {value}; restore "
+                    f"{name}, or submit a new job"
                 )
 
 

@@ -1,4 +1,4 @@
-"""Model buffers: persistent state besides the parameters, such as running means."""
+"""Synchronisation of model buffers, once per step."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from shadowprice.training.differences import tensor_delta
 from shadowprice.training.generation import wait_for
+from shadowprice.training.model_buffers import buffer_change, changed_buffer, real_buffers
 
 
 class BufferSync:
     """The persistent buffers of models, whose values don't depend on the number of workers.
 
     Every part starts with the buffers from before the step. After the step, the floating-point
-    buffers of all parts are averaged, weighted by share of the mini-batch. With batch
+    and complex buffers of all parts are averaged, weighted by share of the mini-batch. With batch
     normalisation, r becomes (1 - m) r + m s, where s is the mean of the parts' statistics. Integer
     buffers, which count batches, advance as if the step had one part.
     """
 
     def __init__(self, models: Sequence[Any]) -> None:
-        buffers = {id(buffer): buffer for model in models for buffer in _persistent(model)}
+        buffers = {id(buffer): buffer for model in models for buffer in real_buffers(model)}
         self._integers = [buffer for buffer in buffers.values() if not buffer.is_floating_point()]
         self._floating = [buffer for buffer in buffers.values() if buffer.is_floating_point()]
         self._integers_before: list[Any] = []
@@ -45,10 +45,12 @@ class BufferSync:
 
     def add(self, weight: float) -> None:
         """Add a part's changes of the buffers. Unchanged values stay bit-identical."""
+        if not weight:  # 0 times an infinity is NaN
+            return
         with torch.no_grad():
             columns = zip(self._changes, self._floating, self._floating_before, strict=True)
             for change, buffer, before in columns:
-                change.add_(tensor_delta(buffer, before), alpha=weight)
+                change.add_(buffer_change(buffer, before), alpha=weight)
 
     def end(self) -> None:
         """Set the buffers to the weighted average over all parts of all workers."""
@@ -66,12 +68,5 @@ class BufferSync:
                 sizes = [self._floating[index].numel() for index in indices]
                 for index, change in zip(indices, flat.split(sizes), strict=True):
                     buffer = self._floating[index]
-                    buffer.copy_(self._floating_before[index] + change.view_as(buffer))
-
-
-def _persistent(model: Any) -> list[Any]:
-    parameters = {id(value) for value in model.parameters()}
-    state = model.state_dict(keep_vars=True).values()
-    return [
-        value for value in state if isinstance(value, torch.Tensor) and id(value) not in parameters
-    ]
+                    before = self._floating_before[index]
+                    buffer.copy_(changed_buffer(before, change.view_as(buffer)))

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset, Sampler, TensorDataset, default_collate
 
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.randomness import seed_all, shield
+from shadowprice.training.randomness import ignore_sigterm, seed_all
 from shadowprice.training.sampling import Order, Part
 
 
@@ -24,7 +24,7 @@ class _Parts(Dataset[Any]):
         self._data, self._order, self._collate = data, order, collate
 
     def __getitem__(self, part: Part) -> Any:
-        seed_all(self._order.key(part.step, part.number, 1))
+        seed_all(self._order.part_seed(part.step, part.number, 1))
         if isinstance(self._data, TensorDataset) and self._collate is None:
             return self._data[torch.from_numpy(part.samples.copy())]
         numbers = part.samples.tolist()
@@ -44,7 +44,7 @@ class _OwnParts(Sampler[Part]):
 
     def __iter__(self) -> Iterator[Part]:
         for step in self._steps:
-            yield from self._order.share(step, self._rank, self._workers)
+            yield from self._order.worker_parts(step, self._rank, self._workers)
 
 
 def iter_parts(
@@ -68,8 +68,7 @@ def iter_parts(
         length = len(data)
     except TypeError:
         raise TrainingError(
-            "the data set has no length: its samples have to be had by number, so that every one "
-            "comes once an epoch however many workers there are"
+            "the data set has no length; pass a map-style data set (__len__ and __getitem__)"
         ) from None
     if length != order.samples:
         raise TrainingError(f"the data set has {length} samples, join got samples={order.samples}")
@@ -79,7 +78,7 @@ def iter_parts(
             batch_size=None,
             sampler=_OwnParts(order, steps.start, steps.stop, rank, workers),
             collate_fn=_as_it_is,
-            worker_init_fn=shield,
+            worker_init_fn=ignore_sigterm,
             **options,
         )
     )

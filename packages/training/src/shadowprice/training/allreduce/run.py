@@ -15,7 +15,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -31,7 +30,7 @@ from shadowprice.training.allreduce.loading import iter_parts
 from shadowprice.training.allreduce.reduction import GradientSync
 from shadowprice.training.allreduce.step import Step
 from shadowprice.training.arguments import checked_integer, checked_seconds
-from shadowprice.training.checkpoints import Restored, load_and_broadcast, packed
+from shadowprice.training.checkpoints import Restored, load_and_broadcast, serialize
 from shadowprice.training.checkpoints import save as save_checkpoint
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import (
@@ -54,6 +53,9 @@ SAVE_EVERY: Final = 600.0
 
 REPORT_EVERY: Final = 2.0
 """Seconds between two reports."""
+
+
+_KIND: Final = "all-reduce training"
 
 
 class Run:
@@ -159,6 +161,7 @@ class Run:
 
     def _restore(self, checkpoint: Restored) -> None:
         assert self._registered is not None
+        checkpoint.check_kind(_KIND)
         self.order.check(checkpoint.state["order"])
         states = checkpoint.state["kept"]
         if states.keys() != self._registered.keys():
@@ -190,10 +193,10 @@ class Run:
         """Yield the remaining steps.
 
         After each step, all workers agree on whether SIGTERM came. If it did, they save and exit.
-        The code after the loop runs once all steps are done and saved. ``data`` is a map-style data
-        set: ``__len__`` and ``__getitem__``. ``collate`` combines samples into a batch; by default
-        torch's. ``options`` go to `DataLoader`: ``num_workers``, ``prefetch_factor``,
-        ``pin_memory``.
+        The code after the loop runs once all steps are done. They are saved before, but a write
+        failure is only logged then. ``data`` is a map-style data set: ``__len__`` and
+        ``__getitem__``. ``collate`` combines samples into a batch; by default torch's. ``options``
+        go to `DataLoader`: ``num_workers``, ``prefetch_factor``, ``pin_memory``.
         """
         if self._registered is None:
             raise TrainingError("call run.register(model=..., optimizer=...) before the first step")
@@ -204,7 +207,7 @@ class Run:
         _set_gradients(self._registered, self._gradients)
         self._gradients = {}
         for number in remaining:
-            share = self.order.share(number, rank, world)
+            share = self.order.worker_parts(number, rank, world)
             step = Step(
                 number, self.order, share, loaded, self._reductions, buffers,
                 workers=world, device=self.device,
@@ -218,7 +221,7 @@ class Run:
             step.check_complete()
             end = f"the end of step {number}"
             self._run_collective(buffers.end, end)
-            seed_all(self.order.key(number, 0, 2))  # for random numbers drawn between steps
+            seed_all(self.order.part_seed(number, 0, 2))  # for random numbers drawn between steps
             self.done, self._step = number + 1, None
             self._finish_step(step, end)
         self._finish()
@@ -317,6 +320,7 @@ class Run:
             return
         states = {name: target.state_dict() for name, target in self._registered.items()}
         state = {
+            "kind": _KIND,
             "kept": states,
             "gradients": _gradients(self._registered),
             "order": self.order.state(),
@@ -349,8 +353,6 @@ class Run:
         jobs.leave()
 
     def _finish(self) -> None:
-        # A late SIGTERM must not change the exit status, or the job would run again.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if self.leads:
             self._save_if_possible()
             say(f"all {self.total} steps are done")
@@ -426,7 +428,7 @@ def join(
     if dist.get_backend() != "gloo":  # so that agreement between workers never waits for a GPU
         group = dist.new_group(backend="gloo", timeout=timeout)
         hold(group)
-    seed_all(order.key(0, 0, 3))
+    seed_all(order.part_seed(0, 0, 3))
     return Run(
         generation, order, total, save_every=save_every, report_every=report_every, group=group
     )
@@ -466,5 +468,7 @@ def _check_states(registered: dict[str, Any]) -> None:
         if not (hasattr(target, "state_dict") and hasattr(target, "load_state_dict")):
             kind = type(target).__name__
             raise TrainingError(f"can't save {name}: {kind} has no state_dict")
-        if not isinstance(target, torch.nn.Module):
-            packed({name: target.state_dict()}, f"the state of {name}")
+        state = target.state_dict()
+        if isinstance(target, torch.nn.Module):  # its tensors may be large, and can be saved
+            state = {key: value for key, value in state.items() if not torch.is_tensor(value)}
+        serialize({name: state}, f"the state of {name}")

@@ -53,19 +53,21 @@ class Step:
         return self._done > 0 or self._part is not None
 
     def __iter__(self) -> Iterator[Any]:
-        if self._done:
-            raise TrainingError(f"step {self.number} is gone through twice: its samples count once")
+        if self.begun:
+            raise TrainingError(f"step {self.number}: iterated twice; iterate over each step once")
         self._buffers.begin()
         for index, part in enumerate(self._share):
             batch = to_device(next(self._batches), self._device)
             self._buffers.reset()
-            seed_all(self._order.key(part.step, part.number))
+            seed_all(self._order.part_seed(part.step, part.number))
             self._part = part
             with contextlib.ExitStack() as stack:
                 last = index + 1 == len(self._share)
                 for reduction in self._reductions:
                     # Gradients are added up locally, and synchronised in the last part only.
-                    stack.enter_context(reduction.watched() if last else reduction.withheld())
+                    stack.enter_context(
+                        reduction.synchronised() if last else reduction.local_only()
+                    )
                     if len(part.samples) == 1:
                         stack.enter_context(_alone(reduction.wrapped, part))
                 yield batch
@@ -90,7 +92,8 @@ class Step:
         """
         if self._part is None:
             raise TrainingError(
-                "a loss is weighed outside of its step: only inside the loop over it"
+                f"step {self.number}: got a loss outside the loop over its parts; call "
+                "step.backward or step.weigh inside `for batch in step:`"
             )
         self._weighed += 1
         self.loss_sum += loss.detach().double() * self._part.weight

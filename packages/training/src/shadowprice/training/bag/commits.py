@@ -2,6 +2,7 @@
 
 ::
 
+    .lock                   locked while a process uses the bag
     bag.json                identity of the bag
     token                   the largest token granted so far
     task-000012/            a finished task: the files of its copy, and result.pickle
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import io
 import json
 import os
 import pickle
@@ -25,32 +27,51 @@ from shadowprice.training.errors import TrainingError
 
 RESULT: Final = "result.pickle"
 _FORMAT: Final = "shadowprice-bag"
+_IDENTITY: Final = "bag.json"
+_LOCK: Final = ".lock"
+
+_SET_OPCODES: Final = (b"\x8f", b"\x91")
+"""Bytes of which a pickle with a set contains one: EMPTY_SET and FROZENSET."""
 
 
 class ResultStore:
     """The directory of one bag, created if necessary and locked against other processes.
 
+    ``payloads`` are the tasks, pickled.
+
     Raises `TrainingError` if the directory contains another bag or other files, or another process
     uses it.
     """
 
-    def __init__(self, path: Path, function: Callable[..., Any], payloads: Sequence[bytes]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        function: Callable[..., Any],
+        tasks: Sequence[Any],
+        payloads: Sequence[bytes],
+    ) -> None:
         self._path = path.absolute()
         self._copies = self._path / ".copies"
         content = hashlib.sha256()
-        for payload in payloads:
-            content.update(hashlib.sha256(payload).digest())
+        for index, (task, payload) in enumerate(zip(tasks, payloads, strict=True)):
+            content.update(_digest(task, payload, f"tasks[{index}]"))
         identity = {
             "format": _FORMAT,
             "function": f"{function.__module__}.{getattr(function, '__qualname__', function)}",
-            "tasks": len(payloads),
+            "tasks": len(tasks),
             "content": content.hexdigest(),
         }
         self._path.mkdir(parents=True, exist_ok=True)
-        self._lock = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        if not (self._path / _LOCK).exists():
+            self._check_content()
+        # NFS locks only files that are open for writing, and so no directory.
+        self._lock = os.open(self._path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._check_identity(identity)
+            shutil.rmtree(self._copies, ignore_errors=True)
+            self._copies.mkdir()
+            self._token = self._last_token()
         except BlockingIOError as error:
             os.close(self._lock)
             raise TrainingError(
@@ -59,19 +80,21 @@ class ResultStore:
         except BaseException:
             os.close(self._lock)
             raise
-        shutil.rmtree(self._copies, ignore_errors=True)
-        self._copies.mkdir()
-        self._token = self._last_token()
+
+    def _check_content(self) -> None:
+        """Refuse a directory with files but no bag."""
+        names = {path.name for path in self._path.iterdir()}
+        if _IDENTITY not in names and names - {_LOCK}:
+            raise TrainingError(
+                f"{self._path}: contains files, but no bag; give a new or empty directory"
+            )
 
     def _check_identity(self, identity: dict[str, object]) -> None:
-        file = self._path / "bag.json"
+        file = self._path / _IDENTITY
         try:
             stored = json.loads(file.read_text())
         except FileNotFoundError:
-            if any(self._path.iterdir()):
-                raise TrainingError(
-                    f"{self._path}: contains files, but no bag; give a new or empty directory"
-                ) from None
+            self._check_content()  # again, because the directory was not locked before
             replace_file(file, json.dumps(identity).encode(), durable=True)
             return
         except ValueError:
@@ -83,10 +106,15 @@ class ResultStore:
             )
 
     def _last_token(self) -> int:
+        file = self._path / "token"
         try:
-            return int((self._path / "token").read_text())
+            return int(file.read_text())
         except FileNotFoundError:
             return 0
+        except ValueError as error:
+            raise TrainingError(
+                f"{file}: expected an integer ({error}); write the largest token granted so far"
+            ) from error
 
     def done(self) -> dict[int, Any]:
         """Return the results of the tasks that earlier runs finished, by task."""
@@ -147,6 +175,39 @@ class ResultStore:
             shutil.rmtree(self._copies, ignore_errors=True)
             os.close(self._lock)
             self._lock = -1
+
+
+class _OrderedPickler(pickle._Pickler):
+    """Pickles sets in an order that doesn't depend on the hash seed of the process.
+
+    Only the pickler in Python asks `reducer_override` for sets.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        if not isinstance(value, set | frozenset):
+            return NotImplemented
+        elements = sorted(_ordered_pickle(element) for element in value)
+        return type(value), (elements,), getattr(value, "__dict__", None)
+
+
+def _ordered_pickle(value: Any) -> bytes:
+    stream = io.BytesIO()
+    _OrderedPickler(stream, pickle.HIGHEST_PROTOCOL).dump(value)
+    return stream.getvalue()
+
+
+def _digest(task: Any, payload: bytes, location: str) -> bytes:
+    """Return a digest of a task, the same in every process; ``location`` names it in errors."""
+    content = payload
+    if any(opcode in content for opcode in _SET_OPCODES):
+        try:
+            content = _ordered_pickle(task)
+        except Exception as error:  # raised by the task's own types, or a cycle through a set
+            raise TrainingError(
+                f"{location}: can't be identified ({type(error).__name__}: {error}); "
+                "use lists instead of sets"
+            ) from error
+    return hashlib.sha256(content).digest()
 
 
 def _sync(path: Path) -> None:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import pickle
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import wait
@@ -69,7 +69,14 @@ class BagRun:
         self._store = store
         self._progress = progress
         self._waiting: deque[int] = deque()
-        self._running: dict[int, list[_Copy]] = {task: [] for task in remaining}
+        self._positions = {task: position for position, task in enumerate(self._remaining)}
+        self._running: dict[int, list[_Copy]] = {}
+        """Running copies of each task that has any."""
+        self._running_count = 0
+        self._waiting_counts: Counter[int] = Counter()
+        """Waiting copies of each task."""
+        self._unstarted = len(self._remaining)
+        """Tasks of which no copy has started yet."""
         self._started_copies = dict.fromkeys(remaining, 0)
         self._failures = dict.fromkeys(remaining, 0)
         self._failed: dict[int, TaskFailedError] = {}
@@ -82,11 +89,13 @@ class BagRun:
         # All first copies come before second ones, so that few processes run every task once.
         for number in range(max(self._plan.copies, default=0)):
             planned = zip(self._remaining, self._plan.copies, strict=True)
-            self._waiting.extend(task for task, copies in planned if number < copies)
+            for task, count in planned:
+                if number < count:
+                    self._enqueue(task)
         self._pool.prepare(min(len(self._waiting), self._pool.processes))
         self._start_time = time.monotonic()
         try:
-            while self._waiting or any(self._running.values()):
+            while self._waiting or self._running:
                 self._start_copies()
                 self._report_progress()
                 self._handle_responses()
@@ -103,9 +112,9 @@ class BagRun:
 
     # ------------------------------------------------------------------ starting copies
 
-    @property
-    def _running_count(self) -> int:
-        return sum(map(len, self._running.values()))
+    def _enqueue(self, task: int) -> None:
+        self._waiting.append(task)
+        self._waiting_counts[task] += 1
 
     def _start_copies(self) -> None:
         while self._running_count < self._pool.processes:
@@ -120,22 +129,23 @@ class BagRun:
         """Return the task of the next waiting copy, None if no copy can start now."""
         for _ in range(len(self._waiting)):
             task = self._waiting.popleft()
+            self._waiting_counts[task] -= 1
             if task in self._values or task in self._failed:
                 continue
-            if not any(copy.has_token for copy in self._running[task]):
+            if not any(copy.has_token for copy in self._running.get(task, ())):
                 return task
-            self._waiting.append(task)  # it starts if the copy with the token fails
+            self._enqueue(task)  # it starts if the copy with the token fails
         return None
 
     def _next_late(self) -> int | None:
         """Return the late task of which another copy saves most, None if none saves any."""
         if self._savings is None:
             return None
-        open_tasks = [
-            index
-            for index, task in enumerate(self._remaining)
-            if self._running[task] and not any(copy.has_token for copy in self._running[task])
-        ]
+        open_tasks = sorted(
+            self._positions[task]
+            for task, copies in self._running.items()
+            if not any(copy.has_token for copy in copies)
+        )
         start_times = [
             [copy.started for copy in self._running[self._remaining[position]]]
             for position in open_tasks
@@ -155,8 +165,11 @@ class BagRun:
                 worker.kill()  # it died while idle, so no task has failed
             else:
                 break
+        self._unstarted -= not number
         self._started_copies[task] += 1
-        self._running[task].append(_Copy(task, number, worker, started, scratch, is_planned))
+        self._running_count += 1
+        copy = _Copy(task, number, worker, started, scratch, is_planned)
+        self._running.setdefault(task, []).append(copy)
 
     # ------------------------------------------------------------------ responses
 
@@ -172,7 +185,7 @@ class BagRun:
         timeout = None if self._savings is None else self._savings.check_period
         for ready in wait(list(copy_by_handle), timeout):
             copy = copy_by_handle[ready]
-            if copy not in self._running[copy.task]:
+            if copy not in self._running.get(copy.task, ()):
                 continue  # ended by an earlier response of this round
             try:
                 if not copy.worker.connection.poll():
@@ -203,7 +216,7 @@ class BagRun:
                 copy.worker.kill()
                 self._record_end(copy, time.monotonic(), CopyEnding.CANCELLED)
                 if copy.is_planned:
-                    self._waiting.append(copy.task)
+                    self._enqueue(copy.task)
         winner.has_token = True
 
     def _record_result(self, copy: _Copy, timestamp: float, content: bytes) -> None:
@@ -234,8 +247,8 @@ class BagRun:
         task = copy.task
         self._failures[task] += 1
         if self._failures[task] <= self._retries:
-            self._waiting.append(task)
-        elif not self._running[task] and task not in self._waiting:
+            self._enqueue(task)
+        elif task not in self._running and not self._waiting_counts[task]:
             error = TaskFailedError(task, self._failures[task], reason)
             if not self._keep_going:
                 raise error
@@ -244,7 +257,11 @@ class BagRun:
     def _record_end(
         self, copy: _Copy, timestamp: float, ending: CopyEnding, reason: str = ""
     ) -> None:
-        self._running[copy.task].remove(copy)
+        copies = self._running[copy.task]
+        copies.remove(copy)
+        if not copies:
+            del self._running[copy.task]
+        self._running_count -= 1
         if ending is not CopyEnding.WON and self._store is not None:
             self._store.drop(copy.scratch)
         started = copy.started - self._start_time
@@ -255,13 +272,12 @@ class BagRun:
     def _report_progress(self) -> None:
         if self._progress is None:
             return
-        unstarted = {task for task in self._waiting if not self._started_copies[task]}
         self._progress(
             Progress(
                 tasks=len(self._payloads),
                 done=len(self._values),
                 failed=len(self._failed),
-                waiting=len(unstarted),
+                waiting=self._unstarted,
                 copies=self._running_count,
                 failures=sum(self._failures.values()),
                 seconds=time.monotonic() - self._start_time,

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from shadowprice import jobs
 from shadowprice.training.arguments import checked_integer
 from shadowprice.training.bag.commits import ResultStore
 from shadowprice.training.bag.copies import CopyStrategy, StatedCopies
@@ -84,9 +85,11 @@ class Workers:
         payloads = [_pickle(task, f"tasks[{index}]") for index, task in enumerate(task_list)]
         store = None
         if directory is not None:
-            store = ResultStore(Path(directory), self._function, payloads)
+            store = ResultStore(Path(directory), self._function, task_list, payloads)
         try:
             finished = store.done() if store is not None else {}
+            if directory is not None and _is_in_checkpoint_dir(Path(directory)):
+                jobs.record_restored(len(finished))
             remaining = [task for task in range(len(task_list)) if task not in finished]
             planner = copies if isinstance(copies, CopyStrategy) else StatedCopies(copies)
             plan = planner.plan(len(task_list), remaining, self._pool.processes, deadline)
@@ -98,6 +101,11 @@ class Workers:
         finally:
             if store is not None:
                 store.close()
+
+
+def _is_in_checkpoint_dir(directory: Path) -> bool:
+    """Return whether the next generation of this process's job finds a directory."""
+    return directory.resolve().is_relative_to(jobs.current().checkpoint_dir.resolve())
 
 
 def _pickle(value: object, location: str) -> bytes:

@@ -120,11 +120,11 @@ def split_batch(batch: int, largest: int, workers: int) -> tuple[int, int]:
     `TrainingError` if the workers can't share the mini-batch evenly.
     """
     if batch < 1 or largest < 1:
-        raise TrainingError(f"batch is {batch} and largest {largest}: both have to be 1 or more")
+        raise TrainingError(f"batch, largest: expected 1 or more, got {batch} and {largest}")
     own, remainder = divmod(batch, workers)
     if remainder or not own:
         raise TrainingError(
-            f"{workers} workers cannot share a mini-batch of {batch} evenly: choose one that every "
+            f"{workers} workers can't share a mini-batch of {batch} evenly; choose one that every "
             "number of workers divides, up to the job's maximum"
         )
     times = next(n for n in range(1, own + 1) if own % n == 0 and own // n <= largest)

@@ -87,14 +87,13 @@ class Elastic(TrainerCallback):
         data, batch = more["train_dataloader"].dataset, own * args.world_size
         if not hasattr(data, "__len__"):
             raise TrainingError(
-                "the data set has no length: a Trainer that is moved goes on within an epoch's "
-                "order, which needs samples by number"
+                "the data set has no length; pass a map-style data set (__len__ and __getitem__)"
             )
         samples = len(data)
         if samples % batch:
             raise TrainingError(
-                f"the data set has {samples} samples, no multiple of the mini-batch of {batch}: "
-                f"leave {samples % batch} out"
+                f"the data set has {samples} samples; expected a multiple of the mini-batch of "
+                f"{batch}; remove {samples % batch} of them"
             )
         if self._following.leads:
             remove_incomplete(Path(args.output_dir), state.global_step, "checkpoint-")

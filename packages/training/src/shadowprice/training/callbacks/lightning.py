@@ -32,7 +32,7 @@ from shadowprice.training.callbacks.following import (
 )
 from shadowprice.training.callbacks.seals import latest_complete, prune, seal
 from shadowprice.training.errors import TrainingError
-from shadowprice.training.randomness import shield
+from shadowprice.training.randomness import ignore_sigterm
 from shadowprice.training.sampling import Order
 
 _PREFIX, _SUFFIX, _KEPT = "lightning-", ".ckpt", 2
@@ -96,7 +96,7 @@ def loader(data: Any, order: Order, folder: str | Path | None = None, **options:
     size, _ = split_batch(order.batch, order.batch, workers)
     checkpoint = _find_checkpoint(folder)
     steps = _Steps(order, 0 if checkpoint is None else checkpoint[0], rank, size)
-    return DataLoader(data, batch_sampler=steps, worker_init_fn=shield, **options)
+    return DataLoader(data, batch_sampler=steps, worker_init_fn=ignore_sigterm, **options)
 
 
 class Elastic(pl.Callback):

@@ -75,7 +75,7 @@ def latest_complete(folder: Path, before: str, after: str = "") -> tuple[int, Pa
     for number, path in numbered(folder, before, after):
         if is_complete(path):
             return number, path
-        say(f"{path.name} is not whole, and is passed over")
+        say(f"ignoring {path.name}: its seal is missing or doesn't match")
     return None
 
 

@@ -260,7 +260,7 @@ class SyncAssigner:
         """
         self._expire_leases(worker)
         if not self._open and not self.finished:
-            parts = len(self._order.divided(self.committed))
+            parts = len(self._order.split_step(self.committed))
             self._free = list(_even_ranges(parts, max(1, min(workers, parts))))
             self._open = True
         if not self._free:

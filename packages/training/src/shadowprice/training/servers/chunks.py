@@ -31,14 +31,17 @@ Arrays = dict[str, NDArray[Any]]
 INDEX: Final = "index.json"
 _PARTIAL_INDEX: Final = "index.json.part"  # while it is written
 
-MAX_INDEX_BYTES: Final = 64 << 20
-"""Limit of an index, in bytes."""
+MAX_INDEX_BYTES: Final = 128 << 20
+"""Limit of an index, in bytes; an index of `MAX_CHUNKS` chunks is smaller."""
 
 MAX_CHUNK_BYTES: Final = 4 << 30
 """Limit of a chunk, in bytes."""
 
 MAX_CHUNKS: Final = 1_000_000
 """Limit of the chunks of a data set."""
+
+_MAX_ITEM_BYTES: Final = {"f": 8, "c": 16}
+"""Sizes up to which torch has a type for numpy's floating-point and complex numbers."""
 
 _JVM_PROTOCOLS: Final = ("hdfs", "viewfs")
 """Protocols for which pyarrow starts a JVM in this process, with Hadoop's library."""
@@ -142,7 +145,8 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     So a reader sees the whole data set or none, and after a failure the call can be repeated.
 
     Raise `TrainingError` if the folder already has a data set, there are no samples, the arrays
-    differ in length or contain anything but numbers, or no installed package supports the storage.
+    differ in length or contain anything but numbers, a chunk or the number of chunks is above
+    `MAX_CHUNK_BYTES` or `MAX_CHUNKS`, or no installed package supports the storage.
 
     Parameters
     ----------
@@ -166,19 +170,29 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
             "samples per chunk"
         )
     (count,) = counts
+    number_of_chunks = -(-count // samples)
+    if number_of_chunks > MAX_CHUNKS:
+        raise TrainingError(
+            f"data set {url}: expected at most {MAX_CHUNKS:,} chunks, got {number_of_chunks:,}; "
+            f"write {-(-count // MAX_CHUNKS):,} or more samples per chunk"
+        )
+    # The first chunk is one of the largest.
+    _check_size(url, sum(array[:samples].nbytes for array in arrays.values()))
     system, folder = _storage(url, options)
     if system.exists(f"{folder}/{INDEX}"):
         # Replaced chunks would break readers of the old index, and some would stay without use.
         raise TrainingError(
             f"data set {url}: it already exists; choose another folder, or delete this one"
         )
-    system.makedirs(folder, exist_ok=True)
     chunks = []
     for number, start in enumerate(range(0, count, samples)):
         stream = io.BytesIO()
         part = {name: array[start : start + samples] for name, array in arrays.items()}
-        np.savez(stream, allow_pickle=False, **part)
+        np.savez(stream, **part)  # type: ignore[arg-type]  # some versions have further arguments
         content = stream.getvalue()
+        if not number:  # nothing is written yet
+            _check_size(url, len(content))
+            system.makedirs(folder, exist_ok=True)
         name = f"chunk-{number:06d}.npz"
         system.pipe_file(f"{folder}/{name}", content)
         rows = min(samples, count - start)
@@ -187,6 +201,14 @@ def write(url: str, arrays: Mapping[str, NDArray[Any]], samples: int, **options:
     system.pipe_file(f"{folder}/{_PARTIAL_INDEX}", json.dumps(index).encode())
     system.mv(f"{folder}/{_PARTIAL_INDEX}", f"{folder}/{INDEX}")
     return DataSet(url, tuple(chunks), options)
+
+
+def _check_size(url: str, size: int) -> None:
+    if size > MAX_CHUNK_BYTES:
+        raise TrainingError(
+            f"data set {url}: expected at most {MAX_CHUNK_BYTES:,} bytes per chunk, got {size:,}; "
+            "write fewer samples per chunk"
+        )
 
 
 def read(url: str, *, namenode: str = "", **options: Any) -> DataSet:
@@ -295,6 +317,11 @@ def _to_numeric(name: str, array: Any) -> NDArray[Any]:
     numbers = np.asarray(array)
     if numbers.dtype.kind not in "biufc":
         raise ValueError(f"array {name} has type {numbers.dtype}; encode it as numbers")
+    if numbers.itemsize > _MAX_ITEM_BYTES.get(numbers.dtype.kind, numbers.itemsize):
+        raise ValueError(
+            f"array {name} has type {numbers.dtype}, which torch lacks; convert it to "
+            f"{'float64' if numbers.dtype.kind == 'f' else 'complex128'}"
+        )
     if not numbers.ndim:
         raise ValueError(f"array {name} has no rows")
     if name in {"file", "allow_pickle"}:

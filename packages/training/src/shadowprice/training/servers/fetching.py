@@ -25,8 +25,6 @@ class ChunkPrefetcher:
         self._read = fetch
         self._keep = max(1, keep)
         self._futures: OrderedDict[int, Future[Arrays]] = OrderedDict()
-        self.waited = 0
-        """Number of chunks that a worker had to wait for."""
 
     def want(self, number: int) -> None:
         """Start to fetch a chunk, unless it is in memory or being fetched."""
@@ -56,7 +54,6 @@ class ChunkPrefetcher:
         self.want(number)
         self._futures.move_to_end(number)
         future = self._futures[number]
-        self.waited += not future.done()
         while not wait((future,), _STOP_POLL_SECONDS).done:
             if stop:
                 jobs.leave()

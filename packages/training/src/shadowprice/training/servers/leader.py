@@ -24,6 +24,9 @@ from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import ParameterServer
 from shadowprice.training.servers.shard import Shard, State, merge_shards
 
+KIND = "training with parameter servers"
+"""Kind of the checkpoints, for `Restored.check_kind`."""
+
 _POLL_SECONDS: float = 0.2  # seconds between two checks of deadlines and of the stop signal
 
 _LEAVE_TIMEOUT_SECONDS: float = 10.0
@@ -71,7 +74,7 @@ class Leader(ParameterServer):
             assigner = AsyncAssigner(minibatches, recipe.epochs, order.chunks, record, near)
         shard = Shard(recipe, 0, servers, None if state is None else state["model"], device)
         super().__init__(shard, assigner.committed, keeps=settings.synchronous)
-        self.measured = LeaderMetrics()
+        self.measured = LeaderMetrics(shard.gradient_bytes)
         self.followers: list[Link] = []
         """Links to the other servers, in their order."""
         self._recipe, self._settings = recipe, settings
@@ -116,6 +119,11 @@ class Leader(ParameterServer):
             self._live.add(worker)
             self._joined.add(worker)
         super().serve(worker, link)
+
+    def on_worker_absent(self, worker: int) -> None:
+        """Count a worker as joined, because training must not wait for it any longer."""
+        with self.changed:
+            self._joined.add(worker)
 
     def on_worker_left(self, worker: int) -> None:
         """Release the assignments of a worker, so that another can process them."""
@@ -223,10 +231,9 @@ class Leader(ParameterServer):
         for follower in self.followers:
             follower.send(Message(MessageKind.APPLY, payload=flat))
         start = time.monotonic()
-        for key in keys:
-            change = self._buffers.pop(key, None)
-            if change is not None:
-                self.shard.buffers += change
+        changes = [self._buffers.pop(key) for key in keys if key in self._buffers]
+        if changes:
+            self.shard.apply_buffer_changes(changes)
         number = self.version
         self.apply(keys)
         self.measured.update_time.add(time.monotonic() - start)
@@ -379,10 +386,11 @@ class Leader(ParameterServer):
                 response = follower.receive()
                 if response.version != self.version:
                     raise PeerLostError("a server lacks gradients that the leader accepted")
-                states.append(checkpoints.unpacked(response.payload.numpy().tobytes()))
+                states.append(checkpoints.deserialize(response.payload.numpy().tobytes()))
             model = {**merge_shards(states), "buffers": self.shard.buffers.clone()}
             record, version = self._assigner.record(), self.version
         state = {
+            "kind": KIND,
             "synchronous": self._settings.synchronous,
             "recipe": self._recipe.to_record(),
             "assigner": record,

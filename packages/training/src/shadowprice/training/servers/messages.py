@@ -53,6 +53,10 @@ class MessageKind(IntEnum):
     """Leader to server: request for all of the server's state; also the response."""
     END = 23
     """Leader to server: training has ended."""
+    RESTORE = 25
+    """Leader to server: the checkpoint to restore, by its version; index 0 for none. Also the
+    response, with the restored version.
+    """
     OFFER = 24
     """Server to worker on the same machine: offer of shared memory; also the response."""
 
@@ -65,16 +69,12 @@ class Message:
     token: int = 0
     index: int = 0
     version: int = 0  # number of mini-batches, or steps, in the parameters
-    numbers: tuple[float, ...] = ()  # other content, at most `NUMBERS` values
+    numbers: tuple[float, ...] = ()  # other content, at most `pairs.MAX_HEADER_NUMBERS` values
     payload: Any = None  # 1-D tensor; a received one is valid until the next of its kind
 
 
 class Link(Protocol):
     """A connection between two processes, or two threads."""
-
-    @property
-    def copies(self) -> bool:
-        """Whether `send` copies the payload and never blocks on the receiver."""
 
     @property
     def device(self) -> Any:
@@ -99,11 +99,6 @@ class LocalLink:
     def __init__(self, incoming: queue.SimpleQueue[Any], outgoing: queue.SimpleQueue[Any]) -> None:
         self._incoming, self._outgoing = incoming, outgoing
         self.device = torch.device("cpu")
-
-    @property
-    def copies(self) -> bool:
-        """Whether `send` only copies a payload; see `Link.copies`."""
-        return True
 
     @classmethod
     def pair(cls) -> tuple[LocalLink, LocalLink]:

@@ -127,11 +127,6 @@ class PairLink:
         self._received: dict[MessageKind, Any] = {}
 
     @property
-    def copies(self) -> bool:
-        """Whether `send` copies the payload; see `messages.Link.copies`."""
-        return self.memory is not None
-
-    @property
     def wired(self) -> bool:
         """Whether gradients and parameters travel through a GPU transport."""
         return self._wire is not None

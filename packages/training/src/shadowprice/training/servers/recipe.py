@@ -152,6 +152,5 @@ class Settings:
         object.__setattr__(self, "staleness", staleness)
         if self.synchronous:
             raise TrainingError(
-                "staleness: workers of synchronous training have the same mini-batch; remove it, "
-                "or set synchronous=False"
+                "staleness: not valid in synchronous training; remove it, or set synchronous=False"
             )

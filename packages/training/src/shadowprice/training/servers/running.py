@@ -17,8 +17,14 @@ from shadowprice import jobs
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError, first_line
 from shadowprice.training.generation import Generation, bind_to_loopback, current, say
-from shadowprice.training.servers.leader import Leader
-from shadowprice.training.servers.messages import Link, LocalLink, PeerLostError
+from shadowprice.training.servers.leader import KIND, Leader
+from shadowprice.training.servers.messages import (
+    Link,
+    LocalLink,
+    Message,
+    MessageKind,
+    PeerLostError,
+)
 from shadowprice.training.servers.pairs import (
     PairLink,
     accept_shared_memory,
@@ -27,7 +33,7 @@ from shadowprice.training.servers.pairs import (
 )
 from shadowprice.training.servers.recipe import Recipe, Settings
 from shadowprice.training.servers.server import ParameterServer
-from shadowprice.training.servers.shard import Shard, State, build_seeded_model, parameter_layout
+from shadowprice.training.servers.shard import Shard, State
 from shadowprice.training.servers.wires import transport_device
 from shadowprice.training.servers.worker import Worker
 
@@ -117,13 +123,13 @@ def _run_role(
 def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> TrainingResult:
     leader = Leader(recipe, settings, 1, 1, _load_state(recipe, settings))
     worker_end, leader_end = LocalLink.pair()
-    results: list[str | BaseException] = []
+    errors: list[BaseException] = []
 
     def lead() -> None:
         try:
-            results.append(leader.lead(stop))
+            leader.lead(stop)
         except BaseException as error:  # raised below, by the main thread
-            results.append(error)
+            errors.append(error)
         finally:
             leader_end.close()
 
@@ -131,22 +137,20 @@ def _run_both_roles(recipe: Recipe, settings: Settings, stop: Any) -> TrainingRe
     leader_thread = threading.Thread(target=lead, daemon=True)
     leader_thread.start()
     worker = Worker(recipe, settings, [worker_end], stop)
-    leader.measured.gradient_bytes = worker.gradient_bytes
     try:
         minibatches = worker.work()
-    except PeerLostError:
+    except (PeerLostError, SystemExit):
         leader_thread.join()
-        if results and isinstance(results[0], Exception):
-            raise results[0] from None
-        raise
-    except SystemExit:
-        leader_thread.join()
+        if errors:  # such as a checkpoint that couldn't be saved
+            raise errors[0] from None
         raise
     except BaseException as error:
         leader.fail(error)  # nothing is saved after an error of the script
         leader_thread.join()
         raise
     leader_thread.join()
+    if errors:
+        raise errors[0]
     return TrainingResult(worker.model, minibatches, worker.leads, leader.measured.metrics())
 
 
@@ -163,18 +167,33 @@ def _run_ps(
     """Run as a parameter server until the end; return ``done`` or ``stop``."""
     job = generation.job
     device = transport_device(settings.backend)
-    state = _load_state(recipe, settings)
+    timeout = timedelta(seconds=settings.join)
     server: ParameterServer
     if job.rank == 0:
+        state = _load_state(recipe, settings)
         server = Leader(recipe, settings, job.ps, job.workers, state, device)
-        server.measured.gradient_bytes = _gradient_bytes(recipe)
+        store = _run_until_sigterm(lambda: _store(generation, settings), stop)
+        restore = Message(MessageKind.RESTORE, index=int(state is not None), version=server.version)
+        for other in range(1, job.ps):
+            name = f"leader-server-{other}"
+            follower = _run_until_sigterm(_leader_connection(store, name, 1, settings), stop)
+            follower.send(restore)
+            server.followers.append(follower)
+        for link in server.followers:  # one that fails would be noticed at the next message only
+            _run_until_sigterm(link.receive, stop)
     else:
+        store = _run_until_sigterm(lambda: _store(generation, settings), stop)
+        name = f"leader-server-{job.rank}"
+        leader: PairLink = _run_until_sigterm(_leader_connection(store, name, 0, settings), stop)
+        state = _load_state_as_leader(recipe, settings, _run_until_sigterm(leader.receive, stop))
         version = 0 if state is None else int(state["assigner"]["committed"])
         model = None if state is None else state["model"]
         shard = Shard(recipe, job.rank, job.ps, model, device)
         server = ParameterServer(shard, version, keeps=settings.synchronous)
-    store = _run_until_sigterm(lambda: _store(generation, settings), stop)
-    timeout = timedelta(seconds=settings.join)
+        leader.send(Message(MessageKind.RESTORE, version=version))
+        connection_threads.append(
+            threading.Thread(target=server.follow, args=(leader,), daemon=True)
+        )
 
     def connect(worker: int) -> PairLink:
         # Each thread has a connection of its own to the store, because waiting for a worker that
@@ -185,19 +204,6 @@ def _run_ps(
         link.traffic = server.traffic
         return link
 
-    if job.rank == 0:
-        assert isinstance(server, Leader)
-        for other in range(1, job.ps):
-            name = f"leader-server-{other}"
-            server.followers.append(
-                _run_until_sigterm(_leader_connection(store, name, 1, settings), stop)
-            )
-    else:
-        name = f"leader-server-{job.rank}"
-        leader: PairLink = _run_until_sigterm(_leader_connection(store, name, 0, settings), stop)
-        connection_threads.append(
-            threading.Thread(target=server.follow, args=(leader,), daemon=True)
-        )
     connection_threads.extend(
         threading.Thread(target=serve_once_connected, args=(server, worker, connect), daemon=True)
         for worker in range(job.workers)
@@ -220,6 +226,7 @@ def serve_once_connected(
             link = connect(worker)
         except PeerLostError as error:
             say(f"worker {worker} did not connect: {error}")
+            server.on_worker_absent(worker)
             return
         server.serve(worker, link)
         link.close()
@@ -341,15 +348,36 @@ def _run_until_sigterm(action: Callable[[], Any], stop: Any) -> Any:
 # ------------------------------------------------------------------ checkpoints
 
 
+def _load_state_as_leader(recipe: Recipe, settings: Settings, restore: Message) -> State | None:
+    """Return the state of the checkpoint that the leader restored, None if it restored none.
+
+    Another one would be of another version. Workers would wait for parameters that never come.
+    """
+    if not restore.index:
+        return None
+    checkpoint = checkpoints.load(step=restore.version)
+    if checkpoint is None:
+        raise TrainingError(
+            f"found no valid checkpoint of step {restore.version} in "
+            f"{jobs.current().checkpoint_dir}, which the leading parameter server restored; give "
+            "all processes the same directory"
+        )
+    return _checked_state(checkpoint, recipe, settings)
+
+
 def _load_state(recipe: Recipe, settings: Settings) -> State | None:
     """Return the state of the newest checkpoint, None without any."""
     checkpoint = checkpoints.load()
-    if checkpoint is None:
-        return None
+    return None if checkpoint is None else _checked_state(checkpoint, recipe, settings)
+
+
+def _checked_state(checkpoint: checkpoints.Restored, recipe: Recipe, settings: Settings) -> State:
+    """Return the state of a checkpoint; raise `TrainingError` if it is of another training."""
+    checkpoint.check_kind(KIND)
     state = checkpoint.state
-    if state.get("synchronous") != settings.synchronous:
+    if state["synchronous"] != settings.synchronous:
         raise TrainingError(
-            f"the checkpoint was made with synchronous={state.get('synchronous')}; restore that "
+            f"the checkpoint was made with synchronous={state['synchronous']}; restore that "
             "setting, or start a new job"
         )
     for name, value in recipe.to_record().items():
@@ -359,11 +387,3 @@ def _load_state(recipe: Recipe, settings: Settings) -> State | None:
                 f"match; restore {name}, or start a new job"
             )
     return state
-
-
-def _gradient_bytes(recipe: Recipe) -> int:
-    model = build_seeded_model(recipe)
-    size = next(
-        parameter for parameter in model.parameters() if parameter.requires_grad
-    ).element_size()
-    return parameter_layout(model).elements * int(size)

@@ -56,6 +56,9 @@ class ParameterServer:
         finally:
             self.on_worker_left(worker)
 
+    def on_worker_absent(self, worker: int) -> None:
+        """Handle a worker that didn't connect in time."""
+
     def on_worker_left(self, worker: int) -> None:
         """Handle the end of a worker; its pushed gradients may still be accepted."""
 
@@ -116,7 +119,7 @@ class ParameterServer:
                         self.apply(keys)
                 elif message.kind is MessageKind.STATE:
                     with self.changed:
-                        content = checkpoints.packed(self.shard.state())
+                        content = checkpoints.serialize(self.shard.state())
                     payload = torch.frombuffer(bytearray(content), dtype=torch.uint8)
                     link.send(Message(MessageKind.STATE, version=self.version, payload=payload))
                 elif message.kind is MessageKind.END:

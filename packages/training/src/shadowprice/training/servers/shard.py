@@ -9,6 +9,7 @@ import torch
 
 from shadowprice.training import checkpoints
 from shadowprice.training.errors import TrainingError
+from shadowprice.training.model_buffers import persistent_buffers, real_buffers
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.recipe import Recipe
 from shadowprice.training.servers.sharding import Layout
@@ -48,18 +49,6 @@ def parameter_layout(model: Any) -> Layout:
     )
 
 
-def persistent_buffers(model: Any) -> list[tuple[str, Any]]:
-    """Return names and values of a model's persistent buffers (running means, counts)."""
-    persistent = model.state_dict().keys()
-    return [(name, buffer) for name, buffer in model.named_buffers() if name in persistent]
-
-
-def model_buffers(model: Any) -> list[Any]:
-    """Return a model's persistent buffers as real numbers."""
-    buffers = [buffer for _, buffer in persistent_buffers(model)]
-    return [torch.view_as_real(buffer) if buffer.is_complex() else buffer for buffer in buffers]
-
-
 def model_shapes(model: Any) -> dict[str, list[int]]:
     """Return the shapes of trainable parameters and persistent buffers, by name."""
     tensors = [*trainable_parameters(model), *persistent_buffers(model)]
@@ -68,7 +57,7 @@ def model_shapes(model: Any) -> dict[str, list[int]]:
 
 def flattened_buffers(model: Any) -> Any:
     """Return a model's buffers in one dimension, as float64 so that counts stay integral."""
-    flat = [buffer.detach().reshape(-1).to("cpu", torch.float64) for buffer in model_buffers(model)]
+    flat = [buffer.detach().reshape(-1).to("cpu", torch.float64) for buffer in real_buffers(model)]
     return torch.cat(flat) if flat else torch.empty(0, dtype=torch.float64)
 
 
@@ -78,7 +67,7 @@ def set_buffers(model: Any, values: Any) -> None:
     Equal values aren't changed, because an integer may exceed the exact range of float64.
     """
     start = 0
-    for buffer in model_buffers(model):
+    for buffer in real_buffers(model):
         part = values[start : start + buffer.numel()].view(buffer.shape).to(buffer.device)
         start += buffer.numel()
         with torch.no_grad():
@@ -112,6 +101,8 @@ class Shard:
         )
         self.values = flat[first:last].clone().to(device or "cpu")
         """The parameters, in one dimension."""
+        self.gradient_bytes = layout.elements * self.values.element_size()
+        """Size of a gradient of the whole model in bytes."""
         self.buffers = flattened_buffers(model)
         """Buffers of the model, used on the leading server only."""
         self.pieces = layout.pieces(ps_rank, ps_count)
@@ -173,6 +164,17 @@ class Shard:
         if not self._checked:
             self._check()
 
+    def apply_buffer_changes(self, changes: Sequence[Any]) -> None:
+        """Update the buffers by a mini-batch's or step's changes, as workers push them.
+
+        A change is as long as the buffers, or twice as long if a worker's buffers were not all
+        finite. The second half is then 1 where it holds the new value instead of the difference.
+        """
+        total, size = sum(changes[1:], changes[0]), len(self.buffers)
+        # The worker says so, because another worker's value may have made the buffer finite since.
+        replaced = total[size:] > 0 if len(total) > size else torch.zeros(size, dtype=torch.bool)
+        self.buffers = torch.where(replaced, total[:size], self.buffers + total[:size])
+
     def state(self) -> State:
         """Return all state, for `merge_shards`."""
         states = [
@@ -201,7 +203,7 @@ class Shard:
             {name: None if torch.is_tensor(value) else value for name, value in state.items()}
             for state in self._optimizer.state.values()
         ]
-        checkpoints.packed({"optimizer": kept})
+        checkpoints.serialize({"optimizer": kept})
         self._checked = True
 
     def _restore(self, state: Mapping[str, Any]) -> None:

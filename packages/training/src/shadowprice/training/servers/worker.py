@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from shadowprice import jobs
-from shadowprice.training.differences import tensor_delta
 from shadowprice.training.generation import own_device
+from shadowprice.training.model_buffers import buffer_change
 from shadowprice.training.randomness import seed_all
 from shadowprice.training.servers.assignment import Work
 from shadowprice.training.servers.fetching import ChunkPrefetcher
@@ -126,7 +126,7 @@ class Worker:
         self._pull()
         self._gradient.zero_()
         loss, changes = 0.0, torch.zeros_like(self._buffers)
-        for part in self._steps.divided(work.chunk)[work.first : work.last]:
+        for part in self._steps.split_step(work.chunk)[work.first : work.last]:
             # `part.samples` are positions in the epoch's order.
             batch = self._batch_at(work.epoch, part.samples)
             key = (self._recipe.seed, 5, work.chunk, part.number)
@@ -168,7 +168,7 @@ class Worker:
             if parameter.grad is not gradient:  # the script has replaced the tensor
                 gradient.copy_(parameter.grad)
                 parameter.grad = gradient
-        change = tensor_delta(flattened_buffers(self.model), self._buffers) * weight
+        change = buffer_change(flattened_buffers(self.model), self._buffers) * weight
         loss_value = float(loss.detach())
         self._computing += time.monotonic() - started
         return loss_value, change
@@ -208,7 +208,9 @@ class Worker:
         commit = Message(
             MessageKind.COMMIT, token, index, numbers=tuple(float(number) for number in numbers)
         )
-        commit.payload = change if len(change) else None
+        if len(change):
+            finite = self._buffers.isfinite()  # see `Shard.apply_buffer_changes`
+            commit.payload = change if finite.all() else torch.cat([change, (~finite).double()])
         response = self._request(commit)
         self._wanted = response.version
         return response.kind is MessageKind.TAKEN

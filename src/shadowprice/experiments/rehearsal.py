@@ -1,4 +1,7 @@
-"""Tasks that only sleep: to rehearse a bag, and to compare its times with predictions."""
+"""Tasks that only sleep, to compare the times of a bag with predictions.
+
+The processes of the bag import this module, so it imports little.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol, SupportsFloat
 
-from shadowprice.training.bag.attempt import current
+from shadowprice.training.bag import current
 
 
 class Durations(Protocol):
