@@ -9,7 +9,6 @@ from typing import Protocol, TypeVar
 from sqlalchemy import Connection
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.executors.contract import Executor
 from shadowprice.inputs.families import Families
 from shadowprice.service.execution.controller import ExecutionController
 from shadowprice.service.metrics import Metrics
@@ -33,10 +32,6 @@ class ServiceHost(Protocol):
     runner: ExecutionController | None  # None if no jobs run
     upload_store: UploadStore | None  # None if jobs get no files from their submitters
     stopping: bool
-
-    @property
-    def executor(self) -> Executor | None:
-        """The executor that runs jobs; None if no jobs run."""
 
     @property
     def writing(self) -> Writer:
