@@ -133,7 +133,7 @@ def test_a_log_in_local_time_is_continued_after_its_last_line(
             await log.fetch_rest()
             assert log.tail() == ("one", "two", "three")
             since = datetime.fromisoformat(first).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-            assert quote(since) in server.asked[1].replace("%3A", ":").replace(":", "%3A")
+            assert quote(since) in server.requests[1].replace("%3A", ":").replace(":", "%3A")
 
     asyncio.run(whole())
 

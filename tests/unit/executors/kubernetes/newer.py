@@ -19,6 +19,7 @@ from typing import Any
 from aiohttp import web
 
 from tests.support.kubernetes_versions import openapi_document, unknown_fields
+from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 NOW = "2026-01-01T00:00:00Z"
 Object = dict[str, Any]
@@ -171,7 +172,8 @@ class Newer:
         if error is not None:
             return error
         if len(words) > 2:
-            await self.logs_readable.wait()
+            async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+                await self.logs_readable.wait()
             return web.Response(body=f"{NOW} a line\n".encode())
         if request.query.get("watch"):
             return await self._follow(request, kind)

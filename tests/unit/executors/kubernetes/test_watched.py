@@ -175,7 +175,7 @@ def test_logs_are_not_fetched_from_a_node_that_is_lost(tmp_path: Path) -> None:
             server.remove("one")
             await wait_until_async(lambda: any(isinstance(report, Ended) for report in reports))
             assert ended_of(reports).ending is Ending.LOST
-            assert server.asked["GET pods log"] == 0
+            assert server.requests["GET pods log"] == 0
 
     run_scenario(tmp_path, scenario)
 
@@ -188,7 +188,7 @@ def test_a_restarted_service_collects_the_log_of_the_process_that_decided(tmp_pa
             await watched(executor, Started, "job")
             server.fail = lambda method, kind: (method, kind) == ("DELETE", "pods")
             server.complete(pod_name("job", 1, "worker-0"), 1)
-            await wait_until_async(lambda: server.asked["DELETE pods"] > 0)
+            await wait_until_async(lambda: server.requests["DELETE pods"] > 0)
         server.fail = lambda _method, _kind: False
         async with unwatched_executor(kubeconfig, tmp_path) as executor:
             ended = ended_of(await watched(executor, Ended, "job"))
@@ -209,7 +209,7 @@ def test_during_a_resize_logs_are_those_of_the_newest_generation_that_started(
             await executor.acknowledge_end("job", 1)
             server.fail = lambda method, kind: (method, kind) == ("POST", "pods")
             assert await executor.start(replace(ONE, generation=2)) == Receipt.ACCEPTED
-            await wait_until_async(lambda: server.asked["POST pods"] > 1)
+            await wait_until_async(lambda: server.requests["POST pods"] > 1)
             chunk = await executor.logs("job")
             assert (chunk.generation, chunk.text) == (1, "a line\n")
             server.fail = lambda _method, _kind: False
@@ -226,13 +226,13 @@ def test_a_generation_whose_record_is_deleted_while_it_is_launched_starts_nothin
         async with unwatched_executor(kubeconfig, tmp_path) as executor:
             server.fail = lambda method, kind: (method, kind) == ("POST", "secrets")
             assert await executor.start(ONE) == Receipt.ACCEPTED
-            await wait_until_async(lambda: server.asked["POST secrets"] > 0)
+            await wait_until_async(lambda: server.requests["POST secrets"] > 0)
             server.delete_all(RECORDS)
             server.fail = lambda _method, _kind: False
             ended = ended_of(await watched(executor, Ended, "job"))
             assert (ended.ending, ended.reason) == (Ending.LOST, "its record was deleted")
             await wait_until_async(lambda: server.names("secrets") == [])
-            assert server.asked["POST pods"] == 0
+            assert server.requests["POST pods"] == 0
 
     run_scenario(tmp_path, scenario)
 
@@ -265,14 +265,14 @@ def test_records_are_loaded_though_a_first_attempt_after_the_lease_failed(tmp_pa
         async with unwatched_executor(kubeconfig, tmp_path) as executor:
             records = "GET configmaps labelSelector"
             server.fail = lambda method, kind: (method, kind) == ("GET", "configmaps")
-            before = server.asked[records]
+            before = server.requests[records]
             assert executor._lease._lease is not None
             executor._lease._lease.lost.set()
-            await wait_until_async(lambda: server.asked[records] > before)
+            await wait_until_async(lambda: server.requests[records] > before)
             assert executor._lease.holds()
             server.fail = lambda _method, _kind: False
             await wait_until_async(lambda: executor._records_loaded)
-            assert server.asked[records] > before + 1
+            assert server.requests[records] > before + 1
 
     run_scenario(tmp_path, scenario)
 
