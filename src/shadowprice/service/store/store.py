@@ -206,6 +206,7 @@ class Store:
     def reopen(self) -> bool:
         """Reconnect the writer after a failure; return whether it may still write.
 
+        A lost connection is only replaced here: with the lock, and if no epoch is higher.
         Raise `StoreError` if the database can't be reached or written.
         """
         try:
@@ -361,6 +362,9 @@ class Store:
         writer = self._writer
         if writer is None:
             raise StoreError("the store is read-only")
+        # SQLAlchemy would reconnect, but without the lock of the connection that was lost.
+        if writer.invalidated:
+            raise StoreError("the connection to the database was lost")
         if self.embedded and _file_id(self.file) != self._file_id:
             message = "was removed or replaced while the service runs"
             raise StoreError(str(Fault(str(self.file), message, RESTORE_HINT)))
