@@ -256,7 +256,7 @@ class AsyncClient:
                     if following is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
-                elif not job.open:
+                if not job.open:
                     return
             await asyncio.sleep(1.0)
 

@@ -251,7 +251,7 @@ class Client:
                     if following is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
-                elif not job.open:
+                if not job.open:
                     return
             time.sleep(1.0)
 
