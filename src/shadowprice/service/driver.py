@@ -27,6 +27,7 @@ from shadowprice.service.state.slot_operations import (
     SlotAdvanceResult,
 )
 from shadowprice.service.store import retention
+from shadowprice.service.store.retention import ExpiredJob
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.writer import Writer
 
@@ -220,26 +221,35 @@ class Driver:
         """
         now = self._clock.now()
         cutoff = now - self._retention_ns
-        while await self._purge_batch(cutoff):
-            await asyncio.sleep(self.sweep_pause)
+        last: ExpiredJob | None = None
+        more = True
+        while more:
+            more, last = await self._purge_batch(cutoff, last)
+            if more:
+                await asyncio.sleep(self.sweep_pause)
         await self._writer.run_in_thread(lambda: purge_prices(self._durable.store, now, cutoff))
         if self._uploads is not None:
             self._uploads.sweep(now)
 
-    async def _purge_batch(self, before: int) -> bool:
-        """Purge one batch of jobs; return whether there may be more."""
+    async def _purge_batch(
+        self, before: int, after: ExpiredJob | None
+    ) -> tuple[bool, ExpiredJob | None]:
+        """Purge the jobs of a batch that follows a job, and as many other rows.
+
+        Return whether there may be more, and the last job of the batch.
+        """
         writer, store = self._writer, self._durable.store
-        old = await writer.run_in_thread(lambda: retention.expired_jobs(store, before))
+        old = await writer.run_in_thread(lambda: retention.expired_jobs(store, before, after))
         if old is None:
-            return False
-        discarded = old
+            return False, after
+        discarded: Sequence[str] = [job.key for job in old]
         if old and self._execution is not None:
-            discarded = await self._execution.delete_job_data(old)
+            discarded = await self._execution.delete_job_data(discarded)
         more = await writer.run_in_thread(lambda: retention.purge(store, before, discarded))
         if more is None:
-            return False
+            return False, after
         writer.drop_recent(discarded)
-        return more or bool(discarded and len(old) == retention.PURGE_BATCH_JOBS)
+        return more or len(old) == retention.PURGE_BATCH_JOBS, old[-1] if old else after
 
     async def _step(self) -> None:
         """Commit the pending operations, and the slot boundary if it is due, in one batch."""

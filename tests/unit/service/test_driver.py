@@ -423,8 +423,8 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
-    named = [dict.fromkeys(("key", "qualified_name", "name"), f"{index}") for index in range(130)]
-    jobs = [{"id": index, "closed": 1, **named[index], **view} for index in range(1, 130)]
+    named = [dict.fromkeys(("key", "qualified_name", "name"), f"{index}") for index in range(300)]
+    jobs = [{"id": index, "closed": 1, **named[index], **view} for index in range(1, 300)]
     with store.transaction() as connection:
         store.write(
             connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
@@ -434,14 +434,14 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
 
     class Partial(_Execution):
         async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-            return [job for job in jobs if int(job) > 60]  # the executor has the others still
+            return [job for job in jobs if int(job) > 160]  # the executor has the others still
 
     driver = Driver(durable, writer, Partial(), virtual=True, keep=1)
     driver.sweep_pause = 0.0
     asyncio.run(driver.sweep())
     writer._thread.shutdown()
     with store.reading() as connection:
-        for table, left in ((tables.events, 0), (tables.jobs, 60)):
+        for table, left in ((tables.events, 0), (tables.jobs, 160)):
             assert connection.execute(select(func.count()).select_from(table)).scalar() == left
     store.close()
 
