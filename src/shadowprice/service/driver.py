@@ -180,10 +180,10 @@ class Driver:
         self._last_tick = now
         step = self._clock.detected_step_ns()
         if step:
-            self._metrics.clock_steps.inc()
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            if await self._writer.commit(WriteBatch(ShiftSlotOrigin(step, reason))):
-                self._clock.follow(step)
+            shift = WriteBatch()
+            shift.add(ShiftSlotOrigin(step, reason), partial(self._on_shift, step))
+            await self._writer.commit(shift)
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
             self._steady_since = now
@@ -204,6 +204,15 @@ class Driver:
         durable = self._durable
         if self._sampler.is_due(durable.state):
             await self._writer.run_in_thread(lambda: self._sampler.take(durable.state))
+
+    def _on_shift(self, step: int, result: Exception | None) -> None:
+        """Follow the wall clock's step if the slots did; else the next tick tries again."""
+        if isinstance(result, Exception):
+            self._metrics.count_failure("clock")
+            log.error("failed to shift the slots after a clock step: %s", result)
+        else:
+            self._metrics.clock_steps.inc()
+            self._clock.follow(step)
 
     async def _snapshot(self) -> None:
         """Write a piece of a due snapshot; a complete one would block requests."""

@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import func, select
 
 from shadowprice.core.budget import POINT, Budget
+from shadowprice.core.errors import PolicyError
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
@@ -24,7 +25,8 @@ from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
 from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Operation
+from shadowprice.service.state import slot_operations
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.durable_state import DurableState
@@ -555,6 +557,47 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
     store.close()
     assert left == ["old"]
     assert len(writer.progress._points) == 2
+
+
+def test_the_clock_is_followed_only_after_the_slots_were_shifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = ManualClock()
+    clock = MonotonicWallClock(hand)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+    origin, before, step = durable.state.calendar.origin, clock.now(), 3_600 * SECOND
+
+    def fail(batch: Batch) -> None:
+        raise PolicyError("replanning failed")
+
+    def count(name: str) -> float | None:
+        return writer.metrics.registry.get_sample_value(f"shadowprice_{name}")
+
+    async def tick() -> None:
+        driver._last_tick = 0.0
+        await driver._tick()
+
+    async def play() -> None:
+        hand.set_by = step
+        with monkeypatch.context() as patch:
+            patch.setattr(slot_operations, "follow_clock", fail)
+            await tick()
+        assert durable.state.calendar.origin == origin
+        assert clock.now() == before
+        assert count("clock_steps_total") == 0
+        assert writer.metrics.failures.labels("clock")._value.get() == 1
+        await tick()
+        assert durable.state.calendar.origin == origin + step
+        assert clock.now() == before + step
+        assert count("clock_steps_total") == 1
+
+    asyncio.run(play())
+    writer._thread.shutdown()
+    store.close()
 
 
 @pytest.mark.parametrize("carry", [0, 500 * POINT, None])
