@@ -112,7 +112,7 @@ class Driver:
         self._progress = writer.progress
         self._catching_up = False
         self._start_collecting()
-        self._boundary_failed_at = 0.0
+        self._boundary_failed_at = self._backlog_failed_at = 0.0
         self._chunk = 16
         self._last_tick = 0.0
         self._snapshot_due = False
@@ -154,7 +154,7 @@ class Driver:
         next one, so batches grow with the load.
         """
         is_healthy = self._writer.health_error is None
-        has_more_work = self._published.servers.backlog or self._durable.snapshotting
+        has_more_work = self._decides_backlog or self._durable.snapshotting
         if self._writer.has_pending or (has_more_work and is_healthy):
             await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
@@ -277,9 +277,9 @@ class Driver:
         ):
             batch.add(self._progress.take())
         batch.add_pending(pending)
-        decides_backlog = self._published.servers.backlog > 0
+        decides_backlog = self._decides_backlog
         if decides_backlog:
-            batch.add(DecideBacklog(self._chunk))
+            batch.add(DecideBacklog(self._chunk), self._on_backlog)
         if not batch:
             return
         started = monotonic()
@@ -291,6 +291,23 @@ class Driver:
         if decides_backlog:
             faster = duration < BACKLOG_TIME_BUDGET_SECONDS
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
+
+    @property
+    def _decides_backlog(self) -> bool:
+        """Whether the next batch decides jobs of the backlog; not for a second after a failure."""
+        has_failed = (
+            self._backlog_failed_at
+            and monotonic() - self._backlog_failed_at < RECOVERY_INTERVAL_SECONDS
+        )
+        return self._published.servers.backlog > 0 and not has_failed
+
+    def _on_backlog(self, result: int | Exception) -> None:
+        """Handle the result of `DecideBacklog`."""
+        self._backlog_failed_at = 0.0
+        if isinstance(result, Exception):
+            self._backlog_failed_at = monotonic()
+            self._metrics.count_failure("backlog")
+            log.error("failed to decide the backlog: %s", result)
 
     # ---------------------------------------------------------------- slot boundaries
 

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -23,14 +24,14 @@ from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS
+from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS, WriteBatch
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state import slot_operations
 from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.durable_state import DurableState
-from shadowprice.service.state.operations import QuoteJob, SubmitJobs
+from shadowprice.service.state.operations import DecideBacklog, QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.store_queries import progress_points
@@ -276,6 +277,68 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
         await writer.finish()
 
     asyncio.run(play())
+    store.close()
+
+
+def test_an_operation_that_fails_alone_refuses_no_other_write(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = MonotonicWallClock(ManualClock())
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+
+    class Broken:
+        def perform(self, batch: Batch) -> None:
+            raise ZeroDivisionError("a bug")
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            with pytest.raises(ZeroDivisionError, match="a bug"):
+                await writer.do(Broken())
+            assert writer.health_error is None
+            [[name, error]] = await writer.do(_submit("next"))
+        assert (name, error) == ("next", None)
+        writer.stop()
+        await running
+        await writer.finish()
+
+    asyncio.run(play())
+    store.close()
+
+
+def test_a_backlog_whose_decision_fails_is_retried_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = MonotonicWallClock(ManualClock())
+    durable = Counted(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+
+    def fail(self: DecideBacklog, batch: Batch) -> int:
+        raise ZeroDivisionError("a bug")
+
+    async def play() -> None:
+        nonlocal now
+        submit = replace(_submit("waits"), at_once=False)
+        assert await writer.commit(WriteBatch(submit))
+        with monkeypatch.context() as patch:
+            patch.setattr(DecideBacklog, "perform", fail)
+            for _ in range(3):
+                await driver._step()
+        assert durable.batches == [[SubmitJobs], [DecideBacklog]]
+        now += 1.0
+        await driver._step()
+        assert durable.batches[2:] == [[DecideBacklog]]
+        assert writer.published.servers.backlog == 0
+
+    asyncio.run(play())
+    writer._thread.shutdown()
     store.close()
 
 
