@@ -27,13 +27,14 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
 
 
-def test_a_takeover_is_waited_for_but_tokens_are_not_made_twice() -> None:
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_takeover_is_waited_for_but_tokens_are_not_made_twice(status: int) -> None:
     requests = []
 
     def handler(request: httpx.Request) -> httpx.Response:
         requests.append(request.url.path)
         if len(requests) < 3:
-            return httpx.Response(503, json={"detail": "stands by", "code": "standby"})
+            return httpx.Response(status, json={"detail": "stands by", "code": "standby"})
         return httpx.Response(200, json={"servers": []})
 
     with _client(handler, retry=60) as client:
