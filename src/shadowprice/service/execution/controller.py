@@ -328,7 +328,8 @@ class ExecutionController:
 
     async def _acknowledge_end(self, report: Ended | StartRefused) -> None:
         await self.executor.acknowledge_end(report.job, report.generation)
-        self._reconciler.on_end_recorded(report.job, report.generation)
+        is_open = report.job in self._writer.published.jobs
+        self._reconciler.on_end_recorded(report.job, report.generation, is_open=is_open)
 
     # ---------------------------------------------------------------- commands
 

@@ -26,7 +26,8 @@ from sqlalchemy import (
     event,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from shadowprice.core.errors import Fault, InputError
@@ -374,7 +375,7 @@ class Store:
                 yield writer
                 self.fault("commit")
             self.fault("committed")
-        except (OperationalError, DBAPIError) as error:
+        except (DBAPIError, PoolTimeoutError) as error:
             raise self._failure(error) from error
 
     def write(
@@ -410,7 +411,7 @@ class Store:
         try:
             with self._engine.connect() as connection:
                 yield connection
-        except (OperationalError, DBAPIError) as error:
+        except (DBAPIError, PoolTimeoutError) as error:
             raise self._failure(error) from error
 
     def get(self, key: str) -> str | None:
