@@ -139,7 +139,7 @@ class Driver:
                     await writer.recover()
                     continue
                 await self._tick()
-                if writer.health_error is not None:
+                if self._writer.health_error is not None:
                     continue  # the state may be that of the failed commit
                 await self._step()
                 await self._snapshot()

@@ -244,9 +244,9 @@ class Writer:
             )
             return False
         self._publish(committed)
-        for error in batch.resolve(committed.answers):
+        for failure in batch.resolve(committed.answers):
             self.metrics.count_failure("operation")
-            log.error("an operation of the service failed: %s", error)
+            log.error("an operation of the service failed: %s", failure)
         self._renew()
         return True
 
