@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -17,11 +18,14 @@ from sqlalchemy.pool import NullPool
 
 from shadowprice.executors.contract import ExecutorOptions
 from shadowprice.executors.local.executor import LocalExecutor
+from shadowprice.service.budgets.operations import PutTenant
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.store import Store, StoreError, tables
 from tests.support.ledger_checks import check_ledger
 from tests.support.policy_faults import retry_failed_operation
 from tests.support.postgres import Server, binaries, postgres
 from tests.support.services import RunningService, job, run_service
-from tests.support.waiting import wait_until
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 pytestmark = [
     pytest.mark.postgres,
@@ -55,6 +59,14 @@ def database(server: Server) -> str:
     return next(_databases(server))
 
 
+def end_connections_with_the_lock(database: str) -> None:
+    """Terminate the writer's connection, as a restart of the server or of a proxy does."""
+    engine = create_engine(database, poolclass=NullPool)
+    with engine.begin() as connection:
+        terminate = "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory'"
+        assert connection.execute(text(terminate)).scalars().all() == [True]
+
+
 def test_standby_takes_over_from_the_writer(database: str, tmp_path: Path) -> None:
     with run_service(tmp_path, policy="oasis", data=database) as first:
         body = first.client.post("/v1/jobs", json=job("kept")).json()
@@ -75,6 +87,48 @@ def test_standby_takes_over_from_the_writer(database: str, tmp_path: Path) -> No
             # The first one has lost the lock, and can write no more.
             assert first.client.post("/v1/jobs", json=job("stale")).status_code == 503
             assert standby.client.get("/v1/jobs/stale").status_code == 404
+
+
+def test_lost_writer_is_not_replaced_by_a_transaction(database: str) -> None:
+    with closing(Store(database)) as first, closing(Store(database)) as second:
+        assert first.open()
+        assert not second.open()
+        end_connections_with_the_lock(database)
+        wait_until(second.open)
+        for _ in range(2):  # the first one notices the loss, the second one must not reconnect
+            with pytest.raises(StoreError), first.transaction() as connection:
+                first.put(connection, "written by", "first")
+        assert not first.reopen()
+        with second.transaction() as connection:
+            second.put(connection, "written by", "second")
+        assert first.get("written by") == "second"
+
+
+def test_purge_of_a_former_leader_does_not_make_it_a_writer_again(
+    database: str, tmp_path: Path
+) -> None:
+    with run_service(tmp_path, data=database) as former:
+        service = former.service
+        with service.store.transaction() as connection:  # a price to purge
+            row = {"at": 1, "slot": 0, "grain": 0, "record": "{}"}
+            service.store.write(connection, tables.prices.insert(), [row])
+        with run_service(tmp_path, data=database) as leader:
+            end_connections_with_the_lock(database)
+            wait_until(lambda: leader.client.get("/readyz").status_code == 200)
+
+            async def write_and_purge() -> None:
+                with pytest.raises(ProblemError, match="may not have been committed"):
+                    await service.writing.do(PutTenant("vision", {}, None, budgeted=False))
+                await service.driver.sweep()  # before the first attempt to recover
+
+            loop = service._tasks[0].get_loop()
+            future = asyncio.run_coroutine_threadsafe(write_and_purge(), loop)
+            future.result(WAIT_LIMIT_SECONDS)
+            wait_until(lambda: "now the leader" in (service.writing.health_error or ""))
+            assert former.client.get("/readyz").status_code == 503
+            assert former.client.post("/v1/jobs", json=job("stale")).status_code == 503
+            assert leader.client.get("/v1/jobs/stale").status_code == 404
+            assert leader.client.post("/v1/jobs", json=job("later")).status_code == 200
 
 
 def test_search_matches_part_of_the_job_name(database: str, tmp_path: Path) -> None:

@@ -178,6 +178,34 @@ def hour_rows(hour: Aging) -> set[str]:
         hour.store.close()
 
 
+def test_job_whose_data_cannot_be_deleted_blocks_no_other_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
+        await hour.live()
+        hour.driver._retention_ns = hour.clock.wall() - hour.since
+        bad = min(hour.world.kept - {"young"})
+        delete = hour.executor.delete_job_data
+
+        async def fail_for_one(job: str) -> None:
+            if job == bad:
+                raise ExecutorError("Permission denied")
+            await delete(job)
+
+        hour.executor.delete_job_data = fail_for_one  # type: ignore[method-assign]
+        await hour.driver.sweep()
+        assert hour.world.kept == hour.rows == {bad, "young"}
+        assert hour.runner.health_error is None
+        assert f"failed to delete the data of job {bad}: Permission denied" in caplog.messages
+        hour.executor.delete_job_data = delete  # type: ignore[method-assign]
+        await hour.driver.sweep()
+        assert hour.world.kept == hour.rows == {"young"}
+        hour.end()
+
+    asyncio.run(scenario())
+
+
 def test_jobs_still_known_to_the_executor_are_not_purged(tmp_path: Path) -> None:
     async def scenario() -> None:
         hour = Aging(tmp_path, "fifo", seed=5, jobs=10)
@@ -196,14 +224,6 @@ def test_jobs_still_known_to_the_executor_are_not_purged(tmp_path: Path) -> None
         await hour.driver.sweep()
         assert hour.world.kept == {old[0], "young"} <= hour.rows
         hour.executor.list = listed  # type: ignore[method-assign]
-
-        async def away(_: str) -> None:
-            raise ExecutorError("away")
-
-        discard, hour.executor.delete_job_data = hour.executor.delete_job_data, away  # type: ignore[method-assign]
-        await hour.driver.sweep()
-        assert old[0] in hour.rows
-        hour.executor.delete_job_data = discard  # type: ignore[method-assign]
         await hour.driver.sweep()
         assert hour.world.kept == hour.rows == {"young"}
         hour.end()

@@ -119,7 +119,10 @@ class AsyncClient:
     # -------------------------------------------------------------- jobs
 
     async def submit(self, job: Json, *, wait: int = 0) -> Job:
-        """Submit one job, as in a job file. Idempotent for the same name and content."""
+        """Submit one job, as in a job file.
+
+        The name and content of an open or finished job return that job.
+        """
         return await self.send(calls.submit(job, wait))
 
     async def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> SubmitResult:
@@ -180,7 +183,7 @@ class AsyncClient:
     async def resubmit(self, name: str, new_name: str, *, cancel: bool = False) -> Job:
         """Submit a job again under a new name, from its beginning.
 
-        ``cancel`` cancels the job first if it is open; otherwise an open job is an error.
+        ``cancel`` cancels an open job in the same operation; without it, an open job is an error.
         """
         return await self.send(calls.resubmit(name, new_name, cancel=cancel))
 
@@ -256,7 +259,7 @@ class AsyncClient:
                     if following is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
-                elif not job.open:
+                if not job.open:
                     return
             await asyncio.sleep(1.0)
 

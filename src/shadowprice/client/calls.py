@@ -279,7 +279,7 @@ def cancel(name: str) -> ApiCall[Job]:
 
 
 def resubmit(name: str, new_name: str, *, cancel: bool = False) -> ApiCall[Job]:
-    """Submit a job again under a new name; ``cancel`` cancels it first if it is open."""
+    """Submit a job again under a new name; ``cancel`` cancels an open one, or neither happens."""
     query = {"cancel": "true" if cancel else None}
     body = {"name": new_name}
     path = _path("jobs", name, "resubmit")

@@ -173,8 +173,8 @@ def resolve_endpoint(
         tokens = (entry.token for entry in stored.known.values() if entry.url == url)
         address = Endpoint(url, next(tokens, None))
     # The environment's token belongs to the environment's server; don't send it to another one.
-    token_applies = (
-        named is None or env_server is None or address.url == _parse_url(env_server, stored)
+    token_applies = named is None or (
+        env_server is not None and address.url == _parse_url(env_server, stored)
     )
     return Endpoint(address.url, (token if token_applies else None) or address.token)
 

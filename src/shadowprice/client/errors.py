@@ -32,7 +32,8 @@ class ServiceError(ShadowpriceError):
 class ServiceUnreachableError(ShadowpriceError):
     """The service is unreachable, or the connection broke; the request may have taken effect.
 
-    Submissions can be repeated, because they are idempotent for the same name and content.
+    Look for the job before you repeat a submission: the content of a failed, cancelled or refused
+    job is a new job.
     """
 
     code = "unreachable"

@@ -118,7 +118,10 @@ class Client:
     # -------------------------------------------------------------- jobs
 
     def submit(self, job: Json, *, wait: int = 0) -> Job:
-        """Submit one job, as in a job file. Idempotent for the same name and content."""
+        """Submit one job, as in a job file.
+
+        The name and content of an open or finished job return that job.
+        """
         return self.send(calls.submit(job, wait))
 
     def submit_many(self, jobs: Sequence[Json], *, wait: int = 0) -> SubmitResult:
@@ -176,7 +179,7 @@ class Client:
     def resubmit(self, name: str, new_name: str, *, cancel: bool = False) -> Job:
         """Submit a job again under a new name, from its beginning.
 
-        ``cancel`` cancels the job first if it is open; otherwise an open job is an error.
+        ``cancel`` cancels an open job in the same operation; without it, an open job is an error.
         """
         return self.send(calls.resubmit(name, new_name, cancel=cancel))
 
@@ -251,7 +254,7 @@ class Client:
                     if following is not None or job.generation > generation + 1:
                         generation, start = generation + 1, 0
                         continue
-                elif not job.open:
+                if not job.open:
                     return
             time.sleep(1.0)
 

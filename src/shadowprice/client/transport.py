@@ -47,6 +47,9 @@ STREAM_READ_TIMEOUT_SECONDS: Final = 45.0
 """Timeout of a silent stream in seconds; the service sends a keep-alive every 15 s."""
 
 
+# A proxy answers 502 and 504 for a service that restarts.
+_RETRYABLE_STATUSES: Final = frozenset({502, 503, 504})
+
 _LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
@@ -187,5 +190,5 @@ def retry_delays(call: ApiCall[Any], retry: float) -> Iterator[float]:
 def is_retryable(error: Exception) -> bool:
     """Return whether a retry may succeed, after a restart or a takeover."""
     return isinstance(error, ServiceUnreachableError) or (
-        isinstance(error, ServiceError) and error.status == 503
+        isinstance(error, ServiceError) and error.status in _RETRYABLE_STATUSES
     )

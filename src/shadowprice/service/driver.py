@@ -27,6 +27,7 @@ from shadowprice.service.state.slot_operations import (
     SlotAdvanceResult,
 )
 from shadowprice.service.store import retention
+from shadowprice.service.store.retention import ExpiredJob
 from shadowprice.service.uploads import UploadStore
 from shadowprice.service.writer import Writer
 
@@ -111,7 +112,7 @@ class Driver:
         self._progress = writer.progress
         self._catching_up = False
         self._start_collecting()
-        self._boundary_failed_at = 0.0
+        self._boundary_failed_at = self._backlog_failed_at = 0.0
         self._chunk = 16
         self._last_tick = 0.0
         self._snapshot_due = False
@@ -138,6 +139,8 @@ class Driver:
                     await writer.recover()
                     continue
                 await self._tick()
+                if self._writer.health_error is not None:
+                    continue  # the state may be that of the failed commit
                 await self._step()
                 await self._snapshot()
         finally:
@@ -151,7 +154,7 @@ class Driver:
         next one, so batches grow with the load.
         """
         is_healthy = self._writer.health_error is None
-        has_more_work = self._published.servers.backlog or self._durable.snapshotting
+        has_more_work = self._decides_backlog or self._durable.snapshotting
         if self._writer.has_pending or (has_more_work and is_healthy):
             await asyncio.sleep(0)  # lets requests that have arrived enter the queue
             return
@@ -177,10 +180,10 @@ class Driver:
         self._last_tick = now
         step = self._clock.detected_step_ns()
         if step:
-            self._metrics.clock_steps.inc()
             reason = f"the clock was set {'forward' if step > 0 else 'back'}"
-            if await self._writer.commit(WriteBatch(ShiftSlotOrigin(step, reason))):
-                self._clock.follow(step)
+            shift = WriteBatch()
+            shift.add(ShiftSlotOrigin(step, reason), partial(self._on_shift, step))
+            await self._writer.commit(shift)
             # Operators can correct a wrong clock before it makes data look old.
             self._last_purge = now + PURGE_DELAY_AFTER_CLOCK_STEP_SECONDS
             self._steady_since = now
@@ -202,6 +205,15 @@ class Driver:
         if self._sampler.is_due(durable.state):
             await self._writer.run_in_thread(lambda: self._sampler.take(durable.state))
 
+    def _on_shift(self, step: int, result: Exception | None) -> None:
+        """Follow the wall clock's step if the slots did; else the next tick tries again."""
+        if isinstance(result, Exception):
+            self._metrics.count_failure("clock")
+            log.error("failed to shift the slots after a clock step: %s", result)
+        else:
+            self._metrics.clock_steps.inc()
+            self._clock.follow(step)
+
     async def _snapshot(self) -> None:
         """Write a piece of a due snapshot; a complete one would block requests."""
         durable = self._durable
@@ -218,26 +230,35 @@ class Driver:
         """
         now = self._clock.now()
         cutoff = now - self._retention_ns
-        while await self._purge_batch(cutoff):
-            await asyncio.sleep(self.sweep_pause)
+        last: ExpiredJob | None = None
+        more = True
+        while more:
+            more, last = await self._purge_batch(cutoff, last)
+            if more:
+                await asyncio.sleep(self.sweep_pause)
         await self._writer.run_in_thread(lambda: purge_prices(self._durable.store, now, cutoff))
         if self._uploads is not None:
             self._uploads.sweep(now)
 
-    async def _purge_batch(self, before: int) -> bool:
-        """Purge one batch of jobs; return whether there may be more."""
+    async def _purge_batch(
+        self, before: int, after: ExpiredJob | None
+    ) -> tuple[bool, ExpiredJob | None]:
+        """Purge the jobs of a batch that follows a job, and as many other rows.
+
+        Return whether there may be more, and the last job of the batch.
+        """
         writer, store = self._writer, self._durable.store
-        old = await writer.run_in_thread(lambda: retention.expired_jobs(store, before))
+        old = await writer.run_in_thread(lambda: retention.expired_jobs(store, before, after))
         if old is None:
-            return False
-        discarded = old
+            return False, after
+        discarded: Sequence[str] = [job.key for job in old]
         if old and self._execution is not None:
-            discarded = await self._execution.delete_job_data(old)
+            discarded = await self._execution.delete_job_data(discarded)
         more = await writer.run_in_thread(lambda: retention.purge(store, before, discarded))
         if more is None:
-            return False
+            return False, after
         writer.drop_recent(discarded)
-        return more or bool(discarded and len(old) == retention.PURGE_BATCH_JOBS)
+        return more or len(old) == retention.PURGE_BATCH_JOBS, old[-1] if old else after
 
     async def _step(self) -> None:
         """Commit the pending operations, and the slot boundary if it is due, in one batch."""
@@ -256,9 +277,9 @@ class Driver:
         ):
             batch.add(self._progress.take())
         batch.add_pending(pending)
-        decides_backlog = self._published.servers.backlog > 0
+        decides_backlog = self._decides_backlog
         if decides_backlog:
-            batch.add(DecideBacklog(self._chunk))
+            batch.add(DecideBacklog(self._chunk), self._on_backlog)
         if not batch:
             return
         started = monotonic()
@@ -270,6 +291,23 @@ class Driver:
         if decides_backlog:
             faster = duration < BACKLOG_TIME_BUDGET_SECONDS
             self._chunk = min(256, self._chunk * 2) if faster else max(4, self._chunk // 2)
+
+    @property
+    def _decides_backlog(self) -> bool:
+        """Whether the next batch decides jobs of the backlog; not for a second after a failure."""
+        has_failed = (
+            self._backlog_failed_at
+            and monotonic() - self._backlog_failed_at < RECOVERY_INTERVAL_SECONDS
+        )
+        return self._published.servers.backlog > 0 and not has_failed
+
+    def _on_backlog(self, result: int | Exception) -> None:
+        """Handle the result of `DecideBacklog`."""
+        self._backlog_failed_at = 0.0
+        if isinstance(result, Exception):
+            self._backlog_failed_at = monotonic()
+            self._metrics.count_failure("backlog")
+            log.error("failed to decide the backlog: %s", result)
 
     # ---------------------------------------------------------------- slot boundaries
 

@@ -221,14 +221,13 @@ class EventBroadcaster:
         self.deliver()  # pending events are in the store by now, and would be sent twice
         self._subscribers.add(subscriber)
         try:
-            last = self.last
+            last = self.last  # later events come through the queue
             # With the id, a client can resume a stream that breaks before its first event.
             yield f"retry: 2000\nid: {last}\n\n".encode() if after is None else b"retry: 2000\n\n"
             if after is not None:
-                async for number, chunk in self._replay_missed(tenant, after):
+                async for chunk in self._replay_missed(tenant, after, last):
                     if not allowed():
                         return
-                    last = max(last, number)
                     yield chunk
             last_sent = time.monotonic()
             while not self.closed and not (subscriber.ended and subscriber.queue.empty()):
@@ -252,10 +251,9 @@ class EventBroadcaster:
             self._subscribers.discard(subscriber)
 
     async def _replay_missed(
-        self, tenant: str | None, after: int
-    ) -> AsyncIterator[tuple[int, bytes]]:
-        """Yield stored events after a number, up to the first one that is delivered live."""
-        until = self.last
+        self, tenant: str | None, after: int, until: int
+    ) -> AsyncIterator[bytes]:
+        """Yield stored events after a number, up to the last one before the subscription."""
         while after < until:
             events = await asyncio.to_thread(self._read, after)
             if not events:
@@ -267,7 +265,7 @@ class EventBroadcaster:
                     texts.append(format_sse(event))
             # Also if no event is visible: a silent connection looks broken, and the client would
             # resume from the same number again and again.
-            yield after, b"".join(texts) or HEARTBEAT_FRAME
+            yield b"".join(texts) or HEARTBEAT_FRAME
 
     def close(self) -> None:
         """End every stream."""

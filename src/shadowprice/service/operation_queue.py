@@ -80,11 +80,18 @@ class WriteBatch:
         for entry in pending:
             self.add(entry.operation, entry.resolve, [entry])
 
-    def resolve(self, results: Sequence[Any]) -> None:
-        """Handle the results of a commit: one for each operation, or its error."""
+    def resolve(self, results: Sequence[Any]) -> list[Exception]:
+        """Handle the results of a commit: one for each operation, or its error.
+
+        Return the errors of operations without a handler.
+        """
+        unhandled: list[Exception] = []
         for write, result in zip(self._writes, results, strict=True):
             if write.on_result is not None:
                 write.on_result(result)
+            elif isinstance(result, Exception):
+                unhandled.append(result)
+        return unhandled
 
     def fail(self, error: Exception) -> None:
         """Raise an error in all callers, because the commit failed."""

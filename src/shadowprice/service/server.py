@@ -37,6 +37,9 @@ def bind(settings: ServiceSettings) -> socket.socket:
         listener.bind(address)
         # Two processes can bind one address with SO_REUSEADDR until one of them listens.
         listener.listen(2048)
+    except UnicodeError as error:  # a part of the name is empty or too long
+        message, hint = "this machine has no such address", "give 127.0.0.1"
+        raise InputError(Fault(location, message, hint)) from error
     except OSError as error:
         if listener is not None:
             listener.close()

@@ -125,7 +125,8 @@ def parse_listen(text: str) -> tuple[str, int]:
     if not colon:
         host, port = ("", text) if text.isdigit() else (text, "8642")
     host = host.removeprefix("[").removesuffix("]")
-    if not (port.isascii() and port.isdigit()) or int(port) > 65_535:
+    # Python converts at most 4,300 digits.
+    if not (port.isascii() and port.isdigit()) or len(port) > 5 or int(port) > 65_535:
         hint = f"write {DEFAULT_LISTEN}"
-        raise InputError(Fault("--listen", f"{text!r} is not HOST:PORT", hint))
+        raise InputError(Fault("--listen", f"{quote_for_display(text)} is not HOST:PORT", hint))
     return host or "127.0.0.1", int(port)

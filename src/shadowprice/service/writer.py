@@ -225,7 +225,8 @@ class Writer:
     async def commit(self, batch: WriteBatch) -> bool:
         """Commit a batch in the writer's thread, publish it, and handle its results.
 
-        Return whether the commit succeeded; if not, the callers get the error.
+        Return whether the commit succeeded; if not, the callers get the error. An operation may
+        fail though the commit succeeds: its error is its result.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -243,7 +244,9 @@ class Writer:
             )
             return False
         self._publish(committed)
-        batch.resolve(committed.answers)
+        for failure in batch.resolve(committed.answers):
+            self.metrics.count_failure("operation")
+            log.error("an operation of the service failed: %s", failure)
         self._renew()
         return True
 

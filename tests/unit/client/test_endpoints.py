@@ -79,6 +79,8 @@ def _environment(server: str | None, token: str | None = None) -> dict[str, str]
         # The environment's token belongs to the environment's server, and is shown to no other.
         ("other", _environment("https://new:9", "mine"), ("https://other:9", "t-other")),
         ("https://evil", _environment("lab", "mine"), ("https://evil", None)),
+        ("https://evil", _environment(None, "mine"), ("https://evil", None)),
+        ("other", _environment(None, "mine"), ("https://other:9", "t-other")),
         ("lab", _environment("https://lab", "mine"), ("https://lab", "mine")),
     ],
 )

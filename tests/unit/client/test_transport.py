@@ -1,6 +1,7 @@
 """What is asked again, and for how long; what answers may be no service at all."""
 
 import ssl
+from typing import Any
 
 import httpx
 import pytest
@@ -26,13 +27,14 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("time.sleep", lambda _: None)
 
 
-def test_a_takeover_is_waited_for_but_tokens_are_not_made_twice() -> None:
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_takeover_is_waited_for_but_tokens_are_not_made_twice(status: int) -> None:
     requests = []
 
     def handler(request: httpx.Request) -> httpx.Response:
         requests.append(request.url.path)
         if len(requests) < 3:
-            return httpx.Response(503, json={"detail": "stands by", "code": "standby"})
+            return httpx.Response(status, json={"detail": "stands by", "code": "standby"})
         return httpx.Response(200, json={"servers": []})
 
     with _client(handler, retry=60) as client:
@@ -147,6 +149,46 @@ def test_a_response_of_another_program_is_refused(answer: httpx.Response) -> Non
         pytest.raises(ServiceUnreachableError, match="check the address"),
     ):
         client.servers()
+
+
+@pytest.mark.parametrize("generations", [2, 3])
+def test_logs_of_a_closed_job_end_though_its_last_generation_has_no_such_process(
+    generations: int,
+) -> None:
+    def handler(request: httpx.Request) -> httpx.Response:
+        query = request.url.params
+        if request.url.path.endswith("/logs"):
+            assert query["process"] == "worker-1"
+            if query.get("generation", "1") != "1":
+                return httpx.Response(404, json={"detail": "no logs", "code": "not-found"})
+            text = "hello" if query.get("start", "0") == "0" else ""
+            chunk = {"generation": 1, "process": "worker-1", "start": 5 - len(text), "end": 5}
+            return httpx.Response(200, json={**chunk, "text": text, "complete": True})
+        return httpx.Response(200, json=closed_job(generations))
+
+    with _client(handler) as client:
+        assert [chunk.text for chunk in client.follow_logs("a", process="worker-1")] == ["hello"]
+
+
+def closed_job(generation: int) -> dict[str, Any]:
+    """Return the record of a finished job."""
+    absent = "decided started promise promise_slot first_promise_slot completion completion_slot"
+    counts = "promise_margin_slots promise_margin_jobs progress required workers ps failures lost"
+    speed = {"source": "stated", "family": None, "measured": []}
+    at = "2027-01-01T00:00:00Z"
+    return {
+        **dict.fromkeys(f"{absent} payoff utility cost reason predicted points tenant".split()),
+        **dict.fromkeys(counts.split(), 0),
+        "id": 7,
+        "name": "a",
+        "state": "finished",
+        "submitted": at,
+        "closed": at,
+        "generation": generation,
+        "servers": [],
+        "speed": speed,
+        "spec": {},
+    }
 
 
 def test_a_redirect_is_not_followed_with_the_token() -> None:

@@ -7,6 +7,7 @@ import math
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pytest
 from sqlalchemy import func, select
 
 from shadowprice.core.budget import POINT, Budget
+from shadowprice.core.errors import PolicyError
 from shadowprice.core.job import MICRO
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
@@ -22,13 +24,14 @@ from shadowprice.service.budgets.operations import PutTenant
 from shadowprice.service.clock import SECOND, MonotonicWallClock
 from shadowprice.service.driver import Driver
 from shadowprice.service.metrics import Metrics
-from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS
+from shadowprice.service.operation_queue import MAX_BATCH_SLOW_OPERATIONS, WriteBatch
 from shadowprice.service.problems import ProblemError
-from shadowprice.service.state.batch import Operation
+from shadowprice.service.state import slot_operations
+from shadowprice.service.state.batch import Batch, Operation
 from shadowprice.service.state.commit_result import CommitResult
 from shadowprice.service.state.durable_engine import DurableEngine
 from shadowprice.service.state.durable_state import DurableState
-from shadowprice.service.state.operations import QuoteJob, SubmitJobs
+from shadowprice.service.state.operations import DecideBacklog, QuoteJob, SubmitJobs
 from shadowprice.service.state.report_operations import RecordReports
 from shadowprice.service.state.slot_operations import AdvanceSlots
 from shadowprice.service.state.store_queries import progress_points
@@ -277,6 +280,68 @@ def test_a_driver_that_cannot_go_on_leaves_nobody_waiting(
     store.close()
 
 
+def test_an_operation_that_fails_alone_refuses_no_other_write(tmp_path: Path) -> None:
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = MonotonicWallClock(ManualClock())
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+
+    class Broken:
+        def perform(self, batch: Batch) -> None:
+            raise ZeroDivisionError("a bug")
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            with pytest.raises(ZeroDivisionError, match="a bug"):
+                await writer.do(Broken())
+            assert writer.health_error is None
+            [[name, error]] = await writer.do(_submit("next"))
+        assert (name, error) == ("next", None)
+        writer.stop()
+        await running
+        await writer.finish()
+
+    asyncio.run(play())
+    store.close()
+
+
+def test_a_backlog_whose_decision_fails_is_retried_after_a_pause(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("shadowprice.service.driver.monotonic", lambda: now)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = MonotonicWallClock(ManualClock())
+    durable = Counted(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+
+    def fail(self: DecideBacklog, batch: Batch) -> int:
+        raise ZeroDivisionError("a bug")
+
+    async def play() -> None:
+        nonlocal now
+        submit = replace(_submit("waits"), at_once=False)
+        assert await writer.commit(WriteBatch(submit))
+        with monkeypatch.context() as patch:
+            patch.setattr(DecideBacklog, "perform", fail)
+            for _ in range(3):
+                await driver._step()
+        assert durable.batches == [[SubmitJobs], [DecideBacklog]]
+        now += 1.0
+        await driver._step()
+        assert durable.batches[2:] == [[DecideBacklog]]
+        assert writer.published.servers.backlog == 0
+
+    asyncio.run(play())
+    writer._thread.shutdown()
+    store.close()
+
+
 class Exhausted(DurableEngine):
     """Runs out of memory in the first commit, and records the threads that read its state."""
 
@@ -423,8 +488,8 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
     durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
     event = {"at": 1, "kind": "slot", "decision": 0, "job": None, "tenant": None, "data": "{}"}
     view = {"state": "finished", "open": 0, "submitted": 0, "spec": "{}", "content": "", "view": ""}
-    named = [dict.fromkeys(("key", "qualified_name", "name"), f"{index}") for index in range(130)]
-    jobs = [{"id": index, "closed": 1, **named[index], **view} for index in range(1, 130)]
+    named = [dict.fromkeys(("key", "qualified_name", "name"), f"{index}") for index in range(300)]
+    jobs = [{"id": index, "closed": 1, **named[index], **view} for index in range(1, 300)]
     with store.transaction() as connection:
         store.write(
             connection, tables.events.insert(), [{"id": 10 + n, **event} for n in range(2_500)]
@@ -434,14 +499,14 @@ def test_what_is_old_leaves_however_much_there_is_of_it(tmp_path: Path) -> None:
 
     class Partial(_Execution):
         async def delete_job_data(self, jobs: Sequence[str]) -> list[str]:
-            return [job for job in jobs if int(job) > 60]  # the executor has the others still
+            return [job for job in jobs if int(job) > 160]  # the executor has the others still
 
     driver = Driver(durable, writer, Partial(), virtual=True, keep=1)
     driver.sweep_pause = 0.0
     asyncio.run(driver.sweep())
     writer._thread.shutdown()
     with store.reading() as connection:
-        for table, left in ((tables.events, 0), (tables.jobs, 60)):
+        for table, left in ((tables.events, 0), (tables.jobs, 160)):
             assert connection.execute(select(func.count()).select_from(table)).scalar() == left
     store.close()
 
@@ -555,6 +620,47 @@ def test_a_clock_that_was_set_wrongly_takes_nothing_away(tmp_path: Path) -> None
     store.close()
     assert left == ["old"]
     assert len(writer.progress._points) == 2
+
+
+def test_the_clock_is_followed_only_after_the_slots_were_shifted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hand = ManualClock()
+    clock = MonotonicWallClock(hand)
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("fifo", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+    origin, before, step = durable.state.calendar.origin, clock.now(), 3_600 * SECOND
+
+    def fail(batch: Batch) -> None:
+        raise PolicyError("replanning failed")
+
+    def count(name: str) -> float | None:
+        return writer.metrics.registry.get_sample_value(f"shadowprice_{name}")
+
+    async def tick() -> None:
+        driver._last_tick = 0.0
+        await driver._tick()
+
+    async def play() -> None:
+        hand.set_by = step
+        with monkeypatch.context() as patch:
+            patch.setattr(slot_operations, "follow_clock", fail)
+            await tick()
+        assert durable.state.calendar.origin == origin
+        assert clock.now() == before
+        assert count("clock_steps_total") == 0
+        assert writer.metrics.failures.labels("clock")._value.get() == 1
+        await tick()
+        assert durable.state.calendar.origin == origin + step
+        assert clock.now() == before + step
+        assert count("clock_steps_total") == 1
+
+    asyncio.run(play())
+    writer._thread.shutdown()
+    store.close()
 
 
 @pytest.mark.parametrize("carry", [0, 500 * POINT, None])

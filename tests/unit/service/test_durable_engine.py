@@ -47,9 +47,9 @@ from shadowprice.service.state.restart_costs import RestartCostEstimator
 from shadowprice.service.state.slot_operations import AdvanceSlots, SlotAdvanceResult
 from shadowprice.service.state.store_queries import list_jobs
 from shadowprice.service.state.submission import read_submissions
-from shadowprice.service.store import tables
+from shadowprice.service.store import StoreError, tables
 from tests.support.engine_bench import EngineBench
-from tests.support.simulated_hours import CLUSTER, SLOT
+from tests.support.simulated_hours import CLUSTER, SLOT, disk_full_error
 
 
 @pytest.fixture
@@ -760,6 +760,38 @@ def test_an_operation_that_fails_costs_its_neighbours_nothing(bench: EngineBench
     assert outcome.answers[2] == [("second", None)]
     assert bench.durable.state.views["second"].state == "admitted"
     assert bench.event_kinds("second") == ["submitted", "admitted"]
+
+
+def test_an_operation_that_fails_alone_is_answered_with_its_error(bench: EngineBench) -> None:
+    class Broken:
+        def perform(self, batch: Any) -> None:
+            batch.set_value("half", "done")
+            raise ZeroDivisionError("a bug")
+
+    bench.submit("first")
+    result = bench.durable.commit([Broken()])
+    assert [repr(answer) for answer in result.answers] == ["ZeroDivisionError('a bug')"]
+    assert bench.store.get("half") is None
+    assert set(bench.durable.state.views) == {"first"}
+    bench.submit("second")
+    assert bench.durable.state.views["second"].state == "admitted"
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_a_store_that_fails_is_no_answer_of_an_operation(bench: EngineBench, alone: bool) -> None:
+    class Broken:
+        def perform(self, batch: Any) -> None:
+            def fail(point: str) -> None:
+                if point == "begin":  # of the attempt to perform the operations one by one
+                    raise disk_full_error()
+
+            bench.store.fault = fail
+            if alone:
+                raise disk_full_error()
+            raise ZeroDivisionError
+
+    with pytest.raises(StoreError, match="disk is full"):
+        bench.durable.commit([Broken()] if alone else [Broken(), Broken()])
 
 
 def test_submissions_that_wait_share_an_event_and_are_answered_one_by_one(

@@ -69,6 +69,36 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
     assert hub.last == 9
 
 
+def test_resumed_stream_delivers_each_event_once() -> None:
+    """Also those that are delivered before the subscriber reads the missed ones."""
+    entries: list[StoredEvent] = []
+    hub = EventBroadcaster(lambda after: [entry for entry in entries if entry.id > after])
+
+    def publish(number: int) -> None:
+        at = datetime(2026, 11, 26, tzinfo=UTC)
+        entries.append(StoredEvent(id=number, at=at, kind="a", job="a", tenant=None, data={}))
+        hub.publish([StreamEvent(number, 0, "a", "a", 1, None, {}, decision=False)])
+
+    async def scenario() -> list[bytes]:
+        publish(1)
+        stream = hub.follow(None, 0)
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            chunks = [await anext(stream)]
+            publish(2)
+            hub.deliver()
+            chunks.append(await anext(stream))
+            publish(3)
+            hub.deliver()
+            return [*chunks, await anext(stream), await anext(stream)]
+
+    text = b"".join(asyncio.run(scenario()))
+    assert [line for line in text.splitlines() if line.startswith(b"id: ")] == [
+        b"id: 1",
+        b"id: 2",
+        b"id: 3",
+    ]
+
+
 def test_streams_are_limited_per_tenant_and_reserved_for_operators() -> None:
     hub = EventBroadcaster(lambda _after: [])
 

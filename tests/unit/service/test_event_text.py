@@ -13,6 +13,8 @@ from shadowprice.service.queries.event_text import format_event
     ("kind", "data", "expected"),
     [
         ("submitted", {}, "submitted"),
+        ("finished", {"kept": True, "utility": 2.5}, "finished, as promised; earned 2.5"),
+        ("finished", {"kept": None, "utility": None}, "finished"),
         ("running", {"generation": 2}, "generation 2 runs"),
         ("stopped", {"slot": 7, "generation": 2}, "generation 2 stopped from slot 7 on"),
         (

@@ -62,7 +62,7 @@ def test_its_servers_are_withheld_until_it_has_ended(outbox: Reconciler) -> None
     assert outbox.actions(running, {}, 0) == [StartAction(running["beside"])]
     ended = Ended(UNCOMMANDED_STOP, "theirs", 1, 0.0, Ending.STOPPED, 143, "")
     outbox.record_report(ended, 0)
-    outbox.on_end_recorded("theirs", 1)
+    outbox.on_end_recorded("theirs", 1, is_open=True)
     assert outbox.actions(running, {}, 0) == [StartAction(order) for order in running.values()]
 
 
@@ -72,7 +72,7 @@ def test_what_it_reports_says_nothing_even_when_it_comes_again(outbox: Reconcile
         outbox.record_report(ended, 0)
         assert outbox.is_orphan_report(ended)
         assert outbox.is_orphan_report(Started(5, "theirs", 1, 0.0))
-        outbox.on_end_recorded("theirs", 1)
+        outbox.on_end_recorded("theirs", 1, is_open=True)
     assert not outbox.is_orphan_report(Ended(0, "theirs", 2, 0.0, Ending.DONE, 0, ""))
     assert not outbox.is_orphan_report(Ended(0, "ours", 1, 0.0, Ending.DONE, 0, ""))
 
@@ -82,7 +82,7 @@ def test_a_number_that_is_used_up_delays_nothing(outbox: Reconciler) -> None:
     outbox.mark_number_used("other", 1)
     assert not outbox.is_orphan_report(refused)
     outbox.record_report(refused, 0)
-    outbox.on_end_recorded("other", 1)
+    outbox.on_end_recorded("other", 1, is_open=True)
     restarted = {"other": _start("other", 6, "two", generation=2)}
     assert outbox.actions(restarted, {}, 0)[-1] == StartAction(restarted["other"])
 
@@ -98,6 +98,16 @@ def test_an_end_that_is_reported_again_delays_its_job_no_longer() -> None:
     assert outbox.next_retry_at(running, 0) == 2 * INITIAL_BACKOFF_NS
     outbox.on_job_closed("one")
     assert outbox.next_retry_at(running, 0) is None
+
+
+def test_the_last_end_of_a_closed_job_leaves_no_entry() -> None:
+    reconciler = Reconciler()
+    empty = Reconciler()
+    reconciler.on_job_closed("job")  # cancelled, before its processes ended
+    reconciler.record_report(Ended(0, "job", 1, 1.0, Ending.LOST, None, "gone"), 1)
+    assert reconciler != empty
+    reconciler.on_end_recorded("job", 1, is_open=False)
+    assert reconciler == empty
 
 
 def test_a_delay_that_is_over_is_no_retry_to_wake_up_for() -> None:
@@ -138,5 +148,5 @@ def test_a_generation_starts_once_the_end_of_the_one_before_is_recorded(restarte
     else:
         reconciler.record_report(Ended(5, "job", 1, 0.0, Ending.DONE, 0, ""), 0)
     assert reconciler.actions(running, {}, 0) == []
-    reconciler.on_end_recorded("job", 1)
+    reconciler.on_end_recorded("job", 1, is_open=True)
     assert reconciler.actions(running, {}, 0) == [StartAction(running["job"])]

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from shadowprice.core.budget import POINT
+from shadowprice.core.errors import InputError
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.operations import ReviseJob
 from shadowprice.service.state.store_queries import list_events
+from shadowprice.service.state.submission import merge_changes
 from tests.support.budget_bench import BudgetBench
 
 POLICIES = ["rolling", "oasis", "pdors"]
@@ -193,3 +195,9 @@ def test_a_job_without_its_promise_gets_no_additional_work_at_an_old_price(tmp_p
     assert state(bench) == before
     bench.check_accounts()
     bench.store.close()
+
+
+@pytest.mark.parametrize("utility", ["x", 5, ["deadline"], {"kind": "constant", "value": 1}])
+def test_a_deadline_of_a_utility_without_one_is_refused(utility: Any) -> None:
+    with pytest.raises(InputError, match="deadline: its utility has no deadline"):
+        merge_changes({"name": "a"}, {"utility": utility, "deadline": "4h"})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 
 from shadowprice.service.state.store_queries import list_events
-from shadowprice.service.store import Store, tables
+from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.store.files import backup_file
 from shadowprice.service.store.store import WAL_SIZE_LIMIT_BYTES
 from tests.support.waiting import WAIT_LIMIT_SECONDS
@@ -102,3 +103,14 @@ def test_rare_decisions_are_found_among_many_events(store: Store) -> None:
             assert [event.id for event in result] == [2, 1]
         raw.set_progress_handler(None, 0)
     assert steps < 50
+
+
+def test_waiting_too_long_for_a_connection_is_a_store_error(store: Store) -> None:
+    pool = store._engine.pool
+    pool._timeout = 0.01
+    with ExitStack() as readers:
+        for _ in range(pool.size() + pool._max_overflow - 1):  # the writer has one, too
+            readers.enter_context(store.reading())
+        with pytest.raises(StoreError, match="QueuePool limit"):
+            readers.enter_context(store.reading())
+    assert store.get("readable") is None

@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from shadowprice.service.queries.whatif import WhatIfRunner
+import pytest
+
+from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.problems import ProblemError
+from shadowprice.service.queries.whatif import WhatIfRequest, WhatIfRunner
+from tests.support.simulated_hours import CLUSTER
 
 
 def test_an_instance_that_closes_deletes_no_files_of_another(tmp_path: Path) -> None:
@@ -20,3 +25,11 @@ def test_an_instance_that_closes_deletes_no_files_of_another(tmp_path: Path) -> 
     kept.parent.rmdir()
     asyncio.run(WhatIfRunner(folder).close())
     assert not folder.exists()
+
+
+@pytest.mark.parametrize(("days", "span"), [(1, "day"), (2, "2 days"), (0.5, "0.5 days")])
+def test_a_time_without_jobs_is_named(tmp_path: Path, days: float, span: str) -> None:
+    choice = PolicyChoice("fifo", {})
+    request = WhatIfRequest(days, 0, {}, choice, {})
+    with pytest.raises(ProblemError, match=f"no job was submitted in the last {span}$"):
+        WhatIfRunner(tmp_path).start(request, CLUSTER, [], choice, 0)

@@ -103,13 +103,19 @@ def _sums(sums: dict[str, int]) -> dict[str, float]:
 
 
 def _balance_without_entries(connection: Connection, entry_filter: EntryFilter) -> float:
-    """Return the balance of a time span without entries."""
-    table = tables.entries
-    query = select(table.c.balance).where(table.c.tenant == entry_filter.tenant)
-    before = entry_filter.until if entry_filter.since is None else entry_filter.since
-    if before is not None:
-        query = query.where(table.c.at < before)
-    return in_points(connection.execute(query.order_by(table.c.id.desc()).limit(1)).scalar() or 0)
+    """Return the balance of a time span without entries.
+
+    Earlier entries may have been purged, so that only later ones and the account tell it.
+    """
+    table, budgets = tables.entries, tables.budgets
+    query = select(table.c.balance - table.c.points).where(table.c.tenant == entry_filter.tenant)
+    if entry_filter.until is not None:
+        query = query.where(table.c.at >= entry_filter.until)
+        before_next = connection.execute(query.order_by(table.c.id).limit(1)).scalar()
+        if before_next is not None:
+            return in_points(before_next)
+    account = select(budgets.c.balance).where(budgets.c.tenant == entry_filter.tenant)
+    return in_points(connection.execute(account).scalar() or 0)
 
 
 def tenant_exists(connection: Connection, tenant: str) -> bool:

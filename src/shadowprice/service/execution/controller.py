@@ -328,7 +328,8 @@ class ExecutionController:
 
     async def _acknowledge_end(self, report: Ended | StartRefused) -> None:
         await self.executor.acknowledge_end(report.job, report.generation)
-        self._reconciler.on_end_recorded(report.job, report.generation)
+        is_open = report.job in self._writer.published.jobs
+        self._reconciler.on_end_recorded(report.job, report.generation, is_open=is_open)
 
     # ---------------------------------------------------------------- commands
 
@@ -548,16 +549,24 @@ class ExecutionController:
         """Delete the executor's data of closed jobs, and return the jobs that have none left.
 
         A job with a generation that the executor still holds is skipped: its end isn't recorded.
+        So is a job whose data can't be deleted.
         """
-        discarded: list[str] = []
         try:
             retained = {item.job for item in await self.executor.list()}
-            for job in jobs:
-                if job not in retained:
-                    await self.executor.delete_job_data(job)
-                    discarded.append(job)
         except ExecutorError as error:
             self._unreachable(error)
+            return []
+        discarded: list[str] = []
+        for job in jobs:
+            if job in retained:
+                continue
+            try:
+                await self.executor.delete_job_data(job)
+            except ExecutorError as error:
+                self._writer.metrics.executor_errors.inc()
+                log.warning("failed to delete the data of job %s: %s", name_of_key(job), error)
+            else:
+                discarded.append(job)
         return discarded
 
     # ---------------------------------------------------------------- servers

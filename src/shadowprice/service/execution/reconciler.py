@@ -145,13 +145,15 @@ class Reconciler:
         wait = min(MAX_BACKOFF_NS, INITIAL_BACKOFF_NS << min(failures - 1, 30))
         self._not_before[job] = now + wait
 
-    def on_end_recorded(self, job: str, generation: int) -> None:
-        """Remove a generation whose end was recorded."""
+    def on_end_recorded(self, job: str, generation: int, *, is_open: bool) -> None:
+        """Remove a generation whose end was recorded; ``is_open`` is whether its job is open."""
         phases = self.held.get(job, {})
         if phases.get(generation) is GenerationPhase.ENDED:
             del phases[generation]
         if not phases:
             self.held.pop(job, None)
+        if not is_open:  # the end was reported after the job was closed, and counted as a failure
+            self.on_job_closed(job)
 
     def on_job_closed(self, job: str) -> None:
         """Remove the failures of a closed job."""

@@ -79,7 +79,9 @@ def _execution_line(kind: str, data: Mapping[str, Any], because: str) -> str | N
     if kind == "finished":
         kept = {True: ", as promised", False: ", later than promised", None: ""}[data["kept"]]
         unreported = "" if data.get("reported", True) else "; its progress was counted by time"
-        return f"finished{kept}; earned {format_number(data['utility'], 6)}{unreported}"
+        utility = data["utility"]
+        earned = "" if utility is None else f"; earned {format_number(utility, 6)}"
+        return f"finished{kept}{earned}{unreported}"
     if "generation" not in data:
         return None
     generation = f"generation {data['generation']}"

@@ -343,8 +343,8 @@ class WhatIfRunner:
         Raise `ProblemError` if too many runs wait, or no job was submitted in that time.
         """
         if not jobs:
-            message = f"no job was submitted in the last {request.days:g} days"
-            raise ProblemError("conflict", message)
+            span = "day" if request.days == 1 else f"{request.days:g} days"
+            raise ProblemError("conflict", f"no job was submitted in the last {span}")
         if (
             sum(run.state in {"waiting", "running"} for run in self._runs.values())
             >= MAX_QUEUED_RUNS

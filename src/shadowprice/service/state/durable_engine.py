@@ -165,8 +165,8 @@ class DurableEngine:
         """Perform operations in order, in one transaction.
 
         The answers of the result hold an error for each operation that failed. Raise `StoreError`
-        if nothing was written. The state was recovered then; if that failed too, the caller must
-        call `recover`.
+        if the store can't be written, or any error if the state couldn't be recovered after a
+        failure. The caller must call `recover` then.
         """
         try:
             return self._commit(operations)
@@ -175,16 +175,16 @@ class DurableEngine:
                 raise  # the process is about to end
             log.warning("rolled back a batch of %d operations: %s", len(operations), error)
             self.recover()
-            if isinstance(error, ShadowpriceError) or len(operations) == 1:
+            if isinstance(error, ShadowpriceError) and error.code == "storage":
                 raise
-            # One operation met an unexpected error. Retry each alone, so that the others succeed.
+            if len(operations) == 1:
+                if not isinstance(error, ShadowpriceError | MemoryError):
+                    log.exception("an operation failed")
+                return self._with_present_state(CommitResult(answers=[error]))
+        # An operation met an unexpected error. Retry each alone, so that the others succeed.
         committed = CommitResult()
         for operation in operations:
-            try:
-                alone = self.commit([operation])
-            except Exception as error:  # the answer for its caller
-                committed.answers.append(error)
-                continue
+            alone = self.commit([operation])
             committed.answers += alone.answers
             committed.views |= alone.views
             committed.specs |= alone.specs

@@ -244,11 +244,12 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
         if key == "deadline" and not revised.get("utility"):
             revised["by"] = value
         elif key == "deadline":
-            utility = dict(revised["utility"])
-            if utility.get("kind") != "deadline":
+            utility = revised["utility"]
+            if isinstance(utility, Mapping) and utility.get("kind") == "deadline":
+                revised["utility"] = {**utility, "by": value}
+            else:
                 hint = "give the whole `utility`"
                 faults.append(Fault("deadline", "its utility has no deadline", hint))
-            revised["utility"] = utility | {"by": value}
         elif key == "labels":
             revised["labels"] = _labels(record.get("labels") or {}, value, faults)
         elif key in REVISABLE_KEYS:

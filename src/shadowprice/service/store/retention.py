@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from sqlalchemy import Connection, Table, delete, func, select
+from sqlalchemy import Connection, Table, delete, func, select, tuple_
 
 from shadowprice.service.store import Store, tables
 from shadowprice.service.store.lookups import in_chunks, stored_value
@@ -45,17 +45,27 @@ def has_purged_jobs(connection: Connection) -> bool:
     return stored_value(connection, LAST_JOB) is not None
 
 
-def expired_jobs(store: Store, before: int) -> list[str]:
-    """Return the keys of up to `PURGE_BATCH_JOBS` jobs that were closed before a moment.
+class ExpiredJob(NamedTuple):
+    """A job past its retention; ordered by when it was closed."""
 
+    closed: int
+    id: int
+    key: str
+
+
+def expired_jobs(store: Store, before: int, after: ExpiredJob | None = None) -> list[ExpiredJob]:
+    """Return up to `PURGE_BATCH_JOBS` jobs that were closed before a moment, the oldest first.
+
+    Only jobs that follow ``after`` are returned, so that jobs that remain don't block the others.
     Raise `StoreError` if the store can't be read.
     """
     jobs = tables.jobs
+    query = select(jobs.c.closed, jobs.c.id, jobs.c.key).where(jobs.c.closed < before)
+    if after is not None:
+        query = query.where(tuple_(jobs.c.closed, jobs.c.id) > (after.closed, after.id))
     with store.reading() as connection:
-        rows = connection.execute(
-            select(jobs.c.key).where(jobs.c.closed < before).limit(PURGE_BATCH_JOBS)
-        )
-        return list(rows.scalars())
+        rows = connection.execute(query.order_by(jobs.c.closed, jobs.c.id).limit(PURGE_BATCH_JOBS))
+        return [ExpiredJob(*row) for row in rows]
 
 
 def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
@@ -66,7 +76,7 @@ def purge(store: Store, before: int, keys: Sequence[str] | None = None) -> bool:
     `StoreError` if the store can't be written.
     """
     jobs, tokens = tables.jobs, tables.tokens
-    keys = expired_jobs(store, before) if keys is None else keys
+    keys = [job.key for job in expired_jobs(store, before)] if keys is None else keys
     old: list[tuple[Table, list[int]]] = []
     with store.reading() as connection:
         ended_before = func.coalesce(tokens.c.revoked, tokens.c.expires) < before

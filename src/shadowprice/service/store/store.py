@@ -26,7 +26,8 @@ from sqlalchemy import (
     event,
 )
 from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.pool import QueuePool
 
 from shadowprice.core.errors import Fault, InputError
@@ -208,6 +209,7 @@ class Store:
     def reopen(self) -> bool:
         """Reconnect the writer after a failure; return whether it may still write.
 
+        A lost connection is only replaced here: with the lock, and if no epoch is higher.
         Raise `StoreError` if the database can't be reached or written.
         """
         try:
@@ -364,6 +366,9 @@ class Store:
         writer = self._writer
         if writer is None:
             raise StoreError("the store is read-only")
+        # SQLAlchemy would reconnect, but without the lock of the connection that was lost.
+        if writer.invalidated:
+            raise StoreError("the connection to the database was lost")
         if self.embedded and _file_id(self.file) != self._file_id:
             message = "was removed or replaced while the service runs"
             raise StoreError(str(Fault(str(self.file), message, RESTORE_HINT)))
@@ -373,7 +378,7 @@ class Store:
                 yield writer
                 self.fault("commit")
             self.fault("committed")
-        except (OperationalError, DBAPIError) as error:
+        except (DBAPIError, PoolTimeoutError) as error:
             raise self._failure(error) from error
 
     def write(
@@ -409,7 +414,7 @@ class Store:
         try:
             with self._engine.connect() as connection:
                 yield connection
-        except (OperationalError, DBAPIError) as error:
+        except (DBAPIError, PoolTimeoutError) as error:
             raise self._failure(error) from error
 
     def get(self, key: str) -> str | None:
