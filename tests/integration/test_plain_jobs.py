@@ -279,7 +279,7 @@ def test_without_a_token_the_command_to_run_is_named(
 ) -> None:
     monkeypatch.delenv("SHADOWPRICE_TOKEN")
     assert main(["submit", "--", sys.executable]) == 2
-    hint = f"run shadowprice login {live.address}, or set SHADOWPRICE_TOKEN"
+    hint = f"run shadowprice login {live.address}, or set SHADOWPRICE_SERVER and SHADOWPRICE_TOKEN"
     assert capsys.readouterr().err == f"error: {live.address}: a token is needed; {hint}\n"
 
 

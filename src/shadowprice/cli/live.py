@@ -109,7 +109,7 @@ def connect(server: str | None) -> Iterator[Client]:
                 login = f"run {PROGRAM} login {shlex.quote(url)}, or "
                 if called_program.get() != PROGRAM:
                     login = ""
-                hint = f"{login}set SHADOWPRICE_TOKEN"
+                hint = f"{login}set SHADOWPRICE_SERVER and SHADOWPRICE_TOKEN"
                 raise InputError(Fault(url, message, hint)) from error
             if error.faults:
                 raise InputError(error.faults) from error
