@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.results.job_history import JobHistory, PlacementSpan
 from shadowprice.results.run_directory import display_outcome, server_names
 from shadowprice.results.server_names import compress_name_list, group_equal_placements
+
+_BROKEN_PREMISES: Final = {
+    "U_covers_all_jobs": "some job's utility per resource exceeds U",
+    "constants_known_in_advance": "L and U were learnt during the run",
+    "empty_is_priced": "empty=admits lowers L",
+    "horizon_reaches_end": "the horizon ends before the timespan",
+    "demands_are_small": "one job can take {max_share_of_server:.3g} of a server",
+    "schedules_are_optimal": "schedules are within a gap or in whole chunks",
+    "moves_are_free": "some job loses time when it moves, or can't move",
+    "undisturbed": "servers, the timespan, jobs or their plans changed",
+    "gain_is_theorem_2": "G is not Theorem 2's",
+}
+"""Reason why a ratio isn't proved, by the premise of the theorem that is false."""
 
 
 def history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:
@@ -48,10 +61,13 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         f"{answer[data['D0_within_half_of_optimum']]} "
         f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
     )
-    if not data["U_covers_all_jobs"]:
-        text += "; not proved here, because some job's utility per resource exceeds U"
-    if not data.get("gain_is_theorem_2", True):
-        text += "; not proved here, because G is not Theorem 2's"
+    broken = [
+        reason.format_map(data)
+        for premise, reason in _BROKEN_PREMISES.items()
+        if not data.get(premise, True)
+    ]
+    if broken:
+        text += f"; not proved here, because {'; '.join(broken)}"
     return text
 
 
