@@ -21,6 +21,7 @@ _BROKEN_PREMISES: Final = {
     "moves_are_free": "some job loses time when it moves, or can't move",
     "undisturbed": "servers, the timespan, jobs or their plans changed",
     "gain_is_theorem_2": "G is not Theorem 2's",
+    "no_placement_repaired": "some placement was repaired or searched, not rounded",
 }
 """Reason why a ratio isn't proved, by the premise of the theorem that is false."""
 
@@ -61,6 +62,8 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         f"{answer[data['D0_within_half_of_optimum']]} "
         f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
     )
+    if "no_placement_repaired" in data:
+        text += "; Theorem 2 holds with probability 1 - delta for each rounding"
     broken = [
         reason.format_map(data)
         for premise, reason in _BROKEN_PREMISES.items()

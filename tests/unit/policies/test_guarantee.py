@@ -17,7 +17,9 @@ from shadowprice.core.cluster import Cluster, Role, build_cluster
 from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
+from shadowprice.core.quote import QuoteAnswer
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, utility_value
+from shadowprice.engine import Engine
 from shadowprice.policies.oasis.policy import server_pools
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
@@ -279,6 +281,7 @@ def test_a_run_whose_gain_is_not_theorem_2_s_claims_no_ratio() -> None:
         policy: Any = make_policy("pdors", PolicyContext(on, jobs, 8), {"gain": gain})
         guarantee = policy.guarantee(jobs)
         assert guarantee["gain_is_theorem_2"] is held
+        assert guarantee["no_placement_repaired"] is True  # nothing was decided
         assert ("G is not" in guarantee_text({"guarantee": guarantee})) is not held
 
 
@@ -435,3 +438,35 @@ def test_no_ratio_is_claimed_after_a_lost_server_or_a_cancellation(incident: Any
     jobs[0] = replace(jobs[0], utility=Constant(1.0), required=3 * jobs[0].required)
     assert broken(claim(cluster, jobs, 4)[0]) == set()
     assert broken(claim(cluster, jobs, 4, incident)[0]) == {"undisturbed"}
+
+
+def test_pdors_claims_no_ratio_if_a_placement_was_repaired() -> None:
+    """With Theorem 2's G, rounding fails on a server that a worker fills."""
+    cluster = make_cluster(0, 0, 2, gpus=2, horizon=4)
+    demands: dict[str, Any] = {"worker_amounts": {"gpu": 1000}, "ps_amounts": None}
+    wide = make_job(cluster, epochs=1, chunks=3, utility=Constant(1000.0), **demands)
+    alone = make_job(cluster, epochs=1, chunks=1, utility=Constant(1000.0), **demands)
+    for job, gain, repaired in ((wide, "theorem", True), (alone, 1.006, False)):
+        options = {"gain": gain, "lower": "guaranteed", "tries": 5}
+        policy, done = ran("pdors", cluster, [job], 4, **options)
+        assert done[job.name] is not None
+        guarantee: Any = policy.guarantee([job])
+        assert guarantee["no_placement_repaired"] is not repaired
+        assert guarantee["gain_is_theorem_2"] is (gain == "theorem")
+        assert guarantee["premises_held"] is False
+        text = guarantee_text({"guarantee": guarantee})
+        assert ("was repaired or searched" in text) is repaired
+        assert "Theorem 2 holds with probability 1 - delta for each rounding" in text
+    exact: Any = ran("pdors", cluster, [wide], 4, placement="exact")[0].guarantee([wide])
+    assert "no_placement_repaired" not in exact
+    assert exact["schedules_are_optimal"] is True
+
+
+def test_a_quote_of_pdors_does_not_change_its_claim() -> None:
+    cluster = make_cluster(0, 0, 2, gpus=2, horizon=4)
+    demands: dict[str, Any] = {"worker_amounts": {"gpu": 1000}, "ps_amounts": None}
+    wide = make_job(cluster, epochs=1, chunks=3, utility=Constant(1000.0), **demands)
+    options = {"gain": "theorem", "lower": "guaranteed", "tries": 5}
+    policy: Any = make_policy("pdors", PolicyContext(cluster, [wide], 4), options)
+    assert Engine(cluster, policy, until=4).quote(wide).answer is QuoteAnswer.ADMITTED
+    assert policy.guarantee([])["no_placement_repaired"] is True

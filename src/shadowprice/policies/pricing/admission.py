@@ -220,7 +220,9 @@ class PricedAdmission(ABC):
             return Reject(job.name, refusal), _shortfall_below(
                 view, job, proof.bound
             ) if measured else None
+        first = quote
         quote, offer = self._best_offer(view, job, quote)
+        self._observe(first)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # A restart-aware search that finds no plan proves nothing.
             proved = offer is not None or not isinstance(quote, RestartAwareJob)
@@ -230,6 +232,10 @@ class PricedAdmission(ABC):
             return Reject(job.name, build_refusal(quote, view, job, offer, job.required)), short
         self._earned += offer.utility
         return _build_commit(job, quote, offer, itemised=self._itemised), None
+
+    def _observe(self, quote: PricedJob) -> None:
+        """Note what a decided job's search did that affects the theorem's premises."""
+        del quote
 
     @property
     def terms(self) -> DecisionInputs:
