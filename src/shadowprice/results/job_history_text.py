@@ -25,6 +25,20 @@ _BROKEN_PREMISES: Final = {
 }
 """Reason why a ratio isn't proved, by the premise of the theorem that is false."""
 
+_BROKEN_LEMMA_3: Final = {
+    "theta_is_lemma_3": "theta isn't the lemma's",
+    "gangs_are_small": "some gang takes much of its pool",
+    "utility_covers_slots": "some gang is worth less than 1 per slot of a process",
+    "undisturbed": "servers, jobs or their plans changed",
+}
+
+_BROKEN_THEOREM_1: Final = {
+    "lemma_3_premises_held": "Lemma 3 isn't proved",
+    "lambda_is_lemma_1": "lambda is below Lemma 1's",
+    "rounds_double": "rounds stopped doubling",
+    "all_jobs_completed": "some job was not completed",
+}
+
 
 def history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:
     """Yield a job's history as (label, text): request, decisions and placements.
@@ -64,29 +78,29 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
     )
     if "no_placement_repaired" in data:
         text += "; Theorem 2 holds with probability 1 - delta for each rounding"
-    broken = [
-        reason.format_map(data)
-        for premise, reason in _BROKEN_PREMISES.items()
-        if not data.get(premise, True)
-    ]
-    if broken:
-        text += f"; not proved here, because {'; '.join(broken)}"
-    return text
+    return text + _not_proved(data, _BROKEN_PREMISES)
 
 
 def _rounds_guarantee_text(guarantee: Mapping[str, Any]) -> str:
     text = f"a round's ideal revenue is at least 1/{guarantee['sigma']:.3g} of its best (Lemma 3)"
+    text += _not_proved(guarantee, _BROKEN_LEMMA_3)
     if guarantee["loss_at_most"] is not None:
         text += f"; at most {guarantee['loss_at_most']:,.4g} below the offline optimum (Theorem 1)"
     elif guarantee["ratio_at_least"] is not None:
         text += f"; at least {guarantee['ratio_at_least']:.3g} of the offline optimum (Theorem 1)"
     else:
         return f"{text}; Theorem 1 proves nothing for these utilities and arrivals"
-    if guarantee["premises_held"]:
-        return text
-    return (
-        f"{text}; not proved here, because lambda, theta or long rounds differ from the theorem's"
-    )
+    return text + _not_proved(guarantee, _BROKEN_THEOREM_1)
+
+
+def _not_proved(guarantee: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Return why a claim isn't proved, by its premises that are false; empty if all held."""
+    broken = [
+        reason.format_map(guarantee)
+        for premise, reason in reasons.items()
+        if not guarantee.get(premise, True)
+    ]
+    return f", not proved here, because {' and '.join(broken)}" if broken else ""
 
 
 def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
