@@ -115,7 +115,7 @@ def _shares_on(capacity: Amounts, demands: Sequence[Amounts], counts: Sequence[f
     demand = np.array(demands, dtype=np.float64)
     limited = capacity < UNLIMITED
     fits = np.full(demand.shape, np.inf)
-    np.floor_divide(np.where(limited, capacity, np.inf), demand, out=fits, where=demand > 0)
+    np.floor_divide(capacity, demand, out=fits, where=limited & (demand > 0))
     number = np.minimum(fits.min(axis=1), counts)
     number[~np.isfinite(number)] = 0.0  # nothing that the server limits
     room = np.where(limited & (capacity > 0), capacity, np.inf)
