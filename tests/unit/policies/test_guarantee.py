@@ -470,3 +470,24 @@ def test_a_quote_of_pdors_does_not_change_its_claim() -> None:
     policy: Any = make_policy("pdors", PolicyContext(cluster, [wide], 4), options)
     assert Engine(cluster, policy, until=4).quote(wide).answer is QuoteAnswer.ADMITTED
     assert policy.guarantee([])["no_placement_repaired"] is True
+
+
+@pytest.mark.parametrize(
+    ("lower", "earned"), [("theory", 5005.0), ("clearing", 5005.0), ("guaranteed", 10_000.0)]
+)
+def test_jobs_that_are_due_at_once_leave_capacity_to_later_ones(lower: str, earned: float) -> None:
+    """Ten jobs worth 1, then ten worth 1,000, all for a place in the same slot.
+
+    With U = 10,000 per server, theory's L is 0.05: at k tenths the price of a place is
+    0.005 * 200,000^(k / 10), which is 0.66 for the fifth job and 2.2 for the sixth. The largest L
+    that a job pays for is 50, so that a place costs 5.
+    """
+    cluster = places(10, horizon=5)
+    jobs = [
+        one_slot_job(cluster, f"{name}-{index}", value, utility=Deadline(value, 0))
+        for name, value in (("a", 1.0), ("b", 1000.0))
+        for index in range(10)
+    ]
+    guarantee, total = claim(cluster, jobs, 5, lower=lower)
+    assert total == earned
+    assert guarantee["U_covers_all_jobs"] is True
