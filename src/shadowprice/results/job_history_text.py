@@ -76,9 +76,10 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         f"{answer[data['D0_within_half_of_optimum']]} "
         f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
     )
+    text += _not_proved(data, _BROKEN_PREMISES)
     if "no_placement_repaired" in data:
         text += "; Theorem 2 holds with probability 1 - delta for each rounding"
-    return text + _not_proved(data, _BROKEN_PREMISES)
+    return text
 
 
 def _rounds_guarantee_text(guarantee: Mapping[str, Any]) -> str:
