@@ -4,12 +4,40 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from shadowprice.core.amounts import format_seconds
 from shadowprice.results.job_history import JobHistory, PlacementSpan
 from shadowprice.results.run_directory import display_outcome, server_names
 from shadowprice.results.server_names import compress_name_list, group_equal_placements
+
+_BROKEN_PREMISES: Final = {
+    "U_covers_all_jobs": "some job's utility per resource exceeds U",
+    "constants_known_in_advance": "L and U were learnt during the run",
+    "empty_is_priced": "empty=admits lowers L",
+    "horizon_reaches_end": "the horizon ends before the timespan",
+    "demands_are_small": "one job can take {max_share_of_server:.3g} of a server",
+    "schedules_are_optimal": "schedules are within a gap or in whole chunks",
+    "moves_are_free": "some job loses time when it moves, or can't move",
+    "undisturbed": "servers, the timespan, jobs or their plans changed",
+    "gain_is_theorem_2": "G is not Theorem 2's",
+    "no_placement_repaired": "some placement was repaired or searched, not rounded",
+}
+"""Reason why a ratio isn't proved, by the premise of the theorem that is false."""
+
+_BROKEN_LEMMA_3: Final = {
+    "theta_is_lemma_3": "theta isn't the lemma's",
+    "gangs_are_small": "some gang takes much of its pool",
+    "utility_covers_slots": "some gang is worth less than 1 per slot of a process",
+    "undisturbed": "servers, jobs or their plans changed",
+}
+
+_BROKEN_THEOREM_1: Final = {
+    "lemma_3_premises_held": "Lemma 3 isn't proved",
+    "lambda_is_lemma_1": "lambda is below Lemma 1's",
+    "rounds_double": "rounds stopped doubling",
+    "all_jobs_completed": "some job was not completed",
+}
 
 
 def history_lines(history: JobHistory, maximum: int | None) -> Iterator[tuple[str, str]]:
@@ -48,26 +76,32 @@ def guarantee_text(info: Mapping[str, Any]) -> str:
         f"{answer[data['D0_within_half_of_optimum']]} "
         f"(it lies from {data['optimum_at_least']:.4g} to {data['optimum_at_most']:.4g})"
     )
-    if not data["U_covers_all_jobs"]:
-        text += "; not proved here, because some job's utility per resource exceeds U"
-    if not data.get("gain_is_theorem_2", True):
-        text += "; not proved here, because G is not Theorem 2's"
+    text += _not_proved(data, _BROKEN_PREMISES)
+    if "no_placement_repaired" in data:
+        text += "; Theorem 2 holds with probability 1 - delta for each rounding"
     return text
 
 
 def _rounds_guarantee_text(guarantee: Mapping[str, Any]) -> str:
     text = f"a round's ideal revenue is at least 1/{guarantee['sigma']:.3g} of its best (Lemma 3)"
+    text += _not_proved(guarantee, _BROKEN_LEMMA_3)
     if guarantee["loss_at_most"] is not None:
         text += f"; at most {guarantee['loss_at_most']:,.4g} below the offline optimum (Theorem 1)"
     elif guarantee["ratio_at_least"] is not None:
         text += f"; at least {guarantee['ratio_at_least']:.3g} of the offline optimum (Theorem 1)"
     else:
         return f"{text}; Theorem 1 proves nothing for these utilities and arrivals"
-    if guarantee["premises_held"]:
-        return text
-    return (
-        f"{text}; not proved here, because lambda, theta or long rounds differ from the theorem's"
-    )
+    return text + _not_proved(guarantee, _BROKEN_THEOREM_1)
+
+
+def _not_proved(guarantee: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Return why a claim isn't proved, by its premises that are false; empty if all held."""
+    broken = [
+        reason.format_map(guarantee)
+        for premise, reason in reasons.items()
+        if not guarantee.get(premise, True)
+    ]
+    return f", not proved here, because {' and '.join(broken)}" if broken else ""
 
 
 def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:

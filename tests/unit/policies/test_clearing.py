@@ -68,7 +68,7 @@ def promised(density: float, use: float) -> tuple[int, PriceContribution]:
     none = np.zeros(1)
     shares = np.array([use])
     best = math.log(density * use)
-    return 0, PriceContribution(none, best, best, math.log(use), 1, 10, none, shares)
+    return 0, PriceContribution(none, best, best, math.log(use), 1, 10, none, shares, best, none)
 
 
 def test_promised_jobs_clear_half_of_the_pool() -> None:

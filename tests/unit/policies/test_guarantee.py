@@ -14,9 +14,12 @@ from hypothesis import strategies as st
 
 from shadowprice.core.amounts import Dimension
 from shadowprice.core.cluster import Cluster, Role, build_cluster
+from shadowprice.core.events import JobCancelled, ServerLost
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
+from shadowprice.core.quote import QuoteAnswer
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, utility_value
+from shadowprice.engine import Engine
 from shadowprice.policies.oasis.policy import server_pools
 from shadowprice.policies.offline.problem import full_problem
 from shadowprice.policies.offline.solver import solve
@@ -278,4 +281,213 @@ def test_a_run_whose_gain_is_not_theorem_2_s_claims_no_ratio() -> None:
         policy: Any = make_policy("pdors", PolicyContext(on, jobs, 8), {"gain": gain})
         guarantee = policy.guarantee(jobs)
         assert guarantee["gain_is_theorem_2"] is held
+        assert guarantee["no_placement_repaired"] is True  # nothing was decided
         assert ("G is not" in guarantee_text({"guarantee": guarantee})) is not held
+
+
+PREMISES = (
+    "D0_within_half_of_optimum",
+    "U_covers_all_jobs",
+    "horizon_reaches_end",
+    "demands_are_small",
+    "constants_known_in_advance",
+    "empty_is_priced",
+    "schedules_are_optimal",
+    "moves_are_free",
+    "undisturbed",
+)
+
+
+def places(count: int, horizon: int = 1) -> Cluster:
+    return build_cluster(
+        slot_seconds=Fraction(600),
+        horizon=horizon,
+        servers=[("a", Role.WORKER, {"cpu": count * 1000})],
+        dimensions={"cpu": Dimension.COUNT},
+    )
+
+
+def one_slot_job(cluster: Cluster, name: str, value: float, workers: int = 1, **more: Any) -> Job:
+    return make_job(
+        cluster,
+        name,
+        epochs=1,
+        chunks=workers,
+        worker_amounts={"cpu": 1000},
+        ps_amounts=None,
+        **{"utility": Constant(value), **more},
+    )
+
+
+def claim(
+    cluster: Cluster, jobs: list[Job], until: int | None, *incidents: Any, **options: Any
+) -> tuple[dict[str, Any], float]:
+    """Return what a run of OASiS claims, and the utility that it earns."""
+    known = None if options.get("prices") == "online" else jobs
+    settings = {"lower": "guaranteed", "gap": 0, "restarts": "ignored", **options}
+    policy: Any = make_policy("oasis", PolicyContext(cluster, known, until), settings)
+    engine = Simulation(cluster, jobs, policy, incidents=incidents, until=until).run()
+    earned = sum(
+        utility_value(record.job.utility, record.completion - record.job.arrival)
+        for record in engine.jobs.values()
+        if record.completion is not None
+    )
+    return policy.guarantee(jobs), earned
+
+
+def broken(guarantee: dict[str, Any]) -> set[str]:
+    return {name for name in PREMISES if guarantee[name] is not True}
+
+
+def test_a_run_that_keeps_every_premise_claims_its_ratio() -> None:
+    cluster = places(100)
+    jobs = [one_slot_job(cluster, f"a-{index}", 1.0) for index in range(100)]
+    jobs += [one_slot_job(cluster, f"b-{index}", 1000.0) for index in range(100)]
+    guarantee, earned = claim(cluster, jobs, 1)
+    assert broken(guarantee) == set()
+    assert guarantee["premises_held"] is True
+    assert guarantee["max_share_of_server"] == 0.01
+    assert earned * guarantee["ratio"] >= 100_000
+    assert "not proved" not in guarantee_text({"guarantee": guarantee})
+
+
+def test_no_ratio_is_claimed_if_an_empty_cluster_admits_what_l_prices_out() -> None:
+    """A job worth 1 fills the server before jobs worth 100,000 together."""
+    cluster = places(100)
+    jobs = [one_slot_job(cluster, "a", 1.0, workers=100, utility=Deadline(1.0, 0))]
+    jobs += [one_slot_job(cluster, f"b-{index}", 1000.0) for index in range(100)]
+    guarantee, earned = claim(cluster, jobs, 1, empty="admits")
+    assert earned == 1.0
+    assert earned * guarantee["ratio"] < 100_000
+    assert "empty_is_priced" in broken(guarantee)
+    assert guarantee["premises_held"] is False
+    assert "empty=admits lowers L" in guarantee_text({"guarantee": guarantee})
+
+
+def test_no_ratio_is_claimed_if_a_job_can_fill_a_server() -> None:
+    """The job pays the price of an empty server for all of it."""
+    cluster = places(100)
+    jobs = [one_slot_job(cluster, "a", 251.0, workers=100, utility=Deadline(251.0, 0))]
+    jobs += [one_slot_job(cluster, f"b-{index}", 1000.0) for index in range(100)]
+    guarantee, earned = claim(cluster, jobs, 1)
+    assert earned == 251.0
+    assert earned * guarantee["ratio"] < 100_000
+    assert guarantee["max_share_of_server"] == 1.0
+    assert broken(guarantee) == {"demands_are_small"}
+    assert "one job can take 1 of a server" in guarantee_text({"guarantee": guarantee})
+
+
+def test_shares_count_processes_that_fit_and_both_kinds_of_one_pool() -> None:
+    cluster = make_cluster(0, 0, 2, gpus=4, horizon=4)
+    jobs = [make_job(cluster, chunks=3, worker_amounts={"gpu": 1000}, ps_amounts=None)]
+    for policy, options in (("oasis", {}), ("pdors", {"placement": "exact"})):
+        built: Any = make_policy(policy, PolicyContext(cluster, jobs, 4), options)
+        assert built.guarantee(jobs)["max_share_of_server"] == 0.75
+    many = [make_job(cluster, chunks=9, worker_amounts={"gpu": 1500}, ps_amounts=None)]
+    built = make_policy("oasis", PolicyContext(cluster, many, 4), {})
+    assert built.guarantee(many)["max_share_of_server"] == 0.75  # two of 1.5 GPUs
+
+
+def test_no_ratio_is_claimed_for_learnt_constants() -> None:
+    """Jobs worth 1 fill the server before any job has taught that others are worth 1,000."""
+    cluster = places(100)
+    jobs = [one_slot_job(cluster, f"a-{index}", 1.0) for index in range(99)]
+    jobs += [one_slot_job(cluster, f"b-{index}", 1000.0) for index in range(100)]
+    guarantee, earned = claim(cluster, jobs, 1, prices="online")
+    assert earned * guarantee["ratio"] < 100_000
+    assert broken(guarantee) == {"constants_known_in_advance"}
+    assert "were learnt" in guarantee_text({"guarantee": guarantee})
+
+
+def test_no_ratio_is_claimed_if_the_horizon_ends_before_the_timespan() -> None:
+    """Only one of the 40 slots can be planned when all jobs arrive."""
+    cluster = places(100)
+    jobs = [one_slot_job(cluster, f"a-{index}", 1.0) for index in range(3000)]
+    guarantee, earned = claim(cluster, jobs, 40)
+    assert earned * guarantee["ratio"] < 3000
+    assert broken(guarantee) == {"horizon_reaches_end"}
+    for horizon, until, held in ((1, 2, False), (2, 2, True), (1, None, True)):
+        cluster = places(100, horizon)
+        jobs = [one_slot_job(cluster, "a", 1.0)]
+        assert claim(cluster, jobs, until)[0]["horizon_reaches_end"] is held
+    cluster = places(100, horizon=3)
+    jobs = [one_slot_job(cluster, f"j-{slot}", 1.0, arrival=slot) for slot in (0, 2)]
+    assert claim(cluster, jobs, None)[0]["horizon_reaches_end"] is False
+
+
+def test_no_ratio_is_claimed_for_schedules_within_a_gap_or_in_whole_chunks() -> None:
+    cluster = places(100)
+    jobs = [one_slot_job(cluster, "a", 1.0)]
+    for options in ({"gap": 1e-3}, {"chunks": "literal"}):
+        assert broken(claim(cluster, jobs, 1, **options)[0]) == {"schedules_are_optimal"}
+
+
+def test_no_ratio_is_claimed_if_moving_costs_time() -> None:
+    cluster = places(100)
+    costly = replace(one_slot_job(cluster, "a", 1.0), restart=1)
+    assert broken(claim(cluster, [costly], 1, restarts="counted")[0]) == {"moves_are_free"}
+    assert broken(claim(cluster, [costly], 1)[0]) == set()
+    fixed = replace(one_slot_job(cluster, "a", 1.0), resumable=False)
+    assert broken(claim(cluster, [fixed], 1)[0]) == {"moves_are_free"}
+
+
+@pytest.mark.parametrize("incident", [ServerLost(1, "a", 0), JobCancelled(1, "j-0")])
+def test_no_ratio_is_claimed_after_a_lost_server_or_a_cancellation(incident: Any) -> None:
+    cluster = places(100, horizon=4)
+    jobs = [one_slot_job(cluster, f"j-{slot}", 1.0, arrival=slot) for slot in (0, 2)]
+    jobs[0] = replace(jobs[0], utility=Constant(1.0), required=3 * jobs[0].required)
+    assert broken(claim(cluster, jobs, 4)[0]) == set()
+    assert broken(claim(cluster, jobs, 4, incident)[0]) == {"undisturbed"}
+
+
+def test_pdors_claims_no_ratio_if_a_placement_was_repaired() -> None:
+    """With Theorem 2's G, rounding fails on a server that a worker fills."""
+    cluster = make_cluster(0, 0, 2, gpus=2, horizon=4)
+    demands: dict[str, Any] = {"worker_amounts": {"gpu": 1000}, "ps_amounts": None}
+    wide = make_job(cluster, epochs=1, chunks=3, utility=Constant(1000.0), **demands)
+    alone = make_job(cluster, epochs=1, chunks=1, utility=Constant(1000.0), **demands)
+    for job, gain, repaired in ((wide, "theorem", True), (alone, 1.006, False)):
+        options = {"gain": gain, "lower": "guaranteed", "tries": 5}
+        policy, done = ran("pdors", cluster, [job], 4, **options)
+        assert done[job.name] is not None
+        guarantee: Any = policy.guarantee([job])
+        assert guarantee["no_placement_repaired"] is not repaired
+        assert guarantee["gain_is_theorem_2"] is (gain == "theorem")
+        assert guarantee["premises_held"] is False
+        text = guarantee_text({"guarantee": guarantee})
+        assert ("was repaired or searched" in text) is repaired
+        assert "Theorem 2 holds with probability 1 - delta for each rounding" in text
+    exact: Any = ran("pdors", cluster, [wide], 4, placement="exact")[0].guarantee([wide])
+    assert "no_placement_repaired" not in exact
+    assert exact["schedules_are_optimal"] is True
+
+
+def test_a_quote_of_pdors_does_not_change_its_claim() -> None:
+    cluster = make_cluster(0, 0, 2, gpus=2, horizon=4)
+    demands: dict[str, Any] = {"worker_amounts": {"gpu": 1000}, "ps_amounts": None}
+    wide = make_job(cluster, epochs=1, chunks=3, utility=Constant(1000.0), **demands)
+    options = {"gain": "theorem", "lower": "guaranteed", "tries": 5}
+    policy: Any = make_policy("pdors", PolicyContext(cluster, [wide], 4), options)
+    assert Engine(cluster, policy, until=4).quote(wide).answer is QuoteAnswer.ADMITTED
+    assert policy.guarantee([])["no_placement_repaired"] is True
+
+
+@pytest.mark.parametrize(
+    ("lower", "earned"), [("theory", 5005.0), ("clearing", 5005.0), ("guaranteed", 10_000.0)]
+)
+def test_jobs_that_are_due_at_once_leave_capacity_to_later_ones(lower: str, earned: float) -> None:
+    """Ten jobs worth 1, then ten worth 1,000, all for a place in the same slot.
+
+    With U = 10,000 per server, theory's L is 0.05: at k tenths the price of a place is
+    0.005 * 200,000^(k / 10), which is 0.66 for the fifth job and 2.2 for the sixth. The largest L
+    that a job pays for is 50, so that a place costs 5.
+    """
+    cluster = places(10, horizon=5)
+    jobs = [
+        one_slot_job(cluster, f"{name}-{index}", value, utility=Deadline(value, 0))
+        for name, value in (("a", 1.0), ("b", 1000.0))
+        for index in range(10)
+    ]
+    guarantee, total = claim(cluster, jobs, 5, lower=lower)
+    assert total == earned
+    assert guarantee["U_covers_all_jobs"] is True

@@ -66,6 +66,11 @@ def linear_jobs(seed: int) -> tuple[object, list[Job]]:
     return cluster, jobs
 
 
+def due_at_once(job: Job, value: float) -> Job:
+    """Return the job, worth something only in the first slot in which it could complete."""
+    return replace(job, utility=Deadline(value, job.shortest_slots - 1))
+
+
 @pytest.mark.parametrize("carries", ["workers", "ps"])
 def test_the_constants_are_those_printed_where_floats_suffice(carries: Carries) -> None:
     timespan = 40
@@ -130,6 +135,53 @@ def test_a_job_that_is_worth_nothing_does_not_make_every_price_zero() -> None:
     assert math.isfinite(lower)
     learner.learn([make_job(cluster, "none", utility=Constant(0.0))])
     assert learner.constants().ln_lower == lower
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("floor", ["theory", "clearing"])
+@pytest.mark.parametrize("carries", ["workers", "both"])
+def test_jobs_that_are_due_at_once_do_not_make_a_resource_free(
+    carries: Carries, floor: Lower, *, known: bool
+) -> None:
+    """(23), (24) and (3.13) print the utility a slot later, which is 0 for all of them."""
+    cluster = make_cluster(2, 0, gpus=4)
+    demands = {"worker_amounts": {"gpu": 1000}, "ps_amounts": None}
+    jobs = [
+        due_at_once(make_job(cluster, f"job-{value}", epochs=3, **demands), value)
+        for value in (7.0, 20.0)
+    ]
+    pool = PricePool.of(cluster, cluster.hosts_workers)
+    learner = ConstantsLearner(pool, carries, 30, 30, LowerConstant(floor), known)
+    learner.learn(jobs)
+    upper = dict(zip(cluster.resources, learner.constants().ln_upper, strict=True))
+    assert upper.pop("gpu") == pytest.approx(math.log(20.0 / 0.25))
+    assert set(upper.values()) == {-math.inf}
+    assert all(learner.covers(job, learner.constants()) for job in jobs)
+    # One job that is worth something a slot later: U as printed.
+    learner.learn([make_job(cluster, "later", utility=Constant(3.0), **demands)])
+    upper = dict(zip(cluster.resources, learner.constants().ln_upper, strict=True))
+    assert upper["gpu"] == pytest.approx(math.log(3.0 / 0.25))
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_demand_that_is_due_at_once_clears_as_demand_with_a_slot_of_slack(*, known: bool) -> None:
+    cluster = make_cluster(1, 0, gpus=2, horizon=2)
+    demands = {"worker_amounts": {"gpu": 1000}, "ps_amounts": None, "epochs": 1, "chunks": 1}
+    pool = PricePool.of(cluster, cluster.hosts_workers)
+    learners = []
+    for slack in (0, 1):
+        learner = ConstantsLearner(pool, "workers", 2, 2, LowerConstant("clearing"), known)
+        for index, value in enumerate((1.0, 8.0, 4.0, 2.0, 16.0, 32.0)):
+            job = make_job(cluster, f"job-{index}", **demands)
+            deadline = Deadline(value, job.shortest_slots - 1 + slack)
+            learner.learn([replace(job, utility=deadline)])
+        learners.append(learner)
+    at_once, later = (learner.constants() for learner in learners)
+    assert at_once.ln_lower == pytest.approx(later.ln_lower)
+    assert at_once.ln_upper == pytest.approx(later.ln_upper)
+    if known:
+        # Four of the six one-slot jobs fill two GPUs for two slots: the last is worth 4.
+        assert at_once.ln_lower == pytest.approx(math.log(4.0 / 0.5))
 
 
 def test_the_clearing_price_only_ever_raises_the_lower_price() -> None:
@@ -289,9 +341,14 @@ def test_after_an_idle_horizon_prices_are_those_of_a_new_service() -> None:
 
 @pytest.mark.parametrize("floor", ["theory", "guaranteed", "clearing"])
 @pytest.mark.parametrize("carries", ["workers", "ps"])
-def test_summary_of_other_jobs_gives_the_constants_of_all(floor: Lower, carries: Carries) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_summary_of_other_jobs_gives_the_constants_of_all(
+    floor: Lower, carries: Carries, *, exact: bool
+) -> None:
     on, jobs = linear_jobs(5)
     assert isinstance(on, Cluster)
+    if exact:
+        jobs = [due_at_once(job, 5.0 + index) for index, job in enumerate(jobs)]
     assert len(jobs) > 3
     members = on.hosts_workers, on.hosts_ps
     pool = PricePool.of(on, members[carries == "ps"])
@@ -299,8 +356,9 @@ def test_summary_of_other_jobs_gives_the_constants_of_all(floor: Lower, carries:
     for index in range(len(jobs)):
         others = ContributionCache(index)
         for factor in (1.0, 0.5, 30.0, 1e4):
-            worth = Constant(float(factor) * 20.0)
-            changed = [*jobs[:index], replace(jobs[index], utility=worth), *jobs[index + 1 :]]
+            one = replace(jobs[index], utility=Constant(factor * 20.0))
+            one = due_at_once(one, factor * 20.0) if exact else one
+            changed = [*jobs[:index], one, *jobs[index + 1 :]]
             plain, quick = (
                 ConstantsLearner(
                     pool, carries, 12, None, LowerConstant(floor, StandaloneValue(on, *members))
@@ -319,7 +377,10 @@ def test_summary_of_other_jobs_gives_the_constants_of_all(floor: Lower, carries:
 
 @pytest.mark.parametrize("floor", ["theory", "clearing"])
 @pytest.mark.parametrize("carries", ["workers", "ps", "both"])
-def test_constants_for_new_servers_equal_learning_there(carries: Carries, floor: Lower) -> None:
+@pytest.mark.parametrize("exact", [False, True])
+def test_constants_for_new_servers_equal_learning_there(
+    carries: Carries, floor: Lower, *, exact: bool
+) -> None:
     """Larger or smaller in each resource by itself, without some, or with some for the first time.
 
     And once more, on the servers of before.
@@ -337,6 +398,8 @@ def test_constants_for_new_servers_equal_learning_there(carries: Carries, floor:
         if not requests:
             continue
         jobs = [*some, *requests[-1:], *requests[-1:]]
+        if exact:
+            jobs = [due_at_once(job, 5.0 + index) for index, job in enumerate(jobs)]
         members = np.ones(on.servers, dtype=np.bool_)
         if carries != "both":
             members = on.hosts_workers if carries == "workers" else on.hosts_ps

@@ -77,7 +77,9 @@ def assess(
     heavy-tailed task that has run long will run longer). So with S_i(t) = product over the present
     copies of S(age + t) / S(age), a new copy's survival S_0, and d the time until that age,
 
-    - without: B_i(t) = S_i(t) up to d, S_i(t) S_0(t - d) after it (S_i(t) if d <= 0);
+    - without: B_i(t) = S_i(t) up to d, S_i(t) S_0(t - d) after it. If d <= 0, the evaluated task
+      gets no later copy, B_i = S_i. Of the other tasks, those with d <= 0 get their copy now, and
+      those with the maximum number of copies none, B_j = S_j;
     - with: S_i(t) S_0(t);
     - saved flowtime, once every task of the job has started: the decrease of E[max] =
       integral of (B_i - S_i S_0) product over the other tasks of (1 - B_j) dt;

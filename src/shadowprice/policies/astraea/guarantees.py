@@ -35,9 +35,9 @@ def performance(jobs: Sequence[Job], rounds: int, completed_by: int) -> Performa
     """Return Theorem 1's bound over all jobs that arrived, for lambda rounds a batch.
 
     The theorem assumes Lemma 1's lambda. ``completed_by`` is the end of the last slot of the last
-    job: L is the least with tau_L = 2^L - 1 at or after it.
+    job: L is the least with tau_L = 2^L at or after it.
     """
-    batches = completed_by.bit_length()
+    batches = max(completed_by - 1, 0).bit_length()  # ceil(log2)
     slopes = [job.utility.slope for job in jobs if isinstance(job.utility, Linear)]
     if jobs and len(slopes) == len(jobs):
         # (i); slopes are negative, so the first term reduces the second.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -55,6 +57,9 @@ from shadowprice.policies.tenants.tenancy import (
     read_tenant_shares,
     require_tenants,
 )
+
+_SMALL_RISE: Final = 0.1
+"""Largest rise of ln(price + 1) by one gang that counts as small; sigma is then off by 5 %."""
 
 
 @dataclass(slots=True)
@@ -136,6 +141,9 @@ class RoundPolicy:
         self._waiting: dict[str, _Waiting] = {}
         self._running: dict[str, _Running] = {}
         self._completed_by = 0
+        self._completed = 0  # number of jobs
+        # Premises of Lemma 3 and Theorem 1 that gangs and events can break.
+        self._gangs_are_small = self._utility_covers_slots = self._undisturbed = True
         self._markets: list[tuple[TenantPool, RoundMarket, Round]] = []
         self.capabilities = Capabilities(
             plans_ahead=True,
@@ -157,6 +165,7 @@ class RoundPolicy:
 
         Raises `InputError` if the shares don't add up to the current units.
         """
+        self._undisturbed &= view.cluster is self.tenancy.cluster
         before, tenants = self.pools, self.tenancy.tenants
         self.tenancy = read_tenant_shares(view.cluster)
         self.pools = tuple(self._pools_of(self.tenancy, self.parameters.theta))
@@ -205,23 +214,35 @@ class RoundPolicy:
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
         """Return Lemma 3's sigma and Theorem 1's bound over the jobs that arrived.
 
-        The theorem assumes Lemma 1's lambda, batches that double forever, and Lemma 3's theta.
-        ``premises_held`` is false if lambda is smaller, rounds have reached the maximum length or
-        begin on demand, or theta isn't Lemma 3's for the known jobs.
+        Lemma 3 holds if ``lemma_3_premises_held``: theta is at least its definition over the known
+        jobs, and every scheduled gang was small beside its pool and worth 1 per slot of a worker
+        and of a parameter server. Theorem 1 holds if ``premises_held``: Lemma 3 does, lambda is at
+        least Lemma 1's, batches doubled to the last completion, and all jobs were completed.
         """
         worker, ps = self.pools[0].thetas()
         bound = performance(jobs, self.rounds, self._completed_by)
+        theta = self.parameters.theta
+        lemma_3 = {
+            "theta_is_lemma_3": theta.source == "known" and theta.scale >= 1.0,
+            "gangs_are_small": self._gangs_are_small,
+            "utility_covers_slots": self._utility_covers_slots,
+            "undisturbed": self._undisturbed,
+        }
+        theorem_1 = {
+            "lemma_3_premises_held": all(lemma_3.values()),
+            "lambda_is_lemma_1": self.lemma is not None and self.rounds >= self.lemma,
+            "rounds_double": not self._on_demand and 2**bound.batches <= self.longest,
+            # A job that was refused or dropped, or is open, has no completion to bound.
+            "all_jobs_completed": self._completed == len(jobs),
+        }
         return {
             "sigma": lemma3_sigma(max(worker), max(ps, default=1.0)),
             "batches": bound.batches,
             "loss_at_most": bound.loss_at_most,
             "ratio_at_least": bound.ratio_at_least,
-            "premises_held": self.parameters.theta.source == "known"
-            and self.parameters.theta.scale >= 1.0
-            and self.lemma is not None
-            and self.rounds >= self.lemma
-            and not self._on_demand
-            and 2**bound.batches <= self.longest,
+            **lemma_3,
+            **theorem_1,
+            "premises_held": all(theorem_1.values()),
         }
 
     def _learn_known(self, jobs: Sequence[Job]) -> None:
@@ -260,6 +281,7 @@ class RoundPolicy:
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Return decisions on an event."""
         self._changed |= not isinstance(event, SlotBegan)
+        self._undisturbed &= isinstance(event, SlotBegan | JobsArrived | JobsFinished)
         match event:
             case SlotBegan(slot):
                 yield from self._begin_slot(view, slot)
@@ -274,6 +296,7 @@ class RoundPolicy:
                 for name in sorted(names, key=lambda name: not view.is_pinned(name)):
                     yield from self._extend(view, view.open_jobs[name])
             case JobsFinished(_, names):
+                self._completed += len(names)
                 for name in names:
                     self._running.pop(name, None)
             case JobCancelled(_, name):
@@ -582,7 +605,9 @@ class RoundPolicy:
         gang, name = award.gang, award.job.name
         passed_over = self._waiting.pop(name).passed_over
         self._running[name] = _Running(award, turn.start + gang.start, pool, turn.end, passed_over)
-        self._completed_by = max(self._completed_by, turn.start + gang.end)
+        # Interpreted kernels (`NUMBA_DISABLE_JIT=1`) return NumPy's integers.
+        self._completed_by = max(self._completed_by, turn.start + int(gang.end))
+        self._observe_gang(award, pool)
         used = np.flatnonzero(gang.workers_on + gang.ps_on)
         length = gang.end - gang.start
         plan = Schedule(
@@ -594,6 +619,23 @@ class RoundPolicy:
         value, cost = gang.value / MICRO, gang.cost / MICRO
         charged = cost if award.lenders is not None and self.capabilities.charges else 0.0
         return Commit(name, plan, gang.payoff / MICRO, value, cost, charged=charged)
+
+    def _observe_gang(self, award: GangAward, pool: TenantPool) -> None:
+        """Note whether a scheduled gang keeps Lemma 3's premises.
+
+        Its proof integrates over rises of ln(price + 1), which must be small, and bounds the slots
+        of all workers by the revenue, and those of all parameter servers.
+        """
+        gang, job = award.gang, award.job
+        thetas = pool.thetas()
+        kinds = [(int(gang.workers_on.sum()), pool.workers[job.worker_type], job.worker_type)]
+        if gang.ps:
+            kinds.append((int(gang.ps_on.sum()), pool.ps[job.ps_type], job.ps_type))
+        for (taken, units, kind), by_type in zip(kinds, thetas, strict=False):
+            rise = taken / int(units.sum()) * math.log(by_type[kind])
+            self._gangs_are_small &= rise <= _SMALL_RISE
+            slots = taken * int(gang.end - gang.start)
+            self._utility_covers_slots &= int(gang.value) >= slots * MICRO
 
     def _charges(self, view: View, slot: int) -> Iterator[Charge]:
         """Charge gangs at the start of each slot, so a gang that lost its server stops paying."""

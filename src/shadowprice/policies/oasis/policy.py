@@ -85,6 +85,9 @@ class OasisPolicy(PricedAdmission):
             # Dividing the servers for a job changes the state even if the job is refused.
             self.capabilities = replace(self.capabilities, forgets_refused=False)
 
+    def _searches_exactly(self) -> bool:
+        return self._gap == 0 and not self._literal
+
     def expect(self, jobs: Sequence[Job]) -> None:
         """Divide the servers before the first job with parameter servers is decided.
 
@@ -93,6 +96,7 @@ class OasisPolicy(PricedAdmission):
         if self._parameters.prices == "online":
             return
         if self._undivided and any(job.ps is not None for job in jobs):
+            self._was_disturbed |= self._earned > 0  # admitted jobs had all servers
             self._divide()
 
     @property

@@ -25,6 +25,7 @@ from shadowprice.kernels.slots.placement import (
     EXACT,
     GREEDY,
     RANDOMISED,
+    SKIPPED,
     Method,
     Pairs,
     place_external,
@@ -235,6 +236,14 @@ class PdorsPricedJob:
     def choices(self) -> SlotChoices:
         """Costs of every choice in every slot of the window."""
         return self._planner.choices(self._job, self._view)
+
+    @property
+    def was_repaired(self) -> bool:
+        """Whether a placement of the computed choices was repaired or searched, not rounded.
+
+        That is always so unless placements are randomised.
+        """
+        return "choices" in vars(self) and bool((self.choices.rounds < SKIPPED).any())
 
     @cached_property
     def _market(self) -> tuple[Floats, Integers, Integers]:

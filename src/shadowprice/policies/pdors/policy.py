@@ -13,11 +13,12 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext
 from shadowprice.policies.pdors.parameters import THEOREM, PdorsParameters
-from shadowprice.policies.pdors.planner import PdorsPlanner
+from shadowprice.policies.pdors.planner import PdorsPlanner, PdorsPricedJob
 from shadowprice.policies.pricing.admission import PricedAdmission, initial_constants
 from shadowprice.policies.pricing.alone import StandaloneValue
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.constants import ConstantsLearner, LowerConstant, PricePool
+from shadowprice.policies.pricing.offers import PricedJob
 
 
 class Pdors(PricedAdmission):
@@ -62,6 +63,8 @@ class Pdors(PricedAdmission):
         board = PriceBoard(cluster, learner.pool, constants[0], cluster.horizon)
         planner = PdorsPlanner(board, cluster, parameters, context.seed)
         self._seed = context.seed
+        self._was_repaired = False
+        """Whether some placement for a decided job was repaired or searched, not rounded."""
         super().__init__(planner, [learner], parameters, context)
 
     def _follow(self, cluster: Cluster) -> None:
@@ -95,13 +98,18 @@ class Pdors(PricedAdmission):
         gain = 1.0 + logarithm + math.sqrt(logarithm**2 + 2.0 * logarithm)
         return 6.0 * gain / self._parameters.delta
 
-    def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
-        """Return the ratio of Theorem 3, and whether its premises held, Theorem 2's G included."""
+    def _premises(self, jobs: Sequence[Job]) -> dict[str, bool]:
         assert isinstance(self._parameters, PdorsParameters)
-        proved = super().guarantee(jobs)
-        if self._parameters.placement != "randomised":
-            return proved
-        return {**proved, "gain_is_theorem_2": self._parameters.gain == THEOREM}
+        premises = super()._premises(jobs)
+        if self._parameters.placement == "randomised":
+            premises["gain_is_theorem_2"] = self._parameters.gain == THEOREM
+            # Theorem 2 bounds the cost of a rounding that succeeds.
+            premises["no_placement_repaired"] = not self._was_repaired
+        return premises
+
+    def _observe(self, quote: PricedJob) -> None:
+        if isinstance(quote, PdorsPricedJob):
+            self._was_repaired |= quote.was_repaired
 
     def parameters_in_force(self) -> Mapping[str, object]:
         """Return the parameters and the price constants."""

@@ -23,10 +23,12 @@ from shadowprice.core.events import (
     JobRevised,
     JobsArrived,
     JobsDisplaced,
+    JobsFinished,
     PlansFellShort,
     PolicyEvent,
     Queue,
     Reject,
+    SlotBegan,
     TimespanChanged,
 )
 from shadowprice.core.job import Job
@@ -84,6 +86,8 @@ class PricedAdmission(ABC):
         self._parameters = parameters
         self._cluster = context.cluster
         self._earned = 0.0
+        self._was_disturbed = False
+        """Whether anything but arrivals happened that no theorem covers."""
         self.capabilities = replace(
             self.capabilities,
             foresees=parameters.prices == "offline",
@@ -93,6 +97,7 @@ class PricedAdmission(ABC):
 
     def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
         """Decide each arriving job once; extend plans that fell short, replan displaced jobs."""
+        self._was_disturbed |= not isinstance(event, JobsArrived | SlotBegan | JobsFinished)
         for decision in self._decide(view, event):
             yield decision
             if isinstance(decision, Drop):
@@ -215,7 +220,9 @@ class PricedAdmission(ABC):
             return Reject(job.name, refusal), _shortfall_below(
                 view, job, proof.bound
             ) if measured else None
+        first = quote
         quote, offer = self._best_offer(view, job, quote)
+        self._observe(first)
         if offer is None or offer.payoff <= 0:  # Algorithm 1, line 4
             # A restart-aware search that finds no plan proves nothing.
             proved = offer is not None or not isinstance(quote, RestartAwareJob)
@@ -225,6 +232,10 @@ class PricedAdmission(ABC):
             return Reject(job.name, build_refusal(quote, view, job, offer, job.required)), short
         self._earned += offer.utility
         return _build_commit(job, quote, offer, itemised=self._itemised), None
+
+    def _observe(self, quote: PricedJob) -> None:
+        """Note what a decided job's search did that affects the theorem's premises."""
+        del quote
 
     @property
     def terms(self) -> DecisionInputs:
@@ -244,6 +255,7 @@ class PricedAdmission(ABC):
                 learner.within(view.until, view.slot) for learner in self._learners
             )
         if moved or view.cluster is not self._cluster:
+            self._was_disturbed = True
             self._cluster = view.cluster
             self._follow(view.cluster)
 
@@ -264,20 +276,39 @@ class PricedAdmission(ABC):
         return 2.0
 
     def guarantee(self, jobs: Sequence[Job]) -> Mapping[str, object]:
-        """Return the competitive ratio at the constants in force, and whether D0 <= OPT / 2.
-
-        As the theorem assumes, the ratio is for constants known in advance, a cluster that doesn't
-        change, and demands that are small compared with a server.
-        """
+        """Return the competitive ratio at the constants in force, and which premises held."""
         constants = [board.constants for board in self._planner.boards]
         return guarantee(
             self._learners,
             constants,
             self._alone(),
+            self._cluster,
             jobs,
             self._earned,
+            self._premises(jobs),
             factor=self._ratio_over_alpha(),
         )
+
+    def _premises(self, jobs: Sequence[Job]) -> dict[str, bool]:
+        """Return the theorem's premises that follow from parameters and events."""
+        charges = self.capabilities.charges_restarts
+        return {
+            # Learnt constants were lower when earlier jobs were decided.
+            "constants_known_in_advance": self._parameters.prices != "online",
+            # A job that L prices out must not take what later jobs would pay for.
+            "empty_is_priced": self._parameters.empty == "priced",
+            "schedules_are_optimal": self._searches_exactly(),
+            "moves_are_free": not any(
+                (charges and job.restart) or job.resumable is False
+                for job in jobs
+                if job.bag is None
+            ),
+            "undisturbed": not self._was_disturbed,
+        }
+
+    def _searches_exactly(self) -> bool:
+        """Return whether each job gets a schedule of the largest payoff."""
+        return True
 
     def slot_prices(self, view: View) -> Floats:
         """Return the price of all of each server's resources in the next slot."""

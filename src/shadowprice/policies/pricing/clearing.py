@@ -166,11 +166,14 @@ def ln_price_of_promises(
     the order of their promises. The latest fiftieth doesn't count yet, because a change of prices
     concerns all slots. Of the ``slots`` so far, the latest ``window`` count.
     """
-    jobs = [job for job in jobs[: _count_renewed(len(jobs))] if math.isfinite(job[1].ln_best)]
-    if not jobs:
+    counted = [(one, one.ln_best) for _, one in jobs[: _count_renewed(len(jobs))]]
+    if all(math.isinf(ln_best) for _, ln_best in counted):
+        counted = [(one, one.ln_first) for one, _ in counted]
+    counted = [(one, ln_best) for one, ln_best in counted if math.isfinite(ln_best)]
+    if not counted:
         return -math.inf
-    densities = np.array([one.ln_best - one.ln_use for _, one in jobs])
-    uses = np.array([one.slots * one.shares for _, one in jobs])
+    densities = np.array([ln_best - one.ln_use for one, ln_best in counted])
+    uses = np.array([one.slots * one.shares for one, _ in counted])
     slots = min(slots + max(1, window // _IDLE_WINDOW_DIVISOR), window)
     room = _PRICED_PART * slots * capacity
     ln_price = _ln_clearing(densities, uses, room)

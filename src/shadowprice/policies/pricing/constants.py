@@ -160,12 +160,16 @@ class ConstantsLearner:
     known: bool = True  # whether all jobs are known in advance
     since: int = 0  # first slot of the timespan; in a live service, the slot in which it was set
     _ln_upper: Floats = field(init=False)
+    _ln_upper_first: Floats = field(init=False)
+    """The same of utilities a slot earlier, for resources of which all utilities are 0."""
     _ln_least_rate: float = field(init=False, default=math.inf)
     _ln_least_use: float = field(init=False, default=math.inf)
     _longest: int = field(init=False, default=1)
     _ln_alone: float = field(init=False, default=-math.inf)
     _arrivals: tuple[int, int] | None = field(init=False, default=None)
     _market: ClearingPrice = field(init=False)
+    _market_first: ClearingPrice = field(init=False)
+    """Demand of jobs that are worth something a slot earlier only; counts without any other."""
     _taught: tuple[TaughtJob, ...] = field(init=False, default=())
     """Jobs that teach, in order of their promises; empty if all jobs are known."""
     _slot: int = field(init=False, default=0)
@@ -191,9 +195,11 @@ class ConstantsLearner:
 
     def _clear(self) -> None:
         self._ln_upper = np.full(len(self.pool.scale), -np.inf)
+        self._ln_upper_first = self._ln_upper.copy()
         self._ln_least_rate = self._ln_least_use = math.inf
         self._longest, self._ln_alone, self._arrivals = 1, -math.inf, None
         self._market = ClearingPrice(self.pool.room, self._span)
+        self._market_first = ClearingPrice(self.pool.room, self._span)
 
     @property
     def _span(self) -> int:
@@ -204,7 +210,9 @@ class ConstantsLearner:
         """Return an independent copy."""
         clone = copy(self)
         clone._ln_upper = self._ln_upper.copy()
+        clone._ln_upper_first = self._ln_upper_first.copy()
         clone._market = self._market.copy()
+        clone._market_first = self._market_first.copy()
         return clone
 
     def moved(self, pool: PricePool, alone: StandaloneValue | None = None) -> ConstantsLearner:
@@ -220,7 +228,8 @@ class ConstantsLearner:
         clone._cached = clone._ln_promised = None
         if self.known:
             resized = not np.array_equal(pool.scale, self.pool.scale)
-            clone._market.resize(pool.room, pool.scale if resized else None)
+            for market in (clone._market, clone._market_first):
+                market.resize(pool.room, pool.scale if resized else None)
         else:
             clone._relearn([job.on(pool) for job in self._taught])
         return clone
@@ -323,6 +332,7 @@ class ConstantsLearner:
     def _merge(self, other: ConstantsLearner) -> None:
         """Add the jobs of another learner, as if they had come later."""
         np.maximum(self._ln_upper, other._ln_upper, out=self._ln_upper)
+        np.maximum(self._ln_upper_first, other._ln_upper_first, out=self._ln_upper_first)
         self._ln_least_rate = min(self._ln_least_rate, other._ln_least_rate)
         self._ln_least_use = min(self._ln_least_use, other._ln_least_use)
         self._longest = max(self._longest, other._longest)
@@ -331,6 +341,7 @@ class ConstantsLearner:
             first, last = self._arrivals or other._arrivals
             self._arrivals = min(first, other._arrivals[0]), max(last, other._arrivals[1])
         self._market.merge(other._market)
+        self._market_first.merge(other._market_first)
 
     def constants_with(
         self, job: Job, again: tuple[int, Contributions] | None = None
@@ -382,20 +393,23 @@ class ConstantsLearner:
         if measure is None:
             return
         np.maximum(self._ln_upper, measure.ln_upper, out=self._ln_upper)
+        np.maximum(self._ln_upper_first, measure.ln_upper_first, out=self._ln_upper_first)
         if math.isfinite(measure.ln_worst) and math.isfinite(measure.ln_use):
             self._ln_least_rate = min(self._ln_least_rate, measure.ln_worst - measure.ln_use)
         self._ln_least_use = min(self._ln_least_use, measure.ln_use)
         self._longest = max(self._longest, measure.window)
         if self.floor.kind == "clearing" and self.known:
-            rate = measure.ln_best - measure.ln_use
             amounts = measure.demand * np.float64(measure.slots)
             uses = measure.slots * measure.shares
-            self._market.add(taught.arrival, measure.ln_best, rate, uses, amounts)
+            market, ln_best = self._market, measure.ln_best
+            if math.isinf(ln_best):
+                market, ln_best = self._market_first, measure.ln_first
+            market.add(taught.arrival, ln_best, ln_best - measure.ln_use, uses, amounts)
 
     def _ln_clearing(self) -> float:
         """Return ln of the price at which the demand clears."""
         if self.known:
-            return self._market.ln_price()
+            return (self._market if self._market.seen else self._market_first).ln_price()
         if self._ln_promised is None:
             jobs = [(job.arrival, job.contribution) for job in self._taught if job.contribution]
             slots = max(0, self._slot - self._began)
@@ -415,14 +429,20 @@ class ConstantsLearner:
             return None
         # (23), (24), (3.13); reading 2: the argument is the shortest duration itself. The proof
         # wants the most a job can earn, which is a slot earlier: d = 0 in the slot of arrival.
-        duration = self._shortest(job) - (self.floor.kind == "guaranteed")
+        shortest = self._shortest(job)
         ln_payable = math.log(job.payable)
-        ln_best = min(float(job.utility.log_values(np.array([duration]))[0]), ln_payable)
+        ln_first, ln_best = np.minimum(
+            job.utility.log_values(np.array([shortest - 1, shortest])), ln_payable
+        ).tolist()
+        if self.floor.kind == "guaranteed":
+            ln_best = ln_first
         useful = window if job.bag is None else min(window, job.bag.slots)
         ln_worst = min(_ln_smallest_utility(job, useful), ln_payable)
         none = np.zeros(len(demand))
         slots = worker_slots(job)
-        amounts = PriceContribution(none, ln_best, ln_worst, 0.0, slots, window, demand, none)
+        amounts = PriceContribution(
+            none, ln_best, ln_worst, 0.0, slots, window, demand, none, ln_first, none
+        )
         return _in_shares(self.pool, amounts)
 
     def shares_per_slot(self, job: Job) -> Floats:
@@ -479,9 +499,10 @@ class ConstantsLearner:
         """Return the constants over the jobs so far, the same object until they change."""
         # Cached, because most jobs change nothing and each needs the constants twice.
         clears = self.floor.kind == "clearing"
-        market = 0.0 if not clears else self._market.seen if self.known else self._ln_clearing()
+        seen = self._market.seen or -self._market_first.seen
+        market = 0.0 if not clears else seen if self.known else self._ln_clearing()
         state = (
-            self._ln_upper.tobytes(),
+            self._ln_upper_in_force.tobytes(),
             (self._ln_least_rate, self._ln_least_use, self._longest),
             (self._ln_alone, self._arrivals),
             market,
@@ -490,9 +511,18 @@ class ConstantsLearner:
             self._cached = state, self._constants()
         return self._cached[1]
 
+    @property
+    def _ln_upper_in_force(self) -> Floats:
+        """Ln U of (23), (24), (3.13); of the proof where all jobs are worth 0 a slot later.
+
+        A U of 0 would make the resource free at any load.
+        """
+        return np.where(np.isneginf(self._ln_upper), self._ln_upper_first, self._ln_upper)
+
     def _constants(self) -> PriceConstants:
+        ln_upper = self._ln_upper_in_force
         if not math.isfinite(self._ln_least_rate):
-            return PriceConstants(-math.inf, self._ln_upper.copy())
+            return PriceConstants(-math.inf, ln_upper)
         timespan = self._longest if self.until is None else max(1, self.until - self.since)
         # 1 / eta <= use_i / (T * sum of capacities) for every job i, below (26).
         ln_eta = (
@@ -503,7 +533,7 @@ class ConstantsLearner:
             ln_lower = self._ln_guaranteed()
         elif self.floor.kind == "clearing":
             ln_lower = max(ln_lower, self._ln_clearing())
-        upper = np.where(np.isneginf(self._ln_upper), -np.inf, np.maximum(self._ln_upper, ln_lower))
+        upper = np.where(np.isneginf(ln_upper), -np.inf, np.maximum(ln_upper, ln_lower))
         return PriceConstants(ln_lower, upper)
 
     def _ln_guaranteed(self) -> float:
@@ -532,11 +562,14 @@ def _in_shares(pool: PricePool, one: PriceContribution) -> PriceContribution:
     """Return a contribution in shares of another pool."""
     shares = pool.shares(one.demand)
     priced = shares > 0
-    ln_upper = np.full(len(shares), -np.inf)
+    ln_upper, ln_upper_first = np.full((2, len(shares)), -np.inf)
     ln_upper[priced] = one.ln_best - np.log(shares[priced])
+    ln_upper_first[priced] = one.ln_first - np.log(shares[priced])
     # Infinite if no server of the pool has the resources: the job then doesn't count.
     ln_use = math.log(one.slots) + _ln(float(shares.sum())) if priced.any() else math.inf
-    return one._replace(ln_upper=ln_upper, ln_use=ln_use, shares=shares)
+    return one._replace(
+        ln_upper=ln_upper, ln_upper_first=ln_upper_first, ln_use=ln_use, shares=shares
+    )
 
 
 def worker_slots(job: Job) -> int:

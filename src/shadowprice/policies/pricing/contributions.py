@@ -24,6 +24,10 @@ class PriceContribution(NamedTuple):
     window: int  # slots in which it could run
     demand: Amounts  # of one worker (or parameter server)
     shares: Floats  # that demand in shares
+    ln_first: float
+    """Ln of its utility in the first slot in which it could complete, a slot before ``ln_best``'s.
+    It replaces ``ln_best`` where that is 0 for all jobs."""
+    ln_upper_first: Floats  # as ``ln_upper``, of that utility
 
 
 Contributions = dict[tuple[object, ...], dict[int, PriceContribution | None]]
