@@ -417,10 +417,10 @@ def week(folder: Path, policy: str, days: float) -> None:
             durable.write_snapshot()
         if slot % 3_600 == 0:
             before = steady.now() - 86_400 * SECOND
-            while (
-                retention.purge(store, before, old := retention.expired_jobs(store, before)) or old
-            ):
-                pass
+            more = True
+            while more:
+                old = [job.key for job in retention.expired_jobs(store, before)]
+                more = retention.purge(store, before, old) or bool(old)
         if slot % max(1, slots // 28) == 0 or slot == slots - 1:
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             size = sum(file.stat().st_size for file in (folder / "week").iterdir())
