@@ -194,7 +194,7 @@ def test_requests_to_ray(node: RayNode) -> None:
 @pytest.mark.parametrize(
     ("new", "old", "why"),
     [
-        ([{"gpu": 1000}] * 3, [], "insufficient gpu on a: 1 requested, 0 free"),
+        ([{"gpu": 1000}] * 3, [], "a has 2 GPUs, 2 of them free, and 3 are requested"),
         ([{"gpu": 500}], [{"gpu": 2000}], "no GPU with 0.5 of it free"),
         ([{"gpu": 1500}], [], "whole GPUs above one"),
         ([{"cpu": 1000}] * 2, [{"cpu": 1000}], "insufficient cpu on a: 2 requested, 1 free"),

@@ -170,7 +170,7 @@ def check_allocatable(
         free = max(0, total - taken) / MILLI
         raise PlacementError(
             f"{node.name} has {total / MILLI:g} GPUs, {free:g} of them free, and "
-            f"{demand / MILLI:g} are asked for"
+            f"{demand / MILLI:g} are requested"
         )
     for name in {key for amounts in wanted for key in amounts} & node.has.keys():
         demand = sum(amounts.get(name, 0) for amounts in wanted)

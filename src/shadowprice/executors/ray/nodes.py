@@ -114,6 +114,7 @@ def check_available(
     name, capacity = node.server.name, node.server.capacity
     new, old = list(wanted), list(held)
     total, used = capacity.get("gpu", 0), sum(map(gpu_millis, old))
+    free, requested = max(0, total - used) / MILLI, sum(map(gpu_millis, new)) / MILLI
     for amounts in new:
         amount = gpu_millis(amounts)
         if amount > MILLI and amount % MILLI:
@@ -121,9 +122,9 @@ def check_available(
         if amount and used + amount > total:
             if amount % MILLI:
                 raise PlacementError(f"{name} has no GPU with {amount / MILLI:g} of it free")
-            free = max(0, total - used) / MILLI
             raise PlacementError(
-                f"insufficient gpu on {name}: {amount / MILLI:g} requested, {free:g} free"
+                f"{name} has {total / MILLI:g} GPUs, {free:g} of them free, and {requested:g} are "
+                "requested"
             )
         used += amount
     for resource in {key for amounts in new for key in amounts} & capacity.keys():
