@@ -142,7 +142,7 @@ def test_a_node_that_is_not_ready_or_off_is_known_to_be() -> None:
 @pytest.mark.parametrize(
     ("wanted", "word"),
     [
-        ([{"gpu": 1000}] * 3, "4 GPUs, 2 of them free, and 3 are asked for"),
+        ([{"gpu": 1000}] * 3, "4 GPUs, 2 of them free, and 3 are requested"),
         ([{"gpu": 500}], "no GPU with 0.5"),
         ([{"cpu": 5000}, {"cpu": 2000}], "6 of cpu free, and 7"),
         ([{"memory": 17 << 30}], "memory free"),
