@@ -315,6 +315,11 @@ def test_nothing_is_tried_that_comes_too_late_for_any_server() -> None:
 def test_a_later_deadline_and_a_later_arrival_are_reported_in_slots() -> None:
     case = crowded("oasis", {"prices": "online"})
     position = len(case.entries) - 1
+    # Worth more than the price that the first jobs teach, 22.5.
+    case.entries[position] = {
+        **case.entries[position],
+        "utility": {"kind": "deadline", "by": "0 slots", "value": 30},
+    }
     assert refused_positions(case.run(), case.entries) == [position]
     found = {advice.key: advice for advice in case.advise(position).advice}
     # One slot at full width beside it; three slots are taken by the first ones.
