@@ -306,6 +306,20 @@ def test_servers_that_the_executor_closes_are_cordoned_or_drained(tmp_path: Path
     play(tmp_path, scenario)
 
 
+def test_lost_server_that_returns_closed_takes_no_work(tmp_path: Path) -> None:
+    closed = ServerInfo("g-1", {"gpu": 4000, "cpu": 16000}, takes_work=False)
+
+    async def scenario(hour: Played) -> None:
+        await hour.begin("job")
+        await hour.hear(ServerGone("g-1", hour.world.now))
+        await hour.hear(ServerSeen(closed, 0.0))
+        assert set(hour.writer.published.servers.cordoned) == {"g-1"}
+        await hour.hear(ServerSeen(replace(closed, takes_work=True), 0.0))
+        assert not hour.writer.published.servers.lost
+
+    play(tmp_path, scenario)
+
+
 def test_server_closed_before_a_start_of_the_service_is_opened_later(tmp_path: Path) -> None:
     closed = ServerInfo("g-1", {"gpu": 4000, "cpu": 16000}, takes_work=False)
 

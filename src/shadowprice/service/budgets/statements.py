@@ -105,7 +105,7 @@ def _sums(sums: dict[str, int]) -> dict[str, float]:
 def _balance_without_entries(connection: Connection, entry_filter: EntryFilter) -> float:
     """Return the balance of a time span without entries.
 
-    Earlier entries may have been purged, so that only later ones and the account tell it.
+    Earlier entries may have been purged. Then it follows from later ones or the account.
     """
     table, budgets = tables.entries, tables.budgets
     query = select(table.c.balance - table.c.points).where(table.c.tenant == entry_filter.tenant)

@@ -56,15 +56,16 @@ class ServerDiscovery:
             if any(state.capacity.values()) and report.server.takes_work:
                 await self._try(UpdateServers({name: state}, "joined"))
             return
-        if not report.server.takes_work or name in self._closed:
-            servers = await self._open_or_close(report.server)
-        self._seen.add(name)
         if name in servers.lost - servers.drained - servers.cordoned:
             await self._try(SetServerAvailability(name, back=True))
             if name in self._closed_before_loss:
                 drained = self._closed_before_loss.pop(name)
                 await self._set_state(name, drained=drained, cordoned=not drained)
             servers = self._writer.published.servers
+        # Only a server that is back can be closed again.
+        if not report.server.takes_work or name in self._closed:
+            servers = await self._open_or_close(report.server)
+        self._seen.add(name)
         if name not in self._stated and self._discovers:
             row = servers.cluster.index[name]
             state = to_server_spec(report.server, servers.cluster)

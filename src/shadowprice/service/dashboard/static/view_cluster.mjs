@@ -143,7 +143,7 @@ export class ClusterView {
     const done = await this.app.form({
       title: `${drain ? "Drain" : "Cordon"} ${shown(one.name)}?`,
       body: [element("p", {}, drain
-        ? "It takes no more work from the next slot on. Its jobs are stopped at the end of their slot, with their grace period, and planned anew elsewhere."
+        ? "It takes no more work from the next slot on. Its jobs are stopped at the end of their slot, with their grace period, and planned again elsewhere."
         : "It takes no more work from the next slot on. Its jobs stay there until they end."), drain ? affected(one) : ""],
       action: drain ? "Drain it" : "Cordon it", danger: drain,
       send: () => ask(`servers/${part(one.name)}`, { method: "PATCH", body: { [how]: true } }),
