@@ -325,5 +325,6 @@ class Engine:
         if refusal is not None:
             return Quote.of(Reject(job.name, refusal), slot)
         self.session.resync_if_stale()
-        self.ledger.advance(slot)  # past the running slot, if any
+        if slot > self.ledger.start:
+            self.state.advance_for_query(slot)  # past the running slot
         return policy.quote(self.view, job, explained=explained)

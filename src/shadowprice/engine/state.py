@@ -310,6 +310,16 @@ class EngineState:
         """Move the ledger's window to a later slot."""
         self.undo.push(self.ledger.undo_advance, self.ledger.advance(slot))
 
+    def advance_for_query(self, slot: int) -> None:
+        """Move the ledger's window to a later slot between two events.
+
+        An enclosing unit of work can also have reserved slots that leave the window. So its
+        rollback must first return the window.
+        """
+        before = self.ledger.advance(slot)
+        if self.enclosing_undo is not None:
+            self.enclosing_undo.push(self.ledger.undo_advance, before)
+
     def insert_job(self, record: JobRecord) -> None:
         """Add a job that arrived."""
         name = record.job.name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -10,18 +11,22 @@ from typing import Any
 import pytest
 
 from shadowprice.core.cluster import Role
-from shadowprice.core.errors import EventError
+from shadowprice.core.errors import EventError, PolicyError
 from shadowprice.core.events import (
     Acknowledged,
     CapacityChanged,
     Completed,
+    Decision,
     Displaced,
     JobCancelled,
     JobEnded,
     JobFailed,
     JobRevised,
     JobsArrived,
+    Place,
+    PolicyEvent,
     ProgressMeasured,
+    Promise,
     Resize,
     ServerBack,
     ServerLost,
@@ -34,11 +39,15 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import MICRO, StepModel
 from shadowprice.core.policy import PolicyContext, Status, View
+from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
 from shadowprice.engine.engine import StagedEvent
+from shadowprice.engine.snapshot import restore, snapshot
+from shadowprice.engine.state_validation import validate_state
 from shadowprice.policies.registry import make_policy
 from tests.support.policies import EarliestPlanner
+from tests.support.scripted_policy import Scripted, commit
 from tests.support.workloads import make_cluster, make_job
 
 ON = make_cluster(3, 0)
@@ -339,3 +348,18 @@ def test_an_open_slot_is_quoted_for_while_one_runs() -> None:
     assert quote.completion >= 1
     assert made.state_digest() == before
     assert made.ledger.start == 1
+
+
+def test_a_quote_in_a_unit_of_work_leaves_no_trace() -> None:
+    made = Engine(ON, make_policy("oasis", PolicyContext(ON), {"prices": "online"}))
+    made.handle(JobsArrived(0, (alone("zero", utility=Deadline(1.0, 0.0)),)))
+    digest, used = made.state_digest(), made.ledger.used.copy()
+    with suppress(OSError), made.atomic():
+        made.handle(JobsArrived(0, (alone("one"),)))
+        assert made.jobs["one"].plan.start == 0
+        made.handle(SlotBegan(0))
+        assert made.quote(alone("two")).slot == 1
+        raise OSError("disk full")
+    assert (made.slot, made.state_digest()) == (0, digest)
+    assert (made.ledger.used == used).all()
+    validate_state(made.state)

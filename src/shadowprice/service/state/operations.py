@@ -624,7 +624,7 @@ class QuoteJob:
             # An idle engine stays at an older slot until the next event. Advance the ledger as
             # that event would, because a quote is for the slot that can still be decided.
             engine.state.check_skip(slot)
-            engine.ledger.advance(slot)
+            engine.state.advance_for_query(slot)
         moment = min(batch.now, batch.calendar.begins(slot))
         key = self.submission.qualified_name
         newest = batch.newest_jobs([key]).get(key)
