@@ -21,6 +21,7 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.events import Resize, Start, Stop
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Policy, Status
+from shadowprice.core.schedule import Placement
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.memory import copy_policy, sources
@@ -317,13 +318,14 @@ def _command_from_record(
     }
     if values["order"] == Stop.tag:
         return Stop(values["slot"], values["job"], values["finished"], **common)
-    entries = [entry for entry in values["on"] if entry[0] in index]
     kind = Start if values["order"] == Start.tag else Resize
+    servers, workers, ps = zip(*values["on"], strict=True)
+    # The entries keep the order of the names: servers may have been removed, or have other rows.
     return kind(
         values["slot"],
         values["job"],
-        placement_from_record(entries, index),
-        servers=tuple(name for name, _, _ in values["on"]),
+        Placement(tuple(index.get(name, -1) for name in servers), workers, ps),
+        servers=servers,
         copies=tuple(TaskCopies(*entry) for entry in values["copies"]),
         plan=values["plan"],
         **common,

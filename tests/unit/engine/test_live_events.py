@@ -363,3 +363,34 @@ def test_a_quote_in_a_unit_of_work_leaves_no_trace() -> None:
     assert (made.slot, made.state_digest()) == (0, digest)
     assert (made.ledger.used == used).all()
     validate_state(made.state)
+
+
+def amounts(row: int = 0) -> dict[str, int]:
+    return dict(zip(ON.resources, ON.capacity[row].tolist(), strict=True))
+
+
+class Spreading(Resuming):
+    """A planner that commits its job to two servers in slot 0, and to a third one in slot 1."""
+
+    def decide(self, view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if not isinstance(event, JobsArrived):
+            return super().decide(view, event)
+        return (commit((0, 0, 1, 0), (0, 1, 3, 0), (1, 2, 4, 0)),)
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_commands_on_a_removed_server_survive_a_restart(again: bool) -> None:
+    """Commands keep the names of their servers with the processes on each."""
+    made = Engine(ON, Spreading(), acknowledges=True)
+    made.handle(JobsArrived(0, (alone("job"),)))
+    made.handle(SlotBegan(0))
+    made.handle(CapacityChanged(1, {"gpu-0": None}))
+    if again:
+        made.handle(CapacityChanged(1, {"gpu-0": ServerState(Role.WORKER, amounts())}))
+    record = snapshot(made)
+    restored = restore(record, Spreading())
+    start = restored.unacknowledged[1]
+    assert isinstance(start, Start)
+    assert start.servers == ("gpu-0", "gpu-1")
+    assert start.placement.workers == (1, 3)
+    assert snapshot(restored)["unacknowledged"] == record["unacknowledged"]
