@@ -170,12 +170,12 @@ class Schedule:
         )
 
     def renumbered(self, rows: Integers) -> Schedule:
-        """Return the schedule with new server rows, without entries of removed servers.
+        """Return the schedule with new server rows, without slots on removed servers.
 
         ``rows`` has the new row of each old server, -1 if it was removed.
         """
         servers = rows[self.servers]
-        is_kept = servers >= 0
+        is_kept = ~np.isin(self.slots, self.slots[servers < 0])
         return Schedule.from_arrays(
             self.slots[is_kept], servers[is_kept], self.workers[is_kept], self.ps[is_kept]
         )

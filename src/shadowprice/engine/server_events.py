@@ -154,15 +154,15 @@ def _replace_cluster(
     commands: list[Command] = []
     displaced_names: list[str] = []
     for row in np.flatnonzero(change.rows < 0).tolist():
-        if state.slot_running is not None:
-            commands += _stop_jobs_on(state, event.slot, row)
-        displaced_names += state.displace(ledger.holders(row))
+        # Between two slots too: later commands couldn't name the removed server.
+        commands += _stop_jobs_on(state, event.slot, row)
+        displaced_names += state.displace(_users(state, row))
     for name in change.narrowed:
         if (
             change.cluster.roles[change.cluster.index[name]]
             is not old_cluster.roles[old_cluster.index[name]]
         ):
-            displaced_names += state.displace(ledger.holders(old_cluster.index[name]))
+            displaced_names += state.displace(_users(state, old_cluster.index[name]))
     _renumber_servers(state, change)
     undo.assign(state, "cluster", change.cluster)
     local_free = state.capabilities.local_traffic_is_free
@@ -180,6 +180,19 @@ def _replace_cluster(
     if displaced:
         commands += session.query(JobsDisplaced(event.slot, displaced, None))
     return commands
+
+
+def _users(state: EngineState, row: int) -> list[str]:
+    """Return the jobs with reservations on a server, or whose plan ended there.
+
+    A plan that ends with the running slot has no reservations any more, but may be extended.
+    """
+    ended = (
+        name
+        for name, record in state.open_jobs.items()
+        if len(record.plan) and record.plan.completion < state.slot and row in record.plan.servers
+    )
+    return [*state.ledger.holders(row), *ended]
 
 
 def _placement_recency(state: EngineState, name: str) -> tuple[int, int, int]:

@@ -394,3 +394,41 @@ def test_commands_on_a_removed_server_survive_a_restart(again: bool) -> None:
     assert start.servers == ("gpu-0", "gpu-1")
     assert start.placement.workers == (1, 3)
     assert snapshot(restored)["unacknowledged"] == record["unacknowledged"]
+
+
+def test_a_server_removed_between_two_slots_ends_what_runs_there() -> None:
+    made = engine(acknowledges=True)
+    made.handle(JobsArrived(0, (alone("one"),)))
+    made.handle(SlotBegan(0))
+    (here,) = made.running["one"].servers
+    made.handle(SlotEnded(0, {"one": 4}))
+    commands = made.handle(CapacityChanged(1, {ON.names[here]: None}))
+    (stop,) = (command for command in commands if isinstance(command, Stop))
+    assert (stop.job, stop.frees) == ("one", (ON.names[here],))
+    assert not made.running
+    restored = restore(snapshot(made), Resuming())
+    for each in (made, restored):
+        (start,) = each.handle(SlotBegan(1))
+        assert isinstance(start, Start)
+        assert start.generation == 2
+
+
+@pytest.mark.parametrize("changed", [None, ServerState(Role.PS, amounts())])
+def test_a_plan_that_ends_with_the_running_slot_is_not_extended_on_a_server_that_left(
+    changed: ServerState | None,
+) -> None:
+    """The job needs another plan; one on two servers must not shrink to the one that is left."""
+    made = Engine(ON, make_policy("oasis", PolicyContext(ON), {"prices": "online"}))
+    job = alone("one", worker_range=(8, 8), epochs=1, chunks=8, utility=Constant(1000.0))
+    made.handle(JobsArrived(0, (job,)))
+    made.handle(SlotBegan(0))
+    record = made.jobs["one"]
+    assert record.plan.completion == 0
+    row = made.running["one"].servers[0]
+    commands = made.handle(CapacityChanged(1, {ON.names[row]: changed}))
+    assert Displaced(1, "one", "the servers changed") in commands
+    validate_state(made.state)
+    made.handle(SlotEnded(0, {}))
+    if record.status.open:
+        assert record.plan.start >= 1
+        assert {int(count) for count in record.plan.totals()[0]} == {8}
