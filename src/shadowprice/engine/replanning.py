@@ -34,12 +34,26 @@ def revised_plan_holds(state: EngineState, record: JobRecord, old: Job) -> bool:
     # The first start is free unless the cluster says otherwise.
     ran = state.cluster.restart_first or record.started is not None
     charged = state.capabilities.charges_restarts and ran
-    return planned_progress(job, future, present, charged=charged) >= record.remaining
+    planned = planned_progress(job, future, present, charged=charged)
+    return planned + _expected_progress(state, record) >= record.remaining
+
+
+def _expected_progress(state: EngineState, record: JobRecord) -> int:
+    """Return the progress units that a job should make in the slot under way, if one runs."""
+    present = state.running.get(record.job.name)
+    if state.slot_running is None or present is None:
+        return 0
+    begun = record.generation_slot == state.slot_running
+    moved = begun and (record.generation > 1 or state.cluster.restart_first)
+    return record.job.gain(present.total_workers, colocated=present.colocated, moved=moved)
 
 
 def plan_is_allowed(record: JobRecord, old: Job, now: int) -> bool:
-    """Return whether a revised job may still run as its plan says, from a slot on."""
-    job, future = record.job, record.plan.from_slot(now)
+    """Return whether a revised job may still run as its plan says, from a slot on.
+
+    The last slot counts even if it is under way, because the plan may be extended from it.
+    """
+    job, future = record.job, record.plan.from_slot(min(now, record.plan.completion))
     if not job.same_demand(old):
         return False
     workers, ps, _ = future.totals()

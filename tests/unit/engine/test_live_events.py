@@ -432,3 +432,33 @@ def test_a_plan_that_ends_with_the_running_slot_is_not_extended_on_a_server_that
     if record.status.open:
         assert record.plan.start >= 1
         assert {int(count) for count in record.plan.totals()[0]} == {8}
+
+
+def test_a_revision_keeps_a_plan_that_the_running_slot_completes() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))
+    plan = made.jobs["one"].plan
+    for slot in (0, 1):
+        made.handle(SlotBegan(slot))
+        worth_less = alone("one", utility=Constant(float(slot)))
+        commands = made.handle(JobRevised(slot + 1, worth_less))
+        assert not any(isinstance(command, Displaced) for command in commands)
+        assert made.jobs["one"].plan is plan
+        commands = made.handle(SlotEnded(slot, {"one": 4}))
+    assert Completed(1, "one", 1.0) in commands
+
+
+def test_a_revision_counts_the_restart_of_the_running_slot() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one", restart_seconds=Fraction(300)),)))
+    made.handle(SlotBegan(0))
+    made.handle(SlotEnded(0, {"one": 0}))
+    here = ON.names[made.running["one"].servers[0]]
+    made.handle(ServerLost(1, here))
+    made.handle(SlotBegan(1))
+    record = made.jobs["one"]
+    assert record.generation == 2
+    before = record.plan
+    made.handle(JobRevised(2, replace(record.job, utility=Constant(1.0))))
+    # The first of the plan's two slots yields half.
+    assert (before.completion, record.plan.completion) == (2, 3)
