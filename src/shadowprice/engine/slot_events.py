@@ -140,9 +140,8 @@ def _record_progress(
                 behind.add(name)
         elif _record_bag_progress(state, slot, record, gained, done.get(name)):
             finished.append(name)
-    # Jobs without counted progress report it themselves; treat it as unknown.
-    for name in state.running.keys() - progress.keys():
-        behind.add(name)
+    # Jobs without counted progress report it themselves, or ended early; treat it as unknown.
+    behind |= (state.running.keys() | state.ran.keys()) - progress.keys()
     if behind:
         jobs = state.jobs
         finished += [

@@ -462,3 +462,14 @@ def test_a_revision_counts_the_restart_of_the_running_slot() -> None:
     made.handle(JobRevised(2, replace(record.job, utility=Constant(1.0))))
     # The first of the plan's two slots yields half.
     assert (before.completion, record.plan.completion) == (2, 3)
+
+
+def test_a_plan_that_lost_a_slot_is_planned_again_when_the_slot_ends() -> None:
+    """Also if the generation ended early, and its progress isn't counted."""
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one", epochs=3),)))
+    made.handle(SlotBegan(0))
+    made.handle(JobFailed(1, "one", 1, reason="crashed", retries=3))
+    commands = made.handle(SlotEnded(0, {}))
+    assert [command.job for command in commands if isinstance(command, Displaced)] == ["one"]
+    assert made.jobs["one"].plan.completion == 3
