@@ -155,7 +155,9 @@ def _promise(state: EngineState, record: JobRecord, decision: Promise) -> None:
     if len(record.plan):
         raise PolicyError(f"{record.story()}: promised, although it follows a plan")
     completion = decision.completion
-    if completion is not None and completion < state.slot:
+    # A job that runs may complete in the slot under way.
+    runs = state.slot_running is not None and record.job.name in state.running
+    if completion is not None and completion < state.slot - runs:
         raise PolicyError(f"{record.story()}: promised for slot {completion}, which is over")
     if completion is not None and state.until is not None and completion >= state.until:
         raise PolicyError(

@@ -473,3 +473,23 @@ def test_a_plan_that_lost_a_slot_is_planned_again_when_the_slot_ends() -> None:
     commands = made.handle(SlotEnded(0, {}))
     assert [command.job for command in commands if isinstance(command, Displaced)] == ["one"]
     assert made.jobs["one"].plan.completion == 3
+
+
+def test_a_running_job_may_be_promised_for_the_slot_under_way() -> None:
+    def decide(_: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            placement = Placement((0,), (4,), (0,))
+            return (Promise("one", 1), Promise("two", 1), Place("one", placement))
+        return (Promise(event.job.name, promised),) if isinstance(event, JobRevised) else ()
+
+    made = Engine(ON, Scripted(decide, plans=False), keeps_memory=False)
+    made.handle(JobsArrived(0, (alone("one"), alone("two"))))
+    made.handle(SlotBegan(0))
+    for name, promised, valid in (("one", 0, True), ("one", -1, False), ("two", 0, False)):
+        revision = JobRevised(1, alone(name, utility=Constant(9.0 + promised)), admission=True)
+        if valid:
+            made.handle(revision)
+            assert made.jobs[name].promise == promised
+        else:
+            with pytest.raises(PolicyError, match="which is over"):
+                made.handle(revision)
