@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import Command, Decision, PolicyEvent
 from shadowprice.core.policy import Policy, as_holding_policy, unwrap_policy
 from shadowprice.engine.decisions import apply_decision
@@ -72,6 +73,8 @@ class PolicySession:
         self._was_queried = True
         try:
             held = policy.hold(self.view, progress, slots)
+            if type(held) is not int or not 0 <= held <= slots:
+                raise PolicyError(f"the policy held {held!r} of {slots} slots")
         except BaseException:
             self.rollback_event()
             raise

@@ -11,9 +11,9 @@ def count_quiet_slots(state: EngineState, progress: Mapping[str, int], limit: in
     """Return how many next slots, up to ``limit``, are quiet if the policy decides nothing.
 
     ``progress`` is that of each running job in each of these slots. The result is 0 if the engine
-    can't know, or has to check the progress.
+    can't know, or has to check the progress or the limits of live runs.
     """
-    if state.slot_running is not None or state.enclosing_undo is not None:
+    if state.slot_running is not None or state.enclosing_undo is not None or state.acknowledges:
         return 0
     if state.moved or state.planned or state.agenda or progress.keys() != state.running.keys():
         return 0
@@ -36,5 +36,6 @@ def pass_quiet_slots(state: EngineState, progress: Mapping[str, int], slots: int
     for name, gained in progress.items():
         state.jobs[name].progress += slots * gained
     state.digest.changed.update(progress)
+    state.ran.clear()
     state.ledger.advance(state.slot + slots)
     state.sequence += 2 * slots

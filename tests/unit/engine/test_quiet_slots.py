@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from shadowprice.core.errors import PolicyError
 from shadowprice.core.events import (
     Command,
     Decision,
@@ -137,6 +139,26 @@ def test_a_policy_that_wakes_in_every_slot_limits_quiet_slots() -> None:
         policy = Holding(held)
         assert running_engine(policy).pass_quiet_slots({"job": 4}, 10) == passed
         assert policy.offered == (1, {"job": 4}, 10)
+
+
+@pytest.mark.parametrize("held", [-1, 11, 2.0, np.int64(3)])
+def test_a_policy_holds_at_most_the_offered_slots(held: Any) -> None:
+    policy = Holding(3)
+    policy.hold = lambda *_: held  # type: ignore[method-assign]
+    engine = running_engine(policy)
+    before = engine.state_digest()
+    with pytest.raises(PolicyError, match="of 10 slots"):
+        engine.pass_quiet_slots({"job": 4}, 10)
+    assert engine.state_digest() == before
+
+
+def test_a_live_run_passes_no_slots() -> None:
+    """Its limits are checked when a slot ends."""
+    cluster = make_cluster()
+    engine = Engine(cluster, Scripted(_place_on_arrival, plans=False), acknowledges=True)
+    engine.handle(JobsArrived(0, (make_job(cluster, epochs=20),)))
+    run_slot(engine)
+    assert engine.pass_quiet_slots({"job": 4}, 10) == 0
 
 
 def test_a_policy_that_fails_to_hold_leaves_the_engine_unchanged() -> None:
