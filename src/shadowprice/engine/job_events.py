@@ -112,9 +112,9 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     state.touch(record).job = job
     if job.resumable and job.differs_only("resumable", old_job):
         return []  # plans don't depend on this field
-    record.progress = min(job.required, int(done * job.required / job.work))
-    if record.measured:
-        record.progress = min(job.required, record.units(record.measured))
+    progress = record.units(record.measured) if record.measured else done * job.required / job.work
+    # The job completes when a slot or its processes end, so some work is always left.
+    record.progress = min(job.required - 1, int(progress))
     if event.admission and (record.promise is not None or len(record.plan)):
         return _readmit(state, session, event, old_job)
     if len(record.plan):

@@ -18,11 +18,13 @@ from shadowprice.core.events import (
     Completed,
     Decision,
     Displaced,
+    Drop,
     JobCancelled,
     JobEnded,
     JobFailed,
     JobRevised,
     JobsArrived,
+    JobsDisplaced,
     Place,
     PolicyEvent,
     ProgressMeasured,
@@ -36,9 +38,11 @@ from shadowprice.core.events import (
     Start,
     StartFailed,
     Stop,
+    TimespanChanged,
 )
 from shadowprice.core.job import MICRO, StepModel
 from shadowprice.core.policy import PolicyContext, Status, View
+from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.core.utility import Constant, Deadline
 from shadowprice.engine import Engine
@@ -493,3 +497,23 @@ def test_a_running_job_may_be_promised_for_the_slot_under_way() -> None:
         else:
             with pytest.raises(PolicyError, match="which is over"):
                 made.handle(revision)
+
+
+@pytest.mark.parametrize("measured", [0, 50])
+def test_a_revised_job_always_has_work_left(measured: int) -> None:
+    """It completes with a slot or its processes, and can be planned again until then."""
+    made = Engine(ON, make_policy("oasis", PolicyContext(ON), {"prices": "online"}))
+    made.handle(JobsArrived(0, (alone("one", utility=Constant(1000.0)),)))
+    made.handle(SlotBegan(0))
+    made.handle(ProgressMeasured(1, {"one": (1, measured * MICRO)}))
+    made.handle(SlotEnded(0, {} if measured else {"one": 4}))
+    shorter = alone("one", utility=Constant(1000.0), minibatches=1)
+    assert shorter.work == 8
+    made.handle(JobRevised(1, shorter))
+    record = made.jobs["one"]
+    assert (record.status.open, record.remaining) == (True, 1)
+    (row,) = made.running["one"].servers
+    made.handle(ServerLost(1, ON.names[row]))
+    assert (record.plan.start, record.plan.completion) == (1, 1)
+    made.handle(SlotBegan(1))
+    assert Completed(1, "one", 1000.0) in made.handle(SlotEnded(1, {"one": 1}))
