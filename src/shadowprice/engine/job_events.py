@@ -101,7 +101,10 @@ def _withdraw(
 
 
 def revise_job(state: EngineState, session: PolicySession, event: JobRevised) -> list[Command]:
-    """Replace a job's specification; replan it if its plan or placement no longer suffices."""
+    """Replace a job's specification; replan it if its plan or placement no longer suffices.
+
+    The job is displaced first if its new specification doesn't allow its plan or placement.
+    """
     job = event.job
     record = state.open_jobs[job.name]
     old_job = record.job
@@ -115,19 +118,32 @@ def revise_job(state: EngineState, session: PolicySession, event: JobRevised) ->
     progress = record.units(record.measured) if record.measured else done * job.required / job.work
     # The job completes when a slot or its processes end, so some work is always left.
     record.progress = min(job.required - 1, int(progress))
-    if event.admission and (record.promise is not None or len(record.plan)):
-        return _readmit(state, session, event, old_job)
+    name, commands = job.name, list[Command]()
     if len(record.plan):
-        holds = revised_plan_holds(state, record, old_job)
+        is_allowed = plan_is_allowed(record, old_job, state.slot)
     else:
-        holds = standing_holds(record, old_job)
+        is_allowed = standing_holds(record, old_job)
+    if not is_allowed:  # before the query, so that the policy sees what is really reserved
+        state.displace([name])
+        commands.append(Displaced(state.slot, name, "it was revised"))
     session.resync_in_event()
-    commands = session.query(event)
-    if not holds and job.name in state.open_jobs:
-        if len(record.plan) and record.job.same_demand(old_job):
-            commands += extend(state, session, [job.name])
-        else:
-            commands += replan(state, session, [job.name], "it was revised")
+    decisions = session.query(event)
+    if name not in state.open_jobs:
+        return commands + decisions
+    if any(isinstance(command, Decided) and command.decision.job == name for command in decisions):
+        if record.status is not Status.ADMITTED:
+            return commands + decisions
+        # The job has a plan or promise again: nothing displaced it.
+        return [
+            command
+            for command in decisions
+            if not (isinstance(command, Displaced) and command.job == name)
+        ]
+    commands += decisions
+    if not is_allowed:
+        return commands + session.query(JobsDisplaced(state.slot, (name,), None))
+    if len(record.plan) and not revised_plan_holds(state, record, old_job):
+        commands += extend(state, session, [name])
     return commands
 
 
@@ -137,47 +153,6 @@ def _has_same_speed(job: Job, other: Job) -> bool:
         return False
     speed, before = (each.gains * (each.work / each.required) for each in (job, other))
     return bool(np.allclose(speed, before, rtol=1e-9))
-
-
-def _readmit(
-    state: EngineState, session: PolicySession, event: JobRevised, old_job: Job
-) -> list[Command]:
-    """Query the policy about a revision that asks for more for a promised or planned job.
-
-    The job is displaced first if its new specification doesn't allow its plan or placement.
-    """
-    name = event.job.name
-    record = state.open_jobs[name]
-    commands: list[Command] = []
-    if len(record.plan):
-        is_allowed = plan_is_allowed(record, old_job, state.slot)
-    else:
-        is_allowed = standing_holds(record, old_job)
-    if not is_allowed:
-        state.displace([name])
-        commands.append(Displaced(state.slot, name, "it was revised"))
-    session.resync_in_event()
-    commands += session.query(event)
-    is_decided = any(
-        isinstance(command, Decided) and command.decision.job == name for command in commands
-    )
-    if name not in state.open_jobs:
-        return commands
-    if is_decided:
-        if record.status is not Status.ADMITTED:
-            return commands
-        # The job has a plan or promise again: nothing displaced it.
-        return [
-            command
-            for command in commands
-            if not (isinstance(command, Displaced) and command.job == name)
-        ]
-    # The policy doesn't admit revisions: continue as after any other one.
-    if not is_allowed:
-        return commands + session.query(JobsDisplaced(state.slot, (name,), None))
-    if len(record.plan) and not revised_plan_holds(state, record, old_job):
-        commands += extend(state, session, [name])
-    return commands
 
 
 def fail_generation(state: EngineState, session: PolicySession, event: JobFailed) -> list[Command]:

@@ -517,3 +517,22 @@ def test_a_revised_job_always_has_work_left(measured: int) -> None:
     assert (record.plan.start, record.plan.completion) == (1, 1)
     made.handle(SlotBegan(1))
     assert Completed(1, "one", 1000.0) in made.handle(SlotEnded(1, {"one": 1}))
+
+
+def test_a_revised_job_gives_its_place_back_before_the_policy_decides() -> None:
+    reserved: list[bool] = []
+
+    def decide(view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            return (Place("job", Placement((0,), (4,), (0,))),)
+        reserved.append(view.ledger.reservation("job") is not None)
+        return (Place("job", Placement((1,), (2,), (0,))),)
+
+    policy = Scripted(decide, plans=False)
+    made = Engine(ON, policy, keeps_memory=False)
+    made.handle(JobsArrived(0, (alone("job"),)))
+    commands = made.handle(JobRevised(0, alone("job", worker_amounts={"gpu": 2000})))
+    assert reserved == [False]
+    assert kinds(commands) == ["Decided"]
+    assert [type(event) for event in policy.events] == [JobsArrived, JobRevised]
+    validate_state(made.state)
