@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from shadowprice.core.events import (
     Command,
+    Displaced,
     JobsFinished,
     LengthsRevised,
     Resize,
@@ -44,6 +45,8 @@ def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> 
         _apply_placement(state, slot, name, placement, commands)
     for name, placement in planned.items():
         _apply_placement(state, slot, name, placement, commands)
+    if state.until is not None and slot >= state.until:
+        commands += _leave_cordoned_servers(state, session, slot)
     add_dependencies(state, commands)
     state.planned.clear()
     state.planned.update(dict.fromkeys(planned))
@@ -51,6 +54,17 @@ def begin_slot(state: EngineState, session: PolicySession, event: SlotBegan) -> 
     state.ran.clear()
     undo.assign(state, "slot_running", slot)
     return commands
+
+
+def _leave_cordoned_servers(state: EngineState, session: PolicySession, slot: int) -> list[Command]:
+    """Displace the jobs that stopped on cordoned servers: they can't start there again."""
+    names = {row: state.cluster.names[row] for row in sorted(state.cordoned)}
+    leaving = {job: name for row, name in names.items() for job in state.ledger.holders(row)}
+    if not leaving:
+        return []
+    displaced = state.displace(leaving)
+    session.resync_in_event()
+    return [Displaced(slot, job, f"{leaving[job]} is cordoned") for job in displaced]
 
 
 def _apply_placement(

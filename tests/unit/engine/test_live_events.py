@@ -519,6 +519,24 @@ def test_a_revised_job_always_has_work_left(measured: int) -> None:
     assert Completed(1, "one", 1000.0) in made.handle(SlotEnded(1, {"one": 1}))
 
 
+def test_a_job_that_stopped_on_a_cordoned_server_does_not_start_there_again() -> None:
+    made = Engine(ON, make_policy("fifo", PolicyContext(ON), {}))
+    made.handle(JobsArrived(0, (alone("one", epochs=20, worker_range=(1, 1)),)))
+    made.handle(SlotBegan(0))
+    (row,) = made.running["one"].servers
+    cordoned = ServerState(Role.WORKER, amounts(), cordoned=True)
+    made.handle(CapacityChanged(1, {ON.names[row]: cordoned}))
+    made.handle(SlotEnded(0, {"one": 1}))
+    made.handle(TimespanChanged(1, 1))
+    commands = made.handle(SlotBegan(1))
+    assert kinds(commands) == ["Stop", "Displaced"]
+    validate_state(made.state)
+    made.handle(SlotEnded(1, {}))
+    made.handle(TimespanChanged(2, None))
+    (start,) = (each for each in made.handle(SlotBegan(2)) if isinstance(each, Start))
+    assert ON.names[row] not in start.servers
+
+
 def test_a_revised_job_gives_its_place_back_before_the_policy_decides() -> None:
     reserved: list[bool] = []
 
