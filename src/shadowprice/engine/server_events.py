@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Literal
 
@@ -76,14 +77,16 @@ def change_timespan(
     """Change the end of the timespan; replan jobs whose plans reach past it."""
     until = event.until
     state.undo.assign(state, "until", until)
-    late: list[str] = []
     for name, record in state.open_jobs.items():
         if record.placement is not None:  # the job restarts or stops at the next slot
             state.mark_moved(name)
-        if until is not None and len(record.plan) and record.plan.completion >= until:
-            late.append(name)
     session.resync_in_event()
     commands = session.query(event)
+    late = [
+        name
+        for name, record in state.open_jobs.items()
+        if until is not None and len(record.plan) and record.plan.completion >= until
+    ]
     if late:
         commands += replan(state, session, late, "its plan reached past the end of the timespan")
     return commands
@@ -116,8 +119,7 @@ def _close_server(
     commands: list[Command] = [Displaced(slot, job, f"{name} {how}") for job in displaced]
     if was_open:
         commands += session.query(ServerLost(slot, name, row))
-    if displaced:
-        commands += session.query(JobsDisplaced(slot, displaced, row))
+    commands += _query_displaced(state, session, displaced, row)
     moving = [
         job
         for job in ledger.holders(row)
@@ -177,9 +179,16 @@ def _replace_cluster(
     commands += [Displaced(event.slot, name, "the servers changed") for name in displaced]
     session.resync_in_event()
     commands += session.query(event)
-    if displaced:
-        commands += session.query(JobsDisplaced(event.slot, displaced, None))
-    return commands
+    return commands + _query_displaced(state, session, displaced, None)
+
+
+def _query_displaced(
+    state: EngineState, session: PolicySession, displaced: Sequence[str], row: int | None
+) -> list[Command]:
+    """Query the policy about displaced jobs that it hasn't placed, planned or dropped already."""
+    reserved = state.ledger.reservations
+    names = tuple(name for name in displaced if name in state.open_jobs and name not in reserved)
+    return session.query(JobsDisplaced(state.slot, names, row)) if names else []
 
 
 def _users(state: EngineState, row: int) -> list[str]:

@@ -537,6 +537,26 @@ def test_a_job_that_stopped_on_a_cordoned_server_does_not_start_there_again() ->
     assert ON.names[row] not in start.servers
 
 
+def test_a_displaced_job_that_was_planned_again_is_not_reported_as_displaced() -> None:
+    def decide(view: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived | CapacityChanged):
+            slot = view.slot
+            return (commit((slot, 0, 4, 0), (slot + 1, 0, 4, 0)),)
+        return ()
+
+    policy = Scripted(decide)
+    made = Engine(ON, policy, keeps_memory=False)
+    made.handle(JobsArrived(0, (alone("job"),)))
+    smaller = {resource: amount // 2 for resource, amount in amounts().items()}
+    names = dict.fromkeys(ON.names[1:])
+    larger = {"new": ServerState(Role.WORKER, amounts())}
+    made.handle(CapacityChanged(0, {"gpu-0": None, **larger}))
+    assert [type(event) for event in policy.events] == [JobsArrived, CapacityChanged]
+    policy.answer = lambda *_: ()
+    made.handle(CapacityChanged(0, {**names, "new": ServerState(Role.WORKER, smaller)}))
+    assert isinstance(policy.events[-1], JobsDisplaced)
+
+
 def test_a_revised_job_gives_its_place_back_before_the_policy_decides() -> None:
     reserved: list[bool] = []
 
@@ -553,4 +573,20 @@ def test_a_revised_job_gives_its_place_back_before_the_policy_decides() -> None:
     assert reserved == [False]
     assert kinds(commands) == ["Decided"]
     assert [type(event) for event in policy.events] == [JobsArrived, JobRevised]
+    validate_state(made.state)
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_a_policy_may_decide_about_a_late_plan_as_the_timespan_changes(drops: bool) -> None:
+    def decide(_: View, event: PolicyEvent) -> Iterable[Decision]:
+        if isinstance(event, JobsArrived):
+            return (commit((0, 0, 4, 0), (2, 0, 4, 0)),)
+        refusal = Refusal(RefusalReason.NO_ROOM, "no room")
+        return (Drop("job", refusal) if drops else commit((0, 0, 4, 0), (1, 0, 4, 0)),)
+
+    policy = Scripted(decide)
+    made = Engine(ON, policy, keeps_memory=False)
+    made.handle(JobsArrived(0, (alone("job"),)))
+    made.handle(TimespanChanged(0, 2))
+    assert [type(event) for event in policy.events] == [JobsArrived, TimespanChanged]
     validate_state(made.state)
