@@ -156,8 +156,9 @@ def _replace_cluster(
     commands: list[Command] = []
     displaced_names: list[str] = []
     for row in np.flatnonzero(change.rows < 0).tolist():
-        # Between two slots too: later commands couldn't name the removed server.
-        commands += _stop_jobs_on(state, event.slot, row)
+        # A command of the next slot couldn't name the removed server in `frees`.
+        if state.slot_running is not None or state.acknowledges:
+            commands += _stop_jobs_on(state, event.slot, row)
         displaced_names += state.displace(_users(state, row))
     for name in change.narrowed:
         if (
@@ -185,9 +186,12 @@ def _replace_cluster(
 def _query_displaced(
     state: EngineState, session: PolicySession, displaced: Sequence[str], row: int | None
 ) -> list[Command]:
-    """Query the policy about displaced jobs that it hasn't placed, planned or dropped already."""
-    reserved = state.ledger.reservations
-    names = tuple(name for name in displaced if name in state.open_jobs and name not in reserved)
+    """Query the policy about displaced jobs that are still open.
+
+    It may have planned or placed some again, but may move them again together with the others.
+    """
+    names = tuple(name for name in displaced if name in state.open_jobs)
+    state.displace(names)
     return session.query(JobsDisplaced(state.slot, names, row)) if names else []
 
 

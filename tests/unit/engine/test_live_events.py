@@ -15,6 +15,7 @@ from shadowprice.core.errors import EventError, PolicyError
 from shadowprice.core.events import (
     Acknowledged,
     CapacityChanged,
+    Commit,
     Completed,
     Decision,
     Displaced,
@@ -537,24 +538,32 @@ def test_a_job_that_stopped_on_a_cordoned_server_does_not_start_there_again() ->
     assert ON.names[row] not in start.servers
 
 
-def test_a_displaced_job_that_was_planned_again_is_not_reported_as_displaced() -> None:
+def test_jobs_reported_as_displaced_have_no_reservations() -> None:
+    """Also if the policy planned them again, or dropped them, as the servers changed."""
+    reserved: list[bool] = []
+
+    def plan(name: str, first_server: int) -> Commit:
+        rows = ((0, first_server, 4, 0), (1, first_server, 4, 0))
+        return replace(commit(*rows), job=name)
+
     def decide(view: View, event: PolicyEvent) -> Iterable[Decision]:
-        if isinstance(event, JobsArrived | CapacityChanged):
-            slot = view.slot
-            return (commit((slot, 0, 4, 0), (slot + 1, 0, 4, 0)),)
-        return ()
+        if isinstance(event, JobsArrived):
+            return [plan(job.name, row) for row, job in enumerate(event.jobs)]
+        if isinstance(event, CapacityChanged):
+            refusal = Refusal(RefusalReason.NO_ROOM, "no room")
+            return (plan("one", 0), plan("two", 1), Drop("three", refusal))
+        reserved.extend(view.ledger.reservation(name) is not None for name in event.jobs)
+        return (plan("one", 1), plan("two", 0))
 
     policy = Scripted(decide)
     made = Engine(ON, policy, keeps_memory=False)
-    made.handle(JobsArrived(0, (alone("job"),)))
-    smaller = {resource: amount // 2 for resource, amount in amounts().items()}
-    names = dict.fromkeys(ON.names[1:])
-    larger = {"new": ServerState(Role.WORKER, amounts())}
-    made.handle(CapacityChanged(0, {"gpu-0": None, **larger}))
-    assert [type(event) for event in policy.events] == [JobsArrived, CapacityChanged]
-    policy.answer = lambda *_: ()
-    made.handle(CapacityChanged(0, {**names, "new": ServerState(Role.WORKER, smaller)}))
-    assert isinstance(policy.events[-1], JobsDisplaced)
+    made.handle(JobsArrived(0, (alone("one"), alone("two"), alone("three"))))
+    new = {f"new-{index}": ServerState(Role.WORKER, amounts()) for index in range(2)}
+    made.handle(CapacityChanged(0, dict.fromkeys(ON.names) | new))
+    assert [type(event) for event in policy.events[1:]] == [CapacityChanged, JobsDisplaced]
+    assert reserved == [False, False]
+    assert [int(made.jobs[name].plan.servers[0]) for name in ("one", "two")] == [1, 0]
+    validate_state(made.state)
 
 
 def test_a_revised_job_gives_its_place_back_before_the_policy_decides() -> None:
