@@ -418,6 +418,23 @@ def test_a_server_removed_between_two_slots_ends_what_runs_there() -> None:
         assert start.generation == 2
 
 
+def test_a_job_whose_server_a_simulation_removes_leaves_when_the_next_slot_begins() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))
+    made.handle(SlotBegan(0))
+    (here,) = made.running["one"].servers
+    made.handle(SlotEnded(0, {"one": 4}))
+    state = ServerState(Role.WORKER, amounts())
+    for change in ({ON.names[here]: None}, {"new": state}, {"newer": state}):
+        made.handle(CapacityChanged(1, change))
+        assert made.running["one"].servers == (-1,)
+    restored = restore(snapshot(made), Resuming())
+    assert restored.running == made.running
+    for each in (made, restored):
+        (moved,) = each.handle(SlotBegan(1))
+        assert isinstance(moved, Resize)
+
+
 @pytest.mark.parametrize("changed", [None, ServerState(Role.PS, amounts())])
 def test_a_plan_that_ends_with_the_running_slot_is_not_extended_on_a_server_that_left(
     changed: ServerState | None,
