@@ -90,8 +90,8 @@ class JobRecord:
 
     @property
     def remaining(self) -> int:
-        """Progress units that remain."""
-        return max(0, self.job.required - self.progress)
+        """Progress units that remain, at least 1: a job that did its work runs for another slot."""
+        return max(1, self.job.required - self.progress)
 
     def units(self, micro: int) -> int:
         """Convert measured progress, in millionths of a mini-batch, to the job's progress units."""

@@ -537,6 +537,18 @@ def test_a_revised_job_always_has_work_left(measured: int) -> None:
     assert Completed(1, "one", 1000.0) in made.handle(SlotEnded(1, {"one": 1}))
 
 
+def test_a_job_that_reported_all_its_work_can_be_planned_again() -> None:
+    made = engine()
+    made.handle(JobsArrived(0, (alone("one"),)))
+    made.handle(SlotBegan(0))
+    record = made.jobs["one"]
+    made.handle(ProgressMeasured(1, {"one": (1, record.job.work * MICRO)}))
+    (row,) = made.running["one"].servers
+    made.handle(ServerLost(1, ON.names[row]))
+    assert (record.plan.start, record.plan.completion) == (1, 1)
+    assert ON.names[row] not in {ON.names[server] for server in record.plan.servers.tolist()}
+
+
 def test_a_job_that_stopped_on_a_cordoned_server_does_not_start_there_again() -> None:
     made = Engine(ON, make_policy("fifo", PolicyContext(ON), {}))
     made.handle(JobsArrived(0, (alone("one", epochs=20, worker_range=(1, 1)),)))
