@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import asdict
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -60,8 +61,6 @@ from shadowprice.core.schedule import Placement, Schedule
 from shadowprice.core.utility import Deadline, Sigmoid
 from shadowprice.engine.job_record import JobRecord
 from shadowprice.engine.records import (
-    capabilities_from_record,
-    capabilities_record,
     cluster_from_record,
     cluster_record,
     decision_from_record,
@@ -201,7 +200,7 @@ def records() -> Mapping[str, Any]:
         "orders": [_command_record(order) for order in ORDERS],
         "states": [_job_record(state, names) for state in STATES],
         "cluster": cluster_record(CLUSTER),
-        "capabilities": capabilities_record(CAPABILITIES),
+        "capabilities": asdict(CAPABILITIES),
         "program": PROGRAM.record(),
         "generation": SPEC.record(),
         "view": json.loads(VIEW.stored()),
@@ -251,7 +250,7 @@ def test_recorded_values_are_read_back() -> None:
             _job_record(_job_from_record(state, INDEX), names) for state in recorded["states"]
         ],
         "cluster": cluster_record(cluster_from_record(recorded["cluster"])),
-        "capabilities": capabilities_record(capabilities_from_record(recorded["capabilities"])),
+        "capabilities": asdict(Capabilities(**recorded["capabilities"])),
         "program": Program.from_record(recorded["program"]).record(),
         "generation": GenerationSpec.from_record(recorded["generation"]).record(),
         "view": json.loads(JobView.from_json(json.dumps(recorded["view"])).stored()),

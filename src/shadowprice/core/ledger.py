@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import islice
@@ -450,22 +450,6 @@ class Ledger:
                 servers, added = self._compute_placement_amounts(reservation.placement, reservation)
                 total[:, servers] += added
         return total
-
-    def digest(self) -> Mapping[str, object]:
-        """Return the reservations as plain values, which are equal for equal ledgers."""
-        return {
-            job: [
-                reservation.plan.from_slot(self.start).rows(),
-                None
-                if reservation.placement is None
-                else [
-                    reservation.placement.servers,
-                    reservation.placement.workers,
-                    reservation.placement.ps,
-                ],
-            ]
-            for job, reservation in sorted(self.reservations.items())
-        }
 
     def _add_plans(self, used: Amounts, start: int) -> None:
         """Add the amounts of all plans to ``used``, whose first row is slot ``start``."""

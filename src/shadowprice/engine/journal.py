@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Final
@@ -29,8 +29,6 @@ from shadowprice.engine.capacity import changed_cluster
 from shadowprice.engine.engine import Engine, Entry
 from shadowprice.engine.records import (
     Fields,
-    capabilities_from_record,
-    capabilities_record,
     cluster_from_record,
     cluster_record,
     decision_from_record,
@@ -99,7 +97,7 @@ class Header:
                 "versions": dict(self.versions),
                 "policy": self.policy,
                 "parameters": dict(self.parameters),
-                "capabilities": capabilities_record(self.capabilities),
+                "capabilities": asdict(self.capabilities),
                 "until": self.until,
                 "acknowledges": self.acknowledges,
                 "cluster": cluster_record(self.cluster),
@@ -132,7 +130,7 @@ class Header:
             header = cls(
                 cluster_from_record(record["cluster"]),
                 record["policy"],
-                capabilities_from_record(record["capabilities"]),
+                Capabilities(**record["capabilities"]),
                 record["parameters"],
                 record["until"],
                 record["versions"],

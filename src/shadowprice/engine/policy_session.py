@@ -30,7 +30,12 @@ class PolicySession:
         self.consultations: list[Consultation] = []  # of the event that is being handled
         self._state = state
         self._script: Iterator[Consultation] | None = None
-        self._is_following = False
+        self.is_following = False
+        """Whether to query the policy during replay too, so that it learns what it learnt then.
+
+        It must have its state of the moment at which this is set. If it decides otherwise than
+        recorded, this becomes False, and the policy needs a resync.
+        """
         self._saved: bytes | None = None
         self._last_dump: SavedPolicyState | None = None
         self._was_queried = False
@@ -50,7 +55,7 @@ class PolicySession:
         applied: list[Decision] = []
         if self._script is not None:
             recorded = next(self._script, ())
-            if self._is_following:
+            if self.is_following:
                 decisions: Iterable[Decision] = self._replay_decisions(event, recorded)
             else:
                 state.undo.assign(self, "_is_stale", True)
@@ -87,23 +92,6 @@ class PolicySession:
             return without_stops(state, decisions, self._resume)
         return decisions
 
-    def follow_script(self) -> None:
-        """Query the policy during replay too, so that it learns what it learnt then.
-
-        The policy must have its state of this moment. If it decides otherwise than recorded, it is
-        queried no longer, and needs a resync.
-        """
-        self._is_following = True
-
-    @property
-    def is_following(self) -> bool:
-        """Whether the policy has decided all replayed events as recorded, since `follow_script`."""
-        return self._is_following
-
-    def stop_following(self) -> None:
-        """Stop querying the policy during replay."""
-        self._is_following = False
-
     def _replay_decisions(self, event: PolicyEvent, recorded: Consultation) -> Iterator[Decision]:
         """Yield the recorded decisions on an event, while the policy decides on it again."""
         names = self._state.cluster.names
@@ -113,7 +101,7 @@ class PolicySession:
             own = iter(())
             self._lose_track(error)
         for decision in recorded:
-            if self._is_following:
+            if self.is_following:
                 try:
                     repeated = next(own, None)
                     is_same = repeated is not None and decision_record(
@@ -126,18 +114,18 @@ class PolicySession:
                         self._lose_track(f"{repeated!r} instead of {decision!r}")
             yield decision
         try:
-            if self._is_following and next(own, None) is not None:
+            if self.is_following and next(own, None) is not None:
                 self._lose_track("more decisions than recorded")
         except Exception as error:
             self._lose_track(error)
 
     def _lose_track(self, reason: object) -> None:
         log.info("the policy repeats no recorded decisions, so it resyncs: %s", reason)
-        self._is_following, self._is_stale = False, True
+        self.is_following, self._is_stale = False, True
 
     def resync_in_event(self) -> None:
         """Resync the policy within an event that changes what its plans assume."""
-        if self._script is not None and self._is_following:
+        if self._script is not None and self.is_following:
             try:
                 self._resume()
             except Exception as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from fractions import Fraction
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -21,12 +21,8 @@ from shadowprice.core.events import (
     Displace,
     DriverEvent,
     Drop,
-    JobCancelled,
-    JobEnded,
-    JobFailed,
     JobRevised,
     JobsArrived,
-    JobStarted,
     Pause,
     Place,
     ProgressMeasured,
@@ -36,13 +32,9 @@ from shadowprice.core.events import (
     ServerBack,
     ServerLost,
     ServerState,
-    SlotBegan,
     SlotEnded,
-    StartFailed,
-    TimespanChanged,
 )
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement, Schedule
 
@@ -92,38 +84,9 @@ def cluster_from_record(record: Mapping[str, Any]) -> Cluster:
     )
 
 
-def capabilities_record(capabilities: Capabilities) -> Fields:
-    """Return a policy's capabilities as plain values."""
-    return {field.name: getattr(capabilities, field.name) for field in fields(capabilities)}
-
-
-def capabilities_from_record(record: Mapping[str, Any]) -> Capabilities:
-    """Build the capabilities from the result of `capabilities_record`."""
-    return Capabilities(**record)
-
-
 # ---------------------------------------------------------------- events
 
-_EVENTS: Final[Mapping[str, type[DriverEvent]]] = {
-    kind.tag: kind
-    for kind in (
-        ServerLost,
-        ServerBack,
-        CapacityChanged,
-        TimespanChanged,
-        JobCancelled,
-        JobRevised,
-        JobFailed,
-        StartFailed,
-        JobStarted,
-        JobEnded,
-        ProgressMeasured,
-        Acknowledged,
-        JobsArrived,
-        SlotBegan,
-        SlotEnded,
-    )
-}
+_EVENTS: Final[Mapping[str, type[DriverEvent]]] = {kind.tag: kind for kind in get_args(DriverEvent)}
 
 
 def event_record(event: DriverEvent) -> Fields:

@@ -313,7 +313,7 @@ def _replay(
         memory = None
     synced = engine.sequence
     if exact and (memory is None or memory.sequence <= synced):
-        engine.session.follow_script()  # the snapshot's policy state is the newest
+        engine.session.is_following = True  # the snapshot's policy state is the newest
     rows = connection.execute(
         select(table.c.entry)
         .where(table.c.sequence > engine.sequence)
@@ -328,12 +328,12 @@ def _replay(
             try:
                 engine.session.load_state(zlib.decompress(memory.memory))
                 synced = engine.sequence
-                engine.session.follow_script()
+                engine.session.is_following = True
             except (ShadowpriceError, zlib.error) as error:
                 log.warning("failed to read the policy's state: %s", error)
     if synced < engine.sequence and not engine.session.is_following:
         engine.session.resync()
-    engine.session.stop_following()
+    engine.session.is_following = False
     return engine, replayed, same
 
 
