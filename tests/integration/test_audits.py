@@ -17,6 +17,7 @@ from shadowprice.simulator.driver import Simulation
 from shadowprice.simulator.execution import ExactExecution
 from shadowprice.simulator.misreports import TrueRevenue, misreports
 from shadowprice.simulator.scenario import Scenario
+from shadowprice.simulator.source import ScenarioSource
 from tests.support.astraea_cases import (
     SETTINGS,
     example_cluster,
@@ -148,6 +149,32 @@ def test_understated_work_takes_its_true_time() -> None:
     Simulation(owned, lie.jobs, policy, execution=lie.execution(ExactExecution())).run([observer])
     assert observer.done == {"j": 5}
     assert observer.utility == 100 - 2 * 5
+
+
+@pytest.mark.parametrize(("latest", "tried"), [(2, {"value", "arrival", "several"}), (0, set())])
+def test_a_bag_of_tasks_has_no_other_work_than_its_tasks(latest: int, tried: set[str]) -> None:
+    """A worthless bag that may not be delayed can be misreported by a second one only."""
+    value = 5.0 if latest else 0.0
+    tasks = [{"count": 3, "duration": {"kind": "pareto", "shape": 2.0, "mean": "90s"}}]
+    bag = {
+        "name": "bag",
+        "tenant": "a",
+        "tasks": tasks,
+        "deadline": "8 slots",
+        "miss_probability": 0.1,
+        "worker": {"gpu": 1},
+        "utility": {"kind": "constant", "value": value},
+    }
+    cluster = {
+        "slot": "1min",
+        "horizon": 20,
+        "servers": [{"name": "gpu", "capacity": {"gpu": 8}}],
+    }
+    source = ScenarioSource(cluster=cluster, jobs=[bag], until="20 slots")
+    (result,) = audit_truthfulness(
+        source.scenario()[0], PolicyChoice("rolling", {}), trials=60, latest=latest
+    )
+    assert result.gained.keys() - {"sham"} == tried
 
 
 def test_parts_of_a_job_are_not_faster_than_the_job() -> None:

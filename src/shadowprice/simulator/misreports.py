@@ -185,7 +185,8 @@ def misreports(
     third = trials // 3
     chosen = [*everything[:third], *singles[: max(third, trials - third - len(everything[:third]))]]
     yield from chosen[:trials]
-    yield from islice(_mixtures(jobs, own, misstatements, rng), max(0, trials - len(chosen)))
+    if everything:  # else no mixture could misstate a job
+        yield from islice(_mixtures(jobs, own, misstatements, rng), max(0, trials - len(chosen)))
 
 
 def _singles(
@@ -217,7 +218,7 @@ def _mixtures(
     misstatements: Sequence[tuple[str, str, MisreportFn]],
     rng: np.random.Generator,
 ) -> Iterator[Misreport]:
-    while mine:
+    while True:
         reports: dict[int, ReportedJob] = {}
         stories = []
         for index in mine:
@@ -323,7 +324,7 @@ def _restrict_worker_counts(keeps: Callable[[Any], Any]) -> MisreportFn:
 def _overstate_work(factor: float) -> MisreportFn:
     def misstate(job: Job) -> ReportedJob | None:
         required = math.ceil(job.required * factor)
-        if required >= bounds.PROGRESS.maximum:
+        if job.bag is not None or required >= bounds.PROGRESS.maximum:
             return None
         return ReportedJob.of(replace(job, required=required), job)
 
