@@ -132,17 +132,19 @@ class World:
         }
         return cls(cluster, jobs, incidents, options)
 
-    def run(self, policy: str, *, takes_quiet_slots: bool) -> Result:
-        """Run the world under a policy; note the state in every hundredth slot."""
+    def simulation(self, policy: str) -> Simulation:
+        """Return a simulation of the world under a new policy."""
         name, settings = POLICIES[policy]
         known = None if self.options["relative_values"] else self.jobs
         context = PolicyContext(self.cluster, known, self.options["until"])
         built = make_policy(name, context, settings)
-        recorder = Recorder(self.cluster, self.jobs, built)
+        return Simulation(self.cluster, self.jobs, built, incidents=self.incidents, **self.options)
+
+    def run(self, policy: str, *, takes_quiet_slots: bool) -> Result:
+        """Run the world under a policy; note the state in every hundredth slot."""
+        simulation = self.simulation(policy)
+        recorder = Recorder(self.cluster, self.jobs, simulation.policy)
         seen = CommandRecorder(takes_quiet_slots=takes_quiet_slots)
-        simulation = Simulation(
-            self.cluster, self.jobs, built, incidents=self.incidents, **self.options
-        )
         reports: list[tuple[int, ...]] = []
         run = SimulationRun(simulation, [recorder, seen], lambda *report: reports.append(report))
         result = Result(seen, recorder, run.engine, reports=reports)
@@ -184,6 +186,23 @@ def test_passing_quiet_slots_at_once_changes_nothing(policy: str) -> None:
         assert passed == 0
     else:
         assert passed > simulated / 3
+
+
+@pytest.mark.parametrize("policy", ["rolling", "oasis"])
+def test_a_fork_ends_as_the_run_that_it_continues(policy: str) -> None:
+    """Also before a slot whose jobs arrived while the slot before ran."""
+    for seed in (4, *sample(range(5, 20))):  # in the first world a job arrives so
+        world = World.draw(seed)
+        whole = world.simulation(policy).run()
+        simulation = world.simulation(policy)
+        base = SimulationRun(simulation)
+        for slot in sorted({job.arrival for job in world.jobs} - {0}):
+            base.run(slot)
+            digest = base.engine.state_digest()
+            fork = base.fork(simulation)
+            fork.run()
+            assert fork.engine.state_digest() == whole.state_digest(), (seed, slot)
+            assert base.engine.state_digest() == digest
 
 
 def _recorded(recorder: Recorder) -> list[object]:

@@ -138,7 +138,14 @@ class SimulationRun:
         self._at_once = simulation.at_once
         jobs, incidents = simulation.jobs, simulation.incidents
         if slot:
-            jobs = [job for job in jobs if job.arrival >= slot]
+            # Jobs of this slot may have arrived while the slot before ran.
+            state = self.engine.state
+            arrived = {*state.jobs, *state.departed} if self._at_once else set()
+            jobs = [
+                job
+                for job in jobs
+                if job.arrival > slot or (job.arrival == slot and job.name not in arrived)
+            ]
             incidents = [event for event in incidents if event.slot >= slot]
         self._agenda = _agenda(jobs, incidents, at_once=self._at_once)
         self._upcoming = next(self._agenda, None)
