@@ -3,14 +3,15 @@
 A generation is pinned if its job can't resume from saved progress, or if the generation hasn't made
 progress yet that could be saved: a stop would lose its work. So every stop by a policy follows
 saved progress, and the work of a job bounds the number of its stops. A generation on a cordoned
-server is pinned too, because it couldn't return. Only a lost or drained server, a cancellation or
-the end of the timespan stops a pinned generation.
+server is pinned too, because it couldn't return. Only a server that is lost or drained or has
+another role, a cancellation or the end of the timespan stops a pinned generation.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
+from shadowprice.core.cluster import Role
 from shadowprice.core.events import Decision, Pause, Place
 from shadowprice.core.schedule import Placement
 from shadowprice.engine.state import EngineState
@@ -25,7 +26,7 @@ def is_pinned(state: EngineState, name: str) -> bool:
     if placement is None or not may_pin(state):
         return False
     record = state.jobs[name]
-    if record.job.bag is not None:
+    if record.job.bag is not None or not _roles_allow(state, placement):
         return False
     if not state.cordoned.isdisjoint(placement.servers):
         return True
@@ -36,6 +37,15 @@ def is_pinned(state: EngineState, name: str) -> bool:
     # doubles with each loss, so the number of losses is logarithmic.
     unsaved = record.measured <= record.resumed_at + record.lost
     return record.job.resumable is not True or (record.measured > 0 and unsaved)
+
+
+def _roles_allow(state: EngineState, placement: Placement) -> bool:
+    """Return whether the servers still have the roles of a placement's processes."""
+    roles = state.cluster.roles
+    return not any(
+        (workers and roles[row] is Role.PS) or (ps and roles[row] is Role.WORKER)
+        for row, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True)
+    )
 
 
 def may_pin(state: EngineState) -> bool:

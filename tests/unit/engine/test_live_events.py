@@ -456,6 +456,24 @@ def test_a_plan_that_ends_with_the_running_slot_is_not_extended_on_a_server_that
         assert {int(count) for count in record.plan.totals()[0]} == {8}
 
 
+def test_a_job_that_may_not_be_stopped_leaves_a_server_with_another_role() -> None:
+    policy = make_policy("oasis", PolicyContext(ON), {"prices": "online"})
+    made = Engine(ON, policy, acknowledges=True)
+    job = alone("one", utility=Constant(1000.0), epochs=4)
+    made.handle(JobsArrived(0, (replace(job, resumable=None),)))
+    made.handle(SlotBegan(0))
+    assert made.view.is_pinned("one")
+    servers = made.running["one"].servers
+    names = [ON.names[row] for row in servers]
+    state = ServerState(Role.PS, amounts())
+    made.handle(CapacityChanged(1, dict.fromkeys(names, state)))
+    assert not made.view.is_pinned("one")
+    made.handle(SlotEnded(0, {"one": 4}))
+    (moved,) = made.handle(SlotBegan(1))
+    assert isinstance(moved, Resize)
+    assert set(moved.servers).isdisjoint(names)
+
+
 def test_a_revision_keeps_a_plan_that_the_running_slot_completes() -> None:
     made = engine()
     made.handle(JobsArrived(0, (alone("one"),)))
