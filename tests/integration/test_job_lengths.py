@@ -259,7 +259,7 @@ def test_compare_shows_several_length_sources(
     ("lengths", "message"),
     [
         ("guessed", "--lengths: unknown value 'guessed'; write one or several of known, limits"),
-        (",", "--lengths: names no lengths"),
+        (",", "--lengths: is empty"),
         ("known,known", "--lengths: 'known' is repeated"),
     ],
 )

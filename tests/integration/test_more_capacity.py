@@ -165,8 +165,8 @@ def test_a_trace_says_what_it_lacks(call: Call, capsys: pytest.CaptureFixture[st
     [
         ("tpu=8", "--more: no server has 'tpu'; write RESOURCE=AMOUNT"),
         ("gpu/a100=1600000", "exceeds the limit"),
-        ("many", "--more: 'many' names no amount; write 8"),
-        ("0", "--more: '0' names no amount"),
+        ("many", "--more: expected an amount of 1 or more, got 'many'; write 8"),
+        ("0", "--more: expected an amount of 1 or more, got '0'"),
         ("gpu/a100=999999999", "--more: "),
     ],
 )
@@ -186,9 +186,9 @@ def test_amounts_are_a_text_a_number_or_several(more: Any) -> None:
 
 def test_an_empty_text_is_no_amount() -> None:
     for call in (shadowprice.whatif, shadowprice.compare):
-        with pytest.raises(InputError, match="'' names no amount"):
+        with pytest.raises(InputError, match="got ''"):
             call(CLUSTER, JOBS, "fifo", more="")
-        with pytest.raises(InputError, match="'0' names no amount"):
+        with pytest.raises(InputError, match="got '0'"):
             call(CLUSTER, JOBS, "fifo", more=0)
 
 

@@ -247,7 +247,7 @@ CHANGES_HINT = r"write \[\{'gpu': 2\}, \{'gpu': -1\}\]"
         ({"changes": [{"gpu": 1.5}]}, r"changes\[0\].gpu: expected a number of servers, got 1.5"),
         ({"changes": [{"gpu": 0}]}, r"changes\[0\].gpu: expected a number of servers, got 0"),
         ({"more": 1.5}, "more: expected a list, got 1.5; write 8, or"),
-        ({"more": ["x"]}, "more: 'x' names no amount"),
+        ({"more": ["x"]}, "more: expected an amount of 1 or more, got 'x'"),
         ({"more": "tpu=8"}, "more: no server has 'tpu'"),
         ({"load": "x"}, "load: expected a number above 0, got 'x'; write 1.0"),
         ({"load": 0}, "load: expected a number above 0, got 0; write 1.0"),

@@ -153,11 +153,14 @@ def test_whatif_tries_every_kind_by_itself(call: Call) -> None:
     ("words", "said"),
     [
         (("--add", "gp:1"), "unknown servers 'gp'; did you mean 'gpu'?"),
-        (("--add", "gpu"), "--add: 'gpu' names no servers; write gpu:2"),
-        (("--add", "gpu:0"), "names no servers"),
+        (
+            ("--add", "gpu"),
+            "--add: expected NAME:COUNT with a count of 1 or more, got 'gpu'; write",
+        ),
+        (("--add", "gpu:0"), "or more, got 'gpu:0'"),
         (("--add", "gpu:1000000000"), "--add: 1,000,000,000 exceeds the limit of 200,000 servers"),
         (("--remove", f"gpu:{'9' * 1000}"), "--remove: a number of hundreds of digits exceeds"),
-        (("--remove", "gpu:2"), "2 servers 'gpu' taken away, but there are 1"),
+        (("--remove", "gpu:2"), "can't remove 2 of 1 servers 'gpu'"),
         (("--remove", "gpu:1"), "no server has 'gpu'"),
         (("--add", "gpu:999999"), "exceeds the limit"),
         (("--seeds", "0"), "--seeds"),

@@ -208,7 +208,7 @@ def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
     [
         (["--more", "tpu=8"], "--more: no server has 'tpu'"),
         (["--add", "h:1"], "unknown kind of server 'h'"),
-        (["--add", "g"], "names no servers"),
+        (["--add", "g"], "expected NAME:COUNT"),
         (["--jobs", "j.yaml"], "the service has its own workload"),
         (["--seeds", "3"], "whose workload has no seed"),
         (["--set", "prices=given"], "requires --policy"),

@@ -258,5 +258,5 @@ def test_a_policy_that_holds_a_file_says_so() -> None:
     policy = EarliestPlanner()
     policy.answer = lambda: None  # type: ignore[attr-defined]
     engine = Engine(random_world(1)[0], policy)
-    with pytest.raises(ShadowpriceError, match="memory of policy EarliestPlanner cannot be kept"):
+    with pytest.raises(ShadowpriceError, match="failed to pickle the state of policy Earliest"):
         dump_policy_state(engine.policy, engine.view)

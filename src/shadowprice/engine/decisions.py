@@ -173,7 +173,7 @@ def _promise(state: EngineState, record: JobRecord, decision: Promise) -> None:
                 f"slot {last}"
             )
     if completion is None and record.promise is None:
-        raise PolicyError(f"{record.story()}: a promise was taken back that was never given")
+        raise PolicyError(f"{record.story()}: withdrew a promise that it does not have")
     state.touch(record).promise = completion
     if completion is not None:
         state.set_status(record, Status.ADMITTED)

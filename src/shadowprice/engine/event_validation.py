@@ -107,9 +107,9 @@ def check_job(cluster: Cluster, job: Job, slot: int) -> None:
         raise EventError(f"job {job.name!r} arrives in slot {job.arrival}, not by slot {slot}")
     resource_count = len(cluster.resources)
     if len(job.worker) != resource_count or (job.ps is not None and len(job.ps) != resource_count):
-        raise EventError(f"job {job.name!r} was made for a cluster with other resources")
+        raise EventError(f"job {job.name!r} was built for a cluster with other resources")
     if job.required < 1 or not len(job.worker_counts):
-        raise EventError(f"job {job.name!r} has nothing to do, or nothing to do it with")
+        raise EventError(f"job {job.name!r} has no work, or no allowed worker count")
     if job.tenant is not None and cluster.tenants:
         _check_known("tenant", job.tenant, cluster.tenant_index)
 

@@ -146,7 +146,7 @@ class JobRecord:
         if self.promise is not None:
             parts.append(f"promised for slot {self.promise}")
         if self.placement is not None:
-            parts.append(f"standing on servers {list(self.placement.servers)}")
+            parts.append(f"placed on servers {list(self.placement.servers)}")
         return f"job {self.job.name!r} ({'; '.join(parts)})"
 
 

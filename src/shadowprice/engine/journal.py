@@ -341,8 +341,8 @@ def replay_item(engine: Engine, item: Entry | Mark, path: Path) -> None:
         ) from error
     if not matches:
         raise ShadowpriceError(
-            f"{path}: after event {item.sequence} the state is not the one that was "
-            "written down; the journal was changed, or was written by another version"
+            f"{path}: the state after event {item.sequence} does not match the recorded digest; "
+            "the journal was changed, or was written by another version"
         )
 
 

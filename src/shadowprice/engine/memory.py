@@ -79,7 +79,7 @@ def dump_policy_state(policy: Policy, view: EngineView) -> bytes:
         _Writer(stream, view).dump(vars(unwrap_policy(policy)))
     except (pickle.PicklingError, TypeError, AttributeError) as error:
         name = type(unwrap_policy(policy)).__name__
-        raise PolicyError(f"the memory of policy {name} cannot be kept: {error}") from error
+        raise PolicyError(f"failed to pickle the state of policy {name}: {error}") from error
     return stream.getvalue()
 
 

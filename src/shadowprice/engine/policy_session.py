@@ -120,7 +120,7 @@ class PolicySession:
             self._lose_track(error)
 
     def _lose_track(self, reason: object) -> None:
-        log.info("the policy repeats no recorded decisions, so it resyncs: %s", reason)
+        log.info("resyncing the policy, which decided otherwise than recorded: %s", reason)
         self.is_following, self._is_stale = False, True
 
     def resync_in_event(self) -> None:

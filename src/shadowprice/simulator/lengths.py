@@ -41,7 +41,7 @@ def parse_lengths(text: str, location: str = "--lengths") -> tuple[str, ...]:
     values = tuple(part.strip() for part in text.split(",") if part.strip())
     hint = f"write one or several of {', '.join(LENGTHS)}"
     if not values:
-        raise InputError(Fault(location, "names no lengths", hint))
+        raise InputError(Fault(location, "is empty", hint))
     for value in values:
         if value not in LENGTHS:
             raise InputError(Fault(location, f"unknown value {quote_for_display(value)}", hint))

@@ -239,7 +239,7 @@ def with_servers_changed(document: Document, added: Mapping[str, int], location:
             changed.append(entry)
             continue
         if count + more < 0:
-            message = f"{-more} servers {entry['name']!r} taken away, but there are {count}"
+            message = f"can't remove {-more} of {count} servers {entry['name']!r}"
             raise InputError(Fault(location, message))
         copied = deepcopy(dict(entry))
         if "count" in copied and count + more:

@@ -50,7 +50,9 @@ class ClusterChange:
         for part in text.split(","):
             match = re.fullmatch(r"\s*(.+?)\s*:\s*(\d{1,1000})\s*", part)
             if match is None or not int(match[2]):
-                raise InputError(Fault(location, f"{text!r} names no servers", "write gpu:2"))
+                got = quote_for_display(part.strip())
+                problem = f"expected NAME:COUNT with a count of 1 or more, got {got}"
+                raise InputError(Fault(location, problem, "write gpu:2"))
             bounds.SERVERS.check(int(match[2]), location)
             added[match[1]] = added.get(match[1], 0) + sign * int(match[2])
         return cls(tuple(added.items()))
@@ -90,7 +92,8 @@ class CapacityRequest:
             match = re.fullmatch(r"\s*(?:(.+?)\s*=\s*)?(\d{1,9})\s*", part)
             if match is None or not int(match[2]):
                 hint = "write 8 (GPUs of each type) or gpu/a100=8"
-                raise InputError(Fault(location, f"{text!r} names no amount", hint))
+                problem = f"expected an amount of 1 or more, got {quote_for_display(part.strip())}"
+                raise InputError(Fault(location, problem, hint))
             requests.append(cls(int(match[2]), match[1]))
         return requests
 

@@ -284,7 +284,7 @@ def test_the_command_shows_and_checks(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "incomplete line" in capsys.readouterr().err
     path.write_text(path.read_text().replace('"digest":"', '"digest":"0'))
     assert main(["journal", str(path)]) == 1
-    assert "the state is not the one that was written down" in capsys.readouterr().err
+    assert "does not match the recorded digest" in capsys.readouterr().err
 
 
 def test_a_header_is_read_as_it_was_written(tmp_path: Path) -> None:
