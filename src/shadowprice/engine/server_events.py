@@ -155,17 +155,29 @@ def _replace_cluster(
     undo, old_cluster, ledger = state.undo, state.cluster, state.ledger
     commands: list[Command] = []
     displaced_names: list[str] = []
+    # Plans that end with the running slot: they have no reservations, but may be extended.
+    ended = {
+        name
+        for name, record in state.open_jobs.items()
+        if len(record.plan) and record.plan.completion < state.slot
+    }
+
+    def displace_from(row: int) -> None:
+        holders = ledger.holders(row)
+        others = [name for name in ended if row in state.open_jobs[name].plan.servers]
+        displaced_names.extend(state.displace({*holders, *others}))
+
     for row in np.flatnonzero(change.rows < 0).tolist():
         # A command of the next slot couldn't name the removed server in `frees`.
         if state.slot_running is not None or state.acknowledges:
             commands += _stop_jobs_on(state, event.slot, row)
-        displaced_names += state.displace(_users(state, row))
+        displace_from(row)
     for name in change.narrowed:
         if (
             change.cluster.roles[change.cluster.index[name]]
             is not old_cluster.roles[old_cluster.index[name]]
         ):
-            displaced_names += state.displace(_users(state, old_cluster.index[name]))
+            displace_from(old_cluster.index[name])
     _renumber_servers(state, change)
     undo.assign(state, "cluster", change.cluster)
     local_free = state.capabilities.local_traffic_is_free
@@ -193,19 +205,6 @@ def _query_displaced(
     names = tuple(name for name in displaced if name in state.open_jobs)
     state.displace(names)
     return session.query(JobsDisplaced(state.slot, names, row)) if names else []
-
-
-def _users(state: EngineState, row: int) -> list[str]:
-    """Return the jobs with reservations on a server, or whose plan ended there.
-
-    A plan that ends with the running slot has no reservations any more, but may be extended.
-    """
-    ended = (
-        name
-        for name, record in state.open_jobs.items()
-        if len(record.plan) and record.plan.completion < state.slot and row in record.plan.servers
-    )
-    return [*state.ledger.holders(row), *ended]
 
 
 def _placement_recency(state: EngineState, name: str) -> tuple[int, int, int]:
