@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FixedWorkersParameters
@@ -95,11 +95,3 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
             self._ran_in = ranked
             yield from self._place_in_order(ranked)
         self._record_running(rows)
-
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Resume an open job with its placement and its earlier columns."""
-        super()._take_up(view, state, before)
-        row, old_row = self._table.rows[state.job.name], before._table.rows.get(state.job.name)
-        for key, column in self._columns.items():
-            if old_row is not None and key not in ("workers", "ps"):
-                column[row] = before._columns[key][old_row]
