@@ -48,8 +48,12 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def __init__(self, context: PolicyContext, parameters: HivedParameters) -> None:
         super().__init__(context, parameters)
         tenancy = self._tenancy
+        # Number of cells of each tenant by size, for each worker type.
         self._owned = [
-            assign_cells(units.tolist(), shares.tolist())
+            [
+                Counter(cell.size for cell in cells)
+                for cells in assign_cells(units.tolist(), shares.tolist())
+            ]
             for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
         ]
         self._clusters = [
