@@ -1,4 +1,4 @@
-"""Policies after a resync, which each revision of a job causes: what they keep, what they replace."""
+"""Policies after a resync, which each revision of a job causes: what they keep and replace."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
+from tests.support.astraea_cases import random_jobs, shared_cluster
 from tests.support.workloads import gpu_pool, make_job
 
 POOL = gpu_pool(4)
@@ -132,3 +133,24 @@ def test_backfill_expects_a_revised_job_to_end_with_its_new_work() -> None:
     slots.revise("running", epochs=2, required=6)
     # One slot remains, so the filler would delay the first job.
     assert [slots.run() for _ in range(3)] == [{"running"}, {"first"}, {"filler"}]
+
+
+def test_hived_moves_no_gang_on_its_tenant_s_cells_when_a_job_is_revised() -> None:
+    tenants = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1}}
+    cluster = shared_cluster(4, tenants | {"c": {"worker": 1, "ps": 1}})
+    kept = 0
+    for seed in range(6):
+        slots = Slots("hived", cluster, random_jobs(cluster, 14, seed))
+        for _ in range(12):
+            engine = slots.engine
+            guaranteed: Any = getattr(engine.session.policy, "_guaranteed")  # noqa: B009
+            before = {name: engine.running[name] for name in guaranteed if name in engine.running}
+            if engine.open_jobs:
+                slots.revise(list(engine.open_jobs)[-1], utility=Constant(50.0 + slots.slot))
+            slots.begin()
+            for name, placement in before.items():
+                if name in engine.open_jobs:
+                    kept += 1
+                    assert engine.running[name] == placement
+            slots.end()
+    assert kept > 20

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -78,6 +79,21 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             for index, tenant in enumerate(tenancy.tenants)
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
+
+    def _keep_learnt_state(self, before: Self) -> None:
+        """Keep the cells of gangs if the cells are the same, so that no gang moves."""
+        units, former = self._tenancy, before._tenancy
+        if units.tenants != former.tenants or not (
+            np.array_equal(units.workers, former.workers)
+            and np.array_equal(units.worker_shares, former.worker_shares)
+        ):
+            return
+        self._clusters, self._broken = before._clusters, before._broken
+        self._guaranteed = before._guaranteed
+        for name, guaranteed in list(self._guaranteed.items()):
+            gang = self._gangs.get(name)
+            if gang is None or gang.workers != guaranteed.placement.total_workers:
+                self._release(name)
 
     def _build_queue(self, gang: FixedGang) -> Queue:
         return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
