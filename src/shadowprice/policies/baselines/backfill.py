@@ -114,6 +114,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         self._run(entry, placement, start, ends)
 
     def _keep_learnt_state(self, before: Self) -> None:
+        del before  # nothing else outlives a resync
         # All at once: each insertion copies the queue.
         self._waiting.insert(self._resumed)
         self._resumed = []
