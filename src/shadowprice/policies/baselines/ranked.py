@@ -30,7 +30,6 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
-        self._capacity = context.cluster.capacity
         self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._columns: dict[str, NDArray[Any]] = {
             "workers": np.zeros(0, dtype=np.int64),
@@ -55,11 +54,12 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
     def _fill_columns(self, job: Job, row: int) -> None:
         """Fill the extra columns of a job that entered the table."""
 
-    def _place_in_order(self, order: Integers) -> Iterator[Decision]:
+    def _place_in_order(self, view: View, order: Integers) -> Iterator[Decision]:
         """Place jobs in the given order of rows and yield the changes."""
+        order, capacity = self._movable(view, order)
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
-            self._capacity.copy(), order, self._table.places, self._columns["workers"],
+            capacity, order, self._table.places, self._columns["workers"],
             self._columns["ps"], self._cursors, change,
         )  # fmt: skip
         yield from self._table.rearrange(order, change)
@@ -93,5 +93,5 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         if self._changed or not np.array_equal(ranked, self._ran_in):
             self._changed = False
             self._ran_in = ranked
-            yield from self._place_in_order(ranked)
+            yield from self._place_in_order(view, ranked)
         self._record_running(rows)

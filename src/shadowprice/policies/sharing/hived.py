@@ -149,6 +149,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             if claim.ps_type is not None:
                 used[claim.tenant, claim.ps_type] += guaranteed.placement.total_ps
         blocked: set[tuple[int, int]] = set()
+        occupied: list[tuple[int, int, Cell]] = []
         for name, gang in self._gangs.items():
             claim = gang.claim
             owner_and_type = (claim.tenant, claim.worker_type)
@@ -158,7 +159,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 continue
             if name in staying:
                 continue
-            cells = self._take(view, *owner_and_type, gang.workers)
+            free = workers[claim.worker_type]
+            cells = self._take(view, *owner_and_type, gang.workers, free, occupied)
             placement = None
             if cells is not None:
                 workers_on = np.zeros(workers.shape[1], np.int64)
@@ -181,22 +183,41 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 continue
             self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
             occupy(gang, placement, workers, ps)
+        for kind, tenant, cell in occupied:
+            self._clusters[kind].give(tenant, cell)
 
-    def _take(self, view: View, tenant: int, kind: int, count: int) -> list[Cell] | None:
-        """Allocate a tenant's cells on servers that are up; None if there are too few."""
+    def _take(
+        self,
+        view: View,
+        tenant: int,
+        kind: int,
+        count: int,
+        units: Integers,
+        occupied: list[tuple[int, int, Cell]],
+    ) -> list[Cell] | None:
+        """Allocate a tenant's cells on servers that are up; None if there are too few.
+
+        ``units`` are the free units of each server. Cells without them, because of gangs that can't
+        move, stay allocated and are added to ``occupied``.
+        """
         clusters = self._clusters[kind]
         while True:
             cells = clusters.allocate(tenant, count, self._largest[kind])
             if cells is None:
                 return None
-            broken = [cell for cell in cells if view.is_lost(cell.server)]
-            if not broken:
-                return cells
+            free, usable = units.copy(), []
             for cell in cells:
                 if view.is_lost(cell.server):
                     self._broken.append((kind, tenant, cell))
+                elif free[cell.server] < cell.size:
+                    occupied.append((kind, tenant, cell))
                 else:
-                    clusters.give(tenant, cell)
+                    free[cell.server] -= cell.size
+                    usable.append(cell)
+            if len(usable) == len(cells):
+                return cells
+            for cell in usable:
+                clusters.give(tenant, cell)
 
     def _use_idle(
         self,
