@@ -258,14 +258,15 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     # ------------------------------------------------------------ rows
 
     def _horizon(self, slot: int, rows: Integers) -> tuple[Integers, NDArray[np.int16], Integers]:
-        """Return last slots by row, empty plans, and the free capacity.
+        """Return last slots by row, space for plans, and the free capacity.
 
         Last slots count from ``slot``; plans and free capacity cover the slots up to the latest.
         """
         deadline = self._rows["deadline"]
         last = np.minimum(deadline - slot, self._parameters.slots - 1)
         slots = int(last[rows].max(initial=0)) + 1
-        plan = np.full((len(deadline), slots), -1, dtype=np.int16)
+        # Not filled, which takes most of the time: a plan isn't read after its completion slot.
+        plan = np.empty((len(deadline), slots), dtype=np.int16)
         free = np.tile(self._sums.total(), (slots, 1))
         return last, plan, free
 
