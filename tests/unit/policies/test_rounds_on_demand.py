@@ -14,6 +14,7 @@ from shadowprice.core.events import (
     CapacityChanged,
     JobEnded,
     JobsArrived,
+    ServerBack,
     ServerLost,
     SlotBegan,
     SlotEnded,
@@ -22,6 +23,8 @@ from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
+from shadowprice.policies.astraea.market import RoundMarket
+from shadowprice.policies.astraea.pools import TenantPool
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import shared_cluster, shared_job
 
@@ -145,6 +148,27 @@ def test_rounds_go_on_after_a_job_of_enormous_value(calendar: str) -> None:
     service.submit(*jobs)
     service.run(300)
     assert {record.status for record in service.engine.jobs.values()} == {Status.FINISHED}
+
+
+def test_jobs_that_wait_for_servers_cost_one_market_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = shared_cluster(2, worker=1, horizon=64)
+    service = Service("astraea", cluster)
+    opened = []
+    open_market = TenantPool.open
+
+    def count(pool: TenantPool, slots: int, *arguments: Any, **options: Any) -> RoundMarket:
+        opened.append(slots)
+        return open_market(pool, slots, *arguments, **options)
+
+    monkeypatch.setattr(TenantPool, "open", count)
+    for name in cluster.names:
+        service.engine.handle(ServerLost(0, name))
+    service.submit(*(service.job(f"job {slots}", None, slots) for slots in range(1, 20)))
+    service.run(3)
+    assert opened == [1, 1, 1]
+    service.engine.handle(ServerBack(3, cluster.names[0]))
+    service.run(1)
+    assert service.ran == {"job 1": [3]}
 
 
 def test_theta_that_no_round_could_count_is_refused() -> None:

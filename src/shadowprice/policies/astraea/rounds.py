@@ -514,6 +514,8 @@ class RoundPolicy:
         if end is None:
             limit = view.end - slot
             lengths = [self._demanded_length(gang, limit) for gang in sorted(gangs, key=_by_age)]
+            if not self._any_fits(view, pool, gangs):
+                lengths = lengths[:1]  # thousands of jobs may wait until servers return
         else:
             lengths = [end - slot]
         for length in dict.fromkeys(lengths):
@@ -544,6 +546,16 @@ class RoundPolicy:
             else:
                 joins = f"waits for the next round, which begins by slot {turn.end}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
+
+    def _any_fits(self, view: View, pool: TenantPool, gangs: Sequence[GangJob]) -> bool:
+        """Return whether some job fits the pool's servers that are up, if nothing runs there."""
+        up = np.array([not view.is_lost(server) for server in pool.servers.tolist()], np.bool_)
+        for gang in gangs:
+            workers, ps = pool.units_for(self._waiting[gang.name].claim)
+            slots, _ = min_gang_slots(gang, workers * up, ps * up)
+            if (slots < UNLIMITED).any():
+                return True
+        return False
 
     def _demanded_length(self, gang: GangJob, limit: int) -> int:
         """Return the length of a round for a job: the slots that it needs, at most the limit.
