@@ -150,6 +150,25 @@ def test_rounds_go_on_after_a_job_of_enormous_value(calendar: str) -> None:
     assert {record.status for record in service.engine.jobs.values()} == {Status.FINISHED}
 
 
+@pytest.mark.parametrize("policy", ROUNDS)
+def test_rounds_go_on_after_a_job_ends_that_has_lost_its_plan(policy: str) -> None:
+    """Its report comes after its slot was accounted, and after its server was lost."""
+    tenants = {"a": {"worker": 2, "ps": 2}}
+    service = Service(policy, shared_cluster(2, tenants, worker=1, horizon=64))
+    service.submit(service.job("first", "a", 2))
+    service.run(1)
+    engine = service.engine
+    for name in service.on.names:
+        engine.handle(ServerLost(1, name))
+    engine.handle(JobEnded(1, "first", engine.jobs["first"].generation))
+    assert engine.jobs["first"].status is Status.FINISHED
+    service.submit(service.job("second", "a", 2))
+    for name in service.on.names:
+        engine.handle(ServerBack(1, name))
+    service.run(3)
+    assert service.ran["second"] == [1, 2]
+
+
 def test_jobs_that_wait_for_servers_cost_one_market_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = shared_cluster(2, worker=1, horizon=64)
     service = Service("astraea", cluster)

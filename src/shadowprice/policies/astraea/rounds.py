@@ -317,11 +317,15 @@ class RoundPolicy:
             case JobsFinished(_, names):
                 self._completed += len(names)
                 for name in names:
-                    self._running.pop(name, None)
+                    self._forget(name)
             case JobCancelled(_, name):
                 self._take_back(name)
-                self._waiting.pop(name, None)
-                self._running.pop(name, None)
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Discard a job that ended. It may be waiting: a job can end after its plan fell short."""
+        self._waiting.pop(name, None)
+        self._running.pop(name, None)
 
     def _return_to_batch(self, view: View, name: str) -> None:
         """Return a job that lost its units to its batch; the next round replans it."""
