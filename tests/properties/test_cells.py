@@ -21,7 +21,8 @@ PROPERTY = settings(max_examples=example_count(80), deadline=None, derandomize=T
 def idle_units(clusters: VirtualClusters, tenant: int) -> int:
     """Return the number of a tenant's own units that are idle."""
     unbound = sum(size * count for size, count in clusters._unbound[tenant].items())
-    inside = [cell for bound in clusters._bound[tenant] for cell in bound.inside._known]
+    bound = [bound for on_server in clusters._bound[tenant].values() for bound in on_server]
+    inside = [cell for one in bound for cell in one.inside._known]
     return unbound + sum(cell.size for cell in inside)
 
 
@@ -46,9 +47,9 @@ def test_buddies_split_the_smallest_and_merge_again() -> None:
 
 def test_tenants_get_whole_servers_first() -> None:
     assert assign_cells([8, 8, 2], [9, 8, 1]) == [
-        Counter({8: 1, 1: 1}),
-        Counter({8: 1}),
-        Counter({1: 1}),
+        [Cell(0, 0, 8), Cell(2, 0, 1)],
+        [Cell(1, 0, 8)],
+        [Cell(2, 1, 1)],
     ]
     with pytest.raises(ShadowpriceError, match="more than the servers hold"):
         assign_cells([2], [3])
@@ -59,7 +60,15 @@ def test_tenants_get_whole_servers_first() -> None:
 def test_every_share_is_cut_to_the_last_place(seed: int) -> None:
     places, shares = draw(np.random.default_rng(seed))
     owned = assign_cells(places, shares)
-    assert [sum(size * n for size, n in cells.items()) for cells in owned] == shares
+    assert [sum(cell.size for cell in cells) for cells in owned] == shares
+    placed = [
+        (cell.server, cell.offset + unit)
+        for cells in owned
+        for cell in cells
+        for unit in range(cell.size)
+    ]
+    assert len(placed) == len(set(placed))
+    assert all(unit < places[server] for server, unit in placed)
 
 
 def draw(generator: np.random.Generator) -> tuple[list[int], list[int]]:
@@ -73,7 +82,8 @@ def draw(generator: np.random.Generator) -> tuple[list[int], list[int]]:
 def test_a_tenant_s_own_cells_are_always_available_to_it(seed: int) -> None:
     generator = np.random.default_rng(seed)
     places, shares = draw(generator)
-    clusters = VirtualClusters(places, assign_cells(places, shares))
+    owned = [Counter(cell.size for cell in cells) for cells in assign_cells(places, shares)]
+    clusters = VirtualClusters(places, owned)
     running: list[tuple[int, list[Cell]]] = []
     used = Counter[int]()
     for _ in range(60):

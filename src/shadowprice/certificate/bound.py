@@ -25,12 +25,10 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.certificate.master import GroupColumn, Master
 from shadowprice.certificate.relaxation import Column, PricedJobs, PricingOracle
-
-Floats = NDArray[np.float64]
+from shadowprice.core.arrays import Floats, Integers
 
 _SMOOTHING_WEIGHT: Final = 0.5  # weight of the best prices so far in the next prices
 _MAX_COLUMN_GENERATION_JOBS: Final = (
@@ -151,7 +149,7 @@ class VolumeSearch:
     def __init__(
         self,
         oracle: PricingOracle,
-        members: NDArray[np.int64],
+        members: Integers,
         prices: Floats,
         scale: float,
         step: float = _INITIAL_STEP,

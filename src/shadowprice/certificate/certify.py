@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shadowprice.certificate.bound import Bound, Stop, never, upper_bound
 from shadowprice.certificate.completion_time import CompletionBound, completion_bound
 from shadowprice.certificate.relaxation import Relaxation
@@ -22,8 +19,6 @@ from shadowprice.core.ledger import Ledger
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.time_limit import Clock
 from shadowprice.policies.pricing.posted import PostedPrices
-
-Floats = NDArray[np.float64]
 
 _PROVING: Final = 0.5  # share of the time for the bound, unless it converges earlier
 _BEGINNING: Final = 0.4

@@ -22,13 +22,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.certificate.relaxation import Relaxation
 from shadowprice.kernels.horizon.search import best_schedule
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _WHOLE_SLOTS: Final = 64  # slots up to which a job's least volume is searched for in whole slots
 _ROUNDING: Final = 1e-9  # relative error of volumes and of sums of them; the bound is lowered by it

@@ -17,10 +17,8 @@ import highspy
 import numpy as np
 from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.errors import ShadowpriceError
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _PRIMAL_SIMPLEX: Final = 4
 _IDLE: Final = 8  # rounds after which an unused column is dropped

@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from typing import Final, NewType, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.certificate.job_table import JobTable
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.job import Job
@@ -33,9 +33,6 @@ from shadowprice.policies.offline.problem import finish_bound
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.limits import shares
 from shadowprice.policies.pricing.posted import pool_limits
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 ProvenPayoff = NewType("ProvenPayoff", float)
 """Upper bound on the payoff of any schedule of the job at the given prices."""

@@ -16,19 +16,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shadowprice.certificate.bound import Bound, Stop
 from shadowprice.certificate.relaxation import Relaxation
+from shadowprice.core.arrays import Floats, Integers
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.horizon.search import best_schedule
 from shadowprice.kernels.slots.rooms import choice_costs, choose_servers, subtract_entries
 from shadowprice.policies.oasis.policy import server_pools
-
-Floats = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 _PARTS: Final = (1.0, 0.8, 0.5, 0.0)  # fractions of the prices at which a whole job set is placed
 _TRYING: Final = 0.25  # share of the time for that; the rest is for improvements

@@ -82,8 +82,11 @@ class WaveRule:
             faults.append(Fault("late_factor", "must be positive", "write 1.5"))
         if not 0.0 <= self.late_share <= 1.0:
             faults.append(Fault("late_share", "is outside [0, 1]", "write 0.75"))
-        if self.machine_price < 0.0:
+        if not self.machine_price >= 0.0:
             faults.append(Fault("machine_price", "must not be negative", "write 0"))
+        if self.check_period is not None and not self.check_period > 0.0:
+            hint = "write a number of seconds, or leave it out"
+            faults.append(Fault("check_period", "must be positive", hint))
         if faults:
             raise InputError(faults)
 

@@ -54,7 +54,7 @@ def poisson_jobs(
     spread], which the rules know. Durations are drawn for ``max_copies`` copies of each task.
     """
     _check_positive(machines=machines, load=load, jobs=jobs, max_copies=max_copies)
-    if spread < 1.0:
+    if not spread >= 1.0:
         raise InputError(Fault("spread", f"{spread:g} is below 1", "write 1 for equal jobs"))
     rng = np.random.default_rng(seed)
     counts = np.array([group.count for group in groups])
@@ -124,7 +124,9 @@ def jobs_from_records(
 
 def _check_positive(**values: float) -> None:
     faults = [
-        Fault(name, f"{value:g} is not positive") for name, value in values.items() if value <= 0
+        Fault(name, f"{value:g} is not positive")
+        for name, value in values.items()
+        if not value > 0  # NaN too
     ]
     if faults:
         raise InputError(faults)

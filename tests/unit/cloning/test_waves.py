@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -275,12 +276,16 @@ def test_the_load_is_the_requested_one() -> None:
     ("make", "word"),
     [
         (lambda: drawn(0.0), "load"),
+        (lambda: drawn(math.nan), "load"),
         (lambda: drawn(0.5, jobs=0), "jobs"),
         (lambda: poisson_jobs(HEAVY, machines=1, load=1, jobs=1, spread=0.5), "spread"),
         (lambda: WaveRule(WaveRuleKind.FULL, copies=0), "copies"),
         (lambda: WaveRule(WaveRuleKind.DETECT, late_factor=0.0), "late_factor"),
         (lambda: WaveRule(WaveRuleKind.DETECT, late_share=1.5), "late_share"),
         (lambda: WaveRule(WaveRuleKind.SAVING, machine_price=-1.0), "machine_price"),
+        (lambda: WaveRule(WaveRuleKind.SAVING, machine_price=math.nan), "machine_price"),
+        # Idle machines would check again and again at the same moment.
+        (lambda: WaveRule(WaveRuleKind.SAVING, check_period=0.0), "check_period"),
         (lambda: waves(drawn(0.5), WaveRuleKind.FULL, machines=0), "machines"),
         (lambda: waves(drawn(0.5), WaveRuleKind.FULL, copies=9), "max_copies=9"),
     ],

@@ -8,12 +8,23 @@ from typing import Any, Final
 
 import pytest
 
-from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import JobEnded, JobsArrived, ServerLost, SlotBegan, SlotEnded
+from shadowprice.core.cluster import Cluster, Tenant
+from shadowprice.core.errors import InputError
+from shadowprice.core.events import (
+    CapacityChanged,
+    JobEnded,
+    JobsArrived,
+    ServerBack,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+)
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
+from shadowprice.policies.astraea.market import RoundMarket
+from shadowprice.policies.astraea.pools import TenantPool
 from shadowprice.policies.registry import make_policy
 from tests.support.astraea_cases import shared_cluster, shared_job
 
@@ -32,7 +43,7 @@ class Service:
         )
         self.ran: dict[str, list[int]] = {}
 
-    def job(self, name: str, tenant: str, slots: int, *, workers: int = 1) -> Job:
+    def job(self, name: str, tenant: str | None, slots: int, *, workers: int = 1) -> Job:
         """Return a job of a number of slots that may also run faster with more workers."""
         made = shared_job(
             self.on, name, tenant, ps=None, chunks=workers, epochs=slots, minibatches=1
@@ -62,6 +73,11 @@ class Service:
 
     def start(self, name: str) -> int:
         return self.ran[name][0]
+
+    def theta(self) -> Any:
+        """Return theta in force."""
+        in_force: Any = self.engine.policy.parameters_in_force()["theta"]
+        return in_force["in_force"]
 
 
 @pytest.mark.parametrize("policy", ROUNDS)
@@ -122,6 +138,79 @@ def test_batchsche_s_tenants_have_rounds_of_their_own() -> None:
     service.submit(service.job("other", "b", 14))
     service.run(15)
     assert service.start("other") == 3
+
+
+@pytest.mark.parametrize("calendar", ["demand", "doubling"])
+def test_rounds_go_on_after_a_job_of_enormous_value(calendar: str) -> None:
+    cluster = shared_cluster(16, worker=8, ps=8, horizon=64)
+    service = Service("astraea", cluster, {"calendar": calendar})
+    jobs = [replace(service.job(name, None, 30), utility=Constant(1e12)) for name in ("a", "b")]
+    service.submit(*jobs)
+    service.run(300)
+    assert {record.status for record in service.engine.jobs.values()} == {Status.FINISHED}
+
+
+@pytest.mark.parametrize("policy", ROUNDS)
+def test_rounds_go_on_after_a_job_ends_that_has_lost_its_plan(policy: str) -> None:
+    """Its report comes after its slot was accounted, and after its server was lost."""
+    tenants = {"a": {"worker": 2, "ps": 2}}
+    service = Service(policy, shared_cluster(2, tenants, worker=1, horizon=64))
+    service.submit(service.job("first", "a", 2))
+    service.run(1)
+    engine = service.engine
+    for name in service.on.names:
+        engine.handle(ServerLost(1, name))
+    engine.handle(JobEnded(1, "first", engine.jobs["first"].generation))
+    assert engine.jobs["first"].status is Status.FINISHED
+    service.submit(service.job("second", "a", 2))
+    for name in service.on.names:
+        engine.handle(ServerBack(1, name))
+    service.run(3)
+    assert service.ran["second"] == [1, 2]
+
+
+def test_jobs_that_wait_for_servers_cost_one_market_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = shared_cluster(2, worker=1, horizon=64)
+    service = Service("astraea", cluster)
+    opened = []
+    open_market = TenantPool.open
+
+    def count(pool: TenantPool, slots: int, *arguments: Any, **options: Any) -> RoundMarket:
+        opened.append(slots)
+        return open_market(pool, slots, *arguments, **options)
+
+    monkeypatch.setattr(TenantPool, "open", count)
+    for name in cluster.names:
+        service.engine.handle(ServerLost(0, name))
+    service.submit(*(service.job(f"job {slots}", None, slots) for slots in range(1, 20)))
+    service.run(3)
+    assert opened == [1, 1, 1]
+    service.engine.handle(ServerBack(3, cluster.names[0]))
+    service.run(1)
+    assert service.ran == {"job 1": [3]}
+
+
+def test_theta_that_no_round_could_count_is_refused() -> None:
+    on = shared_cluster(16, worker=8, ps=8, horizon=64)
+    for kind, other in (("worker", "ps"), ("ps", "worker")):
+        theta = {kind: 1e10, other: 2.0}
+        with pytest.raises(
+            InputError, match=rf"theta.{kind}: prices at 1e\+10 .*at most 5.62e\+08"
+        ):
+            Service("astraea", on, {"theta": theta})
+        Service("astraea", on, {"theta": {kind: 5.6e8, other: 2.0}})
+
+
+def test_batchsche_s_tenants_keep_their_own_theta_when_another_one_leaves() -> None:
+    service = Service("batchsche", shared_cluster(2, TENANTS, worker=1, horizon=64))
+    service.submit(replace(service.job("dear", "a", 1), utility=Constant(1e6)))
+    service.submit(service.job("job", "b", 2))
+    service.run(3)
+    before = service.theta()
+    assert before["a"]["worker"] > 1e5 > before["b"]["worker"]
+    share = Tenant("b", {"worker": 2000, "ps": 2000})
+    service.engine.handle(CapacityChanged(3, {}, (share,)))
+    assert service.theta() == {"b": before["b"]}
 
 
 @pytest.mark.parametrize("policy", ROUNDS)

@@ -12,7 +12,7 @@ from shadowprice.core.arrays import Integers
 from shadowprice.core.job import Job
 from shadowprice.policies.astraea.market import RoundMarket, UnitPool
 from shadowprice.policies.astraea.parameters import Theta
-from shadowprice.policies.astraea.prices import min_thetas, price_table
+from shadowprice.policies.astraea.prices import max_theta, min_thetas, price_table
 from shadowprice.policies.tenants.gang_jobs import gang_job
 from shadowprice.policies.tenants.tenancy import TenantShares, UnitClaim
 
@@ -103,7 +103,8 @@ class TenantPool:
     def open(self, slots: int, lost: Sequence[bool], *, pack_in_time: bool) -> RoundMarket:
         """Open an empty market on the servers that are up.
 
-        It lasts ``slots``; ``lost`` is by server of the cluster.
+        It lasts ``slots``; ``lost`` is by server of the cluster. A theta that a service learnt from
+        jobs is lowered where prices would be too high to count: a job may have any value.
         """
         up = np.array([not lost[server] for server in self.servers.tolist()], np.bool_)
         kinds = []
@@ -113,17 +114,13 @@ class TenantPool:
             self.thetas(),
             strict=True,
         ):
-            kinds.append(
-                [
-                    UnitPool(
-                        np.where(up, units, 0),
-                        owned,
-                        price_table(theta, int(units[up].sum())),
-                        slots,
-                    )
-                    for units, owned, theta in zip(units_by_type, shares, thetas, strict=True)
-                ]
-            )
+            pools = []
+            for units, owned, theta in zip(units_by_type, shares, thetas, strict=True):
+                total = int(units[up].sum())
+                countable = min(theta, max_theta(total, slots)) if self.taught else theta
+                prices = price_table(countable, total)
+                pools.append(UnitPool(np.where(up, units, 0), owned, prices, slots))
+            kinds.append(pools)
         return RoundMarket(kinds[0], kinds[1], pack_in_time=pack_in_time)
 
 

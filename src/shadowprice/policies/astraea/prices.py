@@ -10,7 +10,7 @@ import numpy as np
 from shadowprice.core.arrays import Integers
 from shadowprice.core.errors import InputError
 from shadowprice.policies.astraea.guarantees import lemma3_sigma
-from shadowprice.policies.tenants.gang_jobs import MICRO, GangJob
+from shadowprice.policies.tenants.gang_jobs import MAX_UTILITY_MICROS, MICRO, GangJob
 
 
 def price_table(theta: float, capacity: int) -> Integers:
@@ -27,6 +27,12 @@ def price_table(theta: float, capacity: int) -> Integers:
     taken = np.arange(capacity + 1) / capacity
     prices = np.rint(MICRO * np.expm1(taken * math.log(theta)))
     return np.asarray(prices, np.int64)
+
+
+def max_theta(capacity: int, slots: int) -> float:
+    """Return the largest theta at which all units of a round cost a countable sum."""
+    # A thousandth less, so that rounding errors of prices don't matter.
+    return 1.0 + 0.999 * MAX_UTILITY_MICROS / (MICRO * max(capacity, 1) * slots)
 
 
 def min_thetas(

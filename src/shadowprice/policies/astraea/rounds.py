@@ -40,7 +40,7 @@ from shadowprice.policies.astraea.guarantees import lemma3_sigma, performance
 from shadowprice.policies.astraea.market import GangAward, RoundMarket
 from shadowprice.policies.astraea.parameters import RoundParameters, Theta
 from shadowprice.policies.astraea.pools import TenantPool, theta_record
-from shadowprice.policies.astraea.prices import lemma_1_rounds
+from shadowprice.policies.astraea.prices import lemma_1_rounds, max_theta
 from shadowprice.policies.astraea.reasons import explain_refusal
 from shadowprice.policies.placements import restarts
 from shadowprice.policies.pricing.overruns import OVERRUN, SHORT, find_extension
@@ -132,6 +132,7 @@ class RoundPolicy:
         self.rounds = self._rounds_per_batch(known=has_known_jobs)
         # A gang fits the ledger's window, which reaches one horizon ahead.
         self.longest = 1 << (max(context.cluster.horizon, 1).bit_length() - 1)
+        self._check_given_theta()
         self._on_demand = parameters.calendar == "demand" or (
             parameters.calendar == "auto" and context.known_jobs is None
         )
@@ -163,16 +164,22 @@ class RoundPolicy:
     def resume(self, view: View) -> None:
         """Recount units and shares; planned jobs keep their plans, the others join a batch.
 
-        Raises `InputError` if the shares don't add up to the current units.
+        Raises `InputError` if the shares don't add up to the current units, or a given theta is too
+        large for them.
         """
         self._undisturbed &= view.cluster is self.tenancy.cluster
         before, tenants = self.pools, self.tenancy.tenants
         self.tenancy = read_tenant_shares(view.cluster)
         self.pools = tuple(self._pools_of(self.tenancy, self.parameters.theta))
         self._pool_of = {tenant: pool for pool in self.pools for tenant in pool.tenants}
-        for pool, old in zip(self.pools, before, strict=False):
-            pool.seen_worker, pool.seen_ps = list(old.seen_worker), list(old.seen_ps)
-            pool.taught = dict(old.taught)
+        pool_before = {tenants[tenant]: pool for pool in before for tenant in pool.tenants}
+        for pool in self.pools:
+            owner = self.tenancy.tenants[pool.tenants[0]]
+            old = before[0] if self.sharing else pool_before.get(owner)
+            if old is not None:
+                pool.seen_worker, pool.seen_ps = list(old.seen_worker), list(old.seen_ps)
+                pool.taught = dict(old.taught)
+        self._check_given_theta()
         if self.tenancy.tenants != tenants:
             self._running.clear()  # their payments refer to the earlier tenants
         self._markets = []
@@ -245,6 +252,18 @@ class RoundPolicy:
             "premises_held": all(theorem_1.values()),
         }
 
+    def _check_given_theta(self) -> None:
+        """Raise `InputError` if prices at a given theta would be too high to count in a round."""
+        theta = self.parameters.theta
+        given = (("worker", theta.worker), ("ps", theta.ps))
+        for pool in self.pools:
+            for (name, value), units in zip(given, (pool.workers, pool.ps), strict=True):
+                limit = max_theta(int(units.sum(axis=1).max(initial=0)), self.longest)
+                if value is not None and value * theta.scale > limit:
+                    message = f"prices at {value:g} are too high to count"
+                    hint = f"give at most {limit / theta.scale:.3g}"
+                    raise InputError(Fault(f"theta.{name}", message, hint))
+
     def _learn_known(self, jobs: Sequence[Job]) -> None:
         """Learn theta from jobs that are known in advance."""
         for job in jobs:
@@ -298,11 +317,15 @@ class RoundPolicy:
             case JobsFinished(_, names):
                 self._completed += len(names)
                 for name in names:
-                    self._running.pop(name, None)
+                    self._forget(name)
             case JobCancelled(_, name):
                 self._take_back(name)
-                self._waiting.pop(name, None)
-                self._running.pop(name, None)
+                self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        """Discard a job that ended. It may be waiting: a job can end after its plan fell short."""
+        self._waiting.pop(name, None)
+        self._running.pop(name, None)
 
     def _return_to_batch(self, view: View, name: str) -> None:
         """Return a job that lost its units to its batch; the next round replans it."""
@@ -495,6 +518,8 @@ class RoundPolicy:
         if end is None:
             limit = view.end - slot
             lengths = [self._demanded_length(gang, limit) for gang in sorted(gangs, key=_by_age)]
+            if not self._any_fits(view, pool, gangs):
+                lengths = lengths[:1]  # thousands of jobs may wait until servers return
         else:
             lengths = [end - slot]
         for length in dict.fromkeys(lengths):
@@ -525,6 +550,16 @@ class RoundPolicy:
             else:
                 joins = f"waits for the next round, which begins by slot {turn.end}"
                 yield Queue(gang.name, f"{joins}: {refusal.message}")
+
+    def _any_fits(self, view: View, pool: TenantPool, gangs: Sequence[GangJob]) -> bool:
+        """Return whether some job fits the pool's servers that are up, if nothing runs there."""
+        up = np.array([not view.is_lost(server) for server in pool.servers.tolist()], np.bool_)
+        for gang in gangs:
+            workers, ps = pool.units_for(self._waiting[gang.name].claim)
+            slots, _ = min_gang_slots(gang, workers * up, ps * up)
+            if (slots < UNLIMITED).any():
+                return True
+        return False
 
     def _demanded_length(self, gang: GangJob, limit: int) -> int:
         """Return the length of a round for a job: the slots that it needs, at most the limit.

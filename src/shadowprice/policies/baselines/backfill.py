@@ -36,6 +36,7 @@ class _Running:
     """A running job."""
 
     entry: QueuedJob
+    start: int  # slot in which it started
     ends: int  # first slot in which it is expected not to run
     servers: Integers  # of its placement
     amounts: Integers  # resources that it releases on each of them when it ends
@@ -64,6 +65,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         limited = np.where(context.cluster.capacity >= UNLIMITED, 0, context.cluster.capacity)
         self._total = limited.astype(np.float64).sum(axis=0)
         self._waiting = JobQueue(len(context.cluster.resources))
+        self._resumed: list[QueuedJob] = []  # queued jobs during a resync
         self._running: dict[str, _Running] = {}
         self._none = np.zeros((0, len(context.cluster.resources)), dtype=np.int64)
         self._arrivals = 0
@@ -100,12 +102,22 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
         wanted = self._target_worker_count(job)
         entry = self._entry(job, self._empty.workers(job, wanted) or wanted, state.remaining)
         if placement is None:
-            self._waiting.insert([entry])
-        else:
-            ends = view.slot + entry.length
-            if job.name in before._running:
-                ends = before._running[job.name].ends
-            self._run(entry, placement, ends)
+            self._resumed.append(entry)
+            return
+        running = before._running.get(job.name)
+        start = view.slot if running is None else running.start
+        ends = view.slot + _slots(job, entry.workers, state.remaining)
+        if job.walltime is not None:
+            ends = start + job.walltime
+        elif running is not None and running.entry.job is job:
+            ends = running.ends  # the estimate is extended only once it has passed
+        self._run(entry, placement, start, ends)
+
+    def _keep_learnt_state(self, before: Self) -> None:
+        del before  # nothing else outlives a resync
+        # All at once: each insertion copies the queue.
+        self._waiting.insert(self._resumed)
+        self._resumed = []
 
     def _target_worker_count(self, job: Job) -> int:
         return self._workers_of(job)
@@ -132,14 +144,14 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             _expected_slots(job, workers, remaining),
         )
 
-    def _run(self, entry: QueuedJob, placement: Placement, ends: int) -> None:
+    def _run(self, entry: QueuedJob, placement: Placement, start: int, ends: int) -> None:
         """Record a job's placement from now on."""
         job = entry.job
         self._free_capacity.allocate(job, placement)
         amounts = np.outer(placement.workers, job.worker)
         amounts += np.outer(placement.ps, self._free_capacity.ps_demand(job))
         servers = np.array(placement.servers, dtype=np.int64)
-        self._running[job.name] = _Running(entry, ends, servers, amounts)
+        self._running[job.name] = _Running(entry, start, ends, servers, amounts)
 
     def _share(self, job: Job, workers: int) -> float:
         used = workers * job.worker.astype(np.float64)
@@ -196,7 +208,7 @@ class BackfillPolicy(QueueingPolicy[BackfillParameters]):
             entry = self._waiting.entry(int(orders[index]))
             servers, workers, ps = placed[placed[:, 0] == index, 1:].T.tolist()
             placement = Placement(tuple(servers), tuple(workers), tuple(ps))
-            self._run(entry, placement, slot + entry.length)
+            self._run(entry, placement, slot, slot + entry.length)
             started.append(Place(entry.job.name, placement))
         self._waiting.remove([placing.job for placing in started])
         yield from started

@@ -37,13 +37,11 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
         return self._table.add(job)
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        del view
         if not self._changed:
             return
         self._changed = False
         table = self._table
-        rows = table.in_order()
+        rows, capacity = self._movable(view, table.in_order())
         change = np.zeros(len(rows), dtype=np.int64)
-        capacity = self._cluster.capacity.copy()
         fill(capacity, table.total(), rows, table.places, table.widths, self._cursors, change)
         yield from table.rearrange(rows, change)

@@ -90,7 +90,6 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
 
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
         super().__init__(context, parameters)
-        self._capacity = context.cluster.capacity
         self._sums = ClusterTotals(context.cluster)
         self._columns = len(self._sums.total())
         self._changes_at = 0
@@ -213,15 +212,24 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
         now = np.full(len(jobs["left"]), -1, dtype=np.int64)
         allocate_by_return(free, order, *common, jobs["gpus"], jobs["left"], last, ends, plan, now)
         allocated = now.copy()
-        yield from self._place_levels(order, now)
+        self._changed = False
+        yield from self._place_levels(view, order, now)
         # A job that couldn't be placed with its allocated workers is behind its plan: replan in the
         # next slot.
-        all_placed = np.array_equal(allocated, now)
+        all_placed = np.array_equal(allocated, now) and not self._changed
         self._changes_at = slot + (next_change(promised, ends, plan, now) if all_placed else 1)
 
-    def _place_levels(self, order: Integers, now: Integers) -> Iterator[Decision]:
-        """Place jobs with their worker counts; halve the count of a job that doesn't fit."""
-        table, jobs = self._table, self._rows
+    def _place_levels(self, view: View, order: Integers, now: Integers) -> Iterator[Decision]:
+        """Place jobs with their worker counts; halve the count of a job that doesn't fit.
+
+        A job that can't move keeps its workers, whatever its plan says. Capacity that this leaves
+        goes to jobs that would wait.
+        """
+        table, jobs, count = self._table, self._rows, len(order)
+        order, capacity = self._movable(view, order)
+        if len(order) < count:
+            order = np.concatenate((order[now[order] >= 0], order[now[order] < 0]))
+            now[order] = np.maximum(now[order], 0)
         running = order[now[order] >= 0]
         each = np.arange(len(now))
         change = np.zeros(len(running), dtype=np.int64)
@@ -229,7 +237,7 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
             level = np.maximum(now, 0)
             change = np.zeros(len(running), dtype=np.int64)
             run_in_order(
-                self._capacity.copy(), running, table.places, jobs["workers"][each, level],
+                capacity.copy(), running, table.places, jobs["workers"][each, level],
                 jobs["ps"][each, level], self._cursors, change,
             )  # fmt: skip
             moved = (change > 0) & table.new_workers[running].any(axis=1)
@@ -250,14 +258,15 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     # ------------------------------------------------------------ rows
 
     def _horizon(self, slot: int, rows: Integers) -> tuple[Integers, NDArray[np.int16], Integers]:
-        """Return last slots by row, empty plans, and the free capacity.
+        """Return last slots by row, space for plans, and the free capacity.
 
         Last slots count from ``slot``; plans and free capacity cover the slots up to the latest.
         """
         deadline = self._rows["deadline"]
         last = np.minimum(deadline - slot, self._parameters.slots - 1)
         slots = int(last[rows].max(initial=0)) + 1
-        plan = np.full((len(deadline), slots), -1, dtype=np.int16)
+        # Not filled, which takes most of the time: a plan isn't read after its completion slot.
+        plan = np.empty((len(deadline), slots), dtype=np.int16)
         free = np.tile(self._sums.total(), (slots, 1))
         return last, plan, free
 

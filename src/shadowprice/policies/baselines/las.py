@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Final, Self
+
 import numpy as np
 
 from shadowprice.core.amounts import MILLI, parse_duration
 from shadowprice.core.arrays import Integers
 from shadowprice.core.devices import gpus_of_worker
 from shadowprice.core.job import Job
-from shadowprice.core.policy import PolicyContext, View
+from shadowprice.core.policy import JobState, PolicyContext, View
 from shadowprice.policies.baselines.parameters import LasParameters
 from shadowprice.policies.baselines.ranked import PreemptiveQueuePolicy
+
+_HISTORY: Final = ("queue", "place", "ran", "waited")
+"""Columns of integers that follow from the past of a job, not from its specification."""
 
 
 class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
@@ -30,7 +35,7 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         # integer of this unit.
         self._threshold = -(-slots * MILLI // 1)
         self._promote = parameters.promote
-        for name in ("width", "queue", "place", "ran", "waited"):
+        for name in ("width", *_HISTORY):
             self._columns[name] = np.zeros(0, dtype=np.int64)
         self._columns["runs"] = np.zeros(0, dtype=np.bool_)
         self._last_place = 0
@@ -74,3 +79,14 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
         places = self._last_place + np.arange(count)
         self._last_place += count
         return places
+
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+        super()._take_up(view, state, before)
+        row, old_row = self._table.rows[state.job.name], before._table.rows.get(state.job.name)
+        if old_row is not None:
+            for name in (*_HISTORY, "runs"):
+                self._columns[name][row] = before._columns[name][old_row]
+
+    def _keep_learnt_state(self, before: Self) -> None:
+        # Arrivals come after all open jobs, which keep their places.
+        self._last_place = max(self._last_place, before._last_place)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision
 from shadowprice.core.job import Job
-from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
+from shadowprice.core.policy import Capabilities, PolicyContext, View
 from shadowprice.kernels.reactive.in_order import run_in_order
 from shadowprice.policies.baselines.fixed import fixed_workers
 from shadowprice.policies.baselines.parameters import FixedWorkersParameters
@@ -30,7 +30,6 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
 
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
-        self._capacity = context.cluster.capacity
         self._workers_of = fixed_workers(parameters.workers, context.seed)
         self._columns: dict[str, NDArray[Any]] = {
             "workers": np.zeros(0, dtype=np.int64),
@@ -55,11 +54,12 @@ class FixedWorkersPolicy(TableReactivePolicy[P]):
     def _fill_columns(self, job: Job, row: int) -> None:
         """Fill the extra columns of a job that entered the table."""
 
-    def _place_in_order(self, order: Integers) -> Iterator[Decision]:
+    def _place_in_order(self, view: View, order: Integers) -> Iterator[Decision]:
         """Place jobs in the given order of rows and yield the changes."""
+        order, capacity = self._movable(view, order)
         change = np.zeros(len(order), dtype=np.int64)
         run_in_order(
-            self._capacity.copy(), order, self._table.places, self._columns["workers"],
+            capacity, order, self._table.places, self._columns["workers"],
             self._columns["ps"], self._cursors, change,
         )  # fmt: skip
         yield from self._table.rearrange(order, change)
@@ -93,13 +93,5 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
         if self._changed or not np.array_equal(ranked, self._ran_in):
             self._changed = False
             self._ran_in = ranked
-            yield from self._place_in_order(ranked)
+            yield from self._place_in_order(view, ranked)
         self._record_running(rows)
-
-    def _take_up(self, view: View, state: JobState, before: Self) -> None:
-        """Resume an open job with its placement and its earlier columns."""
-        super()._take_up(view, state, before)
-        row, old_row = self._table.rows[state.job.name], before._table.rows.get(state.job.name)
-        for key, column in self._columns.items():
-            if old_row is not None and key not in ("workers", "ps"):
-                column[row] = before._columns[key][old_row]

@@ -152,7 +152,7 @@ class RiskRewardPolicy(FixedWorkersPolicy[RrhParameters]):
         self._refresh(view)
         alpha, discount = self._parameters.alpha, self._parameters.discount
         made = appraise(view.slot, rows, self._candidates, alpha, discount)
-        yield from self._place_in_order(rows[np.argsort(-made.reward, kind="stable")])
+        yield from self._place_in_order(view, rows[np.argsort(-made.reward, kind="stable")])
 
     def _refresh(self, view: View) -> None:
         """Record the progress of the open jobs."""

@@ -57,7 +57,8 @@ class SrtfPolicy(PreemptiveQueuePolicy[SrtfParameters]):
         """Return whether exactly one server can carry processes of the job, so it is co-located."""
         if workers == 1 and not job.ps_needed(workers):
             return True
-        usable = self._cluster.hosts_workers & (self._capacity >= job.worker).all(axis=1)
+        cluster = self._cluster
+        usable = cluster.hosts_workers & (cluster.capacity >= job.worker).all(axis=1)
         if job.ps is not None:
-            usable |= self._cluster.hosts_ps & (self._capacity >= job.ps).all(axis=1)
+            usable |= cluster.hosts_ps & (cluster.capacity >= job.ps).all(axis=1)
         return int(usable.sum()) == 1

@@ -68,10 +68,9 @@ class Dorm(QueueingPolicy[DormParameters]):
         return {**self._parameters.model_dump(), "statistics": dict(self._count)}
 
     def _begin(self, view: View) -> Iterator[Decision]:
-        del view
         if self._changed:
             self._changed = False
-            yield from self._recompute()
+            yield from self._recompute(view)
 
     def _lose(self, server: int) -> None:
         self._free_capacity.lose(server)
@@ -134,7 +133,7 @@ class Dorm(QueueingPolicy[DormParameters]):
 
     # ---------------------------------------------------------------- recomputation
 
-    def _recompute(self) -> Iterator[Decision]:
+    def _recompute(self, view: View) -> Iterator[Decision]:
         if not self._running and not self._queue:
             return
         self._count["recomputations"] += 1
@@ -142,8 +141,9 @@ class Dorm(QueueingPolicy[DormParameters]):
         outcome = self._allocate_all()
         if outcome is None:
             running = sorted(self._running.values(), key=lambda entry: entry.order)
+            movable = [entry for entry in running if not view.is_pinned(entry.job.name)]
             recomputation = Recomputation(
-                self._free_capacity, self._groups, self._parameters, running, window
+                self._free_capacity, self._groups, self._parameters, running, movable, window
             )
             outcome = recomputation.solve()
             for name, number in recomputation.statistics.items():

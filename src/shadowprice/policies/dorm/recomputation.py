@@ -115,6 +115,7 @@ class Recomputation:
     groups: DormServerGroups
     parameters: DormParameters
     running: Sequence[OpenJob]  # all running jobs, in order of arrival
+    movable: Sequence[OpenJob]  # those that may change, in order of arrival
     queued: Sequence[OpenJob]  # the window of queued jobs, in order of arrival
     statistics: dict[str, int] = field(default_factory=dict)
     """Increments of those that `Dorm.parameters_in_force` describes."""
@@ -129,12 +130,13 @@ class Recomputation:
     def solve(self) -> PlacementChanges:
         """Return changes that satisfy the bounds on fairness loss and adjustments."""
         by_loss = sorted(
-            self.running, key=lambda entry: (-self._loss(entry, entry.choice), entry.order)
+            self.movable, key=lambda entry: (-self._loss(entry, entry.choice), entry.order)
         )
-        free_to_change = by_loss[: self.parameters.adjustable]
-        entries = [*sorted(free_to_change, key=lambda entry: entry.order), *self.queued]
+        free_to_change = set(by_loss[: self.parameters.adjustable])
+        entries = [entry for entry in self.movable if entry in free_to_change]
+        entries += self.queued
         fixed = math.fsum(
-            self._loss(entry, entry.choice) for entry in by_loss[self.parameters.adjustable :]
+            self._loss(entry, entry.choice) for entry in self.running if entry not in free_to_change
         )
         solution = solve(
             self._instance(entries, fixed),

@@ -10,6 +10,7 @@ from typing import ClassVar, Generic, Self, TypeVar
 
 import numpy as np
 
+from shadowprice.core.arrays import Integers
 from shadowprice.core.events import (
     CapacityChanged,
     Decision,
@@ -209,6 +210,25 @@ class TableReactivePolicy(QueueingPolicy[P]):
                 yield Queue(job.name)
             else:
                 yield Reject(job.name, NO_PLACEMENT)
+
+    def _movable(self, view: View, rows: Integers) -> tuple[Integers, Integers]:
+        """Return the rows of jobs that may move, and the capacity of servers beside the others.
+
+        If some may not, the next slot is decided too: they may be able to move by then.
+        """
+        table, capacity = self._table, self._cluster.capacity.copy()
+        if not view.may_pin:
+            return rows, capacity
+        pinned = np.zeros(len(rows), dtype=np.bool_)
+        for index in np.flatnonzero(table.is_placed[rows]).tolist():
+            row = int(rows[index])
+            job = table.jobs[row]
+            if job is not None and view.is_pinned(job.name):
+                pinned[index] = True
+                capacity -= table.current_workers[row, :, None] * table.worker[row]
+                capacity -= table.current_ps[row, :, None] * table.ps[row]
+        self._changed |= bool(pinned.any())
+        return rows[~pinned], capacity
 
     def _remove_job(self, name: str) -> None:
         if name in self._table.rows:

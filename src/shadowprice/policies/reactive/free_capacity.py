@@ -18,10 +18,13 @@ from shadowprice.core.quote import Quote
 from shadowprice.core.refusal import Refusal, RefusalReason
 from shadowprice.core.schedule import Placement
 from shadowprice.kernels.reactive.round_robin import place
+from shadowprice.policies.placements import fit_counts
 
 NO_PLACEMENT: Final = Refusal(
     RefusalReason.NEVER_FITS, "round-robin placement finds no room for it even in the empty cluster"
 )
+
+_MAX_KNOWN: Final = 4096  # demands cached; a service that runs for years sees any number
 
 
 class FreeCapacity:
@@ -107,6 +110,7 @@ class EmptyCluster:
     """What round-robin placement fits on the empty cluster, computed once for equal jobs."""
 
     def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
         self._empty_cluster = FreeCapacity(cluster)
         self._known: dict[tuple[bytes, bytes, int, int], bool] = {}
 
@@ -114,10 +118,16 @@ class EmptyCluster:
         """Return the largest allowed worker count up to ``wanted`` that fits, 0 for none."""
         if self._carries(job, wanted):
             return wanted
+        # Trying each of thousands of counts takes seconds, so those of too many processes are left
+        # out at first.
+        cluster, ps = self._cluster, self._empty_cluster.ps_demand(job)
+        max_workers = fit_counts(cluster.capacity, job.worker, cluster.hosts_workers).sum()
+        possible = job.worker_counts <= min(wanted - 1, max_workers)
+        possible &= job.ps_counts <= fit_counts(cluster.capacity, ps, cluster.hosts_ps).sum()
         fitting = (
-            int(count)
-            for count in job.worker_counts[::-1]
-            if count < wanted and self._carries(job, int(count))
+            count
+            for count in job.worker_counts[possible][::-1].tolist()
+            if self._carries(job, count)
         )
         return next(fitting, 0)
 
@@ -136,5 +146,7 @@ class EmptyCluster:
             self._empty_cluster.cursors[:] = 0
             cached = self._empty_cluster.place(job, workers) is not None
             self._empty_cluster.release(job.name)
+            if len(self._known) >= _MAX_KNOWN:
+                self._known.clear()
             self._known[key] = cached
         return cached

@@ -18,6 +18,10 @@ from shadowprice.kernels.reactive.dominant_share import Widths
 from shadowprice.kernels.reactive.places import LESS, MORE, MOVED, PlacementTable
 from shadowprice.policies.placements import dense_placement
 
+_MIN_SHAPES: Final = 4096
+_MIN_COUNTS: Final = 1 << 18
+"""Numbers of kinds of jobs, and of worker counts, up to which none is forgotten."""
+
 _MOSTLY_ZERO: Final = ("current_workers", "current_ps", "new_workers", "new_ps")
 
 
@@ -167,9 +171,9 @@ class JobTable(JobRows):
         row = super().add(job)
         self.worker[row] = job.worker
         self.ps[row] = 0 if job.ps is None else job.ps
-        self.first[row], self.choices[row] = self._shape(job)
-        demands = (self.worker[row].tobytes(), self.ps[row].tobytes(), int(self.first[row]))
-        self.alike[row] = self._alike.setdefault(demands, len(self._alike))
+        self._set_shape(row, job)
+        if len(self._alike) > _MIN_SHAPES or len(self.counts) > _MIN_COUNTS:
+            self._forget_shapes()
         return row
 
     def clear(self, row: int) -> None:
@@ -221,6 +225,23 @@ class JobTable(JobRows):
 
     def _placement(self, row: int) -> Placement:
         return dense_placement(self.new_workers[row], self.new_ps[row])
+
+    def _set_shape(self, row: int, job: Job) -> None:
+        self.first[row], self.choices[row] = self._shape(job)
+        demands = (self.worker[row].tobytes(), self.ps[row].tobytes(), int(self.first[row]))
+        self.alike[row] = self._alike.setdefault(demands, len(self._alike))
+
+    def _forget_shapes(self) -> None:
+        """Forget shapes of jobs that left once they are most: a service sees any number of them."""
+        open_counts = int(self.choices[self.in_order()].sum())
+        if len(self._alike) <= 2 * len(self.rows) and len(self.counts) <= 2 * open_counts:
+            return
+        self._shapes, self._alike = {}, {}
+        self.counts, self.ps_counts = np.zeros((2, 0), dtype=np.int64)
+        for row in self.rows.values():
+            job = self.jobs[row]
+            assert job is not None
+            self._set_shape(row, job)
 
     def _shape(self, job: Job) -> tuple[int, int]:
         """Return the position and number of a job's useful worker counts."""

@@ -59,14 +59,14 @@ class GangPolicy(ReactivePolicy[P]):
         return fixed_gang(job, claim, self._parameters.workers, workers, ps)
 
     def _units_up(self, view: View) -> tuple[dict[str, Placement], Integers, Integers]:
-        """Return the gangs that stay on cordoned servers, and the units beside them.
+        """Return the gangs that can't move, and the units beside them.
 
         The units of workers and of parameter servers are those of each server that is available.
         """
         up = np.array([not view.is_lost(server) for server in range(view.cluster.servers)])
         workers, ps = self._tenancy.workers * up, self._tenancy.ps * up
         staying: dict[str, Placement] = {}
-        for name, gang in self._gangs.items() if not up.all() else ():
+        for name, gang in self._gangs.items() if view.may_pin else ():
             placement = view.open_jobs[name].placement
             if placement is not None and view.is_pinned(name):
                 staying[name] = placement

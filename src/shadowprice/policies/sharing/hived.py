@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 
@@ -48,8 +49,12 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def __init__(self, context: PolicyContext, parameters: HivedParameters) -> None:
         super().__init__(context, parameters)
         tenancy = self._tenancy
+        # Number of cells of each tenant by size, for each worker type.
         self._owned = [
-            assign_cells(units.tolist(), shares.tolist())
+            [
+                Counter(cell.size for cell in cells)
+                for cells in assign_cells(units.tolist(), shares.tolist())
+            ]
             for units, shares in zip(tenancy.workers, tenancy.worker_shares, strict=True)
         ]
         self._clusters = [
@@ -74,6 +79,21 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             for index, tenant in enumerate(tenancy.tenants)
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
+
+    def _keep_learnt_state(self, before: Self) -> None:
+        """Keep the cells of gangs if the cells are the same, so that no gang moves."""
+        units, former = self._tenancy, before._tenancy
+        if units.tenants != former.tenants or not (
+            np.array_equal(units.workers, former.workers)
+            and np.array_equal(units.worker_shares, former.worker_shares)
+        ):
+            return
+        self._clusters, self._broken = before._clusters, before._broken
+        self._guaranteed = before._guaranteed
+        for name, guaranteed in list(self._guaranteed.items()):
+            gang = self._gangs.get(name)
+            if gang is None or gang.workers != guaranteed.placement.total_workers:
+                self._release(name)
 
     def _build_queue(self, gang: FixedGang) -> Queue:
         return Queue(gang.job.name, f"asks for {gang.workers} workers of its tenant's cells")
@@ -129,6 +149,7 @@ class HivedPolicy(GangPolicy[HivedParameters]):
             if claim.ps_type is not None:
                 used[claim.tenant, claim.ps_type] += guaranteed.placement.total_ps
         blocked: set[tuple[int, int]] = set()
+        occupied: list[tuple[int, int, Cell]] = []
         for name, gang in self._gangs.items():
             claim = gang.claim
             owner_and_type = (claim.tenant, claim.worker_type)
@@ -138,7 +159,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 continue
             if name in staying:
                 continue
-            cells = self._take(view, *owner_and_type, gang.workers)
+            free = workers[claim.worker_type]
+            cells = self._take(view, *owner_and_type, gang.workers, free, occupied)
             placement = None
             if cells is not None:
                 workers_on = np.zeros(workers.shape[1], np.int64)
@@ -161,22 +183,41 @@ class HivedPolicy(GangPolicy[HivedParameters]):
                 continue
             self._guaranteed[name] = _Guaranteed(*owner_and_type, tuple(cells or ()), placement)
             occupy(gang, placement, workers, ps)
+        for kind, tenant, cell in occupied:
+            self._clusters[kind].give(tenant, cell)
 
-    def _take(self, view: View, tenant: int, kind: int, count: int) -> list[Cell] | None:
-        """Allocate a tenant's cells on servers that are up; None if there are too few."""
+    def _take(
+        self,
+        view: View,
+        tenant: int,
+        kind: int,
+        count: int,
+        units: Integers,
+        occupied: list[tuple[int, int, Cell]],
+    ) -> list[Cell] | None:
+        """Allocate a tenant's cells on servers that are up; None if there are too few.
+
+        ``units`` are the free units of each server. Cells without them, because of gangs that can't
+        move, stay allocated and are added to ``occupied``.
+        """
         clusters = self._clusters[kind]
         while True:
             cells = clusters.allocate(tenant, count, self._largest[kind])
             if cells is None:
                 return None
-            broken = [cell for cell in cells if view.is_lost(cell.server)]
-            if not broken:
-                return cells
+            free, usable = units.copy(), []
             for cell in cells:
                 if view.is_lost(cell.server):
                     self._broken.append((kind, tenant, cell))
+                elif free[cell.server] < cell.size:
+                    occupied.append((kind, tenant, cell))
                 else:
-                    clusters.give(tenant, cell)
+                    free[cell.server] -= cell.size
+                    usable.append(cell)
+            if len(usable) == len(cells):
+                return cells
+            for cell in usable:
+                clusters.give(tenant, cell)
 
     def _use_idle(
         self,

@@ -31,6 +31,10 @@ class Cell:
     offset: int  # of its first unit
     size: int  # number of units, a power of two
 
+    def contains(self, other: Cell) -> bool:
+        """Return whether a cell of the same server and at most this size is part of it."""
+        return self.offset <= other.offset < self.offset + self.size
+
 
 def binary_digits(number: int) -> list[int]:
     """Return the powers of two that sum to a number, largest first."""
@@ -52,6 +56,9 @@ class BuddyAllocator:
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._roots = frozenset(cells)
+        self._roots_on: dict[int, list[Cell]] = {}  # by server
+        for root in sorted(self._roots):
+            self._roots_on.setdefault(root.server, []).append(root)
         self._free: dict[int, list[Cell]] = {}
         # The heaps delete lazily: a merged cell is still in its heap, but not in this set.
         self._known: set[Cell] = set()
@@ -65,7 +72,14 @@ class BuddyAllocator:
 
     def smallest(self, size: int) -> int:
         """Return the size of the smallest free cell of at least ``size`` units, 0 if none."""
-        return min((cell.size for cell in self._known if cell.size >= size), default=0)
+        for available in sorted(self._free):
+            if available >= size:
+                heap = self._free[available]
+                while heap and heap[0] not in self._known:
+                    heappop(heap)
+                if heap:
+                    return available
+        return 0
 
     def allocate(self, size: int) -> Cell | None:
         """Allocate a cell from the smallest free cell that is large enough.
@@ -75,10 +89,7 @@ class BuddyAllocator:
         available = self.smallest(size)
         if not available:
             return None
-        heap = self._free[available]
-        cell = heappop(heap)
-        while cell not in self._known:
-            cell = heappop(heap)
+        cell = heappop(self._free[available])
         self._known.remove(cell)
         while cell.size > size:
             half = cell.size // 2
@@ -101,44 +112,44 @@ class BuddyAllocator:
         heappush(self._free.setdefault(cell.size, []), cell)
 
     def _buddy(self, cell: Cell) -> Cell:
-        root = next(
-            root
-            for root in self._roots
-            if root.server == cell.server and root.offset <= cell.offset < root.offset + root.size
-        )
+        root = next(root for root in self._roots_on[cell.server] if root.contains(cell))
         offset = root.offset + ((cell.offset - root.offset) ^ cell.size)
         return Cell(cell.server, offset, cell.size)
 
 
-def assign_cells(units: Sequence[int], shares: Sequence[int]) -> list[Counter[int]]:
+def assign_cells(units: Sequence[int], shares: Sequence[int]) -> list[list[Cell]]:
     """Give every tenant the largest cells within its share that fit side by side.
 
-    The result has the number of cells of each tenant by size. Raises `ShadowpriceError` if the
-    shares exceed the servers' units.
+    Raises `ShadowpriceError` if the shares exceed the servers' units.
     """
     if sum(shares) > sum(units):
         raise ShadowpriceError("the tenants' shares are more than the servers hold")
-    physical = BuddyAllocator(
-        cell for server, count in enumerate(units) for cell in split_into_cells(server, count)
-    )
-    owned: list[Counter[int]] = [Counter() for _ in shares]
-    largest = 1 << (max(units, default=1).bit_length() - 1) if any(units) else 1
+    physical = BuddyAllocator(_largest_cells(units))
+    owned: list[list[Cell]] = [[] for _ in shares]
     remaining = list(shares)
     # Large cells first, so that small cells fill the gaps.
-    size = largest
+    size = 1 << max(units, default=0).bit_length() >> 1
     while size:
         for tenant in range(len(shares)):
-            while remaining[tenant] >= size and physical.allocate(size) is not None:
-                owned[tenant][size] += 1
+            while remaining[tenant] >= size:
+                cell = physical.allocate(size)
+                if cell is None:
+                    break
+                owned[tenant].append(cell)
                 remaining[tenant] -= size
         size //= 2
     return owned
+
+
+def _largest_cells(units: Sequence[int]) -> Iterable[Cell]:
+    return (cell for server, count in enumerate(units) for cell in split_into_cells(server, count))
 
 
 @dataclass(slots=True)
 class _Bound:
     """A virtual cell that is bound to a physical one, with the allocations inside it."""
 
+    number: int  # of its binding
     cell: Cell
     inside: BuddyAllocator
 
@@ -146,15 +157,17 @@ class _Bound:
 class VirtualClusters:
     """The virtual private clusters of all tenants on one set of servers.
 
-    ``units`` are the units of each server, ``owned`` the cells of each tenant from `assign_cells`.
+    ``units`` are the units of each server, ``owned`` the number of cells of each tenant by size, as
+    `assign_cells` found them.
     """
 
     def __init__(self, units: Sequence[int], owned: Sequence[Mapping[int, int]]) -> None:
-        self._physical = BuddyAllocator(
-            cell for server, count in enumerate(units) for cell in split_into_cells(server, count)
-        )
+        self._physical = BuddyAllocator(_largest_cells(units))
         self._unbound = [Counter(cells) for cells in owned]
-        self._bound: list[list[_Bound]] = [[] for _ in owned]
+        self._bound: list[dict[int, list[_Bound]]] = [{} for _ in owned]  # by server
+        # Those with free units, by number: most bound cells are full.
+        self._partial: list[dict[int, _Bound]] = [{} for _ in owned]
+        self._bindings = 0
 
     def allocate(self, tenant: int, workers: int, largest: int) -> list[Cell] | None:
         """Allocate the cells of a gang from a tenant's own.
@@ -182,27 +195,28 @@ class VirtualClusters:
 
     def give(self, tenant: int, cell: Cell) -> None:
         """Release a cell; unbind its virtual cell if that becomes idle."""
-        bound = next(
-            candidate
-            for candidate in self._bound[tenant]
-            if candidate.cell.server == cell.server
-            and candidate.cell.offset <= cell.offset < candidate.cell.offset + candidate.cell.size
-        )
+        on_server = self._bound[tenant][cell.server]
+        bound = next(candidate for candidate in on_server if candidate.cell.contains(cell))
         bound.inside.give(cell)
-        if bound.inside.idle:
-            self._bound[tenant].remove(bound)
-            self._unbound[tenant][bound.cell.size] += 1
-            self._physical.give(bound.cell)
+        if not bound.inside.idle:
+            self._partial[tenant][bound.number] = bound
+            return
+        on_server.remove(bound)
+        self._partial[tenant].pop(bound.number, None)
+        self._unbound[tenant][bound.cell.size] += 1
+        self._physical.give(bound.cell)
 
     def _take_cell(self, tenant: int, size: int) -> Cell | None:
-        # The smallest cell that is large enough; of equal ones, a bound cell first.
-        bound_sizes = [
-            (bound.inside.smallest(size), index) for index, bound in enumerate(self._bound[tenant])
+        # The smallest cell that is large enough; of equal ones, a bound cell first, the oldest.
+        partial = self._partial[tenant]
+        fitting = [
+            (free, number)
+            for number, bound in partial.items()
+            if (free := bound.inside.smallest(size))
         ]
-        bound_sizes = [(free, index) for free, index in bound_sizes if free]
         unbound = [cell for cell, count in self._unbound[tenant].items() if count and cell >= size]
-        if bound_sizes and (not unbound or min(bound_sizes)[0] <= min(unbound)):
-            return self._bound[tenant][min(bound_sizes)[1]].inside.allocate(size)
+        if fitting and (not unbound or min(fitting)[0] <= min(unbound)):
+            return self._take_inside(tenant, partial[min(fitting)[1]], size)
         if not unbound:
             return None
         cell = self._physical.allocate(min(unbound))
@@ -211,6 +225,15 @@ class VirtualClusters:
                 f"tenant {tenant} owns a cell of {min(unbound)} places that the servers cannot give"
             )
         self._unbound[tenant][cell.size] -= 1
-        bound = _Bound(cell, BuddyAllocator([cell]))
-        self._bound[tenant].append(bound)
-        return bound.inside.allocate(size)
+        bound = _Bound(self._bindings, cell, BuddyAllocator([cell]))
+        self._bindings += 1
+        self._bound[tenant].setdefault(cell.server, []).append(bound)
+        return self._take_inside(tenant, bound, size)
+
+    def _take_inside(self, tenant: int, bound: _Bound, size: int) -> Cell | None:
+        cell = bound.inside.allocate(size)
+        if bound.inside.smallest(1):
+            self._partial[tenant][bound.number] = bound
+        else:
+            self._partial[tenant].pop(bound.number, None)
+        return cell

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from shadowprice.core.arrays import Integers
-from shadowprice.policies.tenants.cells import VirtualClusters, assign_cells
+from shadowprice.policies.tenants.cells import assign_cells
 from shadowprice.policies.tenants.tenancy import TenantShares
 
 
@@ -15,14 +15,10 @@ def assign_worker_units(units: Integers, shares: Integers) -> Integers:
     ``units`` has the units of each server, ``shares`` those of each tenant. The result has a row
     for each tenant and a column for each server.
     """
-    owned = assign_cells(units.tolist(), shares.tolist())
-    clusters = VirtualClusters(units.tolist(), owned)
     allocated = np.zeros((shares.size, units.size), np.int64)
-    for size in sorted({size for cells in owned for size in cells}, reverse=True):
-        for tenant, cells in enumerate(owned):
-            for _ in range(cells[size]):
-                for cell in clusters.allocate(tenant, size, size) or ():
-                    allocated[tenant, cell.server] += cell.size
+    for tenant, cells in enumerate(assign_cells(units.tolist(), shares.tolist())):
+        for cell in cells:
+            allocated[tenant, cell.server] += cell.size
     return allocated
 
 
