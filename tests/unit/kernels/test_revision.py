@@ -168,7 +168,7 @@ def test_prices_of_one_resource_are_the_dual_optimum(seed: int) -> None:
     value, weight = rng.uniform(1, 10, jobs), rng.uniform(0.1, 1, jobs)
     use = rng.uniform(0.1, 2, (jobs, 1))
     budget = np.array([rng.uniform(0.2, jobs / 2)])
-    price = shadow_prices(value, use, weight, budget, 3)
+    price = shadow_prices(value, use, weight[None], budget[None], 3)[0]
     dual = float(budget @ price + weight @ np.maximum(0, value - use @ price))
     assert dual == pytest.approx(dual_value(value, use, weight, budget), rel=1e-7)
 
@@ -180,7 +180,7 @@ def test_prices_of_several_resources_bound_the_optimum_and_come_near(seed: int) 
     value, weight = rng.uniform(1, 10, jobs), rng.uniform(0.1, 1, jobs)
     use = rng.uniform(0.1, 2, (jobs, resources))
     budget = rng.uniform(2, 12, resources)
-    price = shadow_prices(value, use, weight, budget, 4)
+    price = shadow_prices(value, use, weight[None], budget[None], 4)[0]
     dual = float(budget @ price + weight @ np.maximum(0, value - use @ price))
     best = dual_value(value, use, weight, budget)
     assert best - 1e-6 <= dual <= 1.25 * best

@@ -242,6 +242,20 @@ def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
         assert isinstance(made, Promise)
 
 
+def test_predicted_work_is_planned_whatever_the_unit_of_progress() -> None:
+    # A slot yields 4e13 units, so a job that never expires could do more than int64 counts.
+    on = gpus(1, 1, horizon=40)
+    job = training(on, "fast", epochs=8, chunks=1, utility=Constant(5.0))
+    gains = job.gains * 4 * 10**13
+    fast = replace(job, gains=gains, internal_gains=gains, required=int(gains[0]) * 8)
+    expected, made = (
+        decide(on, [replace(each, predicted=True)], evidence=1e6)[0] for each in (job, fast)
+    )
+    assert isinstance(expected, Promise)
+    assert expected.expected == 7
+    assert made == replace(expected, job="fast")
+
+
 def test_a_promise_earns_at_least_a_part_of_the_maximum_utility(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

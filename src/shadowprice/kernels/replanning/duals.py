@@ -7,9 +7,11 @@ capacity: accept all that fits, the highest value first. Here
     min over p >= 0 of  sum_r budget_r p_r + sum_j weight_j max(0, value_j - sum_r use_jr p_r).
 """
 
+from typing import NamedTuple
+
 import numpy as np
 
-from shadowprice.kernels.arrays import Floats
+from shadowprice.kernels.arrays import Floats, Integers
 from shadowprice.kernels.heap import TOP, sink_smallest
 from shadowprice.kernels.jit import kernel
 from shadowprice.kernels.order import stable_order
@@ -17,31 +19,67 @@ from shadowprice.kernels.order import stable_order
 
 @kernel
 def shadow_prices(
-    value: Floats, use: Floats, weight: Floats, budget: Floats, sweeps: int
+    value: Floats, use: Floats, weights: Floats, budgets: Floats, sweeps: int
 ) -> Floats:
     """Minimise the dual by coordinate descent; return the marginal value of each resource.
 
-    ``value`` and ``weight`` (jobs,) are utilities and weights, ``use`` (jobs, resources) the
-    demands, and ``budget`` (resources,) the capacity. ``sweeps`` is the maximum number of rounds
-    over all resources; one round is exact if one resource is scarce. The price of a resource that
-    isn't scarce is 0.
+    Solves a program for each row of ``weights`` (programs, jobs) and ``budgets`` (programs,
+    resources), which are weights and capacities; the result is shaped as ``budgets``. ``value``
+    (jobs,) are utilities, and ``use`` (jobs, resources) the demands. ``sweeps`` is the maximum
+    number of rounds over all resources; one round is exact if one resource is scarce. The price of
+    a resource that isn't scarce is 0.
     """
     jobs, resources = use.shape
-    price = np.zeros(resources)
-    spent = np.zeros(jobs)  # sum_r use_jr p_r
-    load = np.zeros(resources)
-    heaviest = np.empty(resources)
-    steepest = np.empty(jobs)
-    heap = np.empty(jobs, np.int64)
+    prices = np.zeros(budgets.shape)
+    buffers = _Buffers(
+        np.empty(jobs), np.empty(jobs), np.empty(jobs, np.int64), np.empty(resources),
+        np.empty(resources), np.empty(resources, np.int64),
+    )  # fmt: skip
+    for n in range(len(budgets)):
+        _solve(value, use, weights[n], budgets[n], sweeps, prices[n], buffers)
+    return prices
+
+
+class _Buffers(NamedTuple):
+    """Scratch arrays of `_solve`."""
+
+    spent: Floats  # sum_r use_jr p_r, shape (jobs,)
+    steepest: Floats  # shape (jobs,)
+    heap: Integers  # shape (jobs,)
+    load: Floats  # shape (resources,)
+    heaviest: Floats  # shape (resources,)
+    computed_at: Integers  # shape (resources,)
+
+
+@kernel
+def _solve(
+    value: Floats,
+    use: Floats,
+    weight: Floats,
+    budget: Floats,
+    sweeps: int,
+    price: Floats,
+    buffers: _Buffers,
+) -> None:
+    """Solve one program of `shadow_prices`; ``price`` is 0 before and has the result after."""
+    jobs, resources = use.shape
+    spent, steepest, heap, load, heaviest, computed_at = buffers
+    is_scarce = False
     for r in range(resources):
+        load[r] = 0.0
         for j in range(jobs):
             load[r] += weight[j] * use[j, r]
         load[r] = load[r] / budget[r] if budget[r] > 0.0 else 0.0
         heaviest[r] = -load[r]
+        computed_at[r] = -1
+        is_scarce = is_scarce or load[r] > 1.0
+    if not is_scarce:
+        return
+    for j in range(jobs):
+        spent[j] = 0.0
     order = stable_order(heaviest)
     # A resource's price follows from those of the others, so compute it again if one has changed.
     changes = 0
-    computed_at = np.full(resources, -1)
     for _ in range(sweeps):
         moved = False
         for r in order:
@@ -82,4 +120,3 @@ def shadow_prices(
             computed_at[r] = changes
         if not moved:
             break
-    return price

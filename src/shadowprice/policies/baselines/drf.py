@@ -27,7 +27,9 @@ class DrfPolicy(TableReactivePolicy[DrfParameters]):
     placement if their worker count allows it, so unchanged jobs cause no commands.
     """
 
-    capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
+    capabilities: ClassVar = Capabilities(
+        elastic=True, wakes_every_slot=True, holds=True, quotes=True
+    )
 
     def _target_worker_count(self, job: Job) -> int:
         return int(job.worker_counts[0])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Final, Self
 
 import numpy as np
@@ -86,7 +86,9 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     their workers. Workers beyond its plan put a job ahead of it.
     """
 
-    capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
+    capabilities: ClassVar = Capabilities(
+        elastic=True, wakes_every_slot=True, holds=True, quotes=True
+    )
 
     def __init__(self, context: PolicyContext, parameters: ElasticFlowParameters) -> None:
         super().__init__(context, parameters)
@@ -100,6 +102,11 @@ class ElasticFlow(TableReactivePolicy[ElasticFlowParameters]):
     def _begin(self, view: View) -> Iterator[Decision]:
         if view.slot >= self._changes_at and self._table.rows:
             yield from self._run(view, view.slot)
+
+    def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
+        """Keep all jobs where they run until a plan changes a worker count."""
+        del progress
+        return max(0, min(slots, self._changes_at - view.slot))
 
     def _settle(self, view: View, event: PolicyEvent) -> Iterator[Decision]:
         del view, event

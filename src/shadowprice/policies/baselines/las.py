@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Self
 
 import numpy as np
@@ -63,14 +64,34 @@ class LasPolicy(PreemptiveQueuePolicy[LasParameters]):
             columns["place"][promoted] = self._next_places(len(promoted))
         return rows[np.lexsort((columns["place"][rows], columns["queue"][rows]))]
 
-    def _record_running(self, rows: Integers) -> None:
+    def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
+        """Keep all jobs where they run until one changes its queue."""
+        del view, progress
+        rows, columns = self._table.in_order(), self._columns
+        ranked = rows[np.lexsort((columns["place"][rows], columns["queue"][rows]))]
+        if self._changed or not np.array_equal(ranked, self._ran_in):
+            return 0
+        runs, second = columns["runs"][rows], columns["queue"][rows] == 1
+        attaining = rows[runs & ~second & (columns["width"][rows] > 0)]
+        needed = -(-self._threshold // columns["width"][attaining])
+        slots = min(slots, (needed - columns["ran"][attaining]).min(initial=slots))
+        if self._promote:
+            starving = rows[~runs & second]
+            needed = np.ceil(self._promote * columns["ran"][starving])
+            slots = min(slots, (needed - columns["waited"][starving]).min(initial=slots))
+        if slots <= 0:
+            return 0
+        self._record_running(rows, int(slots))
+        return int(slots)
+
+    def _record_running(self, rows: Integers, slots: int = 1) -> None:
         columns = self._columns
         runs = self._table.is_placed[rows]
         columns["runs"][rows] = runs
-        columns["ran"][rows[runs]] += 1
+        columns["ran"][rows[runs]] += slots
         # A job that never ran is in the first queue, where waiting doesn't count.
         waiting = rows[~runs]
-        columns["waited"][waiting[columns["ran"][waiting] > 0]] += 1
+        columns["waited"][waiting[columns["ran"][waiting] > 0]] += slots
         order = np.lexsort((columns["place"][rows], ~runs))
         columns["place"][rows[order]] = np.arange(len(rows))
         self._last_place = len(rows)

@@ -74,6 +74,8 @@ class PreemptiveQueuePolicy(FixedWorkersPolicy[P]):
     In a slot in which neither the jobs nor their order changed, only the order is computed.
     """
 
+    capabilities: ClassVar = Capabilities(wakes_every_slot=True, holds=True, quotes=True)
+
     def __init__(self, context: PolicyContext, parameters: P) -> None:
         super().__init__(context, parameters)
         self._ran_in: Integers = np.zeros(0, dtype=np.int64)

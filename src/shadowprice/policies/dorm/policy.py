@@ -33,7 +33,9 @@ class Dorm(QueueingPolicy[DormParameters]):
     largest utilisation, and fair.
     """
 
-    capabilities: ClassVar = Capabilities(elastic=True, wakes_every_slot=True, quotes=True)
+    capabilities: ClassVar = Capabilities(
+        elastic=True, wakes_every_slot=True, holds=True, quotes=True
+    )
 
     def __init__(self, context: PolicyContext, parameters: DormParameters) -> None:
         super().__init__(context, parameters)

@@ -104,6 +104,15 @@ class ReactivePolicy(ABC, Generic[P]):
                 pass  # the engine has called `resume`
         yield from self._settle(view, event)
 
+    def hold(self, view: View, progress: Mapping[str, int], slots: int) -> int:
+        """Return for how many of the next slots nothing is decided; see `HoldingPolicy`.
+
+        Only called if the policy has the capability. By default a policy decides only after an
+        event.
+        """
+        del view, progress
+        return 0 if self._changed else slots
+
     # ------------------------------------------------------------ steps
 
     def _begin(self, view: View) -> Iterator[Decision]:

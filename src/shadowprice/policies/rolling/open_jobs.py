@@ -282,7 +282,10 @@ class OpenJobs(JobRows):
             certain = np.maximum(gains[rows, spread], gains[rows, colocated])
             gain = np.where(certain > 0, certain, self.max_gain[rows])
             slots = np.clip(arrays.last_slot[rows] - slot + 1, 1, bounds.JOB_SLOTS.maximum)
-            arrays.remaining[rows] = np.minimum(arrays.remaining[rows], gain * slots)
+            remaining = arrays.remaining[rows]
+            # Never more slots than the work takes, so that the product fits into int64.
+            slots = np.minimum(slots, -(-remaining // gain))
+            arrays.remaining[rows] = np.minimum(remaining, gain * slots)
 
     def record_levels(self, rows: Integers, level: Integers, unmoved: Flags) -> None:
         """Record the levels of the slot that begins, -1 for none, and its expected progress.

@@ -399,27 +399,24 @@ class PriceLearner:
                 break
             # Rows of this array are contiguous; those of an array indexed by a mask aren't.
             weight = np.compress(remembered[start], weights[start:end], axis=1)
-            for index in range(start, end):
-                prices[index] = shadow_prices(
-                    value, use, weight[index - start], budgets[index], _SWEEPS
-                )
+            prices[start:end] = shadow_prices(value, use, weight, budgets[start:end], _SWEEPS)
         return prices
 
     def _solve_sample(self, sample: tuple[Floats, Floats, Floats], observed: float) -> Floats:
         value, use, weight = sample
         if not len(value):
             return np.zeros(self._pools.columns)
-        budget = _SCARCITY * observed
-        return shadow_prices(value, use, weight, budget * self._part, _SWEEPS)
+        budget = _SCARCITY * observed * self._part
+        return shadow_prices(value, use, weight[None], budget[None], _SWEEPS)[0]
 
     def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: float) -> float:
         """Return the price of the dominant share if nothing else were scarce."""
         value, use, weight = sample
         if not len(value):
             return 0.0
-        budget = np.array([_SCARCITY * observed])
+        budget = np.array([[_SCARCITY * observed]])
         dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
-        return float(shadow_prices(value, dominant_use, weight, budget, 1)[0])
+        return float(shadow_prices(value, dominant_use, weight[None], budget, 1)[0, 0])
 
 
 class DemandPrices:
@@ -625,9 +622,10 @@ def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
     count a little.
     """
     trace = _DOMINANT_SHARE_WEIGHT * float(price.max(initial=0.0)) or 1.0
-    return np.column_stack(
-        [share @ price + trace * share.max(axis=1, initial=0.0) for share in shares]
-    )
+    weights = np.empty((len(shares[0]), 2))
+    for role, share in enumerate(shares):
+        weights[:, role] = share @ price + trace * share.max(axis=1, initial=0.0)
+    return weights
 
 
 def _earns_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
