@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,8 @@ FILES: Final = frozenset(
 )
 FORMAT: Final = 1
 """Version of the run directory's format."""
+
+_MAX_FOLDER_CHARS: Final = 60  # 240 bytes at most; file systems allow 255 with the digest
 
 _ESCAPES: Final = "backslashreplace"
 """Error handler that writes undecodable bytes of a path as JSON escapes."""
@@ -99,8 +102,16 @@ class RunData:
 
 
 def folder_name(policy: str) -> str:
-    """Return the directory name of a policy's run: variants have spaces in their names."""
-    return "-".join(policy.split())
+    """Return the directory name of a policy's run.
+
+    Names of variants contain spaces, and paths such as that of ``prices=fixed:FILE``. A digest
+    keeps apart names whose slashes were replaced or whose end was cut off.
+    """
+    name = "-".join(policy.split())
+    portable = name.replace("/", "_")[:_MAX_FOLDER_CHARS]
+    if portable == name:
+        return name
+    return f"{portable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}"
 
 
 def is_run(path: Path) -> bool:

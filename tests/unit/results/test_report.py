@@ -9,7 +9,9 @@ import unicodedata
 from dataclasses import asdict, replace
 from html import unescape
 from importlib import resources
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
@@ -19,6 +21,11 @@ from hypothesis import strategies as st
 
 from shadowprice.core.utility import Constant, Sigmoid
 from shadowprice.results import slot_tables
+from shadowprice.results.comparison import (
+    is_comparison,
+    write_compared_run,
+    write_comparison,
+)
 from shadowprice.results.metrics import summarise
 from shadowprice.results.report import charts, comparison, inline_assets, section_tenants, sections
 from shadowprice.results.report.comparison import render_comparison
@@ -27,7 +34,7 @@ from shadowprice.results.report.number_format import format_duration, format_num
 from shadowprice.results.report.page import render_report, run_tiles
 from shadowprice.results.report.tables import TableColumn, data_table
 from shadowprice.results.run_builder import RunInput
-from shadowprice.results.run_directory import RunData
+from shadowprice.results.run_directory import RunData, read_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
@@ -124,6 +131,33 @@ def test_comparison_shows_every_policy() -> None:
     linked = re.findall(r'href="wanderer/report\.html#job=([\w-]+)"', text)
     assert set(linked) == apart
     assert apart
+
+
+def test_every_policy_has_a_folder_that_the_comparison_links(tmp_path: Path) -> None:
+    cluster = make_cluster(2, 1)
+    scenario = Scenario(cluster, [make_job(cluster, f"job-{index}") for index in range(3)])
+    names = [
+        "oasis prices=fixed:/tmp/prices.json",
+        "oasis prices=fixed:_tmp/prices.json",
+        "rolling price=1e-7 note=50%#?&",
+        "rolling " + "ü" * 300,
+        "rolling " + "ü" * 301,
+        "rolling \udcff",  # an undecodable byte of a path
+        "wanderer",
+    ]
+    runs = [record_run(scenario, name, FlatPricePolicy()) for name in names[:-1]]
+    runs.append(record_run(scenario, names[-1], RandomPolicy(1)))
+    for run in runs:
+        write_compared_run(run, tmp_path)
+    write_comparison(runs, tmp_path)
+    assert is_comparison(tmp_path)
+    assert (tmp_path / "wanderer").is_dir()
+    page = (tmp_path / "compare.html").read_text()
+    check_page(page)
+    links = re.findall(r'<th class=num><a href="([^"]*)">', page)
+    targets = [tmp_path / unquote(link, errors="surrogateescape") for link in links]
+    assert [read_run(target.parent).policy for target in targets] == names
+    assert all(target.is_file() for target in targets)
 
 
 def test_a_comparison_shows_what_seeds_say() -> None:

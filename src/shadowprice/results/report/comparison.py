@@ -110,7 +110,7 @@ def _tiles(runs: Sequence[RunData]) -> list[Tile]:
 
 def _table(runs: Sequence[RunData], metrics: Table) -> str:
     heads = "".join(
-        f'<th class=num><a href="{text(folder_name(run.policy))}/report.html">'
+        f'<th class=num><a href="{_report_link(run)}">'
         f"{text(run.policy)}</a></th>"
         if run.info["timing"]
         else f"<th class=num>{text(run.policy)}</th>"  # the log itself has no page
@@ -130,6 +130,11 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
         "<p class=remark>The best of each row is set apart where one end is "
         "better. Each policy's own page is linked from its name.</p>"
     )
+
+
+def _report_link(run: RunData) -> str:
+    """Return the relative URL of a run's page: folder names may hold characters such as ``%``."""
+    return f"{quote(folder_name(run.policy), errors='surrogateescape')}/report.html"
 
 
 def _html_table(classes: str, heads: str, rows: str) -> str:
@@ -366,7 +371,7 @@ def _different(runs: Sequence[RunData]) -> str | None:
         name = runs[0].jobs["job"][row]
         fragment = quote(escape_invisible(name), safe="")
         cells = "".join(
-            f'<td class="num"><a href="{text(folder_name(run.policy))}/report.html#job={fragment}">'
+            f'<td class="num"><a href="{_report_link(run)}#job={fragment}">'
             f"{text(_outcome_text(run.jobs, row))}</a></td>"
             for run in runs
         )
