@@ -16,7 +16,13 @@ from shadowprice.core.errors import InputError
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.difference import diff_runs
-from shadowprice.results.listing import JobFilter, SlotRange, select_columns, sort_jobs
+from shadowprice.results.listing import (
+    JobFilter,
+    SlotRange,
+    parse_slot,
+    select_columns,
+    sort_jobs,
+)
 from shadowprice.results.observer import Observer
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.slot_snapshot import SlotSnapshot, parse_demand, slot_snapshot_of
@@ -160,6 +166,9 @@ def test_ranges_columns_and_orders() -> None:
     assert SlotRange.parse("10..50", 600.0, "x") == SlotRange(10, 50)
     assert SlotRange.parse("..2h", 600.0, "x") == SlotRange(None, 12)
     assert SlotRange.parse("7", 600.0, "x") == SlotRange(7, 7)
+    # The float 0.1 is above 1/10.
+    assert SlotRange.parse("1s..", 0.1, "x") == SlotRange(10, None)
+    assert parse_slot("0.3s", 0.1, "x") == 3
     for wrong in ("a..b", "5..2", "1..2..3", "-1"):
         with pytest.raises(InputError, match="x: "):
             SlotRange.parse(wrong, 600.0, "x")
