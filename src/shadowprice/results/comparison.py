@@ -168,12 +168,13 @@ def write_comparison(
 ) -> None:
     """Write the page and the numbers of a comparison; see `comparison_to_record`."""
     record = None if trials is None else dict(trials)
+    seeds = [runs[0].info["seed"]] if record is None else record["seeds"]
     page = render_comparison(
         runs,
         [(row.name, row.texts, row.best) for row in display_rows(runs)],
         record,
         gains,
-        drawn_text(drawn, [runs[0].info["seed"]]),
+        drawn_text(drawn, seeds),
     )
     (folder / PAGE).write_text(page, encoding="utf-8")
     write_json(folder / JSON_FILE, comparison_to_record(runs, record, gains, drawn))

@@ -61,6 +61,18 @@ def test_a_promise_that_is_lost_and_given_again_is_reported_as_that(tmp_path: Pa
     assert "moved" not in labels
 
 
+def test_slots_of_long_runs_are_exact() -> None:
+    on = make_cluster(1, 1)
+    jobs = [make_job(on, "first"), make_job(on, "late", arrival=1_234_567)]
+    run = record_run(
+        Scenario(on, jobs), "fifo", make_policy("fifo", PolicyContext(on, jobs, None), {})
+    )
+    shown = stories_of(run)
+    for column in ("arrival", "start", "completion"):
+        assert shown["jobs"][column] == run.jobs[column].to_list()
+    assert shown["jobs"]["start"][1] >= 1_234_567
+
+
 def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
     on = shared_cluster()
     jobs = random_jobs(on, 6, seed=1)

@@ -84,7 +84,8 @@ def render_comparison(
         lead=f"{pluralize(first.summary['arrived'], 'job')} on "
         f"{pluralize(len(first.server_names), 'server')}, "
         f"slots of {format_duration(cluster['slot_seconds'])}, "
-        f"seed {first.info['seed']}" + (f". {drawn_text.capitalize()}." if drawn_text else ""),
+        f"seed {first.info['seed']}"
+        + (f". {drawn_text[0].upper()}{drawn_text[1:]}." if drawn_text else ""),
         warning=partial_warning(runs),
         tiles=_tiles(runs),
         bodies=bodies,
@@ -110,8 +111,7 @@ def _tiles(runs: Sequence[RunData]) -> list[Tile]:
 
 def _table(runs: Sequence[RunData], metrics: Table) -> str:
     heads = "".join(
-        f'<th class=num><a href="{_report_link(run)}">'
-        f"{text(run.policy)}</a></th>"
+        f'<th class=num><a href="{_report_link(run)}">{text(run.policy)}</a></th>'
         if run.info["timing"]
         else f"<th class=num>{text(run.policy)}</th>"  # the log itself has no page
         for run in runs
