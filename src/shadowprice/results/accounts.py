@@ -7,8 +7,8 @@ the capacity for one worker or one parameter server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Final
 
 import polars as pl
@@ -105,7 +105,7 @@ class TenantAccounts:
     accounts: Mapping[str, TenantAccount]
     payments: pl.DataFrame
     loans: pl.DataFrame
-    charged: bool = field(default=False)
+    charged: bool
 
     @property
     def fairness_variance(self) -> float | None:
@@ -133,35 +133,36 @@ def compute_tenant_accounts(run: RunData) -> TenantAccounts:
         )
     payments, borrowing = _payments(run)
     loans = _borrowed_places(run, shares, borrowing)
-    own = run.jobs.filter(~pl.col("job").is_in(borrowing["job"].unique().to_list()))
     revenue = float(run.jobs["utility"].sum())
+    fractions = _owned_fractions(shares)
+    # A run may have thousands of tenants, so each table is divided once, not filtered by tenant.
+    jobs_by_tenant = _rows_by(
+        run.jobs.with_columns(borrows=pl.col("job").is_in(borrowing["job"].unique().to_list())),
+        "tenant",
+    )
+    external = loans.filter(pl.col("lender") != pl.col("borrower"))
+    lent, borrowed = _rows_by(external, "lender"), _rows_by(external, "borrower")
+    paid, received = _rows_by(payments, "payer"), _rows_by(payments, "payee")
     accounts = {}
     for tenant in tenants:
-        is_own = pl.col("tenant") == tenant
-        jobs = run.jobs.filter(is_own)
-        external = loans.filter(pl.col("lender") != pl.col("borrower"))
+        jobs, payments_made = jobs_by_tenant(tenant), paid(tenant)
         account = TenantAccount(
             tenant=tenant,
             share=shares.get(tenant, {}),
             jobs=len(jobs),
             finished=int((jobs["outcome"] == "finished").sum()),
             earned=float(jobs["utility"].sum()),
-            earned_own=float(own.filter(is_own)["utility"].sum()),
-            paid=_total(payments.filter(pl.col("payer") == tenant)),
-            received=_total(payments.filter(pl.col("payee") == tenant)),
-            to_itself=_total(
-                payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == tenant))
-            ),
-            lent=_by_type(external.filter(pl.col("lender") == tenant)),
-            borrowed=_by_type(external.filter(pl.col("borrower") == tenant)),
+            earned_own=float(jobs.filter(~pl.col("borrows"))["utility"].sum()),
+            paid=_total(payments_made),
+            received=_total(received(tenant)),
+            to_itself=_total(payments_made.filter(pl.col("payee") == tenant)),
+            lent=_by_type(lent(tenant)),
+            borrowed=_by_type(borrowed(tenant)),
         )
+        if revenue and (fraction := fractions.get(tenant)):
+            account = replace(account, fairness=account.revenue / revenue / fraction)
         accounts[tenant] = account
-    return TenantAccounts(
-        {name: _with_fairness(entry, shares, revenue) for name, entry in accounts.items()},
-        payments,
-        loans,
-        run.payments is not None,
-    )
+    return TenantAccounts(accounts, payments, loans, run.payments is not None)
 
 
 def timeline(run: RunData, accounts: TenantAccounts) -> pl.DataFrame:
@@ -295,6 +296,12 @@ def _parse_place_type(demand: str) -> str:
     return demand.partition(",")[0].rpartition(" ")[0]
 
 
+def _rows_by(table: pl.DataFrame, key: str) -> Callable[[str], pl.DataFrame]:
+    """Return a function from a tenant to the rows of a table with that key."""
+    parts, no_rows = table.partition_by(key, as_dict=True), table.clear()
+    return lambda tenant: parts.get((tenant,), no_rows)
+
+
 def _total(payments: pl.DataFrame) -> int:
     return int(payments["amount"].sum())
 
@@ -304,22 +311,16 @@ def _by_type(loans: pl.DataFrame) -> dict[str, float]:
     return {str(kind): float(places) for kind, places in table.iter_rows()}
 
 
-def _with_fairness(
-    account: TenantAccount, shares: Mapping[str, Mapping[str, int]], revenue: float
-) -> TenantAccount:
-    fractions = []
+def _owned_fractions(shares: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    """Return each tenant's share of all places: the mean over workers and parameter servers."""
+    fractions: dict[str, list[float]] = {tenant: [] for tenant in shares}
     for prefix in ("worker", "ps"):
-        total = _places(prefix, *shares.values())
+        owned = {
+            tenant: sum(count for kind, count in share.items() if kind.startswith(prefix))
+            for tenant, share in shares.items()
+        }
+        total = sum(owned.values())
         if total:
-            fractions.append(_places(prefix, account.share) / total)
-    fraction = sum(fractions) / len(fractions) if fractions else 0.0
-    if not fraction or not revenue:
-        return account
-    ratio = account.revenue / revenue / fraction
-    return replace(account, fairness=ratio)
-
-
-def _places(prefix: str, *shares: Mapping[str, int]) -> int:
-    return sum(
-        count for share in shares for kind, count in share.items() if kind.startswith(prefix)
-    )
+            for tenant, count in owned.items():
+                fractions[tenant].append(count / total)
+    return {tenant: sum(parts) / len(parts) for tenant, parts in fractions.items() if parts}

@@ -79,13 +79,13 @@ def render_comparison(
     cluster = first.info["cluster"]
     count = sum(bool(run.info["timing"]) for run in runs)  # the log itself has no timing
     policies = "1 policy" if count == 1 else f"{count} policies"
+    drawn_sentence = f". {drawn_text[0].upper()}{drawn_text[1:]}." if drawn_text else ""
     return page(
         title=f"{policies} on {workload_name(first)}",
         lead=f"{pluralize(first.summary['arrived'], 'job')} on "
         f"{pluralize(len(first.server_names), 'server')}, "
         f"slots of {format_duration(cluster['slot_seconds'])}, "
-        f"seed {first.info['seed']}"
-        + (f". {drawn_text[0].upper()}{drawn_text[1:]}." if drawn_text else ""),
+        f"seed {first.info['seed']}{drawn_sentence}",
         warning=partial_warning(runs),
         tiles=_tiles(runs),
         bodies=bodies,

@@ -127,7 +127,7 @@ def _strips(run: RunData, slots: pl.DataFrame) -> str:
     drawn = set(longest["job"])
     names = [name for name in run.jobs["job"] if name in drawn]
     first, last = int(run.slots.item(0, "slot")), int(run.slots.item(-1, "slot"))
-    by_job = slots.partition_by("job", as_dict=True)
+    by_job = slots.filter(pl.col("job").is_in(names)).partition_by("job", as_dict=True)
     bars, rows = [], []
     for index, name in enumerate(names):
         own = by_job[name,].sort("slot")
