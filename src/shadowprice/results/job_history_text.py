@@ -108,7 +108,8 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     job, shape = history.job, history.job["shape"]
     slot = history.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
-    yield "arrived", f"in slot {job['arrival']}{_submission_text(job, slot)}{tenant}"
+    label = "arrives" if job["outcome"] == "not arrived" else "arrived"
+    yield label, f"in slot {job['arrival']}{_submission_text(job, slot)}{tenant}"
     if "tasks" in shape:
         yield from _bag_request_lines(job, shape, slot)
         return

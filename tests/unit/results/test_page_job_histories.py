@@ -73,6 +73,15 @@ def test_slots_of_long_runs_are_exact() -> None:
     assert shown["jobs"]["start"][1] >= 1_234_567
 
 
+def test_a_job_that_had_not_arrived_is_told_as_that() -> None:
+    on = make_cluster(1, 1)
+    jobs = [make_job(on, "first"), make_job(on, "later", arrival=9)]
+    policy = make_policy("fifo", PolicyContext(on, jobs, 1), {})
+    run = record_run(Scenario(on, jobs, until=1), "fifo", policy)
+    facts = stories_of(run)["facts"]
+    assert [lines[0] for lines in facts] == [["arrived", "in slot 0"], ["arrives", "in slot 9"]]
+
+
 def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
     on = shared_cluster()
     jobs = random_jobs(on, 6, seed=1)
