@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -15,6 +16,7 @@ from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import TenantAccounts, compute_tenant_accounts, timeline
 from shadowprice.results.report.page import write_report
+from shadowprice.results.report.section_tenants import tenants
 from shadowprice.results.run_directory import RunData, read_run, write_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import (
@@ -24,6 +26,7 @@ from tests.support.astraea_cases import (
     random_jobs,
     shared_cluster,
 )
+from tests.support.report_pages import page_data
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 
@@ -119,6 +122,21 @@ def test_a_policy_without_payments_has_statements_too(tmp_path: Path) -> None:
     )
     write_report(run, tmp_path / "report.html")
     assert "fairness ratio" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_merged_slots_of_a_long_run_begin_with_the_run() -> None:
+    cluster = shared_cluster(4, TENANTS)
+    early = random_jobs(cluster, 24, seed=5)
+    late = [replace(job, name=f"late-{job.name}", arrival=job.arrival + 1500) for job in early]
+    run = recorded(cluster, [*early, *late], "astraea")
+    body = tenants(run)
+    assert body is not None
+    balance, places = (data for data in page_data(body) if "series" in data)
+    size = places["x"]["step"]
+    assert size >= 3
+    first = int(run.slots["slot"][0])
+    assert places["x"]["first"] == first  # means begin with their first slot
+    assert balance["x"][0] == first + size - 1  # sums end with their last
 
 
 def test_the_report_shows_balances(busy: tuple[RunData, TenantAccounts], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from statistics import pvariance
 from typing import Final
 
 import polars as pl
@@ -20,7 +21,8 @@ from shadowprice.results.run_directory import Fields, RunData
 MICRO: Final = 1_000_000
 """Units of account in one unit of utility."""
 
-_KEYS: Final = frozenset({"job", "slot", "payer", "payee"})
+PAYMENT_KEYS: Final = frozenset({"job", "slot", "payer", "payee"})
+"""Keys of a line of ``payments.jsonl`` that aren't kinds of capacity with their amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +115,7 @@ class TenantAccounts:
         ratios = [
             account.fairness for account in self.accounts.values() if account.fairness is not None
         ]
-        if not ratios:
-            return None
-        mean = sum(ratios) / len(ratios)
-        return sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios)
+        return pvariance(ratios) if ratios else None
 
 
 def compute_tenant_accounts(run: RunData) -> TenantAccounts:
@@ -211,7 +210,9 @@ def _payments(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the payments, and the distinct (job, slot) pairs that borrowed."""
     rows = []
     for record in run.payments() if run.payments is not None else ():
-        amount = sum(round(value * MICRO) for key, value in record.items() if key not in _KEYS)
+        amount = sum(
+            round(value * MICRO) for key, value in record.items() if key not in PAYMENT_KEYS
+        )
         rows.append((record["job"], record["slot"], record["payer"], record["payee"], amount))
     schema = typed_columns("job slot:i payer payee amount:i")
     table = pl.DataFrame(rows, schema=schema, orient="row")

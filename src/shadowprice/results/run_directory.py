@@ -311,9 +311,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
         with path.open("rb") as file:  # polars refuses paths that aren't valid text
             return pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError(
-            Fault(str(path), "is missing or damaged", "run the simulation again")
-        ) from error
+        raise InputError(Fault(str(path), "is missing or damaged", _RERUN_HINT)) from error
 
 
 def read_decisions(folder: Path, containing: str = "") -> Iterator[Fields]:

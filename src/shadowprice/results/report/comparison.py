@@ -27,7 +27,7 @@ from shadowprice.results.report.inline_assets import escape_invisible, text
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
 from shadowprice.results.report.section_jobs import OUTCOMES
-from shadowprice.results.report.section_time import slot_label
+from shadowprice.results.report.section_time import slot_label, used_share
 from shadowprice.results.report.sections import figure
 from shadowprice.results.report.seeds import seeds_section
 from shadowprice.results.report.tables import Cell, TableColumn, data_table
@@ -305,14 +305,14 @@ def _utilisation(runs: Sequence[RunData]) -> str | None:
     for resource in resources(runs[0].slots) if len(slots) else []:
         if runs[0].summary["utilisation"].get(resource) is None:
             continue
-        series = []
-        for order, run in enumerate(runs):
-            used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
-            total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
-            share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-            series.append(
-                Series(run.policy, _sample_column(run, share, slots, mean=True), order % 8)
+        series = [
+            Series(
+                run.policy,
+                _sample_column(run, used_share(run, resource), slots, mean=True),
+                order % 8,
             )
+            for order, run in enumerate(runs)
+        ]
         chart = line_chart(
             slots,
             series,

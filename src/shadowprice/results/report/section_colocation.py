@@ -104,7 +104,7 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
     )
     table = run.slots.select("slot").join(counted, on="slot", how="left", maintain_order="left")
     every = table["slot"].to_numpy().astype(np.float64)
-    series, positions = [], np.zeros(0)
+    series, positions = [], np.zeros(0, np.intp)
     for column, name, colour in (
         ("colocated", "one server", COLOUR_COLOCATED),
         ("spread", "several servers", COLOUR_SPREAD),
@@ -112,7 +112,7 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
         positions, values = downsample(table[column].fill_null(0.0).to_numpy())
         series.append(Series(f"jobs on {name}", values, colour))
     return line_chart(
-        every[positions.astype(np.int64)],
+        every[positions],
         series,
         x_label=slot_label(run),
         y_label="jobs",

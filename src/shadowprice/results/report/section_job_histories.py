@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from shadowprice.results.accounts import PAYMENT_KEYS
 from shadowprice.results.advice import advice_lines, outcomes_with_advice
 from shadowprice.results.job_history import JobHistory, PlacementSpan
 from shadowprice.results.job_history_text import history_lines
@@ -272,8 +273,7 @@ def _payments(run: RunData, names: Sequence[str]) -> dict[str, list[Any]] | None
     sums: dict[tuple[int, str | None], float] = {}
     for record in run.payments():
         if record["job"] in position:
-            keys = {"job", "slot", "payer", "payee"}
-            amount = sum(float(value) for name, value in record.items() if name not in keys)
+            amount = sum(value for kind, value in record.items() if kind not in PAYMENT_KEYS)
             key = position[record["job"]], record["payee"]
             sums[key] = sums.get(key, 0.0) + amount
     rows = [(job, payee, float(f"{amount:.6g}")) for (job, payee), amount in sums.items()]
