@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.metric_definitions import (
@@ -162,7 +162,7 @@ def write_compared_run(run: RunData, folder: Path) -> None:
 def write_comparison(
     runs: Sequence[RunData],
     folder: Path,
-    trials: Mapping[str, object] | None = None,
+    trials: Mapping[str, Any] | None = None,
     gains: Sequence[CapacityGain] = (),
     drawn: Sequence[str] = (),
 ) -> None:

@@ -208,16 +208,18 @@ def read_info(folder: Path) -> Fields:
     Raises `InputError` if it isn't a run directory, is damaged or has an unknown format.
     """
     path = folder / RUN
-    if not path.is_file():
-        hint = "give the directory that `shadowprice simulate --out` wrote"
-        problem = "holds no run" if folder.is_dir() else "is not a run directory"
-        raise InputError(Fault(str(folder), problem, hint))
     try:
+        if not path.is_file():
+            hint = "give the directory that `shadowprice simulate --out` wrote"
+            problem = "holds no run" if folder.is_dir() else "is not a run directory"
+            raise InputError(Fault(str(folder), problem, hint))
         info = _load_info(path)
         version = info["format"]
         if not isinstance(version, int) or isinstance(version, bool):
             raise TypeError("the format is a number")
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except OSError as error:
+        raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(Fault(str(path), "is damaged", _RERUN_HINT)) from error
     if version != FORMAT:
         raise InputError(

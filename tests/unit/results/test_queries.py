@@ -15,7 +15,7 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.errors import InputError
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.difference import diff_runs
+from shadowprice.results.difference import _describe_change, diff_runs
 from shadowprice.results.listing import (
     JobFilter,
     SlotRange,
@@ -202,6 +202,14 @@ def test_a_difference_adds_up(seed: int) -> None:
     assert {row[:2]: row[2] for row in result.outcomes.rows()} == pairs
     assert result.jobs["gain"].abs().is_sorted(descending=True)
     assert result.remarks == []
+
+
+def test_a_change_to_one_worker_is_singular() -> None:
+    a = {"outcome": "finished", "start": 0, "completion": 1, "worker_slots": 4, "active": 2}
+    b = a | {"completion": 3, "worker_slots": 4, "active": 4}
+    assert _describe_change(a, b, ("fifo", "drf")) == (
+        "ran with 1 worker rather than 2: done 2 slots later"
+    )
 
 
 def test_a_run_does_not_differ_from_itself_and_other_worlds_are_reported() -> None:

@@ -30,7 +30,8 @@ def used_share(run: RunData, resource: str) -> Floats:
     used, total = (
         run.slots[f"{kind}_{resource}"].cast(pl.Float64).to_numpy() for kind in ("used", "total")
     )
-    return np.divide(used, total, out=np.zeros_like(used), where=total > 0)
+    share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
+    return np.asarray(share, dtype=np.float64)
 
 
 @section("Utility over time", 20)
