@@ -227,7 +227,7 @@ def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("shadowprice.results.report.section_job_histories.MAX_HISTORIES", 4)
     text = render_report(flat_run(9))
     check_page(text)
-    assert "4 of 9 jobs are in this page: those worth most." in text
+    assert "This page has the histories of 4 of 9 jobs, those with the largest value." in text
 
 
 def test_payments_are_summed_by_payee() -> None:

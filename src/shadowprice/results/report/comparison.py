@@ -127,8 +127,8 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
     )
     return (
         f"{_html_table('table metrics', f'<th>measure</th>{heads}', rows)}"
-        "<p class=remark>The best of each row is set apart where one end is "
-        "better. Each policy's own page is linked from its name.</p>"
+        "<p class=remark>The best value of a row is highlighted if a direction is better. A "
+        "policy's name links to its own page.</p>"
     )
 
 
@@ -257,11 +257,13 @@ def _completion(runs: Sequence[RunData]) -> str | None:
         steps=True,
         legend=True,
     )
-    remark = "Of all jobs: a line that levels off below 100 % refused some, or left some undone."
+    remark = "A line ends below 100 % if the policy refused jobs or didn't finish them."
     if shown_to < longest:
         beyond = max(int((spans > shown_to).sum()) for spans in durations)
-        remark += f" Up to {pluralize(beyond, 'job')} of a policy took longer than is shown: the "
-        remark += f"longest {longest:,} slots."
+        remark += (
+            f" Up to {pluralize(beyond, 'job')} of a policy took longer than is shown, "
+            f"at most {longest:,} slots."
+        )
     return figure("Jobs completed within so many slots", chart, remark)
 
 
@@ -379,7 +381,8 @@ def _different(runs: Sequence[RunData]) -> str | None:
     heads = "".join(f"<th class=num>{text(run.policy)}</th>" for run in runs)
     remark = (
         f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
-        "than under another, those with the largest difference. Each number leads to the story."
+        "than under another, those with the largest difference. Select a number for the job's "
+        "history."
     )
     table = _html_table("table metrics", f"<th>job</th>{heads}", "".join(lines))
     return f'{table}<p class="remark">{remark}</p>'

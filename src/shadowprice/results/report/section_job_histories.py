@@ -62,15 +62,15 @@ def jobs(run: RunData) -> str | None:
     remark = ""
     if included < total:
         remark = (
-            f'<p class="remark">{included:,} of {total:,} jobs are in this page: those worth most. '
-            "<code>shadowprice explain RUN JOB</code> tells the story of any.</p>"
+            f'<p class="remark">This page has the histories of {included:,} of {total:,} jobs, '
+            "those with the largest value. <code>shadowprice explain RUN JOB</code> prints any.</p>"
         )
     advice = run.info.get("advice")
     if advice is not None and advice["refused"]:
-        suffix = "" if advice["advised"] == advice["refused"] else ", those worth most"
+        suffix = "" if advice["advised"] == advice["refused"] else ", those with the largest value"
         outcomes = " or ".join(outcomes_with_advice(run.info))
         remark += (
-            f'<p class="remark">What would have had them admitted is in the stories of '
+            f'<p class="remark">Changes that get a job admitted are in the histories of '
             f"{advice['advised']:,} of {advice['refused']:,} {outcomes} jobs{suffix}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'

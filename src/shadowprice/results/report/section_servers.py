@@ -47,12 +47,12 @@ def servers(run: RunData) -> str | None:
             what="price of a server, utility a slot",
             title="Price",
         )
-        remark = "What all of a server's resources cost together for a slot."
+        remark = "Price of all of a server's resources for one slot."
         parts.append(figure("Prices", drawn, remark))
     return "".join(parts)
 
 
-_PRESS = "Press a server for its timeline."
+_PRESS = "Select a server for its timeline."
 
 
 @section("One server", 42)
