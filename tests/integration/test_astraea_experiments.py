@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from statistics import pvariance
 from typing import Any
 
 import polars as pl
@@ -13,7 +14,7 @@ from matplotlib.figure import Figure
 
 from shadowprice.core.errors import InputError
 from shadowprice.experiments.astraea import efficiency, imbalance, presets, ratio, workload
-from shadowprice.experiments.astraea.runs import POLICIES, initial_shares, run, variance
+from shadowprice.experiments.astraea.runs import POLICIES, initial_shares, run
 from shadowprice.experiments.framework import ExperimentSettings, experiments, run_experiment
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results.accounts import compute_tenant_accounts
@@ -118,7 +119,7 @@ def test_a_run_s_fairness_is_the_books_one() -> None:
     )
     for name, value in outcome.fairness().items():
         assert value == pytest.approx(books.accounts[name].fairness)
-    assert variance(list(outcome.fairness().values())) == pytest.approx(books.fairness_variance)
+    assert pvariance(outcome.fairness().values()) == pytest.approx(books.fairness_variance)
     assert outcome.ideal >= outcome.revenue > 0
 
 

@@ -9,7 +9,7 @@ FOLDER = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("name", sorted(file.stem for file in FOLDER.glob("bench_*.py")))
+@pytest.mark.parametrize("name", sorted(file.stem for file in FOLDER.glob("*.py")))
 def test_benchmarks_run(name: str) -> None:
     try:
         benchmark = importlib.import_module(f"benchmarks.{name}")

@@ -140,6 +140,7 @@ def test_diff_lists_jobs_with_different_results(call: Call) -> None:
         ),
         (("at", "run", "1..2"), "'1..2' is not a slot"),
         (("at", "nowhere", "1"), "is not a run directory"),
+        (("at", "x" * 300, "1"), "cannot be read: File name too long"),
         (("jobs", "run", "--sort", "value,tennant"), "did you mean 'tenant'"),
         (("jobs", "run", "--sort", "value,tennant"), "error: --sort: unknown column 'tennant'"),
         (("jobs", "run", "--columns", "tennant"), "error: --columns: unknown column 'tennant'"),

@@ -262,7 +262,7 @@ def test_job_history_draws_placements(browser: Browser, pages: dict[str, Path]) 
             assert hint == (row["outcome"] in {"refused", "dropped"})
             if not len(mine):
                 continue
-            assert figures[:2] == ["Where it stood", "Workers"]
+            assert figures[:2] == ["Placements", "Workers"]
             rows = numbers_of(dialog.locator(".numbers").first)
             servers = {run.server_names[at] for at in mine["server"]}
             assert servers <= {row[0] for row in rows} or len(rows) == 10
@@ -438,7 +438,7 @@ def test_charts_are_drawn_lazily(browser: Browser, pages: dict[str, Path]) -> No
 def test_unknown_job_history_is_reported(browser: Browser, pages: dict[str, Path]) -> None:
     with Visit(browser) as visit:
         page = visit.open(pages["flat"], "#job=%E0%A4%A<b>")
-        assert "is not in this page" in page.get_by_role("alert").inner_text()
+        assert "This page has no history of" in page.get_by_role("alert").inner_text()
         assert page.locator("dialog[open]").count() == 0
         page.evaluate("location.hash = '#job=job-3'")
         page.locator("dialog[open] h2", has_text="job-3").wait_for()

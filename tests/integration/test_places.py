@@ -86,6 +86,7 @@ FOREIGN = "holds files that no earlier run of this kind wrote"
         ((*SIMULATE, "--out", "/dev/null"), "is not a directory"),
         ((*SIMULATE, "--out", "."), "contains the current directory"),
         ((*SIMULATE, "--out", "/"), "contains the current directory"),
+        ((*SIMULATE, "--out", "/proc"), "is a mount point; give --out a new directory inside it"),
         ((*SIMULATE, "--out", "x" * 300), "cannot be written"),
         (
             ("compare", *SIMULATE[1:], "--out", "compared"),
@@ -181,6 +182,27 @@ def test_output_created_during_the_run_is_kept(folder: Path) -> None:
             pending.commit()
     assert Path("out/theirs").read_text() == "theirs"
     assert Path("out-2/result").read_text() == "ours"
+
+
+def test_results_that_cannot_be_moved_are_kept(folder: Path) -> None:
+    (folder / "out").mkdir()
+    (folder / "out" / "old").touch()
+
+    def is_replaceable(_: Path) -> bool:
+        for pending in folder.glob(".shadowprice.*.unfinished"):
+            # The earlier result can't move to its temporary place.
+            (pending.with_suffix(".replaced") / "taken").mkdir(parents=True)
+        return True
+
+    with AtomicDirectory(folder / "out", is_replaceable) as pending:
+        (pending.path / "result").write_text("kept")
+        with pytest.raises(
+            ShadowpriceError, match=r"out: cannot be written: .*; the results are in .*out-2"
+        ):
+            pending.commit()
+    assert (folder / "out" / "old").exists()
+    assert (folder / "out-2" / "result").read_text() == "kept"
+    shutil.rmtree(pending.path.with_suffix(".replaced"))
 
 
 def test_failed_run_removes_the_folders_it_created(

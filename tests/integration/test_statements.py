@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
+import polars.testing
 import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.results import accounts
 from shadowprice.results.accounts import TenantAccounts, compute_tenant_accounts, timeline
 from shadowprice.results.report.page import write_report
+from shadowprice.results.report.section_tenants import tenants
 from shadowprice.results.run_directory import RunData, read_run, write_run
 from shadowprice.simulator.scenario import Scenario, record_run
 from tests.support.astraea_cases import (
@@ -24,6 +28,7 @@ from tests.support.astraea_cases import (
     random_jobs,
     shared_cluster,
 )
+from tests.support.report_pages import page_data
 
 TENANTS = {"a": {"worker": 3, "ps": 2}, "b": {"worker": 4, "ps": 1}, "c": {"worker": 1, "ps": 1}}
 
@@ -65,18 +70,18 @@ def test_the_example_s_statement(example: Path) -> None:
 
 def test_all_accounts_balance(busy: tuple[RunData, TenantAccounts]) -> None:
     run, books = busy
-    accounts = books.accounts.values()
-    assert sum(a.paid for a in accounts) == sum(a.received for a in accounts) > 0
+    every = books.accounts.values()
+    assert sum(a.paid for a in every) == sum(a.received for a in every) > 0
     lent: Counter[str] = Counter()
     borrowed: Counter[str] = Counter()
-    for account in accounts:
+    for account in every:
         lent.update(account.lent)
         borrowed.update(account.borrowed)
     assert lent == pytest.approx(borrowed)
-    assert sum(a.revenue for a in accounts) == pytest.approx(float(run.jobs["utility"].sum()))
+    assert sum(a.revenue for a in every) == pytest.approx(float(run.jobs["utility"].sum()))
     # Revenue weighted by shares of revenue: the ratios' weighted mean is one.
     weights = {"a": (3 / 8 + 2 / 4) / 2, "b": (4 / 8 + 1 / 4) / 2, "c": (1 / 8 + 1 / 4) / 2}
-    assert sum(weights[a.tenant] * (a.fairness or 0) for a in accounts) == pytest.approx(1.0)
+    assert sum(weights[a.tenant] * (a.fairness or 0) for a in every) == pytest.approx(1.0)
 
 
 def test_the_timeline_adds_up_to_the_accounts(busy: tuple[RunData, TenantAccounts]) -> None:
@@ -89,6 +94,21 @@ def test_the_timeline_adds_up_to_the_accounts(busy: tuple[RunData, TenantAccount
         assert mine["received"].sum() == pytest.approx((account.received - account.to_itself) / 1e6)
         assert mine["lent"].sum() == pytest.approx(sum(account.lent.values()))
         assert mine["borrowed"].sum() == pytest.approx(sum(account.borrowed.values()))
+
+
+def test_loans_are_the_same_slot_by_slot(
+    busy: tuple[RunData, TenantAccounts], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, whole = busy
+    monkeypatch.setattr(accounts, "_MAX_PARTS", 1)
+    pieces = compute_tenant_accounts(run)
+    assert len(whole.loans) > 1
+    assert len(whole.loans_by_slot["slot"].unique()) > 1
+    for name in ("loans", "loans_by_slot"):
+        polars.testing.assert_frame_equal(getattr(pieces, name), getattr(whole, name))
+    total = sum(sum(account.borrowed.values()) for account in whole.accounts.values())
+    assert whole.loans_by_slot["borrowed"].sum() == pytest.approx(total)
+    assert whole.loans_by_slot["lent"].sum() == pytest.approx(total)
 
 
 def test_statements_command_prints_the_statement(
@@ -119,6 +139,21 @@ def test_a_policy_without_payments_has_statements_too(tmp_path: Path) -> None:
     )
     write_report(run, tmp_path / "report.html")
     assert "fairness ratio" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_merged_slots_of_a_long_run_begin_with_the_run() -> None:
+    cluster = shared_cluster(4, TENANTS)
+    early = random_jobs(cluster, 24, seed=5)
+    late = [replace(job, name=f"late-{job.name}", arrival=job.arrival + 1500) for job in early]
+    run = recorded(cluster, [*early, *late], "astraea")
+    body = tenants(run)
+    assert body is not None
+    balance, places = (data for data in page_data(body) if "series" in data)
+    size = places["x"]["step"]
+    assert size >= 3
+    first = int(run.slots["slot"][0])
+    assert places["x"]["first"] == first  # means begin with their first slot
+    assert balance["x"][0] == first + size - 1  # sums end with their last
 
 
 def test_the_report_shows_balances(busy: tuple[RunData, TenantAccounts], tmp_path: Path) -> None:

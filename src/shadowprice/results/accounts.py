@@ -7,8 +7,9 @@ the capacity for one worker or one parameter server.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import pvariance
 from typing import Final
 
 import polars as pl
@@ -20,7 +21,8 @@ from shadowprice.results.run_directory import Fields, RunData
 MICRO: Final = 1_000_000
 """Units of account in one unit of utility."""
 
-_KEYS: Final = frozenset({"job", "slot", "payer", "payee"})
+PAYMENT_KEYS: Final = frozenset({"job", "slot", "payer", "payee"})
+"""Keys of a line of ``payments.jsonl`` that aren't kinds of capacity with their amounts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,9 @@ class TenantAccounts:
     payments : polars.DataFrame
         One row for each payment: job, slot, payer, payee, amount in millionths.
     loans : polars.DataFrame
-        One row for each (slot, type, lender, borrower): place-slots lent.
+        One row for each (type, lender, borrower): place-slots lent in the whole run.
+    loans_by_slot : polars.DataFrame
+        One row for each (slot, tenant): places lent and borrowed, of all types together.
     charged : bool
         Whether the policy charges tenants.
     """
@@ -105,7 +109,8 @@ class TenantAccounts:
     accounts: Mapping[str, TenantAccount]
     payments: pl.DataFrame
     loans: pl.DataFrame
-    charged: bool = field(default=False)
+    loans_by_slot: pl.DataFrame
+    charged: bool
 
     @property
     def fairness_variance(self) -> float | None:
@@ -113,10 +118,7 @@ class TenantAccounts:
         ratios = [
             account.fairness for account in self.accounts.values() if account.fairness is not None
         ]
-        if not ratios:
-            return None
-        mean = sum(ratios) / len(ratios)
-        return sum((ratio - mean) ** 2 for ratio in ratios) / len(ratios)
+        return pvariance(ratios) if ratios else None
 
 
 def compute_tenant_accounts(run: RunData) -> TenantAccounts:
@@ -132,36 +134,37 @@ def compute_tenant_accounts(run: RunData) -> TenantAccounts:
             Fault("", "no job of this run belongs to a tenant", "give the cluster and jobs tenants")
         )
     payments, borrowing = _payments(run)
-    loans = _borrowed_places(run, shares, borrowing)
-    own = run.jobs.filter(~pl.col("job").is_in(borrowing["job"].unique().to_list()))
+    loans, loans_by_slot = _borrowed_places(run, shares, borrowing)
     revenue = float(run.jobs["utility"].sum())
+    fractions = _owned_fractions(shares)
+    # A run may have thousands of tenants, so each table is divided once, not filtered by tenant.
+    jobs_by_tenant = _rows_by(
+        run.jobs.with_columns(borrows=pl.col("job").is_in(borrowing["job"].unique().to_list())),
+        "tenant",
+    )
+    external = loans.filter(pl.col("lender") != pl.col("borrower"))
+    lent, borrowed = _rows_by(external, "lender"), _rows_by(external, "borrower")
+    paid, received = _rows_by(payments, "payer"), _rows_by(payments, "payee")
     accounts = {}
     for tenant in tenants:
-        is_own = pl.col("tenant") == tenant
-        jobs = run.jobs.filter(is_own)
-        external = loans.filter(pl.col("lender") != pl.col("borrower"))
+        jobs, payments_made = jobs_by_tenant(tenant), paid(tenant)
         account = TenantAccount(
             tenant=tenant,
             share=shares.get(tenant, {}),
             jobs=len(jobs),
             finished=int((jobs["outcome"] == "finished").sum()),
             earned=float(jobs["utility"].sum()),
-            earned_own=float(own.filter(is_own)["utility"].sum()),
-            paid=_total(payments.filter(pl.col("payer") == tenant)),
-            received=_total(payments.filter(pl.col("payee") == tenant)),
-            to_itself=_total(
-                payments.filter((pl.col("payer") == tenant) & (pl.col("payee") == tenant))
-            ),
-            lent=_by_type(external.filter(pl.col("lender") == tenant)),
-            borrowed=_by_type(external.filter(pl.col("borrower") == tenant)),
+            earned_own=float(jobs.filter(~pl.col("borrows"))["utility"].sum()),
+            paid=_total(payments_made),
+            received=_total(received(tenant)),
+            to_itself=_total(payments_made.filter(pl.col("payee") == tenant)),
+            lent=_by_type(lent(tenant)),
+            borrowed=_by_type(borrowed(tenant)),
         )
+        if revenue and (fraction := fractions.get(tenant)):
+            account = replace(account, fairness=account.revenue / revenue / fraction)
         accounts[tenant] = account
-    return TenantAccounts(
-        {name: _with_fairness(entry, shares, revenue) for name, entry in accounts.items()},
-        payments,
-        loans,
-        run.payments is not None,
-    )
+    return TenantAccounts(accounts, payments, loans, loans_by_slot, run.payments is not None)
 
 
 def timeline(run: RunData, accounts: TenantAccounts) -> pl.DataFrame:
@@ -177,25 +180,16 @@ def timeline(run: RunData, accounts: TenantAccounts) -> pl.DataFrame:
         Unit-slots of all types together.
     """
     finished = run.jobs.filter(pl.col("completion").is_not_null())
-    parts = [
-        _moves(finished, "completion", "tenant", "utility", "earned"),
-    ]
     external = accounts.payments.filter(pl.col("payer") != pl.col("payee")).with_columns(
         pl.col("amount") / MICRO
     )
-    parts += [
+    parts = [
+        _moves(finished, "completion", "tenant", "utility", "earned"),
         _moves(external, "slot", "payer", "amount", "paid"),
         _moves(external, "slot", "payee", "amount", "received"),
+        accounts.loans_by_slot,
     ]
-    lent = accounts.loans.filter(pl.col("lender") != pl.col("borrower"))
-    parts += [
-        _moves(lent, "slot", "lender", "places", "lent"),
-        _moves(lent, "slot", "borrower", "places", "borrowed"),
-    ]
-    columns = ("earned", "paid", "received", "lent", "borrowed")
-    joined = pl.concat(parts, how="diagonal")
-    present = [pl.col(name).sum() for name in columns]
-    return joined.group_by("slot", "tenant").agg(present).sort("slot", "tenant")
+    return _add_up(parts, "slot", "tenant")
 
 
 def _moves(table: pl.DataFrame, slot: str, tenant: str, value: str, name: str) -> pl.DataFrame:
@@ -210,7 +204,9 @@ def _payments(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Return the payments, and the distinct (job, slot) pairs that borrowed."""
     rows = []
     for record in run.payments() if run.payments is not None else ():
-        amount = sum(round(value * MICRO) for key, value in record.items() if key not in _KEYS)
+        amount = sum(
+            round(value * MICRO) for key, value in record.items() if key not in PAYMENT_KEYS
+        )
         rows.append((record["job"], record["slot"], record["payer"], record["payee"], amount))
     schema = typed_columns("job slot:i payer payee amount:i")
     table = pl.DataFrame(rows, schema=schema, orient="row")
@@ -219,40 +215,77 @@ def _payments(run: RunData) -> tuple[pl.DataFrame, pl.DataFrame]:
 
 def _borrowed_places(
     run: RunData, shares: Mapping[str, Mapping[str, int]], borrowing: pl.DataFrame
-) -> pl.DataFrame:
-    """Return borrowed places by lender and borrower, divided in proportion to Eq. (2)."""
-    schema = typed_columns("slot:i type lender borrower places:f")
-    if borrowing.is_empty() or not shares:
-        return pl.DataFrame(schema=schema)
-    used = _used_by_type(run).join(
-        borrowing.with_columns(pl.lit(True).alias("loan")), on=["job", "slot"], how="left"
-    )
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return loans by lender and borrower, and the tenants' loans by slot.
+
+    Eq. (2) divides the borrowed places of a slot over all lenders, so there are as many parts as
+    pairs of tenants in each slot. They are added up piece by piece, to bound the memory.
+    """
+    pairs = [pl.DataFrame(schema=typed_columns("type lender borrower places:f"))]
+    by_slot = [pl.DataFrame(schema=typed_columns("slot:i tenant lent:f borrowed:f"))]
+    if not borrowing.is_empty() and shares:
+        owned = pl.DataFrame(
+            [
+                (tenant, kind, count)
+                for tenant, share in shares.items()
+                for kind, count in share.items()
+                if count
+            ],
+            schema=typed_columns("lender type share:i"),
+            orient="row",
+        )
+        used = _used_by_type(run).join(
+            borrowing.with_columns(loan=True), on=["job", "slot"], how="left"
+        )
+        for piece in _pieces(used.sort("slot"), max(1, _MAX_PARTS // max(1, len(owned)))):
+            parts = _divide_loans(piece, owned)
+            pairs.append(parts.group_by("type", "lender", "borrower").agg(pl.col("places").sum()))
+            external = parts.filter(pl.col("lender") != pl.col("borrower"))
+            by_slot += [
+                _moves(external, "slot", role, "places", name)
+                for role, name in (("lender", "lent"), ("borrower", "borrowed"))
+            ]
+            by_slot = [_add_up(by_slot, "slot", "tenant")]
+            pairs = [_add_up(pairs, "type", "lender", "borrower")]
+    return pairs[0], by_slot[0]
+
+
+_MAX_PARTS: Final = 2_000_000
+"""Parts of loans that are computed at once, about: some take a hundred bytes."""
+
+
+def _pieces(used: pl.DataFrame, rows: int) -> Iterator[pl.DataFrame]:
+    """Split rows in order of slots into pieces of about a number of rows, but no slot."""
+    slots = used["slot"]
+    start = 0
+    while start < len(used):
+        end = int(slots.search_sorted(slots[min(start + rows, len(used)) - 1], side="right"))
+        yield used.slice(start, end - start)
+        start = end
+
+
+def _add_up(tables: Sequence[pl.DataFrame], *keys: str) -> pl.DataFrame:
+    joined = pl.concat(tables, how="diagonal")
+    return joined.group_by(keys).agg(pl.exclude(keys).sum()).sort(keys)
+
+
+def _divide_loans(used: pl.DataFrame, owned: pl.DataFrame) -> pl.DataFrame:
+    """Return borrowed places by slot, type, lender and borrower, in proportion to Eq. (2)."""
     own = (
         used.filter(pl.col("loan").is_null())
-        .group_by("slot", "type", "tenant")
+        .group_by("slot", "type", lender="tenant")
         .agg(pl.col("places").sum().alias("own"))
     )
     loans = (
         used.filter(pl.col("loan").is_not_null())
-        .group_by("slot", "type", "tenant")
+        .group_by("slot", "type", borrower="tenant")
         .agg(pl.col("places").sum())
-        .rename({"tenant": "borrower"})
-    )
-    owned = pl.DataFrame(
-        [
-            (tenant, kind, count)
-            for tenant, share in shares.items()
-            for kind, count in share.items()
-            if count
-        ],
-        schema={"lender": pl.String(), "type": pl.String(), "share": pl.Int64()},
-        orient="row",
     )
     idle = (
         loans.select("slot", "type")
         .unique()
         .join(owned, on="type")
-        .join(own.rename({"tenant": "lender"}), on=["slot", "type", "lender"], how="left")
+        .join(own, on=["slot", "type", "lender"], how="left")
         .with_columns((pl.col("share") - pl.col("own").fill_null(0)).clip(0).alias("idle"))
         .with_columns(pl.col("idle").sum().over("slot", "type").alias("all"))
         .filter(pl.col("idle") > 0)
@@ -295,6 +328,12 @@ def _parse_place_type(demand: str) -> str:
     return demand.partition(",")[0].rpartition(" ")[0]
 
 
+def _rows_by(table: pl.DataFrame, key: str) -> Callable[[str], pl.DataFrame]:
+    """Return a function from a tenant to the rows of a table with that key."""
+    parts, no_rows = table.partition_by(key, as_dict=True), table.clear()
+    return lambda tenant: parts.get((tenant,), no_rows)
+
+
 def _total(payments: pl.DataFrame) -> int:
     return int(payments["amount"].sum())
 
@@ -304,22 +343,16 @@ def _by_type(loans: pl.DataFrame) -> dict[str, float]:
     return {str(kind): float(places) for kind, places in table.iter_rows()}
 
 
-def _with_fairness(
-    account: TenantAccount, shares: Mapping[str, Mapping[str, int]], revenue: float
-) -> TenantAccount:
-    fractions = []
+def _owned_fractions(shares: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
+    """Return each tenant's share of all places: the mean over workers and parameter servers."""
+    fractions: dict[str, list[float]] = {tenant: [] for tenant in shares}
     for prefix in ("worker", "ps"):
-        total = _places(prefix, *shares.values())
+        owned = {
+            tenant: sum(count for kind, count in share.items() if kind.startswith(prefix))
+            for tenant, share in shares.items()
+        }
+        total = sum(owned.values())
         if total:
-            fractions.append(_places(prefix, account.share) / total)
-    fraction = sum(fractions) / len(fractions) if fractions else 0.0
-    if not fraction or not revenue:
-        return account
-    ratio = account.revenue / revenue / fraction
-    return replace(account, fairness=ratio)
-
-
-def _places(prefix: str, *shares: Mapping[str, int]) -> int:
-    return sum(
-        count for share in shares for kind, count in share.items() if kind.startswith(prefix)
-    )
+            for tenant, count in owned.items():
+                fractions[tenant].append(count / total)
+    return {tenant: sum(parts) / len(parts) for tenant, parts in fractions.items() if parts}

@@ -12,6 +12,7 @@ from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.results.output_paths import create_directories, remove_created_directories, umask
 
 _NEW = "give --out a new directory"
+_INSIDE = "give --out a new directory inside it"  # a mount point can't be renamed or replaced
 
 
 def check_directory(out: Path, is_replaceable: Callable[[Path], bool]) -> None:
@@ -41,8 +42,7 @@ class AtomicDirectory:
             )
         except OSError as error:
             remove_created_directories(self._created_parents)
-            reason = error.strerror or str(error)
-            raise InputError(Fault(str(out), f"cannot be written: {reason}")) from error
+            raise _write_error(out, error) from error
         self.path.chmod(0o777 & ~umask())
 
     def __enter__(self) -> AtomicDirectory:
@@ -61,15 +61,19 @@ class AtomicDirectory:
     def commit(self) -> None:
         """Move the directory to its final path.
 
-        If the path has become occupied, keep the results in a numbered directory beside it and
-        raise `ShadowpriceError`.
+        If the path has become occupied or can't be replaced, keep the results in a numbered
+        directory beside it and raise `ShadowpriceError`.
         """
         try:
             self._check()
-        except InputError as error:
+            self._move()
+        except (InputError, OSError) as error:
+            problem = _write_error(self._given_path, error) if isinstance(error, OSError) else error
             alternative = self._unused_sibling()
             self.path.rename(alternative)
-            raise ShadowpriceError(f"{error}; the results are in {alternative}") from error
+            raise ShadowpriceError(f"{problem}; the results are in {alternative}") from error
+
+    def _move(self) -> None:
         if not self.out.exists():
             self.path.rename(self.out)
             return
@@ -94,6 +98,8 @@ class AtomicDirectory:
             raise InputError(Fault(str(self._given_path), "is not a directory", _NEW))
         if out.resolve() in {Path.cwd(), *Path.cwd().parents}:
             raise InputError(Fault(str(self._given_path), "contains the current directory", _NEW))
+        if out.is_mount():
+            raise InputError(Fault(str(self._given_path), "is a mount point", _INSIDE))
         if any(out.iterdir()) and not self._is_replaceable(out):
             message = "holds files that no earlier run of this kind wrote"
             raise InputError(Fault(str(self._given_path), message, _NEW))
@@ -103,3 +109,7 @@ class AtomicDirectory:
         while (candidate := self.out.with_name(f"{self.out.name}-{number}")).exists():
             number += 1
         return candidate
+
+
+def _write_error(path: Path, error: OSError) -> InputError:
+    return InputError(Fault(str(path), f"cannot be written: {error.strerror or error}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from shadowprice.results.capacity_gains import CapacityGain
 from shadowprice.results.metric_definitions import (
@@ -162,18 +162,19 @@ def write_compared_run(run: RunData, folder: Path) -> None:
 def write_comparison(
     runs: Sequence[RunData],
     folder: Path,
-    trials: Mapping[str, object] | None = None,
+    trials: Mapping[str, Any] | None = None,
     gains: Sequence[CapacityGain] = (),
     drawn: Sequence[str] = (),
 ) -> None:
     """Write the page and the numbers of a comparison; see `comparison_to_record`."""
     record = None if trials is None else dict(trials)
+    seeds = [runs[0].info["seed"]] if record is None else record["seeds"]
     page = render_comparison(
         runs,
         [(row.name, row.texts, row.best) for row in display_rows(runs)],
         record,
         gains,
-        drawn_text(drawn, [runs[0].info["seed"]]),
+        drawn_text(drawn, seeds),
     )
     (folder / PAGE).write_text(page, encoding="utf-8")
     write_json(folder / JSON_FILE, comparison_to_record(runs, record, gains, drawn))

@@ -9,7 +9,7 @@ from typing import Any
 import polars as pl
 
 from shadowprice.results.capacity_gains import CapacityGain
-from shadowprice.results.job_history_text import pluralize
+from shadowprice.results.job_history_text import plural_noun, pluralize
 from shadowprice.results.report.number_format import format_number
 from shadowprice.results.run_directory import Fields, RunData
 from shadowprice.short_table import MAX_ROWS, ShortTable, ShownAsTable, table_of_records
@@ -189,7 +189,8 @@ def _describe_change(a: Row, b: Row, policies: tuple[str, str]) -> str:
         parts.append(f"started {pluralize(abs(start_delay), 'slot')} {direction}")
     mean_workers = [row["worker_slots"] / max(row["active"], 1) for row in (a, b)]
     if abs(mean_workers[0] - mean_workers[1]) > 0.05:
-        parts.append(f"ran with {mean_workers[1]:.3g} workers rather than {mean_workers[0]:.3g}")
+        workers = plural_noun(mean_workers[1], "worker")
+        parts.append(f"ran with {mean_workers[1]:.3g} {workers} rather than {mean_workers[0]:.3g}")
     pauses = [row["completion"] - row["start"] + 1 - row["active"] for row in (a, b)]
     if pauses[0] != pauses[1]:
         parts.append(f"paused {pluralize(pauses[1], 'slot')} rather than {pauses[0]}")

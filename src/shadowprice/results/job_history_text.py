@@ -108,13 +108,14 @@ def _request_lines(history: JobHistory) -> Iterator[tuple[str, str]]:
     job, shape = history.job, history.job["shape"]
     slot = history.info["cluster"]["slot_seconds"]
     tenant = f", tenant {job['tenant']}" if job["tenant"] else ""
-    yield "arrived", f"in slot {job['arrival']}{_submission_text(job, slot)}{tenant}"
+    label = "arrives" if job["outcome"] == "not arrived" else "arrived"
+    yield label, f"in slot {job['arrival']}{_submission_text(job, slot)}{tenant}"
     if "tasks" in shape:
         yield from _bag_request_lines(job, shape, slot)
         return
     minimum, maximum = shape["workers"]
     span = f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"
-    yield "requested", f"{span} {_noun(maximum, 'worker')} of {job['demand']}"
+    yield "requested", f"{span} {plural_noun(maximum, 'worker')} of {job['demand']}"
     if job["ps_demand"] is not None:
         yield "", f"parameter servers of {job['ps_demand']}"
     work = shape["epochs"] * shape["chunks"] * shape["minibatches"]
@@ -316,13 +317,14 @@ def _counts_by_server(numbers: Iterable[tuple[str, int]]) -> str:
 
 def _span(slots: float, slot_seconds: float) -> str:
     """Format a duration in slots and in time units."""
-    return f"{slots:.4g} {_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
+    return f"{slots:.4g} {plural_noun(slots, 'slot')} ({format_seconds(slots * slot_seconds)})"
 
 
 def pluralize(number: int, noun: str) -> str:
     """Format a number with its noun: ``1 job``, ``1,200 jobs``."""
-    return f"{number:,} {_noun(number, noun)}"
+    return f"{number:,} {plural_noun(number, noun)}"
 
 
-def _noun(number: float, noun: str) -> str:
+def plural_noun(number: float, noun: str) -> str:
+    """Return a noun in the form that goes with a number."""
     return noun if number == 1 else f"{noun}{'es' if noun.endswith('tch') else 's'}"

@@ -91,7 +91,8 @@ def _slot(text: str, slot_seconds: float) -> int | None:
         return None
     if re.fullmatch(r"\d{1,18}", text):
         return bounds.SLOT.checked(int(text))
-    return bounds.SLOT.checked(int(parse_duration(text).in_slots(Fraction(slot_seconds))))
+    # By its decimal digits: the float 0.1 is above 1/10, which would round down to the slot before.
+    return bounds.SLOT.checked(int(parse_duration(text).in_slots(Fraction(str(slot_seconds)))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,12 +47,14 @@ def summarise(jobs: pl.DataFrame, slots: pl.DataFrame) -> Summary:
         "not_arrived": counts.get(NOT_ARRIVED, 0),
         "total_utility": float(arrived["utility"].sum()),
         "value": float(arrived["value"].sum()),
-        "jct": _spread(finished["jct"].to_numpy())
+        "jct": _mean_and_percentiles(finished["jct"], median=50, p90=90, p99=99)
         | {"restricted_mean": restricted_mean(jobs, end)},
         "end": end,
         "makespan": _makespan(arrived),
         "met_target": met_target(jobs),
-        "finish_time_fairness": _fairness(finished["finish_time_fairness"].drop_nulls().to_numpy()),
+        "finish_time_fairness": _mean_and_percentiles(
+            finished["finish_time_fairness"].drop_nulls(), p99=99, worst=100
+        ),
         "worker_slots": int(jobs["worker_slots"].sum()),
         "restarts": None if (restarts := _sum(jobs["restarts"])) is None else int(restarts),
         "lost_gpu_hours": _sum(jobs["lost_gpu_hours"]),
@@ -131,13 +133,13 @@ def latency(seconds: Sequence[float]) -> Summary:
     values = np.asarray(seconds, dtype=np.float64)
     if not len(values):
         return {"decisions": 0}
-    percentiles = np.percentile(values, (50, 90, 99))
+    p50, p90, p99 = np.percentile(values, (50, 90, 99)).tolist()
     return {
         "decisions": len(values),
         "mean": float(values.mean()),
-        "p50": float(percentiles[0]),
-        "p90": float(percentiles[1]),
-        "p99": float(percentiles[2]),
+        "p50": p50,
+        "p90": p90,
+        "p99": p99,
         "max": float(values.max()),
         "first": float(values[0]),
         "total": float(values.sum()),
@@ -149,26 +151,13 @@ def resources(slots: pl.DataFrame) -> list[str]:
     return [name.removeprefix("used_") for name in slots.columns if name.startswith("used_")]
 
 
-def _spread(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Summary:
+def _mean_and_percentiles(values: pl.Series, **percentiles: float) -> Summary:
+    """Return the mean and percentiles by name; None without values."""
     if not len(values):
-        return {"mean": None, "median": None, "p90": None, "p99": None}
-    median, p90, p99 = np.percentile(values, (50, 90, 99))
-    return {
-        "mean": float(values.mean()),
-        "median": float(median),
-        "p90": float(p90),
-        "p99": float(p99),
-    }
-
-
-def _fairness(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> Summary:
-    if not len(values):
-        return {"mean": None, "p99": None, "worst": None}
-    return {
-        "mean": float(values.mean()),
-        "p99": float(np.percentile(values, 99)),
-        "worst": float(values.max()),
-    }
+        return dict.fromkeys(("mean", *percentiles))
+    numbers = values.to_numpy()
+    chosen = np.percentile(numbers, list(percentiles.values())).tolist()
+    return {"mean": float(numbers.mean())} | dict(zip(percentiles, chosen, strict=True))
 
 
 def _sum(values: pl.Series) -> float | None:

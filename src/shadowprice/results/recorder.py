@@ -385,16 +385,6 @@ class Recorder(Observer):
     def _begin(self, job: str, slot: int, placement: Placement) -> None:
         count = len(placement.servers)
         first = len(self._starts)
-        if count == 1:  # fast path for most placements
-            self._owners.append(self.order[job])
-            self._servers.append(placement.servers[0])
-            self._workers.append(placement.workers[0])
-            self._ps.append(placement.ps[0])
-            self._starts.append(slot)
-            self._ends.append(-1)
-            self._open[job] = (first, first + 1)
-            self._standing += 1
-            return
         self._owners.extend((self.order[job],) * count)
         self._servers.extend(placement.servers)
         self._workers.extend(placement.workers)

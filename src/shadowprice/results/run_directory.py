@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,6 +33,8 @@ FILES: Final = frozenset(
 )
 FORMAT: Final = 1
 """Version of the run directory's format."""
+
+_MAX_FOLDER_CHARS: Final = 60  # 240 bytes at most; file systems allow 255 with the digest
 
 _ESCAPES: Final = "backslashreplace"
 """Error handler that writes undecodable bytes of a path as JSON escapes."""
@@ -99,8 +102,16 @@ class RunData:
 
 
 def folder_name(policy: str) -> str:
-    """Return the directory name of a policy's run: variants have spaces in their names."""
-    return "-".join(policy.split())
+    """Return the directory name of a policy's run.
+
+    Names of variants contain spaces, and paths such as that of ``prices=fixed:FILE``. A digest
+    keeps apart names whose slashes were replaced or whose end was cut off.
+    """
+    name = "-".join(policy.split())
+    portable = name.replace("/", "_")[:_MAX_FOLDER_CHARS]
+    if portable == name:
+        return name
+    return f"{portable}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}"
 
 
 def is_run(path: Path) -> bool:
@@ -197,16 +208,18 @@ def read_info(folder: Path) -> Fields:
     Raises `InputError` if it isn't a run directory, is damaged or has an unknown format.
     """
     path = folder / RUN
-    if not path.is_file():
-        hint = "give the directory that `shadowprice simulate --out` wrote"
-        problem = "holds no run" if folder.is_dir() else "is not a run directory"
-        raise InputError(Fault(str(folder), problem, hint))
     try:
+        if not path.is_file():
+            hint = "give the directory that `shadowprice simulate --out` wrote"
+            problem = "holds no run" if folder.is_dir() else "is not a run directory"
+            raise InputError(Fault(str(folder), problem, hint))
         info = _load_info(path)
         version = info["format"]
         if not isinstance(version, int) or isinstance(version, bool):
             raise TypeError("the format is a number")
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except OSError as error:
+        raise InputError(Fault(str(path), f"cannot be read: {error.strerror}")) from error
+    except (ValueError, KeyError, TypeError) as error:
         raise InputError(Fault(str(path), "is damaged", _RERUN_HINT)) from error
     if version != FORMAT:
         raise InputError(
@@ -300,9 +313,7 @@ def read_table(folder: Path, name: str) -> pl.DataFrame:
         with path.open("rb") as file:  # polars refuses paths that aren't valid text
             return pl.read_parquet(file)
     except (OSError, pl.exceptions.PolarsError) as error:
-        raise InputError(
-            Fault(str(path), "is missing or damaged", "run the simulation again")
-        ) from error
+        raise InputError(Fault(str(path), "is missing or damaged", _RERUN_HINT)) from error
 
 
 def read_decisions(folder: Path, containing: str = "") -> Iterator[Fields]:

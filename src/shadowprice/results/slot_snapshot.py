@@ -177,11 +177,9 @@ def _jobs(
     placements: dict[str, list[tuple[int, int, int]]] = {}
     for name, server, workers, ps in here.select("job", "server", "workers", "ps").iter_rows():
         placements.setdefault(name, []).append((server, workers, ps))
-    active = allocations.select("job", "slot").unique().sort("job", "slot")
-    ran: dict[str, list[int]] = {
-        str(name): list(slots)
-        for name, slots in active.group_by("job", maintain_order=True).agg("slot").iter_rows()
-    }
+    of_open_jobs = allocations.filter(pl.col("job").is_in(open_jobs["job"].to_list()))
+    active = of_open_jobs.group_by("job").agg(pl.col("slot").unique().sort())
+    ran: dict[str, list[int]] = dict(active.iter_rows())
     last: dict[str, Fields] = {line["job"]: line for line in decisions}
     rows = []
     for row in open_jobs.iter_rows(named=True):

@@ -64,8 +64,13 @@ class SeedRuns:
 
     @cached_property
     def policies_with_variation(self) -> frozenset[str]:
-        """Policies for which the seed changed anything but times."""
-        keys = [metric.key for metric in self.metrics if metric.key not in TIMING_METRICS]
+        """Policies for which the seed changed anything but times.
+
+        The restricted mean doesn't count, because it also depends on the ends of other policies'
+        runs.
+        """
+        ignored = TIMING_METRICS | {RESTRICTED}
+        keys = [metric.key for metric in self.metrics if metric.key not in ignored]
         distinct = self.frame.group_by("policy").agg(pl.col(keys).n_unique())
         return frozenset(policy for policy, *counts in distinct.iter_rows() if max(counts) > 1)
 
@@ -89,7 +94,11 @@ class SeedRuns:
         If no seed changes a policy's runs, they count as one run, and the interval has no ends.
         """
         measured_values = [value for value in self.values(policy, key) if value is not None]
-        if key not in TIMING_METRICS and policy not in self.policies_with_variation:
+        if (
+            key not in TIMING_METRICS
+            and policy not in self.policies_with_variation
+            and len(set(measured_values)) == 1
+        ):
             measured_values = measured_values[:1]
         return interval(measured_values) if measured_values else None
 

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.executors.local.launch_plan import free_port
 from shadowprice.experiments import live as really
 from shadowprice.experiments.beside import live_key, measured_progress, predicted_progress
-from shadowprice.experiments.elastic import measure
+from shadowprice.experiments.elastic import measure, train
 from shadowprice.experiments.elastic.measure import MIN_SLOT_SECONDS as SLOT
 from shadowprice.experiments.elastic.measure import SCRIPT
 from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
@@ -60,6 +61,20 @@ def test_the_job_learns_the_same_however_many_workers_it_has(tmp_path: Path) -> 
     assert step == 25
     np.testing.assert_allclose(shared, alone, rtol=1e-9)
     assert np.linalg.norm(alone) > 0.5
+
+
+def test_a_worker_without_a_leader_ends_with_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port(set())),
+        "PET_RDZV_ID": "job-1",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(train, "time", SimpleNamespace(sleep=lambda _: None))
+    job: Any = SimpleNamespace(workers=2, rank=1)
+    with pytest.raises(SystemExit, match="worker 0 accepted no connection"):
+        train.connected(job)
 
 
 def _simulate(who: PolicyChoice) -> tuple[Any, dict[str, Any]]:

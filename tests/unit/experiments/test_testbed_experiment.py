@@ -20,7 +20,12 @@ import pytest
 from shadowprice.cli.main import main
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.experiments.beside import predicted_progress
-from shadowprice.experiments.framework import ExperimentSettings, find_experiment, run_experiment
+from shadowprice.experiments.framework import (
+    ExperimentSettings,
+    UnavailableError,
+    find_experiment,
+    run_experiment,
+)
 from shadowprice.experiments.live import ExecutorTarget, LiveJobResult
 from shadowprice.experiments.oasis.testbed import declared
 from shadowprice.experiments.testbed import measure, paced, starts, virtual
@@ -244,6 +249,15 @@ def test_an_executor_is_refused_where_nothing_runs_on_it(
 
 
 @pytest.mark.train
+def test_paced_jobs_are_refused_where_jobs_cannot_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[object] = []
+    monkeypatch.setattr(paced, "_run_live", lambda *arguments: started.append(arguments))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(UnavailableError, match="needs Linux"):
+        paced.measure_paced(ExperimentSettings(quick=True))
+    assert not started
+
+
 def test_families_have_the_layers_of_their_papers() -> None:
     torch = pytest.importorskip("torch")
     from shadowprice.experiments.testbed import train

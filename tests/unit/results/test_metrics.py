@@ -205,6 +205,29 @@ def test_over_seeds_times_of_all_jobs_go_up_to_the_latest_end_of_each() -> None:
         assert trials.values(policy, "restricted_mean_jct") == pytest.approx(wanted)
 
 
+def test_the_ends_of_other_runs_are_no_variation_of_a_policy() -> None:
+    """Only `fifo` draws; a policy that refuses jobs waits for its end in the restricted mean."""
+    on, _, jobs = clocked(3)
+    runs = []
+    for policy in ("fifo", "rrh", "drf"):
+        info = ran(on, jobs, policy, until=9).info
+        for seed in range(5):
+            summary = info["summary"]
+            if policy == "fifo":
+                summary = summary | {"end": summary["end"] + seed, "finished": seed % 2}
+            runs.append((policy, seed, info | {"summary": summary}))
+    trials = collect_seed_runs(runs)
+    assert len(set(trials.values("drf", "restricted_mean_jct"))) > 1
+    assert trials.policies_with_variation == {"fifo"}
+    kept = trials.record()["policies"]
+    assert kept["drf"]["total_utility"]["low"] is None  # a single run
+    assert kept["drf"]["restricted_mean_jct"]["low"] is not None
+    unchanging = collect_seed_runs([run for run in runs if run[0] != "fifo"])
+    assert unchanging.remark
+    reordered = collect_seed_runs([*runs[5:], *runs[:5]])
+    assert set(reordered.against_first("total_utility")) == {"fifo"}
+
+
 def test_the_story_and_the_pages_tell_the_same_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,6 +61,27 @@ def test_a_promise_that_is_lost_and_given_again_is_reported_as_that(tmp_path: Pa
     assert "moved" not in labels
 
 
+def test_slots_of_long_runs_are_exact() -> None:
+    on = make_cluster(1, 1)
+    jobs = [make_job(on, "first"), make_job(on, "late", arrival=1_234_567)]
+    run = record_run(
+        Scenario(on, jobs), "fifo", make_policy("fifo", PolicyContext(on, jobs, None), {})
+    )
+    shown = stories_of(run)
+    for column in ("arrival", "start", "completion"):
+        assert shown["jobs"][column] == run.jobs[column].to_list()
+    assert shown["jobs"]["start"][1] >= 1_234_567
+
+
+def test_a_job_that_had_not_arrived_is_told_as_that() -> None:
+    on = make_cluster(1, 1)
+    jobs = [make_job(on, "first"), make_job(on, "later", arrival=9)]
+    policy = make_policy("fifo", PolicyContext(on, jobs, 1), {})
+    run = record_run(Scenario(on, jobs, until=1), "fifo", policy)
+    facts = stories_of(run)["facts"]
+    assert [lines[0] for lines in facts] == [["arrived", "in slot 0"], ["arrives", "in slot 9"]]
+
+
 def test_who_waited_first_is_not_admitted_again(tmp_path: Path) -> None:
     on = shared_cluster()
     jobs = random_jobs(on, 6, seed=1)
@@ -206,7 +227,7 @@ def test_a_page_with_fewer_stories_says_so(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("shadowprice.results.report.section_job_histories.MAX_HISTORIES", 4)
     text = render_report(flat_run(9))
     check_page(text)
-    assert "4 of 9 jobs are in this page: those worth most." in text
+    assert "This page has the histories of 4 of 9 jobs, those with the largest value." in text
 
 
 def test_payments_are_summed_by_payee() -> None:

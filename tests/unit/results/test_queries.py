@@ -15,8 +15,14 @@ from shadowprice.core.amounts import UNLIMITED
 from shadowprice.core.errors import InputError
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
-from shadowprice.results.difference import diff_runs
-from shadowprice.results.listing import JobFilter, SlotRange, select_columns, sort_jobs
+from shadowprice.results.difference import _describe_change, diff_runs
+from shadowprice.results.listing import (
+    JobFilter,
+    SlotRange,
+    parse_slot,
+    select_columns,
+    sort_jobs,
+)
 from shadowprice.results.observer import Observer
 from shadowprice.results.run_directory import RunData
 from shadowprice.results.slot_snapshot import SlotSnapshot, parse_demand, slot_snapshot_of
@@ -160,6 +166,9 @@ def test_ranges_columns_and_orders() -> None:
     assert SlotRange.parse("10..50", 600.0, "x") == SlotRange(10, 50)
     assert SlotRange.parse("..2h", 600.0, "x") == SlotRange(None, 12)
     assert SlotRange.parse("7", 600.0, "x") == SlotRange(7, 7)
+    # The float 0.1 is above 1/10.
+    assert SlotRange.parse("1s..", 0.1, "x") == SlotRange(10, None)
+    assert parse_slot("0.3s", 0.1, "x") == 3
     for wrong in ("a..b", "5..2", "1..2..3", "-1"):
         with pytest.raises(InputError, match="x: "):
             SlotRange.parse(wrong, 600.0, "x")
@@ -193,6 +202,14 @@ def test_a_difference_adds_up(seed: int) -> None:
     assert {row[:2]: row[2] for row in result.outcomes.rows()} == pairs
     assert result.jobs["gain"].abs().is_sorted(descending=True)
     assert result.remarks == []
+
+
+def test_a_change_to_one_worker_is_singular() -> None:
+    a = {"outcome": "finished", "start": 0, "completion": 1, "worker_slots": 4, "active": 2}
+    b = a | {"completion": 3, "worker_slots": 4, "active": 4}
+    assert _describe_change(a, b, ("fifo", "drf")) == (
+        "ran with 1 worker rather than 2: done 2 slots later"
+    )
 
 
 def test_a_run_does_not_differ_from_itself_and_other_worlds_are_reported() -> None:

@@ -9,7 +9,9 @@ import unicodedata
 from dataclasses import asdict, replace
 from html import unescape
 from importlib import resources
+from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
@@ -18,7 +20,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.core.utility import Constant, Sigmoid
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.results import slot_tables
+from shadowprice.results.comparison import (
+    is_comparison,
+    write_compared_run,
+    write_comparison,
+)
 from shadowprice.results.metrics import summarise
 from shadowprice.results.report import charts, comparison, inline_assets, section_tenants, sections
 from shadowprice.results.report.comparison import render_comparison
@@ -27,8 +35,9 @@ from shadowprice.results.report.number_format import format_duration, format_num
 from shadowprice.results.report.page import render_report, run_tiles
 from shadowprice.results.report.tables import TableColumn, data_table
 from shadowprice.results.run_builder import RunInput
-from shadowprice.results.run_directory import RunData
-from shadowprice.simulator.scenario import Scenario, record_run
+from shadowprice.results.run_directory import RunData, read_run
+from shadowprice.simulator.scenario import Scenario, record_run, run_policy
+from shadowprice.simulator.source import ScenarioSource
 from tests.support.examples import example_count
 from tests.support.flat_rate import FlatPricePolicy
 from tests.support.policies import RandomPolicy
@@ -70,6 +79,31 @@ def test_refusals_tell_value_price_and_bottleneck() -> None:
 def test_tiny_runs_have_a_page(jobs: int) -> None:
     check_page(render_report(simulated_run(jobs=jobs)))
     check_page(render_report(simulated_run(jobs=jobs, price=1e9)))
+
+
+def test_one_slot_is_singular_and_jobs_in_memory_are_counted() -> None:
+    record = {
+        "name": "a", "chunks": 1, "minibatches": 1, "minibatch_time": "60s",
+        "worker": {"gpu": 1}, "utility": {"kind": "constant", "value": 1},
+    }  # fmt: skip
+    cluster = {"slot": "60s", "horizon": 1, "servers": [{"name": "g", "capacity": {"gpu": 1}}]}
+    scenario, _ = ScenarioSource(cluster=cluster, jobs=[record], until="1 slots").scenario(0)
+    text = render_report(run_policy(scenario, PolicyChoice("fifo")))
+    assert "<h1>fifo: 1 job</h1>" in text
+    assert "<b>1 slot</b>" in text
+    assert "<dt>timespan</dt><dd>1 slot</dd>" in text
+    assert "<dt>planning horizon</dt><dd>1 slot</dd>" in text
+    assert "1 slots" not in text
+
+
+def test_the_lead_of_a_comparison_keeps_names_and_counts_seeds(tmp_path: Path) -> None:
+    run = simulated_run()
+    trials = seed_runs().record()
+    write_comparison([run, run], tmp_path, trials, drawn=["the numbers of workers under MyPolicy"])
+    page = (tmp_path / "compare.html").read_text()
+    lead = re.findall('<p class="lead">(.*?)</p>', page)[0]
+    expected = "Drawn at random with 6 seeds, 0 to 5: the numbers of workers under MyPolicy."
+    assert lead.endswith(expected)
 
 
 def test_names_cannot_break_out_of_the_page() -> None:
@@ -124,6 +158,33 @@ def test_comparison_shows_every_policy() -> None:
     linked = re.findall(r'href="wanderer/report\.html#job=([\w-]+)"', text)
     assert set(linked) == apart
     assert apart
+
+
+def test_every_policy_has_a_folder_that_the_comparison_links(tmp_path: Path) -> None:
+    cluster = make_cluster(2, 1)
+    scenario = Scenario(cluster, [make_job(cluster, f"job-{index}") for index in range(3)])
+    names = [
+        "oasis prices=fixed:/tmp/prices.json",
+        "oasis prices=fixed:_tmp/prices.json",
+        "rolling price=1e-7 note=50%#?&",
+        "rolling " + "ü" * 300,
+        "rolling " + "ü" * 301,
+        "rolling \udcff",  # an undecodable byte of a path
+        "wanderer",
+    ]
+    runs = [record_run(scenario, name, FlatPricePolicy()) for name in names[:-1]]
+    runs.append(record_run(scenario, names[-1], RandomPolicy(1)))
+    for run in runs:
+        write_compared_run(run, tmp_path)
+    write_comparison(runs, tmp_path)
+    assert is_comparison(tmp_path)
+    assert (tmp_path / "wanderer").is_dir()
+    page = (tmp_path / "compare.html").read_text()
+    check_page(page)
+    links = re.findall(r'<th class=num><a href="([^"]*)">', page)
+    targets = [tmp_path / unquote(link, errors="surrogateescape") for link in links]
+    assert [read_run(target.parent).policy for target in targets] == names
+    assert all(target.is_file() for target in targets)
 
 
 def test_a_comparison_shows_what_seeds_say() -> None:
@@ -316,6 +377,14 @@ def test_numbers_as_a_reader_wants_them() -> None:
         "1 min",
         "1 s",
     ]
+
+
+def test_numbers_keep_every_digit_before_the_decimal_point() -> None:
+    values = np.array([1234567.0, 1234567.8, 12345.678, 0.0012345678, np.nan, np.inf, 1e300, -7])
+    shown = inline_assets.round_numbers(values, 5)
+    assert shown == [1234567, 1234568, 12346, 0.0012346, None, None, 1e300, -7]
+    text = data_table([TableColumn("name"), TableColumn("n", numeric=True)], [("x", 1234567.8)])
+    assert "1,234,568" in text
 
 
 def test_thinning_keeps_sums_and_gaps() -> None:

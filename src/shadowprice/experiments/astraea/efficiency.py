@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from statistics import pvariance
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -10,7 +11,7 @@ import polars as pl
 
 from shadowprice.core.amounts import MILLI
 from shadowprice.experiments.astraea.presets import PRESETS, VARIANTS
-from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, RevenueObserver, variance
+from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, RevenueObserver
 from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def _per_job(preset: str, convex: bool, users: int, trial: int, seed: int) -> di
         "users": users,
         "revenue_per_job": outcome.revenue / JOBS,
         "ideal_revenue_per_job": outcome.ideal / JOBS,
-        "variance": variance(list(outcome.fairness().values())),
-        "variance_ideal": variance(list(outcome.fairness(ideal=True).values())),
+        "variance": pvariance(outcome.fairness().values()),
+        "variance_ideal": pvariance(outcome.fairness(ideal=True).values()),
         "arrivals": source,
     }
 

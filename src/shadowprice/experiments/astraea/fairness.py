@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from statistics import pvariance
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from shadowprice.experiments.astraea.efficiency import (
     trials_of,
 )
 from shadowprice.experiments.astraea.presets import PRESETS
-from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, initial_shares, variance
+from shadowprice.experiments.astraea.runs import COLOURS, POLICIES, initial_shares
 from shadowprice.experiments.framework import ExperimentSettings, Tables
 
 if TYPE_CHECKING:
@@ -39,8 +40,8 @@ def _variances(preset: str, count: int, trial: int, policy: str, seed: int) -> t
     cluster = setting.cluster(USERS, SERVERS, HORIZON)
     jobs, source = setting.draw(cluster, count, seed + trial)
     outcome = setting.run(policy, cluster, jobs)
-    real = variance(list(outcome.fairness().values()))
-    ideal = variance(list(outcome.fairness(ideal=True).values()))
+    real = pvariance(outcome.fairness().values())
+    ideal = pvariance(outcome.fairness(ideal=True).values())
     return (preset, policy, count, real, ideal, source)
 
 

@@ -136,9 +136,3 @@ def run(
     Simulation(cluster, jobs, scheduler, until).run([outcome])
     outcome.seconds = time.perf_counter() - began
     return outcome
-
-
-def variance(values: Sequence[float]) -> float:
-    """Return the population variance."""
-    mean = sum(values) / len(values)
-    return sum((value - mean) ** 2 for value in values) / len(values)

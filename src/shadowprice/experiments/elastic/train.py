@@ -41,6 +41,8 @@ def connected(job: jobs.Job) -> list[Connection]:
             break
         except ConnectionRefusedError:  # it is not there yet
             time.sleep(0.05)
+    else:
+        sys.exit("worker 0 accepted no connection within 30 s")
     leader.send(job.rank)
     return [leader]
 

@@ -23,7 +23,7 @@ import polars as pl
 from shadowprice.core.policy import PolicyContext
 from shadowprice.core.specs import ClusterSpec, JobSpec
 from shadowprice.core.utility import utility_value
-from shadowprice.experiments.beside import submitted_scenario
+from shadowprice.experiments.beside import check_live_jobs, submitted_scenario
 from shadowprice.experiments.live import ExecutorTarget, LiveJobResult, run_live_in_temp_dir
 from shadowprice.experiments.panels import draw_predicted_and_real
 from shadowprice.experiments.testbed.files import InputFiles, scaled
@@ -103,6 +103,7 @@ POLICIES: Final = ("oasis", "rrh", "drf", "fifo", "dorm", "rolling")
 
 def measure_paced(settings: ExperimentSettings) -> Tables:
     """Run one draw under several policies, and simulate it as it was submitted."""
+    check_live_jobs()
     target = settings.target or ExecutorTarget()
     labels = POLICIES if target.executor != "ray" else ("oasis",)
     variants = [

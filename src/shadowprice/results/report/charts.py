@@ -13,12 +13,19 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from shadowprice.results.report.inline_assets import data_script, round_numbers, text
+from shadowprice.results.report.inline_assets import (
+    data_script,
+    round_number,
+    round_numbers,
+    text,
+)
 from shadowprice.results.report.number_format import format_number
 
 Floats = NDArray[np.float64]
 
 POINTS: Final = 600  # maximum number of points of a line
+
+_AXIS_DIGITS: Final = 9  # digits of positions, so that bars and lines of charts meet
 
 DOTS: Final = 300  # maximum number of values that a box plot also draws as dots
 
@@ -64,7 +71,7 @@ def chart(description: Mapping[str, Any], *blocks: object) -> str:
 
 def downsample(
     values: Floats, maximum: int = POINTS, *, last: bool = False
-) -> tuple[Floats, Floats]:
+) -> tuple[NDArray[np.intp], Floats]:
     """Reduce one value per slot to at most ``maximum`` points, by mean or last value.
 
     Last values are for sums over time. Returns the position of each group's first (or last) value,
@@ -74,13 +81,13 @@ def downsample(
     starts = np.arange(0, len(values), size)
     if last:
         ends = np.minimum(starts + size, len(values)) - 1
-        return ends.astype(np.float64), values[ends]
+        return ends, values[ends]
     finite = np.isfinite(values)
     with np.errstate(invalid="ignore"):
         sums = np.add.reduceat(np.where(finite, values, 0.0), starts) if len(values) else values
         counts = np.add.reduceat(finite, starts) if len(values) else values
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-    return starts.astype(np.float64), np.asarray(means, dtype=np.float64)
+    return starts, np.asarray(means, dtype=np.float64)
 
 
 def line_chart(
@@ -119,7 +126,7 @@ def line_chart(
     }
     if steps and len(xs):
         step = xs[-1] - xs[-2] if len(xs) > 1 else 1.0
-        description["end"] = _integer_if_whole(float(xs[-1] + step))
+        description["end"] = round_number(xs[-1] + step, _AXIS_DIGITS)
     if y_high is not None:
         description["y_high"] = y_high
     flags = {"fill": fill, "percent": percent, "legend": legend, "steps": steps, "prices": prices}
@@ -133,15 +140,11 @@ def _axis(xs: Floats) -> object:
     """Return positions, or only first, step and count if they are evenly spaced."""
     if len(xs) > 2 and (np.diff(xs) == xs[1] - xs[0]).all():
         return {
-            "first": _integer_if_whole(xs[0]),
-            "step": _integer_if_whole(xs[1] - xs[0]),
+            "first": round_number(xs[0], _AXIS_DIGITS),
+            "step": round_number(xs[1] - xs[0], _AXIS_DIGITS),
             "count": len(xs),
         }
-    return round_numbers(xs, 9)
-
-
-def _integer_if_whole(value: float) -> float | int:
-    return int(value) if float(value).is_integer() else float(value)
+    return round_numbers(xs, _AXIS_DIGITS)
 
 
 def box_plot(boxes: Sequence[Box], *, x_label: str, zero: str) -> str:

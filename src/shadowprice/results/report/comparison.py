@@ -27,7 +27,7 @@ from shadowprice.results.report.inline_assets import escape_invisible, text
 from shadowprice.results.report.number_format import format_duration, format_number
 from shadowprice.results.report.page import Tile, page, partial_warning, start_time, workload_name
 from shadowprice.results.report.section_jobs import OUTCOMES
-from shadowprice.results.report.section_time import slot_label
+from shadowprice.results.report.section_time import slot_label, used_share
 from shadowprice.results.report.sections import figure
 from shadowprice.results.report.seeds import seeds_section
 from shadowprice.results.report.tables import Cell, TableColumn, data_table
@@ -79,12 +79,13 @@ def render_comparison(
     cluster = first.info["cluster"]
     count = sum(bool(run.info["timing"]) for run in runs)  # the log itself has no timing
     policies = "1 policy" if count == 1 else f"{count} policies"
+    drawn_sentence = f". {drawn_text[0].upper()}{drawn_text[1:]}." if drawn_text else ""
     return page(
         title=f"{policies} on {workload_name(first)}",
         lead=f"{pluralize(first.summary['arrived'], 'job')} on "
         f"{pluralize(len(first.server_names), 'server')}, "
         f"slots of {format_duration(cluster['slot_seconds'])}, "
-        f"seed {first.info['seed']}" + (f". {drawn_text.capitalize()}." if drawn_text else ""),
+        f"seed {first.info['seed']}{drawn_sentence}",
         warning=partial_warning(runs),
         tiles=_tiles(runs),
         bodies=bodies,
@@ -110,8 +111,7 @@ def _tiles(runs: Sequence[RunData]) -> list[Tile]:
 
 def _table(runs: Sequence[RunData], metrics: Table) -> str:
     heads = "".join(
-        f'<th class=num><a href="{text(folder_name(run.policy))}/report.html">'
-        f"{text(run.policy)}</a></th>"
+        f'<th class=num><a href="{_report_link(run)}">{text(run.policy)}</a></th>'
         if run.info["timing"]
         else f"<th class=num>{text(run.policy)}</th>"  # the log itself has no page
         for run in runs
@@ -127,9 +127,14 @@ def _table(runs: Sequence[RunData], metrics: Table) -> str:
     )
     return (
         f"{_html_table('table metrics', f'<th>measure</th>{heads}', rows)}"
-        "<p class=remark>The best of each row is set apart where one end is "
-        "better. Each policy's own page is linked from its name.</p>"
+        "<p class=remark>The best value of a row is highlighted if a direction is better. A "
+        "policy's name links to its own page.</p>"
     )
+
+
+def _report_link(run: RunData) -> str:
+    """Return the relative URL of a run's page: folder names may hold characters such as ``%``."""
+    return f"{quote(folder_name(run.policy), errors='surrogateescape')}/report.html"
 
 
 def _html_table(classes: str, heads: str, rows: str) -> str:
@@ -252,11 +257,13 @@ def _completion(runs: Sequence[RunData]) -> str | None:
         steps=True,
         legend=True,
     )
-    remark = "Of all jobs: a line that levels off below 100 % refused some, or left some undone."
+    remark = "A line ends below 100 % if the policy refused jobs or didn't finish them."
     if shown_to < longest:
         beyond = max(int((spans > shown_to).sum()) for spans in durations)
-        remark += f" Up to {pluralize(beyond, 'job')} of a policy took longer than is shown: the "
-        remark += f"longest {longest:,} slots."
+        remark += (
+            f" Up to {pluralize(beyond, 'job')} of a policy took longer than is shown, "
+            f"at most {longest:,} slots."
+        )
     return figure("Jobs completed within so many slots", chart, remark)
 
 
@@ -300,14 +307,14 @@ def _utilisation(runs: Sequence[RunData]) -> str | None:
     for resource in resources(runs[0].slots) if len(slots) else []:
         if runs[0].summary["utilisation"].get(resource) is None:
             continue
-        series = []
-        for order, run in enumerate(runs):
-            used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
-            total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
-            share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-            series.append(
-                Series(run.policy, _sample_column(run, share, slots, mean=True), order % 8)
+        series = [
+            Series(
+                run.policy,
+                _sample_column(run, used_share(run, resource), slots, mean=True),
+                order % 8,
             )
+            for order, run in enumerate(runs)
+        ]
         chart = line_chart(
             slots,
             series,
@@ -366,7 +373,7 @@ def _different(runs: Sequence[RunData]) -> str | None:
         name = runs[0].jobs["job"][row]
         fragment = quote(escape_invisible(name), safe="")
         cells = "".join(
-            f'<td class="num"><a href="{text(folder_name(run.policy))}/report.html#job={fragment}">'
+            f'<td class="num"><a href="{_report_link(run)}#job={fragment}">'
             f"{text(_outcome_text(run.jobs, row))}</a></td>"
             for run in runs
         )
@@ -374,7 +381,8 @@ def _different(runs: Sequence[RunData]) -> str | None:
     heads = "".join(f"<th class=num>{text(run.policy)}</th>" for run in runs)
     remark = (
         f"{len(chosen):,} of {int((spread > 0).sum()):,} jobs that earned more under one policy "
-        "than under another, those with the largest difference. Each number leads to the story."
+        "than under another, those with the largest difference. Select a number for the job's "
+        "history."
     )
     table = _html_table("table metrics", f"<th>job</th>{heads}", "".join(lines))
     return f'{table}<p class="remark">{remark}</p>'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -41,14 +41,7 @@ class HeatGrid:
         counts = finite.sum(axis=2)
         sums = np.where(finite, pairs, 0.0).sum(axis=2)
         means = np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
-        return HeatGrid(
-            np.asarray(means, dtype=np.float64),
-            self.first,
-            self.per_bin * 2,
-            self.slots,
-            self.names,
-            self.per_row,
-        )
+        return replace(self, values=np.asarray(means, dtype=np.float64), per_bin=self.per_bin * 2)
 
 
 def heat_map(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import math
 import re
 import unicodedata
 import zlib
@@ -158,12 +159,19 @@ def asset(name: str) -> str:
 
 
 def round_numbers(values: NDArray[np.float64], digits: int = 5) -> list[float | None]:
-    """Round numbers to significant digits; whole numbers become int, non-finite ones None."""
-    result: list[float | None] = []
-    for value in values.tolist():
-        if not np.isfinite(value):
-            result.append(None)
-            continue
-        short = float(f"{value:.{digits}g}")
-        result.append(int(short) if short.is_integer() and abs(short) < 1e15 else short)
-    return result
+    """Round each of several numbers; see `round_number`."""
+    return [round_number(value, digits) for value in values.tolist()]
+
+
+def round_number(value: float, digits: int = 6) -> float | None:
+    """Round a number to significant digits, or to a whole number if it has more digits.
+
+    Slots and counts therefore stay exact. The result is an int if it is whole, and None if the
+    number isn't finite.
+    """
+    if not math.isfinite(value):
+        return None
+    if 10**digits <= abs(value) < 1e15:
+        return round(value)
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short

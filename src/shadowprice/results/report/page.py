@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from shadowprice.results.job_history_text import pluralize
+from shadowprice.results.job_history_text import plural_noun, pluralize
 from shadowprice.results.output_paths import add_generator_tag, atomic_write
 from shadowprice.results.report.inline_assets import (
     asset,
@@ -132,9 +132,9 @@ def run_tiles(run: RunData) -> list[Tile]:
     if jct["mean"] is not None:
         remark = (
             f"{format_duration(jct['mean'] * seconds)}, of finished jobs; "
-            f"of all, up to the end of the run: {format_number(jct['restricted_mean'])} slots"
+            f"of all, up to the end of the run: {_format_slots(jct['restricted_mean'])}"
         )
-        tiles.append(("mean completion", f"{format_number(jct['mean'])} slots", remark))
+        tiles.append(("mean completion", _format_slots(jct["mean"]), remark))
     fairness = summary["finish_time_fairness"]
     if fairness["mean"] is not None:
         remark = (
@@ -165,6 +165,10 @@ def run_tiles(run: RunData) -> list[Tile]:
     return tiles
 
 
+def _format_slots(slots: float) -> str:
+    return f"{format_number(slots)} {plural_noun(slots, 'slot')}"
+
+
 def partial_warning(runs: Sequence[RunData]) -> str:
     """Return a warning about interrupted runs; empty if every run is complete."""
     interruptions = [
@@ -189,8 +193,9 @@ def _refusal_remark(run: RunData) -> str:
 
 
 def workload_name(run: RunData) -> str:
-    """Return the name of the file or trace that a run's jobs came from."""
+    """Return the name of the file or trace that a run's jobs came from, else their number."""
     for item in run.info["inputs"]:
-        if item["kind"] in {"jobs", "trace"}:
+        in_memory = f"given as {item['kind']}"
+        if item["kind"] in {"jobs", "trace"} and item["name"] != in_memory:
             return Path(item["name"].partition("?")[0]).name
     return pluralize(run.summary["jobs"], "job")

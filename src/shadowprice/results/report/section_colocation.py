@@ -104,7 +104,7 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
     )
     table = run.slots.select("slot").join(counted, on="slot", how="left", maintain_order="left")
     every = table["slot"].to_numpy().astype(np.float64)
-    series, positions = [], np.zeros(0)
+    series, positions = [], np.zeros(0, np.intp)
     for column, name, colour in (
         ("colocated", "one server", COLOUR_COLOCATED),
         ("spread", "several servers", COLOUR_SPREAD),
@@ -112,7 +112,7 @@ def _over_time(run: RunData, slots: pl.DataFrame) -> str:
         positions, values = downsample(table[column].fill_null(0.0).to_numpy())
         series.append(Series(f"jobs on {name}", values, colour))
     return line_chart(
-        every[positions.astype(np.int64)],
+        every[positions],
         series,
         x_label=slot_label(run),
         y_label="jobs",
@@ -127,7 +127,7 @@ def _strips(run: RunData, slots: pl.DataFrame) -> str:
     drawn = set(longest["job"])
     names = [name for name in run.jobs["job"] if name in drawn]
     first, last = int(run.slots.item(0, "slot")), int(run.slots.item(-1, "slot"))
-    by_job = slots.partition_by("job", as_dict=True)
+    by_job = slots.filter(pl.col("job").is_in(names)).partition_by("job", as_dict=True)
     bars, rows = [], []
     for index, name in enumerate(names):
         own = by_job[name,].sort("slot")

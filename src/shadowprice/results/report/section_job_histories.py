@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from shadowprice.results.accounts import PAYMENT_KEYS
 from shadowprice.results.advice import advice_lines, outcomes_with_advice
 from shadowprice.results.job_history import JobHistory, PlacementSpan
 from shadowprice.results.job_history_text import history_lines
@@ -61,15 +62,15 @@ def jobs(run: RunData) -> str | None:
     remark = ""
     if included < total:
         remark = (
-            f'<p class="remark">{included:,} of {total:,} jobs are in this page: those worth most. '
-            "<code>shadowprice explain RUN JOB</code> tells the story of any.</p>"
+            f'<p class="remark">This page has the histories of {included:,} of {total:,} jobs, '
+            "those with the largest value. <code>shadowprice explain RUN JOB</code> prints any.</p>"
         )
     advice = run.info.get("advice")
     if advice is not None and advice["refused"]:
-        suffix = "" if advice["advised"] == advice["refused"] else ", those worth most"
+        suffix = "" if advice["advised"] == advice["refused"] else ", those with the largest value"
         outcomes = " or ".join(outcomes_with_advice(run.info))
         remark += (
-            f'<p class="remark">What would have had them admitted is in the stories of '
+            f'<p class="remark">Changes that get a job admitted are in the histories of '
             f"{advice['advised']:,} of {advice['refused']:,} {outcomes} jobs{suffix}.</p>"
         )
     return f'{remark}<div id="job-list"></div>{block}'
@@ -272,8 +273,7 @@ def _payments(run: RunData, names: Sequence[str]) -> dict[str, list[Any]] | None
     sums: dict[tuple[int, str | None], float] = {}
     for record in run.payments():
         if record["job"] in position:
-            keys = {"job", "slot", "payer", "payee"}
-            amount = sum(float(value) for name, value in record.items() if name not in keys)
+            amount = sum(value for kind, value in record.items() if kind not in PAYMENT_KEYS)
             key = position[record["job"]], record["payee"]
             sums[key] = sums.get(key, 0.0) + amount
     rows = [(job, payee, float(f"{amount:.6g}")) for (job, payee), amount in sums.items()]

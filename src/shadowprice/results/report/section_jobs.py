@@ -97,11 +97,11 @@ def refusals(run: RunData) -> str | None:
                 refusal.get("bottleneck"),
             ]
         )
-    table = data_table(columns, rows, total=len(refused), remark="those worth most.")
+    table = data_table(columns, rows, total=len(refused), remark="those with the largest value.")
     remark = (
-        "Value: what the job would earn at its best completion; price: what that would cost. Press "
-        "a job for its whole story; <code>shadowprice explain RUN JOB</code> tries out what would "
-        "have been admitted."
+        "Value: utility of the job's best plan; price: cost of that plan. Select a job for its "
+        "history. <code>shadowprice explain RUN JOB</code> finds changes of the job that get it "
+        "admitted."
     )
     return f"{figure('By reason', overview)}{table}<p class=remark>{remark}</p>"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from shadowprice.results.job_history_text import guarantee_text
+from shadowprice.results.job_history_text import guarantee_text, pluralize
 from shadowprice.results.report.inline_assets import text
 from shadowprice.results.report.number_format import format_duration
 from shadowprice.results.report.sections import section
@@ -30,9 +30,11 @@ def what_was_run(run: RunData) -> str | None:
     facts = {
         "policy": info["policy"],
         "seed": info["seed"],
-        "timespan": "until the last job" if info["until"] is None else f"{info['until']:,} slots",
+        "timespan": "until the last job"
+        if info["until"] is None
+        else pluralize(info["until"], "slot"),
         "slot": format_duration(cluster["slot_seconds"]),
-        "planning horizon": f"{cluster['horizon']:,} slots",
+        "planning horizon": pluralize(cluster["horizon"], "slot"),
         "servers": kinds,
         "tenants": ", ".join(cluster["tenants"]),
         **{f"input: {item['kind']}": _input(item) for item in info["inputs"]},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from shadowprice.results.job_history_text import pluralize
 from shadowprice.results.report.heat import HeatGrid, heat_map
 from shadowprice.results.report.sections import figure, section
 from shadowprice.results.run_directory import RunData
@@ -18,8 +19,8 @@ def servers(run: RunData) -> str | None:
     remark = "A row is a server, a column a slot: the used share of its scarcest resource."
     if share.per_row > 1 or share.per_bin > 1:
         remark = (
-            f"A row is {_plural(share.per_row, 'server')}, a column "
-            f"{_plural(share.per_bin, 'slot')}: the mean used share of the scarcest resource."
+            f"A row is {pluralize(share.per_row, 'server')}, a column "
+            f"{pluralize(share.per_bin, 'slot')}: the mean used share of the scarcest resource."
         )
     load = heat_map(
         share,
@@ -46,12 +47,12 @@ def servers(run: RunData) -> str | None:
             what="price of a server, utility a slot",
             title="Price",
         )
-        remark = "What all of a server's resources cost together for a slot."
+        remark = "Price of all of a server's resources for one slot."
         parts.append(figure("Prices", drawn, remark))
     return "".join(parts)
 
 
-_PRESS = "Press a server for its timeline."
+_PRESS = "Select a server for its timeline."
 
 
 @section("One server", 42)
@@ -60,10 +61,6 @@ def one_server(run: RunData) -> str | None:
     if not len(run.allocations):
         return None
     return '<div id="server-timeline"></div>'
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"one {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _grid(run: RunData, column: str) -> HeatGrid:

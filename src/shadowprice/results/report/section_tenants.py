@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from shadowprice.results.accounts import MICRO, TenantAccounts, compute_tenant_accounts, timeline
 from shadowprice.results.report.charts import Floats, Series, downsample, line_chart
@@ -69,7 +68,7 @@ def _table(result: TenantAccounts) -> str:
 
 def _over_time(run: RunData, result: TenantAccounts) -> str:
     moves = timeline(run, result)
-    slots = run.slots["slot"].to_numpy()
+    slots = run.slots["slot"].to_numpy().astype(np.float64)
     busiest = sorted(
         result.accounts.values(),
         key=lambda entry: (
@@ -81,32 +80,36 @@ def _over_time(run: RunData, result: TenantAccounts) -> str:
         f"The {len(names)} tenants that traded most." if len(result.accounts) > len(names) else ""
     )
     balance, lending = [], []
-    positions = np.zeros(0)
+    lasts = firsts = np.zeros(0, np.intp)
     for colour, name in enumerate(names):
         own = moves.filter(pl.col("tenant") == name)
         money = _spread(own, "received", slots) - _spread(own, "paid", slots)
         places = _spread(own, "lent", slots) - _spread(own, "borrowed", slots)
-        positions, thinned = downsample(np.cumsum(money), last=True)
-        balance.append(Series(name, thinned, colour))
-        lending.append(Series(name, downsample(places)[1], colour))
-    xs = slots[positions.astype(np.int64)].astype(np.float64)
+        lasts, sums = downsample(np.cumsum(money), last=True)
+        balance.append(Series(name, sums, colour))
+        firsts, means = downsample(places)
+        lending.append(Series(name, means, colour))
     label = slot_label(run)
     charts = [
         figure(
             "Received less paid, so far",
-            line_chart(xs, balance, x_label=label, y_label="utility", legend=True, steps=True),
+            line_chart(
+                slots[lasts], balance, x_label=label, y_label="utility", legend=True, steps=True
+            ),
             remark,
         ),
         figure(
             "Places lent (above) and borrowed (below)",
-            line_chart(xs, lending, x_label=label, y_label="places", legend=True, steps=True),
+            line_chart(
+                slots[firsts], lending, x_label=label, y_label="places", legend=True, steps=True
+            ),
             remark,
         ),
     ]
     return "".join(charts)
 
 
-def _spread(moves: pl.DataFrame, column: str, slots: NDArray[np.int64]) -> Floats:
+def _spread(moves: pl.DataFrame, column: str, slots: Floats) -> Floats:
     """Return a column of payments for each row of the slot table, 0 without a payment."""
     values = np.zeros(len(slots))
     paid_in = moves["slot"].to_numpy()

@@ -25,6 +25,15 @@ def earned_over_time(run: RunData) -> tuple[Floats, Floats]:
     )
 
 
+def used_share(run: RunData, resource: str) -> Floats:
+    """Return the used share of a resource in each row of the slot table; 0 if all are lost."""
+    used, total = (
+        run.slots[f"{kind}_{resource}"].cast(pl.Float64).to_numpy() for kind in ("used", "total")
+    )
+    share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
+    return np.asarray(share, dtype=np.float64)
+
+
 @section("Utility over time", 20)
 def utility(run: RunData) -> str | None:
     """Return the earned utility and the value of the jobs that arrived."""
@@ -36,7 +45,7 @@ def utility(run: RunData) -> str | None:
     offered = np.r_[0.0, np.cumsum(arrivals["value"].to_numpy())][index]
     positions, thinned = downsample(earned, last=True)
     _, thinned_offer = downsample(offered, last=True)
-    xs = slots[positions.astype(np.int64)]
+    xs = slots[positions]
     series = [
         Series("value of the jobs that arrived", thinned_offer, 7),
         Series("utility earned", thinned, 0),
@@ -61,16 +70,13 @@ def utilisation(run: RunData) -> str | None:
     if not shown:
         return None
     series = []
-    positions = np.zeros(0)
+    positions = np.zeros(0, np.intp)
     for index, resource in enumerate(shown):
-        used = run.slots[f"used_{resource}"].cast(pl.Float64).to_numpy()
-        total = run.slots[f"total_{resource}"].cast(pl.Float64).to_numpy()
-        share = np.divide(used, total, out=np.zeros_like(used), where=total > 0)
-        positions, values = downsample(share)
+        positions, values = downsample(used_share(run, resource))
         mean = run.summary["utilisation"][resource]
         series.append(Series(f"{resource}, {mean:.0%} on average", values, index % 7))
     chart = line_chart(
-        slots[positions.astype(np.int64)],
+        slots[positions],
         series,
         x_label=slot_label(run),
         y_label="in use",
@@ -92,7 +98,7 @@ def queue(run: RunData) -> str | None:
     positions, running = downsample(run.slots["running"].to_numpy().astype(np.float64))
     _, waiting = downsample(run.slots["queue"].to_numpy().astype(np.float64))
     chart = line_chart(
-        slots[positions.astype(np.int64)],
+        slots[positions],
         [Series("running", running, 2), Series("waiting", waiting, 1)],
         x_label=slot_label(run),
         y_label="jobs",
@@ -109,7 +115,7 @@ def queue(run: RunData) -> str | None:
 def prices(run: RunData) -> str | None:
     """Return the mean price of each resource."""
     series = []
-    positions = np.zeros(0)
+    positions = np.zeros(0, np.intp)
     for index, resource in enumerate(resources(run.slots)):
         column = run.slots[f"price_{resource}"]
         values = column.to_numpy()
@@ -120,7 +126,7 @@ def prices(run: RunData) -> str | None:
         return None
     slots = run.slots["slot"].to_numpy().astype(np.float64)
     chart = line_chart(
-        slots[positions.astype(np.int64)],
+        slots[positions],
         series,
         x_label=slot_label(run),
         y_label="utility a slot",

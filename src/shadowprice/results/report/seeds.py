@@ -19,7 +19,7 @@ SIGNIFICANT: Final = 0.05
 
 TESTED: Final = (
     "p: paired permutation test over the seeds, with Holm's correction for the policies of a row; "
-    "set apart where it is below 0.05."
+    "highlighted if it is below 0.05."
 )
 
 Entry = Mapping[str, Any]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from shadowprice.results.report.inline_assets import data_script, text
+from shadowprice.results.report.inline_assets import data_script, round_number, text
 from shadowprice.results.report.number_format import format_number
 
 MAX_ROWS: Final = 1000  # maximum number of rows of a table in a page
@@ -52,7 +51,10 @@ def data_table(
 
     ``total`` is the number of all rows if ``rows`` is a selection, which ``remark`` describes.
     """
-    shown = [[_round_cell(cell) for cell in row] for row in rows[:MAX_ROWS]]
+    shown = [
+        [round_number(cell) if isinstance(cell, float) else cell for cell in row]
+        for row in rows[:MAX_ROWS]
+    ]
     heads = "".join(
         f'<th{column.classes} scope="col">{text(column.heading)}</th>' for column in columns
     )
@@ -75,15 +77,6 @@ def data_table(
         "links": links,
     }
     return f'<div class="table" data-table>{static}{data_script(data)}</div>{omitted}'
-
-
-def _round_cell(cell: Cell) -> Cell:
-    if isinstance(cell, float):
-        if not math.isfinite(cell):
-            return None
-        short = float(f"{cell:.6g}")
-        return int(short) if short.is_integer() and abs(short) < 1e15 else short
-    return cell
 
 
 def _row(columns: Sequence[TableColumn], row: Sequence[Cell]) -> str:

@@ -61,7 +61,7 @@ async function start() {
     document.querySelector(".missing")?.remove();
     if (at !== undefined) page.pick(at);
     else document.querySelector("header").after(element("p", { class: "warning missing", role: "alert" },
-      `The story of ${job} is not in this page; "shadowprice explain" tells it.`));
+      `This page has no history of ${job}; "shadowprice explain" prints it.`));
   };
   addEventListener("hashchange", follow);
   follow();

@@ -127,7 +127,7 @@ export function jobsSection(host, stories, page, columns, extent) {
   for (const outcome of stories.data.jobs.outcome) choices.set(outcome, (choices.get(outcome) ?? 0) + 1);
   const chips = element("div", { class: "chips", role: "group", "aria-label": "Show jobs by outcome" });
   host.replaceChildren(chips, element("figure", {}, element("h3", {}, "The jobs of the table below"), chartHost,
-    element("figcaption", {}, "A bar for every slot in which the job ran, with its workers; a thin line while it waits. Press a job for its story.")), box);
+    element("figcaption", {}, "A bar covers slots in which the job ran, with its workers; a thin line shows waiting. Select a job for its history.")), box);
   let chart = null, table = null, chosen = null;
   const fill = () => {
     const rows = [], picks = [];
@@ -176,7 +176,7 @@ export class StoryDialog {
     const verdict = look === "late" ? "finished late" : outcome?.label ?? stories.of("outcome", at);
     this.title.replaceChildren(name, " ", element("span", { class: `verdict c${look === "late" ? 1 : outcome?.colour ?? 7}` }, verdict));
     const advice = stories.of("advisable", at) && !stories.of("advised", at)
-      ? [element("p", { class: "remark" }, "What would have been admitted is tried out by ", element("code", {}, "shadowprice explain RUN JOB"), ".")] : [];
+      ? [element("p", { class: "remark" }, element("code", {}, "shadowprice explain RUN JOB"), " finds changes that get it admitted.")] : [];
     this.body.replaceChildren(...this.#facts(at), ...advice, ...this.#drawn(at));
     if (!this.dialog.open) this.dialog.showModal();
     this.dialog.scrollTop = 0;
@@ -221,9 +221,9 @@ export class StoryDialog {
     const bars = (stays, look) => stays.filter((stay) => row.has(stay.server)).map((stay) => ({
       row: row.get(stay.server), from: stay.from, to: stay.to, style: look, text: told(stay), label: [stay.workers ? `${stay.workers} w` : "", stay.ps ? `${stay.ps} ps` : ""].filter(Boolean).join(" + "),
     }));
-    const how = planned === 1 ? "It ran as planned." : planned === 2 ? "It did not run as (last) planned: dashed is the plan." : "";
+    const how = planned === 1 ? "It ran as planned." : planned === 2 ? "It ran differently from its last plan, which is dashed." : "";
     const left = servers.length > shown.length ? ` ${shown.length} of its ${servers.length} servers are drawn.` : "";
-    figure("Where it stood", {
+    figure("Placements", {
       kind: "gantt", label: "Servers of the job over time", rows: shown.map((server) => stories.data.servers[server]), first: extent[0], last: extent[1], marks: together(marks),
       bars: [...bars(ran, "ran"), ...(planned ? bars(plan, "plan") : [])],
       legend: [{ style: "ran", name: "ran", colour: 0, look: "full" }, ...(planned ? [{ style: "plan", name: "planned", colour: 1, look: "outline" }] : [])],
@@ -318,9 +318,9 @@ export class ServerTimeline {
       bars.push({ row: lane, from, to, style: `c${at % 7}`, name: this.stories.of("job", at), label: this.stories.of("job", at), pick: at, text: told({ workers: ran.workers[row], ps: ran.ps[row] }) });
     }
     const host = element("div", { class: "chart" }), name = data.servers[server];
-    const left = data.jobs.job.length < data.total ? ` Jobs that are not in this page (${(data.total - data.jobs.job.length).toLocaleString("en")} of ${data.total.toLocaleString("en")}) show in its load alone.` : "";
+    const left = data.jobs.job.length < data.total ? ` Jobs without a history in this page (${(data.total - data.jobs.job.length).toLocaleString("en")} of ${data.total.toLocaleString("en")}) only appear in the load.` : "";
     const parts = [element("figure", {}, element("h3", {}, `Jobs on ${name}`), host,
-      element("figcaption", {}, `${bars.length.toLocaleString("en")} placements; neighbours differ in colour, and nothing else is meant by it.${left}`))];
+      element("figcaption", {}, `${bars.length.toLocaleString("en")} placements. Colours only tell neighbours apart.${left}`))];
     const waiting = [[host, {
       kind: "gantt", label: `Jobs on ${name}`, rows: lanes.map((_, at) => String(at + 1)), nameless: true, bars, first: this.extent[0], last: this.extent[1], drawn: "lanes",
       legend: [], styles: Array.from({ length: 7 }, (_, at) => ({ style: `c${at}`, name: "", colour: at, look: "full" })),
