@@ -26,6 +26,7 @@ from shadowprice.traces.job_log import CLOCK_SKEW, RUNNING, SLICES_OF_GPUS
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
+    _in_zone,
     choose_readings,
     parse_gpus,
     parse_seconds,
@@ -458,6 +459,25 @@ def test_times_of_other_programs_are_read(text: str, zone: str, expected: str) -
     times = read_times(pl.Series([text]), zone, "", "here")
     moment = datetime.fromisoformat(expected).replace(tzinfo=UTC).timestamp()
     assert times.seconds.to_list() == times.later.to_list() == [moment]
+
+
+def test_many_texts_that_are_no_zones_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def count(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return _in_zone(*arguments)
+
+    monkeypatch.setattr("shadowprice.traces.log_values._in_zone", count)
+    costs = []
+    for number in (1, 100):
+        letters = [chr(ord("a") + digit) for digit in range(10)]
+        texts = [f"2024-03-14 x{letters[n // 10]}{letters[n % 10]}" for n in range(number)]
+        times = read_times(pl.Series([*texts, "2024-03-14 10:00 CET"]), "UTC", "", "here")
+        assert times.problem.to_list() == [*["unclear"] * number, None]
+        costs.append(len(calls))
+        calls.clear()
+    assert costs[0] == costs[1] > 0
 
 
 def test_the_hour_that_a_named_zone_showed_twice_has_two_readings() -> None:

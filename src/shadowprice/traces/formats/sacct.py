@@ -91,6 +91,7 @@ _CORES: Final = ("AllocCPUS", "NCPUS", "ReqCPUS")
 _COUNTS: Final = ("NNodes", "AllocNodes", *_CORES)
 _FIRST_NO_NUMBER: Final = 2**32 - 2  # Slurm's NO_VAL; INFINITE is the next one
 _MAX_BYTES: Final = 2.0**62  # fits into an integer, and is above the limit of a job's memory
+_NO_TRES: Final = Tres()
 _MAX_DIGITS: Final = 9  # of a number of an array's element
 _MAX_SECONDS_TO_REQUEUE: Final = 86400.0
 """Maximum time from the end of an attempt to the submission of the next one.
@@ -558,7 +559,10 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     is_memory = frame["ReqMem"].is_null() | requested_memory.is_not_null()
     message = "is not an amount of memory"
     checks.append(Check(pl.lit(is_memory), "ReqMem", message, "sacct writes 16G"))
-    read = {name: [_tres(text) for text in frame[name]] for name in names}
+    read = {
+        name: [tres or _NO_TRES for tres in each(frame[name], parse_tres, pl.Object())]
+        for name in names
+    }
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
     rows = list(zip(*read.values(), strict=True))
     counted = [_gpus(row, count) for row, count in zip(rows, nodes, strict=True)]
@@ -620,10 +624,6 @@ def _gpus(row: Sequence[Tres], nodes: float) -> float | None:
             is_by_node = tres.gpus_per == "node" or (not tres.gpus_per and index >= _FIRST_GRES)
             return tres.gpus * (nodes if is_by_node else 1.0)
     return None if is_unknown else 0.0
-
-
-def _tres(text: str | None) -> Tres:
-    return (parse_tres(text) if text else None) or Tres()
 
 
 def _parse_memory(text: str) -> float | None:
