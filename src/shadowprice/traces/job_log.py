@@ -18,6 +18,9 @@ The clocks of two machines differ."""
 RUNNING: Final = "no end: still running when the log was written"
 """Note for jobs whose run time isn't known yet."""
 
+STEP_OF_A_JOB: Final = "step of a job"
+"""Note for rows of Slurm's accounting that are parts of their jobs."""
+
 SHARES_OF_GPUS: Final = (
     "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job"
 )

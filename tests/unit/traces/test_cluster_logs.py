@@ -2093,7 +2093,7 @@ NO_GPUS = "JobID|State|Submit|Start|End"
         (FIXED_WIDTH, "has columns of a fixed width, which cut long values; write it with sacct"),
         (sacct_row("1"), "is not a header; leave out --noheader: sacct --allusers"),
         (FIXED_WIDTH.splitlines()[2], "is not a header; leave out --noheader: sacct --allusers"),
-        (SACCT_HEAD.replace("|", ","), "has ',' between columns, of which values consist too"),
+        (SACCT_HEAD.replace("|", "-"), "has '-' between columns, of which values consist too"),
         (SACCT_HEAD.replace("|", "::"), "has '::' between columns, not a single ASCII character"),
         (SACCT_HEAD.replace("|", "\u00a7"), "not a single ASCII character"),
         (NO_GPUS, "the header lacks AllocTRES, which has the GPUs; write it with sacct"),
@@ -2120,6 +2120,43 @@ def test_a_dump_of_sacct_may_be_quoted(tmp_path: Path) -> None:
     lines = (f"{SACCT_HEAD}\n{sacct_row('1', JobName='a;b')}").replace("|", '";"').splitlines()
     text = "".join(f'"{line}"\n' for line in lines)
     assert read(tmp_path, text, form="sacct").jobs["gpus"].to_list() == [2.0]
+
+
+TABLE_OF_STEPS = (
+    "JobID,State,Submit,Start,End,AllocTRES\n"
+    '9,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+    '9.batch,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+    '9.0,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+    '8_1.0,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+)
+
+
+@pytest.mark.parametrize(("form", "names"), [("sacct", ["9"]), ("csv", ["9", "8_1.0"])])
+def test_a_table_that_pandas_wrote_of_sacct_has_no_steps(
+    tmp_path: Path, form: str, names: list[str]
+) -> None:
+    trace = read(tmp_path, TABLE_OF_STEPS, form=form)
+    assert trace.jobs["job"].to_list() == names
+    assert trace.jobs["gpus"].to_list() == [2.0] * len(names)
+    assert notes(trace)["step of a job"] == ("dropped", 4 - len(names))
+
+
+def test_numbers_of_other_logs_are_no_steps(tmp_path: Path) -> None:
+    for log in (TABLE_OF_STEPS.replace("JobID", "id"), TABLE_OF_STEPS.replace("State", "Result")):
+        assert len(read(tmp_path, log).jobs) == 4
+
+
+def test_a_dump_of_sacct_with_commas_that_are_not_quoted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, TABLE_OF_STEPS.replace('"', ""), form="sacct")
+    message = "has 7 fields, not 6; write sacct's columns with bars: leave out --delimiter=,"
+    assert [str(fault).partition(": ")[2] for fault in caught.value.faults] == [
+        f"line {line}: {message}" for line in range(2, 6)
+    ]
+    rows = TABLE_OF_STEPS.replace("cpu=4,", "").replace('"', "").replace("9,COMP", "9,x,COMP", 1)
+    with pytest.raises(InputError, match=r"line 2: has 7 fields") as caught:
+        read(tmp_path, rows, form="sacct")
+    assert len(caught.value.faults) == 1, "the steps that can be read are no jobs"
 
 
 def test_a_cluster_without_gpus_is_noted(tmp_path: Path) -> None:

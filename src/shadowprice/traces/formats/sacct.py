@@ -19,6 +19,7 @@ from shadowprice.traces.job_log import (
     CLOCK_SKEW,
     SHARES_OF_GPUS,
     SLICES_OF_GPUS,
+    STEP_OF_A_JOB,
     check_times,
 )
 from shadowprice.traces.log_values import (
@@ -115,7 +116,10 @@ _DUMP: Final = (
     gotchas=(
         "steps (9000.batch, 9000.0) are parts of their jobs: left out",
         "a job arrives when it becomes eligible, after its dependencies; arrival=submit: at once",
-        "dumps may be joined, and have other separators (--delimiter=';')",
+        (
+            "dumps may be joined, have other separators (--delimiter=';'), and be CSV that pandas "
+            "or a spreadsheet wrote"
+        ),
         (
             "attempts of a requeued job (--duplicates) are one job: the last attempt's run time; "
             "the earlier ones are its lost time"
@@ -153,9 +157,10 @@ def _read_jobs(
 ) -> Trace:
     job = pl.col("JobID")
     table.check(job.is_not_null(), "JobID", "is missing")
-    table.drop(job.str.contains(".", literal=True), "step of a job")
+    table.drop(job.str.contains(".", literal=True), STEP_OF_A_JOB)
     _count_pending_arrays(table, reading)
     if table.frame.is_empty():
+        table.done()
         return build_trace("sacct", table.frame, path, reading.tally, absolute=True)
     column = _TENANTS[tenant]
     if "tenant" in reading.options and table.frame[column].null_count() == table.frame.height:
@@ -214,6 +219,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     location = f"{path}: line {preamble + 1}"
     line = head.split("\n")[preamble].strip()
     separator = _find_separator(location, line)
+    is_csv = separator == ","
     header = column_names(head, separator, preamble)
     lacking = [name for name in _NEEDED if name not in header]
     if lacking:
@@ -232,10 +238,13 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         separator=separator,
         optional=optional,
         preamble=preamble,
-        quoted=line.startswith('"'),  # a spreadsheet has written it again
+        # A spreadsheet or pandas has written it again: sacct itself quotes nothing.
+        quoted=is_csv or line.startswith('"'),
         rules=RowRules(
-            rejoin=partial(_rejoin_fields, header),
-            surplus_hint="use sacct --json if a name or comment contains a bar",
+            rejoin=None if is_csv else partial(_rejoin_fields, header),
+            surplus_hint="write sacct's columns with bars: leave out --delimiter=,"
+            if is_csv
+            else "use sacct --json if a name or comment contains a bar",
             shortage_hint="copy the file again if it was cut off, "
             "or use sacct --json if a name or comment contains a line break",
         ),
@@ -284,7 +293,8 @@ def _find_separator(location: str, line: str) -> str:
 
 
 _MAX_LINES_BEFORE_HEADER: Final = 100
-_SEPARATORS: Final = frozenset("|;\t^~#@!&$?*")  # sacct --delimiter; TRES lists contain commas
+_SEPARATORS: Final = frozenset("|;\t^~#@!&$?*,")
+"""Characters of sacct's --delimiter that values lack, and commas, if lists of TRES are quoted."""
 _ROW: Final = re.compile(r"\d+(?:[_+.][^\s|]*)?[|;\t^~#@!&$?*,]|\d+(?:[_+.]\S*)? +\S")
 """Beginning of a row, with a job's number."""
 _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
