@@ -62,7 +62,9 @@ def merge_attempts(
     timed = frame.with_columns(_ran=ran, _stopped=pl.coalesce("_end", pl.col("_start") + ran))
     rows = timed.filter(pl.col(name).is_not_null()).sort("_start", nulls_last=True)
     previous = pl.col("_stopped").shift(1).over(name)
-    is_later = pl.col("_start") >= previous - CLOCK_SKEW
+    # An attempt that hasn't started follows all others: the job waits to run again.
+    is_waiting = pl.col("_start").is_null() & (pl.col("_ran").fill_null(0.0) == 0.0)
+    is_later = (pl.col("_start") >= previous - CLOCK_SKEW) | is_waiting
     is_same = pl.col("_submit") == pl.col("_submit").shift(1).over(name)
     for column in same:
         is_same &= pl.col(column).eq_missing(pl.col(column).shift(1).over(name))

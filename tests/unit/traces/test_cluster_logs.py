@@ -1589,8 +1589,12 @@ def test_rows_of_a_job_that_ran_again_are_its_attempts(tmp_path: Path) -> None:
         ("2", 1800.0, 0.0, None),
     ]
     assert notes(trace)["earlier attempt of a job: lost time"] == ("repaired", 1)
-    unfinished = read(tmp_path, f"{HEADER}\n{first}{row('1', '03:00:00', '05:00:00', '')}{other}")
-    assert unfinished.jobs["job"].to_list() == ["2"], "its last attempt still runs"
+    running = row("1", "03:00:00", "05:00:00", "")
+    waiting = "1,2024-01-02 03:00:00,,,2\n"
+    for last in (running, waiting):
+        unfinished = read(tmp_path, f"{HEADER}\n{first}{last}{other}")
+        assert unfinished.jobs["job"].to_list() == ["2"], "it hasn't ended"
+        assert notes(unfinished)["earlier attempt of a job: lost time"] == ("repaired", 1)
     for repeated in (
         row("1", "04:30:00", "05:00:00", "07:00:00"),  # another submission
         row("1", "03:00:00", "03:30:00", "07:00:00"),  # at the same time
