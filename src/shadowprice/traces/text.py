@@ -289,6 +289,12 @@ class CheckedTable:
         """
         self.frame = self.frame.select("line", **columns)
         self.check(pl.col("job").is_not_null(), "job", "has no name")
+        for name in ("job", "tenant"):
+            if name in self.frame.columns:  # a job file with a longer name couldn't be read
+                is_valid = pl.col(name).is_null() | (
+                    pl.col(name).cast(pl.String).str.len_chars() <= bounds.NAME.maximum
+                )
+                self.check(is_valid, name, bounds.NAME.broken)
         self.check(
             pl.col("job").is_first_distinct(),
             "job",

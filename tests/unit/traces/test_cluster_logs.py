@@ -1192,6 +1192,22 @@ def test_an_empty_column_gives_way_to_a_filled_one(tmp_path: Path) -> None:
     assert read(tmp_path, log).jobs["gpus"].to_list() == [6.0]
 
 
+@pytest.mark.parametrize("header", ["job", "tenant", "user"])
+def test_names_are_as_short_as_those_of_job_files(tmp_path: Path, header: str) -> None:
+    def log(length: int) -> str:
+        return f"submit,duration,gpus,{header}\n0,60,1,a\n1,60,1,{'x' * length}\n"
+
+    column = "tenant" if header == "user" else header
+    assert read(tmp_path, log(200)).jobs[column].to_list() == ["a", "x" * 200]
+    trace = read(tmp_path, log(201))
+    assert trace.jobs[column].to_list() == (["job-2", "job-3"] if header == "job" else [None] * 2)
+    [reason] = [note for note in notes(trace) if "isn't used" in note]
+    assert reason.startswith(f"{header}: column '{header}' isn't used: line 3: 'xxx")
+    assert reason.endswith("is not a name of at most 200 characters")
+    with pytest.raises(InputError, match=rf"{column} 'x+.* exceeds the limit of 200 characters"):
+        read(tmp_path, log(201), f"?map={header}={header}")
+
+
 def test_names_that_repeat_are_not_ids(tmp_path: Path) -> None:
     log = "name,submit,duration,gpus\ntrain,0,60,1\ntrain,5,60,1\n"
     trace = read(tmp_path, log)

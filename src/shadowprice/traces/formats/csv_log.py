@@ -89,6 +89,7 @@ _HTCONDOR_STATES: Final = {"3": "cancelled", "4": "passed"} | dict.fromkeys(
     ("1", "2", "5", "6", "7"), "unfinished"
 )
 """HTCondor's JobStatus: idle, running, removed, completed, held, transferring and suspended."""
+_NAMES: Final = ("job", "tenant", "user")  # the user is the tenant of rows without one
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SERIAL_HINT: Final = (
     "format the cells as yyyy-mm-dd hh:mm:ss before you save them; "
@@ -329,11 +330,14 @@ class _Log:
             kind = "a number of seconds"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
+        elif meaning in _NAMES:
+            readable = texts.str.len_chars() <= bounds.NAME.maximum
+            kind = f"a name of at most {bounds.NAME.maximum} characters"
         else:
             return None
         is_stated = texts.is_not_null()
         unreadable = (is_stated & ~readable).arg_true()
-        needs_all = meaning in {"deadline", "wait", "cpus", "memory"}
+        needs_all = meaning in {"deadline", "wait", "cpus", "memory", *_NAMES}
         if unreadable.is_empty() or (not needs_all and (is_stated & readable).any()):
             return None
         row = unreadable[0]
