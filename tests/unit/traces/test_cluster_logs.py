@@ -1440,6 +1440,8 @@ def test_lines_are_those_of_the_file_after_a_field_of_several(tmp_path: Path) ->
         ("creationTimestamp,runtime_h,gpu_count,namespace", True),
         ("submit_ts,duration [hours],gpus,account", True),
         ("Date Submitted,Run Time (h),Number of GPUs,team", True),
+        ("sys/creation_time,sys/running_time_h,parameters/gpus,project", True),
+        ("qsub_time,ru_wallclock_h,granted_gpus,project", True),
     ],
 )
 def test_headers_of_other_tools_are_understood(
@@ -1451,6 +1453,12 @@ def test_headers_of_other_tools_are_understood(
     assert trace.jobs["tenant"].to_list() == ["x"]
     assert trace.jobs["gpus"].to_list() == [4.0]
     assert trace.start == datetime(2024, 1, 15, 9 if zone_matters else 10)
+
+
+def test_tasks_of_clearml_have_ids(tmp_path: Path) -> None:
+    text = "TASK ID,NAME,STARTED,ACTIVE DURATION,GPU COUNT\na,n,2024-01-15 10:00,1h 2m 3s,2\n"
+    trace = read(tmp_path, f"{text}b,n,2024-01-15 11:00,2m 3s,1\n")
+    assert trace.jobs.select("job", "duration").rows() == [("a", 3723.0), ("b", 123.0)]
 
 
 def test_times_are_no_names(tmp_path: Path) -> None:
