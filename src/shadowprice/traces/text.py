@@ -55,7 +55,7 @@ _OTHER_KINDS: Final = (
     (b"SQLite format 3\0", "a SQLite database"),
     (b"\xd0\xcf\x11\xe0", "an Office document"),
     (b"%PDF-", "a PDF file"),
-    (b"<!DOCTYPE html", "a web page"),
+    (b"<!doctype html", "a web page"),
     (b"<html", "a web page"),
 )
 """First bytes of files that may hold a table, but aren't text."""
@@ -91,7 +91,10 @@ def read_head(path: Path) -> str:
     head = read_first_bytes(path, HEAD_BYTES)
     if not head.strip():
         raise InputError(Fault(str(path), "is empty", "give a file with rows"))
-    other = next((name for magic, name in _OTHER_KINDS if head.startswith(magic)), "")
+    start = head.lstrip()[:16]
+    other = next(
+        (name for magic, name in _OTHER_KINDS if start.lower().startswith(magic.lower())), ""
+    )
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         raise InputError(
             Fault(str(path), "is a pointer of Git LFS", "fetch its file: git lfs pull")

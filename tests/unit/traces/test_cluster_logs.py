@@ -453,6 +453,9 @@ def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) 
         ("3/14/2024 5:06 a.m.", "UTC", "2024-03-14T05:06:00"),
         ("14/03/2024 5:06 p. m.", "UTC", "2024-03-14T17:06:00"),
         ("3/14/2024 5:06:07 P.M. UTC", "Asia/Tokyo", "2024-03-14T17:06:07"),
+        ("20240314170607", "UTC", "2024-03-14T17:06:07"),
+        ("20240314T1706", "UTC", "2024-03-14T17:06:00"),
+        ("20240314T1706+0100", "UTC", "2024-03-14T16:06:00"),
     ],
 )
 def test_times_of_other_programs_are_read(text: str, zone: str, expected: str) -> None:
@@ -2319,6 +2322,7 @@ def test_exact_times_may_have_exponents(tmp_path: Path) -> None:
         ('[\n  {"job": 1}\n]\n', "is JSON, not a table"),
         ('job,submit,duration,gpus\n1,0,60,"0,1,2,3"\n', "is not a number of GPUs; write how many"),
         ("<!DOCTYPE html>\n<html>\n", "is a web page; save the table as CSV"),
+        ("\n<!doctype html><title>Sign in, please</title>\n", "is a web page; save the table"),
         (
             "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
             "is a pointer of Git LFS; fetch its file: git lfs pull",
