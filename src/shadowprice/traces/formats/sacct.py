@@ -47,9 +47,11 @@ from shadowprice.traces.text import (
     CheckedTable,
     RowRules,
     column_names,
+    json_errors,
     read_bytes,
     read_head,
     read_table,
+    valid_text,
 )
 
 _FIELDS: Final = (
@@ -368,13 +370,12 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
 def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
     """Return the jobs and the errors in one or several outputs of ``sacct --json``."""
     decoder, jobs, errors = json.JSONDecoder(), list[Any](), list[str]()
-    try:
+    with json_errors(path):
         text = read_bytes(path).decode("utf-8-sig").rstrip()
         position = 0
         while position < len(text):
             # Of the whole text, so that an error names the line of the file.
-            document, end = decoder.raw_decode(text, _next_document(text, position))
-            position = end
+            document, position = decoder.raw_decode(text, _next_document(text, position))
             listed = document.get("jobs") if isinstance(document, dict) else None
             if not isinstance(listed, list):
                 hint = "write it with sacct --json"
@@ -382,8 +383,6 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
             jobs += listed
             reported = document.get("errors")
             errors += map(_error_text, reported if isinstance(reported, list) else ())
-    except (ValueError, RecursionError) as error:
-        raise InputError(Fault(str(path), f"is not JSON ({error})", "write it again")) from error
     return jobs, errors
 
 
@@ -434,7 +433,10 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
         "AllocTRES": _tres_text(tres.get("allocated") or ()),
         "ReqTRES": _tres_text(tres.get("requested") or ()),
     }
-    return {name: None if values.get(name) in {None, ""} else str(values[name]) for name in _FIELDS}
+    return {
+        name: None if values.get(name) in {None, ""} else valid_text(values[name])
+        for name in _FIELDS
+    }
 
 
 def _json_state(current: Any) -> str | None:
