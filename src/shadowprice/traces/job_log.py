@@ -87,9 +87,10 @@ def merge_attempts(
 def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     """Check the times of a log's jobs, and add the column ``_queue``: seconds of waiting.
 
-    The table has columns ``_submit``, ``_start``, ``_end``, ``_duration`` (seconds) and ``_status``
-    (of `records.STATUSES`); all may be null. Jobs that never ran, or whose end isn't known, are
-    dropped and counted. ``names`` has the log's own name of each column, for errors.
+    The table has columns ``_submit``, ``_start``, ``_end``, ``_duration``, ``_time_limit``
+    (seconds) and ``_status`` (of `records.STATUSES`); all may be null. Jobs that never ran, or
+    whose end isn't known, are dropped and counted. ``names`` has the log's own name of each column,
+    for errors.
     """
     submit, start, end, duration = map(pl.col, ("_submit", "_start", "_end", "_duration"))
     submitted = names.get("submit") or names["start"]
@@ -124,6 +125,9 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
         "if the log has local times, add timezone=Europe/Berlin or the like to the trace",
     )
     table.frame = table.frame.with_columns(_duration=pl.coalesce(duration, end - start))
+    limit = pl.col("_time_limit")
+    table.count_repairs(limit <= 0, "time limit of 0 or less: it stands for none")
+    table.frame = table.frame.with_columns(_time_limit=pl.when(limit > 0).then(limit))
     table.check(duration >= 0, names.get("duration") or submitted, "is negative")
     table.drop(duration == 0, "run time 0: never ran")
     table.frame = table.frame.with_columns(_queue=pl.coalesce(start, end - duration) - submit)
