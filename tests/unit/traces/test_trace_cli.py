@@ -43,6 +43,14 @@ def test_info_shows_no_gpu_time_if_durations_are_unknown(tmp_path):
     assert re.search(r"GPU-time +│ unknown; 25% of the jobs take several GPUs", text)
 
 
+def test_names_of_a_log_are_shown_as_they_are(tmp_path):
+    path = tmp_path / "[bold].csv"
+    path.write_text("submit,duration,gpus[/bold]\n0,60,1\n")
+    text = run_trace_command("trace", "info", f"csv:{path}", "--map", "gpus=gpus[/bold]")
+    assert "[bold].csv" in "".join(text.split())
+    assert "1 x gpus: column 'gpus[/bold]'" in text
+
+
 def test_convert_writes_jobs_and_a_matching_cluster(raw, tmp_path):
     out, where = tmp_path / "jobs.jsonl", tmp_path / "cluster.yaml"
     text = run_trace_command(

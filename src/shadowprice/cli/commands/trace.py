@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import Output, print_json, print_note, stderr, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, print_note, stderr, stdout
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -306,11 +306,10 @@ def _print_statistics(statistics: Any) -> None:
         "model known": f"{statistics.with_model:,} jobs",
         "deadline known": f"{statistics.with_deadline:,} jobs",
     }
-    table = Table(
-        title=f"{statistics.format}: {statistics.source}", show_header=False, title_justify="left"
-    )
+    title = SafeText(f"{statistics.format}: {statistics.source}", "table.title")
+    table = Table(title=title, show_header=False, title_justify="left")
     for name, text in rows.items():
         table.add_row(name, text)
     for note in statistics.notes:
-        table.add_row(note.action, f"{note.count:,} x {note.reason}")
+        table.add_row(note.action, SafeText(f"{note.count:,} x {note.reason}"))
     stdout().print(table)
