@@ -43,8 +43,7 @@ def fit_pareto_tail(durations: Floats, candidates: int = 400) -> ParetoTail:
     Raises `InputError` if fewer than `MIN_TAIL_SAMPLES` points are above the smallest value.
     """
     sample = np.sort(np.asarray(durations, dtype=np.float64))
-    logs = np.log(sample)
-    suffix = np.cumsum(logs[::-1])[::-1]
+    suffix = np.cumsum(np.log(sample)[::-1])[::-1]
     distinct = np.unique(sample)
     best: ParetoTail | None = None
     if distinct.size > candidates:
@@ -55,6 +54,8 @@ def fit_pareto_tail(durations: Floats, candidates: int = 400) -> ParetoTail:
         if points < MIN_TAIL_SAMPLES:
             break
         excess = float(suffix[start] - points * math.log(threshold))
+        if excess <= 0.0:  # durations that differ by rounding only
+            continue
         order = points / excess
         fitted = 1.0 - (threshold / sample[start:]) ** order
         above = np.arange(1, points + 1) / points - fitted
@@ -71,7 +72,8 @@ def fit_pareto_tail(durations: Floats, candidates: int = 400) -> ParetoTail:
     if best is None:
         raise InputError(
             f"a tail needs {MIN_TAIL_SAMPLES} durations beyond the shortest one, the sample has "
-            f"{int((sample > sample[0]).sum())}; write tail: none to use the sample as it is"
+            f"{int((sample > sample[0] * (1.0 + 1e-9)).sum())}; "
+            "write tail: none to use the sample as it is"
         )
     return best
 

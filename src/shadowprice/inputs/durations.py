@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -50,10 +51,7 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
     values: list[float] = []
     faults: list[Fault] = []
     index: int | None = 0 if column is None else None
-    for number, line in read_lines(path):
-        if not line.strip():
-            continue
-        cells = [line] if column is None else _cells(path, number, line)
+    for number, cells in _rows(path, is_table=column is not None):
         if index is None:
             if column not in cells:
                 hint = hint_for_unknown(str(column), cells)
@@ -67,13 +65,8 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
             bounds.MEASURED.check(len(values), str(path))
         elif len(faults) < 20:
             hint = "" if column is not None else "name the column of a CSV file by `column`"
-            faults.append(
-                Fault(
-                    f"{path}: line {number}",
-                    f"expected a positive number, got {quote_for_display(text.strip())}",
-                    hint,
-                )
-            )
+            message = f"expected a positive number, got {quote_for_display(text)}"
+            faults.append(Fault(f"{path}: line {number}", message, hint))
     if faults:
         raise InputError(faults)
     if not values:
@@ -81,15 +74,30 @@ def read_durations(path: Path, column: str | None = None) -> NDArray[np.float64]
     return np.array(values)
 
 
-def _cells(path: Path, number: int, line: str) -> list[str]:
+def _rows(path: Path, *, is_table: bool) -> Iterator[tuple[int, list[str]]]:
+    """Yield the fields of each row, and the line in which it begins; blank lines are left out."""
+    number = 0
+
+    def texts() -> Iterator[str]:
+        nonlocal number
+        for number, line in read_lines(path):  # noqa: B007  # the reader's position
+            yield f"{line}\n"
+
+    rows = csv.reader(texts(), strict=True) if is_table else ([text] for text in texts())
+    first = 1
     try:
-        return next(csv.reader([line]))
+        for row in rows:
+            cells = [cell.strip() for cell in row]
+            if len(cells) > 1 or any(cells):
+                yield first, cells
+            first = number + 1
     except csv.Error as error:
         raise InputError(Fault(f"{path}: line {number}", f"is not CSV: {error}")) from error
 
 
 def _number(text: str) -> float:
+    """Return a number; NaN for other text, also for what only Python reads, such as ``1_000``."""
     try:
-        return float(text)
+        return math.nan if "_" in text or not text.isascii() else float(text)
     except ValueError:
         return math.nan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,8 +59,19 @@ def check_yaml_size(path: Path, text: str) -> None:
                 raise InputError(Fault(_place(path, event), f"*{event.anchor} contains itself"))
             values += size
         if values > max_values:
-            hint = "write a job file as JSON Lines (.jsonl)"
+            hint = "write jobs as JSON Lines (.jsonl), and equal servers once, with `count`"
             bounds.VALUES.check(values, _place(path, event), hint)
+
+
+def check_document_size(path: Path, document: object, hint: str) -> None:
+    """Refuse to write a document that `check_yaml_size` would refuse to read."""
+    bounds.VALUES.check(_count_values(document), str(path), hint)
+
+
+def _count_values(value: object) -> int:
+    if isinstance(value, Mapping):
+        return 1 + len(value) + sum(map(_count_values, value.values()))
+    return 1 + sum(map(_count_values, value)) if isinstance(value, list) else 1
 
 
 def _place(path: Path, event: Any) -> str:

@@ -18,6 +18,9 @@ The clocks of two machines differ."""
 RUNNING: Final = "no end: still running when the log was written"
 """Note for jobs whose run time isn't known yet."""
 
+STEP_OF_A_JOB: Final = "step of a job"
+"""Note for rows of Slurm's accounting that are parts of their jobs."""
+
 SHARES_OF_GPUS: Final = (
     "shares of GPUs (shards or MPS), whose size the log doesn't state: a CPU job"
 )
@@ -59,7 +62,9 @@ def merge_attempts(
     timed = frame.with_columns(_ran=ran, _stopped=pl.coalesce("_end", pl.col("_start") + ran))
     rows = timed.filter(pl.col(name).is_not_null()).sort("_start", nulls_last=True)
     previous = pl.col("_stopped").shift(1).over(name)
-    is_later = pl.col("_start") >= previous - CLOCK_SKEW
+    # An attempt that hasn't started follows all others: the job waits to run again.
+    is_waiting = pl.col("_start").is_null() & (pl.col("_ran").fill_null(0.0) == 0.0)
+    is_later = (pl.col("_start") >= previous - CLOCK_SKEW) | is_waiting
     is_same = pl.col("_submit") == pl.col("_submit").shift(1).over(name)
     for column in same:
         is_same &= pl.col(column).eq_missing(pl.col(column).shift(1).over(name))
@@ -82,9 +87,10 @@ def merge_attempts(
 def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
     """Check the times of a log's jobs, and add the column ``_queue``: seconds of waiting.
 
-    The table has columns ``_submit``, ``_start``, ``_end``, ``_duration`` (seconds) and ``_status``
-    (of `records.STATUSES`); all may be null. Jobs that never ran, or whose end isn't known, are
-    dropped and counted. ``names`` has the log's own name of each column, for errors.
+    The table has columns ``_submit``, ``_start``, ``_end``, ``_duration``, ``_time_limit``
+    (seconds) and ``_status`` (of `records.STATUSES`); all may be null. Jobs that never ran, or
+    whose end isn't known, are dropped and counted. ``names`` has the log's own name of each column,
+    for errors.
     """
     submit, start, end, duration = map(pl.col, ("_submit", "_start", "_end", "_duration"))
     submitted = names.get("submit") or names["start"]
@@ -119,6 +125,9 @@ def check_times(table: CheckedTable, names: Mapping[str, str]) -> None:
         "if the log has local times, add timezone=Europe/Berlin or the like to the trace",
     )
     table.frame = table.frame.with_columns(_duration=pl.coalesce(duration, end - start))
+    limit = pl.col("_time_limit")
+    table.count_repairs(limit <= 0, "time limit of 0 or less: it stands for none")
+    table.frame = table.frame.with_columns(_time_limit=pl.when(limit > 0).then(limit))
     table.check(duration >= 0, names.get("duration") or submitted, "is negative")
     table.drop(duration == 0, "run time 0: never ran")
     table.frame = table.frame.with_columns(_queue=pl.coalesce(start, end - duration) - submit)

@@ -21,11 +21,11 @@ from shadowprice.traces.text import column_names
 
 HEADERS: Final[Mapping[str, str]] = {
     "job": "jobid id jobnumber jobidentifier identifier uuid uid jobname "
-    "runid runname globaljobid submissionid displayname name job",
+    "runid runname taskid globaljobid submissionid displayname name job",
     "submit": "submit submittime submitted submittedtime submittedat submission submissiontime "
     "submitdate submissiondate datesubmitted timesubmitted "
     "created createdat createtime creation creationtime creationtimestamp queuedtime enqueued "
-    "queuedat arrival arrivaltime arrived qtime qdate "
+    "queuedat arrival arrivaltime arrived qtime qdate qsubtime "
     "submissiondatetime submitdatetime createdon createdatetime enqueuetime timestamp queued "
     "datetime time date",
     "start": "start starttime started startedat startdate begin begintime began beganat "
@@ -37,7 +37,8 @@ HEADERS: Final[Mapping[str, str]] = {
     "enddatetime finishdatetime endedon completedon terminatedat terminationtime trainingendtime",
     "duration": "duration runtime elapsed elapsedtime elapsedraw wallclock wallclocktime "
     "runseconds executiontime usedwalltime wallduration resourcesusedwalltime "
-    "remotewallclocktime runduration trainingtime executionduration activeduration",
+    "remotewallclocktime runduration trainingtime executionduration activeduration runningtime "
+    "totalruntime ruwallclock",
     "wait": "wait waittime waited waiting waitingtime queuetime queueingtime queuingtime "
     "queuedelay queueduration pendingtime pendtime queue",
     "time_limit": "timelimit timelimitraw limit walltimelimit requestedtime requestedwalltime "
@@ -48,7 +49,7 @@ HEADERS: Final[Mapping[str, str]] = {
     "ngpu totalgpu gputotal gpustotal allocatedgpu allocgpu requestedgpu reqgpu gpurequest "
     "gpurequests gpurequested gpulimit gpulimits gpucnt ofgpus noofgpus gpusused usedgpus "
     "entrypointnumgpus acceleratorcount numaccelerators accelerators "
-    "requestgpus nvidiacomgpu nvidiagpu "
+    "requestgpus grantedgpus nvidiacomgpu nvidiagpu "
     "alloctres reqtres tres",
     "gpus_per_node": "gpuspernode gpupernode trespernode grespernode allocgres reqgres gres",
     "nodes": "nodes numnodes nnodes nodecount allocnodes reqnodes",
@@ -65,8 +66,8 @@ HEADERS: Final[Mapping[str, str]] = {
 """Headers by meaning, in lower case without separators and units; the best first."""
 
 _NAMESPACES: Final = re.compile(
-    r"(?:(?:params?|config|tags|mlflow|metadata|spec|status|summary|attributes|resource_list"
-    r"|requests|limits)[./])+",
+    r"(?:(?:params?|parameters|config|tags|mlflow|metadata|spec|status|summary|attributes|sys"
+    r"|resource_list|requests|limits)[./])+",
     re.IGNORECASE,
 )
 """Beginnings of headers that name a group of columns: ``params.num_gpus`` of MLflow."""

@@ -77,6 +77,9 @@ _OFFSET: Final = (
 _REWRITTEN: Final = (
     (r"^(\d{4}-\d{2}-\d{2})[Tt](\d)", "${1} ${2}"),
     (r"^(\d{8})[Tt](\d{2})(\d{2})(\d{2})", "${1} ${2}:${3}:${4}"),
+    (r"^(\d{8})[Tt](\d{2})(\d{2})(Z|[+-]|$)", "${1} ${2}:${3}${4}"),
+    # In no unit is it a number of the years 1970 to 2128.
+    (r"^((?:19|20)\d{6})(\d{2})(\d{2})(\d{2})$", "${1} ${2}:${3}:${4}"),
     (r" m=[+-][\d.]+$", ""),  # Go's monotonic clock
     (r"(:\d{2}),(\d+)", "${1}.${2}"),
     (r"(:\d{2}(?:\.\d+)?) ?([+-]\d{2})$", "${1}${2}:00"),  # PostgreSQL's 10:00:00+02
@@ -630,44 +633,43 @@ def _offsets(
     An abbreviation is that of ``zone`` if it is in force there at the time; others are read if they
     have one meaning.
     """
-    stated = each(suffix, _offset_seconds, pl.Float64()).alias("stated")
-    rows = pl.DataFrame({"naive": naive, "suffix": suffix}).with_columns(stated)
-    rows = rows.with_columns(offset="stated", problem=pl.lit(None, dtype=pl.String()))
-    names = set(rows.filter(pl.col("stated").is_null())["suffix"].drop_nulls())
-    if not names:
+    stated = each(suffix, _offset_seconds, pl.Float64())
+    rows = pl.DataFrame({"naive": naive, "name": suffix, "offset": stated})
+    is_named = pl.col("offset").is_null() & pl.col("name").is_not_null()
+    is_named &= pl.col("naive").is_not_null()
+    named = rows.select(is_named).to_series()
+    rows = rows.with_columns(problem=pl.when(named).then(pl.lit("unclear")))
+    if not named.any():
         return rows["offset"], rows["problem"]
-    own, own_offset = _in_zone(naive, zone, ambiguous)
-    for name in names:
-        here = (pl.col("suffix") == name) & pl.col("naive").is_not_null()
-        known_zone = _ZONES.get(name, _find_zone(name) if "/" in name else "")
-        offset, problem = pl.lit(None, dtype=pl.Float64()), pl.lit("unclear")
+    # Both readings of an hour that a clock showed twice have a name of their own.
+    other = _READINGS[ambiguous == _READINGS[0]]
+    for name in rows.filter(named)["name"].unique():
+        known_zone = _ZONES.get(name) or (_find_zone(name) if "/" in name else "")
         if known_zone:
-            abbreviation, offset_there = _in_zone(naive, known_zone, ambiguous)
-            # Both readings of an hour that a clock showed twice have a name of their own.
-            other = _in_zone(naive, known_zone, _READINGS[ambiguous == _READINGS[0]])
-            is_name = pl.lit("/" in name)
-            offset = (
-                pl.when(is_name | (pl.lit(abbreviation) == name))
-                .then(pl.lit(offset_there))
-                .when(pl.lit(other[0]) == name)
-                .then(pl.lit(other[1]))
-            )
+            here = pl.lit(named) & (pl.col("name") == name)
+            if "/" in name:
+                offset = pl.lit(_in_zone(naive, known_zone, ambiguous)[1])
+            else:
+                offset = _offset_of_name(naive, known_zone, (ambiguous, other))
             problem = pl.when(offset.is_null()).then(pl.lit("off_season"))
-        if "/" not in name:
-            other = _in_zone(naive, zone, _READINGS[ambiguous == _READINGS[0]])
-            in_own = (
-                pl.when(pl.lit(own) == name)
-                .then(pl.lit(own_offset))
-                .when(pl.lit(other[0]) == name)
-                .then(pl.lit(other[1]))
+            rows = rows.with_columns(
+                offset=pl.when(here).then(offset).otherwise("offset"),
+                problem=pl.when(here).then(problem).otherwise("problem"),
             )
-            problem = pl.when(in_own.is_null()).then(problem)
-            offset = pl.coalesce(in_own, offset)
-        rows = rows.with_columns(
-            offset=pl.when(here).then(offset).otherwise("offset"),
-            problem=pl.when(here).then(problem).otherwise("problem"),
-        )
+    in_own = pl.when(pl.lit(named)).then(_offset_of_name(naive, zone, (ambiguous, other)))
+    rows = rows.with_columns(
+        offset=pl.coalesce(in_own, "offset"), problem=pl.when(in_own.is_null()).then("problem")
+    )
     return rows["offset"], rows["problem"]
+
+
+def _offset_of_name(naive: pl.Series, zone: str, readings: Sequence[Reading]) -> pl.Expr:
+    """Return the offset of rows whose ``name`` is in force in a zone at their time, else null."""
+    offsets = []
+    for reading in readings:
+        abbreviation, offset = _in_zone(naive, zone, reading)
+        offsets.append(pl.when(pl.col("name") == pl.lit(abbreviation)).then(pl.lit(offset)))
+    return pl.coalesce(offsets)
 
 
 def _in_zone(naive: pl.Series, zone: str, ambiguous: Reading) -> tuple[pl.Series, pl.Series]:
@@ -677,11 +679,14 @@ def _in_zone(naive: pl.Series, zone: str, ambiguous: Reading) -> tuple[pl.Series
     return local.dt.strftime("%Z").str.to_lowercase(), offset
 
 
-@cache
 def _find_zone(name: str) -> str:
     """Return the time zone of a name in lower case, or an empty string."""
-    zones = (zone for zone in available_timezones() if zone.lower() == name)
-    return next((zone for zone in zones if zone not in _FILES_OF_ZONES), "")
+    return _zones_by_name().get(name, "")
+
+
+@cache
+def _zones_by_name() -> Mapping[str, str]:
+    return {zone.lower(): zone for zone in available_timezones() - _FILES_OF_ZONES}
 
 
 def _forms(sample: pl.Series, order: Order, location: str) -> list[str]:

@@ -13,18 +13,24 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Any, Final, Literal
 
 import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import is_valid_utf8, quote_for_display
+from shadowprice.core.wording import (
+    is_valid_utf8,
+    parse_error_text,
+    quote_for_display,
+    text_problem,
+)
 from shadowprice.inputs.text import TAR_MARK, TAR_MARK_AT, is_utf16
 from shadowprice.inputs.unpacking import (
     detect_compression,
@@ -47,6 +53,7 @@ DUPLICATE_NAME_HINT: Final = "job names must be unique within a trace"
 OUT_OF_RANGE_DATE: Final = "is not of the years 1970 to 2128"
 """Message for a time below 0 or above the limit, in seconds since 1970."""
 
+_JSON_HINT: Final = "write or download it again"
 _SKIP_NOTE: Final = "--skip-invalid leaves invalid rows out, and counts them"
 
 _OTHER_KINDS: Final = (
@@ -55,7 +62,7 @@ _OTHER_KINDS: Final = (
     (b"SQLite format 3\0", "a SQLite database"),
     (b"\xd0\xcf\x11\xe0", "an Office document"),
     (b"%PDF-", "a PDF file"),
-    (b"<!DOCTYPE html", "a web page"),
+    (b"<!doctype html", "a web page"),
     (b"<html", "a web page"),
 )
 """First bytes of files that may hold a table, but aren't text."""
@@ -91,7 +98,10 @@ def read_head(path: Path) -> str:
     head = read_first_bytes(path, HEAD_BYTES)
     if not head.strip():
         raise InputError(Fault(str(path), "is empty", "give a file with rows"))
-    other = next((name for magic, name in _OTHER_KINDS if head.startswith(magic)), "")
+    start = head.lstrip()[:16]
+    other = next(
+        (name for magic, name in _OTHER_KINDS if start.lower().startswith(magic.lower())), ""
+    )
     if head.startswith(b"version https://git-lfs.github.com/spec/"):
         raise InputError(
             Fault(str(path), "is a pointer of Git LFS", "fetch its file: git lfs pull")
@@ -146,6 +156,37 @@ def read_bytes(path: Path) -> bytes:
     Raises `InputError` as `inputs.unpacking.read_blocks` does.
     """
     return b"".join(read_blocks(path, bounds.TABLE_BYTES, 1 << 24))
+
+
+@contextmanager
+def json_errors(path: Path) -> Iterator[None]:
+    """Raise `InputError` for the text of a file that isn't JSON."""
+    try:
+        yield
+    except json.JSONDecodeError as error:
+        location = f"{path}: line {error.lineno}"
+        raise InputError(Fault(location, f"is not JSON ({error.msg})", _JSON_HINT)) from error
+    except UnicodeDecodeError as error:
+        raise InputError(Fault(str(path), "is not UTF-8", "save the file as UTF-8")) from error
+    except (ValueError, RecursionError) as error:
+        is_deep = isinstance(error, RecursionError)
+        reason = "it is nested too deeply" if is_deep else parse_error_text(error)
+        raise InputError(Fault(str(path), f"is not JSON ({reason})", _JSON_HINT)) from error
+
+
+def valid_text(value: object) -> str:
+    """Return a value of JSON as text; raise ValueError if it can't be stored."""
+    text = str(value)
+    problem = text_problem(text)
+    if problem is not None:
+        raise ValueError(problem[0])
+    return text
+
+
+def load_json(path: Path) -> Any:
+    """Return the content of a JSON file; raise `InputError` for other files."""
+    with json_errors(path):
+        return json.loads(read_bytes(path))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +330,12 @@ class CheckedTable:
         """
         self.frame = self.frame.select("line", **columns)
         self.check(pl.col("job").is_not_null(), "job", "has no name")
+        for name in ("job", "tenant"):
+            if name in self.frame.columns:  # a job file with a longer name couldn't be read
+                is_valid = pl.col(name).is_null() | (
+                    pl.col(name).cast(pl.String).str.len_chars() <= bounds.NAME.maximum
+                )
+                self.check(is_valid, name, bounds.NAME.broken)
         self.check(
             pl.col("job").is_first_distinct(),
             "job",

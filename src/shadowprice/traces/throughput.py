@@ -7,7 +7,6 @@ model families.
 from __future__ import annotations
 
 import ast
-import json
 import math
 import re
 import tomllib
@@ -26,7 +25,7 @@ from shadowprice.core.amounts import parse_amount
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.columns import typed_columns
 from shadowprice.traces.registry import ImportContext
-from shadowprice.traces.text import read_bytes, read_head, read_table
+from shadowprice.traces.text import load_json, read_head, read_table
 
 Curve = Mapping[int, float]
 """Mini-batches/s of the whole job by number of workers; infeasible numbers are missing."""
@@ -161,33 +160,26 @@ def read_gavel(
 
     Raise `InputError` if the file isn't such a table, or lacks the GPU.
     """
-    data = _load_json(path)
+    read_head(path)
+    data = load_json(path)
     kind = gpu if consolidated else f"{gpu}_unconsolidated"
-    if not isinstance(data, dict) or kind not in data:
+    if not isinstance(data, dict) or not isinstance(data.get(kind), dict):
         gpus = ", ".join(data) if isinstance(data, dict) else "none"
         raise InputError(Fault(str(path), f"has no GPU {kind!r}", f"its GPUs are {gpus}"))
     curves: dict[tuple[str, int | None], dict[int, float]] = {}
     for key, rates in data[kind].items():
         try:
             job_type, workers = ast.literal_eval(key)
-            rate = float(rates["null"])
+            workers, rate = int(workers), float(rates["null"])
             match = _JOB_TYPE.fullmatch(job_type)
-        except (ValueError, SyntaxError, KeyError, TypeError) as error:
+        except (ValueError, SyntaxError, LookupError, TypeError, RecursionError) as error:
             raise InputError(
                 Fault(f"{path}: {kind}: {key}", "expected (job type, GPUs) with the rate alone")
             ) from error
         if match is not None and rate > 0:
             model = (match[1], int(match[2]) if match[2] else None)
-            curves.setdefault(model, {})[int(workers)] = rate
+            curves.setdefault(model, {})[workers] = rate
     return dict(curves)
-
-
-def _load_json(path: Path) -> Any:
-    read_head(path)
-    try:
-        return json.loads(read_bytes(path))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(Fault(str(path), f"is not JSON ({error})", "fetch it again")) from error
 
 
 def read_pollux_placements(path: Path) -> pl.DataFrame:

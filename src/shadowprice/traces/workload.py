@@ -29,6 +29,7 @@ from shadowprice.core.job import MICRO, Job, StepModel, build_job
 from shadowprice.core.specs.utilities import with_default_utility
 from shadowprice.core.utility import Constant, Deadline, Reciprocal, Sigmoid, Utility
 from shadowprice.core.wording import quote_for_display
+from shadowprice.inputs.shape import check_document_size
 from shadowprice.results.output_paths import (
     YAML_MARK,
     atomic_write,
@@ -329,18 +330,28 @@ class Workload:
     def write(self, path: Path) -> None:
         """Write a job file atomically: JSON Lines for ``.jsonl``, YAML for ``.yaml`` or ``.yml``.
 
-        Raises `InputError` if the name has another suffix, or the folder doesn't exist.
+        Raises `InputError` if the name has another suffix, the folder doesn't exist, or there are
+        too many jobs for YAML.
         """
         check_job_file(path)
+        if path.suffix != ".jsonl":
+            hint = "write a job file that ends in .jsonl"
+            write_yaml(path, {"jobs": list(self.to_records())}, hint)
+            return
         with atomic_write(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-            if path.suffix == ".jsonl":
-                for record in self.to_records():
-                    file.write(json.dumps(record) + "\n")
-            else:
-                file.write(YAML_MARK)
-                yaml.safe_dump(
-                    {"jobs": list(self.to_records())}, file, sort_keys=False, allow_unicode=True
-                )
+            for record in self.to_records():
+                file.write(json.dumps(record) + "\n")
+
+
+def write_yaml(path: Path, document: Mapping[str, object], hint: str) -> None:
+    """Write a file of jobs or servers atomically.
+
+    Raises `InputError` with a hint if it would be too large to be read again.
+    """
+    check_document_size(path, document, hint)
+    text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
+    with atomic_write(path) as temporary:
+        temporary.write_text(YAML_MARK + text, encoding="utf-8")
 
 
 def check_job_file(path: Path) -> None:

@@ -92,6 +92,12 @@ def test_impossible_distributions_are_refused(make: object, word: str) -> None:
         make()
 
 
+def test_durations_that_differ_by_rounding_have_no_tail() -> None:
+    sample = np.repeat([5.0, np.nextafter(5.0, 6.0)], 20)
+    with pytest.raises(InputError, match=r"beyond the shortest one, the sample has 0; write tail"):
+        fit_pareto_tail(sample)
+
+
 def test_tail_without_mean_is_refused() -> None:
     sample = np.random.default_rng(1).pareto(0.7, 2000) + 1.0
     tail = fit_pareto_tail(sample)

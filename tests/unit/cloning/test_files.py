@@ -165,6 +165,21 @@ class TestDurations:
         with pytest.raises(InputError, match="no durations"):
             read_durations(path, "time")
 
+    def test_fields_are_read_as_in_other_tables(self, tmp_path: Path) -> None:
+        path = tmp_path / "table.csv"
+        path.write_text('name, time\n"a\nb", 2\n"c, d",x\n')
+        with pytest.raises(InputError, match=r"line 4: expected a positive number, got 'x'"):
+            read_durations(path, "time")
+        path.write_text('name, time\n"a\nb", 2\n"c, d", 3\n')
+        np.testing.assert_array_equal(read_durations(path, "time"), [2.0, 3.0])
+        path.write_text('time,name\n1,"a\n2,b\n')
+        with pytest.raises(InputError, match=r"line 3: is not CSV: unexpected end of data"):
+            read_durations(path, "time")
+        for text in ("1_000", "\u0661"):
+            path.write_text(f"{text}\n", encoding="utf-8")
+            with pytest.raises(InputError, match="expected a positive number"):
+                read_durations(path)
+
 
 class TestCommand:
     def test_solve_prints_the_contract(

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 import re
 import tracemalloc
 from collections import deque
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import InputError
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.inputs import read_jobs, read_parameters
+from shadowprice.inputs.shape import check_document_size, check_yaml_size
 from shadowprice.inputs.text import load_json_line, load_yaml, read_lines, read_text
 from shadowprice.traces.text import read_bytes
 
@@ -25,6 +29,20 @@ def bomb(levels: int) -> str:
     rows = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     rows += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
     return "\n".join(rows)
+
+
+def test_documents_are_counted_as_their_text_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = Path("a.yaml")
+    document = {"a": [1, "x", None, {"b": []}], "c": {}, "d": 1.5}  # 3 keys + 3 + 4 + 2 + itself
+    for maximum, is_valid in ((13, True), (12, False)):
+        limit = dataclasses.replace(bounds.VALUES, maximum=maximum)
+        monkeypatch.setattr(bounds, "VALUES", limit)
+        for check in (
+            lambda: check_yaml_size(path, yaml.safe_dump(document)),
+            lambda: check_document_size(path, document, "split it"),
+        ):
+            with nullcontext() if is_valid else pytest.raises(InputError, match="13 exceeds the"):
+                check()
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import json
 import os
 import re
 import tracemalloc
@@ -181,6 +182,40 @@ def test_the_philly_log_is_judged_by_its_head(tmp_path):
     assert "is not JSON" in fault(tmp_path, cut)
 
 
+HEADS = {"philly": b'[{"jobid": "a", "attempts": []}', "sacct": b'{"jobs": [{}'}
+
+
+@pytest.mark.parametrize("form", HEADS)
+@pytest.mark.parametrize("blanks", [0, 70_000])  # in the head of the file, or after it
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [(b"[" * 50_000, "it is nested too deeply"), (b"9" * 5_000, "a number has too many digits")],
+)
+def test_json_that_python_cannot_hold_is_refused(tmp_path, form, blanks, value, reason):
+    content = HEADS[form] + b"," + b" " * blanks + value
+    assert f"is not JSON ({reason})" in fault(tmp_path, content, form)
+
+
+@pytest.mark.parametrize("text", ["\\ud800", "\\u0000"])
+def test_texts_of_json_that_cannot_be_stored_are_refused(tmp_path, text):
+    ran = {"start_time": "2017-10-09 07:02:00", "end_time": "2017-10-09 07:12:00"}
+    job = {
+        "jobid": "TEXT",
+        "vc": "v",
+        "user": "u",
+        "status": "Pass",
+        "submitted_time": "2017-10-09 07:01:00",
+        "attempts": [{**ran, "detail": [{"gpus": ["a"]}]}],
+    }
+    reason = "contains a null character" if text == "\\u0000" else "contains an unpaired surrogate"
+    content = json.dumps([job]).replace("TEXT", text).encode()
+    assert f"is not a job of the Philly log ({reason})" in fault(tmp_path, content)
+    times = {"submission": 1704067200, "start": 1704067200, "end": 1704067300}
+    job = {"job_id": 1, "user": "TEXT", "state": {"current": "COMPLETED"}, "time": times}
+    content = json.dumps({"jobs": [job]}).replace("TEXT", text).encode()
+    assert f"job 1: is not a job of sacct --json ({reason})" in fault(tmp_path, content, "sacct")
+
+
 WRONG_IN_ONE_FIELD = {
     "2017-10-09 06:13:03,5.0,100000000,5.0,v": "gpus 100000000 exceeds the limit of 1,000,000 ",
     "9999-10-09 06:13:03,5.0,1,5.0,v": "timestamp '9999-10-09 06:13:03' is not of the years 1970 ",
@@ -268,7 +303,7 @@ def test_impossible_values_are_skipped_row_by_row(tmp_path, name, old, new, reas
         text += TRACES[name].splitlines()[1].replace("1,u", "2,u", 1) + "\n"
     path = tmp_path / "trace"
     path.write_text(text)
-    with pytest.raises(InputError, match=r"(line \d+|\[0\] log-0): "):
+    with pytest.raises(InputError, match=r"(line \d+|\[0\] 'log-0'): "):
         read_trace(f"{name.removesuffix('-log')}:{path}")
     trace = read_trace(f"{name.removesuffix('-log')}:{path}", skip_invalid=True)
     assert trace.jobs.height == 1

@@ -26,6 +26,7 @@ from shadowprice.traces.job_log import CLOCK_SKEW, RUNNING, SLICES_OF_GPUS
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.log_values import (
     STANDS_FOR_MISSING,
+    _in_zone,
     choose_readings,
     parse_gpus,
     parse_seconds,
@@ -452,12 +453,34 @@ def test_other_time_zones_are_faults_with_their_line(tmp_path: Path, zone: str) 
         ("3/14/2024 5:06 a.m.", "UTC", "2024-03-14T05:06:00"),
         ("14/03/2024 5:06 p. m.", "UTC", "2024-03-14T17:06:00"),
         ("3/14/2024 5:06:07 P.M. UTC", "Asia/Tokyo", "2024-03-14T17:06:07"),
+        ("20240314170607", "UTC", "2024-03-14T17:06:07"),
+        ("20240314T1706", "UTC", "2024-03-14T17:06:00"),
+        ("20240314T1706+0100", "UTC", "2024-03-14T16:06:00"),
     ],
 )
 def test_times_of_other_programs_are_read(text: str, zone: str, expected: str) -> None:
     times = read_times(pl.Series([text]), zone, "", "here")
     moment = datetime.fromisoformat(expected).replace(tzinfo=UTC).timestamp()
     assert times.seconds.to_list() == times.later.to_list() == [moment]
+
+
+def test_many_texts_that_are_no_zones_cost_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+
+    def count(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return _in_zone(*arguments)
+
+    monkeypatch.setattr("shadowprice.traces.log_values._in_zone", count)
+    costs = []
+    for number in (1, 100):
+        letters = [chr(ord("a") + digit) for digit in range(10)]
+        texts = [f"2024-03-14 x{letters[n // 10]}{letters[n % 10]}" for n in range(number)]
+        times = read_times(pl.Series([*texts, "2024-03-14 10:00 CET"]), "UTC", "", "here")
+        assert times.problem.to_list() == [*["unclear"] * number, None]
+        costs.append(len(calls))
+        calls.clear()
+    assert costs[0] == costs[1] > 0
 
 
 def test_the_hour_that_a_named_zone_showed_twice_has_two_readings() -> None:
@@ -1172,6 +1195,22 @@ def test_an_empty_column_gives_way_to_a_filled_one(tmp_path: Path) -> None:
     assert read(tmp_path, log).jobs["gpus"].to_list() == [6.0]
 
 
+@pytest.mark.parametrize("header", ["job", "tenant", "user"])
+def test_names_are_as_short_as_those_of_job_files(tmp_path: Path, header: str) -> None:
+    def log(length: int) -> str:
+        return f"submit,duration,gpus,{header}\n0,60,1,a\n1,60,1,{'x' * length}\n"
+
+    column = "tenant" if header == "user" else header
+    assert read(tmp_path, log(200)).jobs[column].to_list() == ["a", "x" * 200]
+    trace = read(tmp_path, log(201))
+    assert trace.jobs[column].to_list() == (["job-2", "job-3"] if header == "job" else [None] * 2)
+    [reason] = [note for note in notes(trace) if "isn't used" in note]
+    assert reason.startswith(f"{header}: column '{header}' isn't used: line 3: 'xxx")
+    assert reason.endswith("is not a name of at most 200 characters")
+    with pytest.raises(InputError, match=rf"{column} 'x+.* exceeds the limit of 200 characters"):
+        read(tmp_path, log(201), f"?map={header}={header}")
+
+
 def test_names_that_repeat_are_not_ids(tmp_path: Path) -> None:
     log = "name,submit,duration,gpus\ntrain,0,60,1\ntrain,5,60,1\n"
     trace = read(tmp_path, log)
@@ -1404,6 +1443,8 @@ def test_lines_are_those_of_the_file_after_a_field_of_several(tmp_path: Path) ->
         ("creationTimestamp,runtime_h,gpu_count,namespace", True),
         ("submit_ts,duration [hours],gpus,account", True),
         ("Date Submitted,Run Time (h),Number of GPUs,team", True),
+        ("sys/creation_time,sys/running_time_h,parameters/gpus,project", True),
+        ("qsub_time,ru_wallclock_h,granted_gpus,project", True),
     ],
 )
 def test_headers_of_other_tools_are_understood(
@@ -1415,6 +1456,12 @@ def test_headers_of_other_tools_are_understood(
     assert trace.jobs["tenant"].to_list() == ["x"]
     assert trace.jobs["gpus"].to_list() == [4.0]
     assert trace.start == datetime(2024, 1, 15, 9 if zone_matters else 10)
+
+
+def test_tasks_of_clearml_have_ids(tmp_path: Path) -> None:
+    text = "TASK ID,NAME,STARTED,ACTIVE DURATION,GPU COUNT\na,n,2024-01-15 10:00,1h 2m 3s,2\n"
+    trace = read(tmp_path, f"{text}b,n,2024-01-15 11:00,2m 3s,1\n")
+    assert trace.jobs.select("job", "duration").rows() == [("a", 3723.0), ("b", 123.0)]
 
 
 def test_times_are_no_names(tmp_path: Path) -> None:
@@ -1569,8 +1616,12 @@ def test_rows_of_a_job_that_ran_again_are_its_attempts(tmp_path: Path) -> None:
         ("2", 1800.0, 0.0, None),
     ]
     assert notes(trace)["earlier attempt of a job: lost time"] == ("repaired", 1)
-    unfinished = read(tmp_path, f"{HEADER}\n{first}{row('1', '03:00:00', '05:00:00', '')}{other}")
-    assert unfinished.jobs["job"].to_list() == ["2"], "its last attempt still runs"
+    running = row("1", "03:00:00", "05:00:00", "")
+    waiting = "1,2024-01-02 03:00:00,,,2\n"
+    for last in (running, waiting):
+        unfinished = read(tmp_path, f"{HEADER}\n{first}{last}{other}")
+        assert unfinished.jobs["job"].to_list() == ["2"], "it hasn't ended"
+        assert notes(unfinished)["earlier attempt of a job: lost time"] == ("repaired", 1)
     for repeated in (
         row("1", "04:30:00", "05:00:00", "07:00:00"),  # another submission
         row("1", "03:00:00", "03:30:00", "07:00:00"),  # at the same time
@@ -1847,6 +1898,13 @@ def test_a_resized_job_of_slurm_is_one_run(tmp_path: Path) -> None:
     }
 
 
+def test_limits_that_allow_no_time_are_none(tmp_path: Path) -> None:
+    rows = "".join(f"0,60,1,{limit}\n" for limit in ("-1", "0", "00:00:00", "UNLIMITED", "90"))
+    trace = read(tmp_path, f"submit,duration,gpus,time_limit\n{rows}")
+    assert trace.jobs["time_limit"].to_list() == [None, None, None, None, 90.0]
+    assert notes(trace)["time limit of 0 or less: it stands for none"] == ("repaired", 3)
+
+
 def test_limits_and_lengths_of_slurm_that_are_none(tmp_path: Path) -> None:
     rows = [
         sacct_row(str(number), Timelimit=limit)
@@ -1969,7 +2027,7 @@ def test_documents_of_json_may_be_joined_and_their_errors_are_shown(tmp_path: Pa
     assert read(tmp_path, f"{one}\n{two}\n", form="sacct").jobs["job"].to_list() == ["1", "2"]
     with pytest.raises(InputError, match="is not JSON"):
         read(tmp_path, f"{one}\n{two[:-20]}", form="sacct")
-    with pytest.raises(InputError, match=r"is not JSON .*line 3 column 1 "):
+    with pytest.raises(InputError, match=r"line 3: is not JSON"):
         read(tmp_path, f"\n{one}\nslurm: error", form="sacct")
     partial = {"jobs": [json_job(1)], "errors": [{"description": "Lost a cluster"}, "Another"]}
     trace = read(tmp_path, json.dumps(partial), form="sacct")
@@ -2073,7 +2131,7 @@ NO_GPUS = "JobID|State|Submit|Start|End"
         (FIXED_WIDTH, "has columns of a fixed width, which cut long values; write it with sacct"),
         (sacct_row("1"), "is not a header; leave out --noheader: sacct --allusers"),
         (FIXED_WIDTH.splitlines()[2], "is not a header; leave out --noheader: sacct --allusers"),
-        (SACCT_HEAD.replace("|", ","), "has ',' between columns, of which values consist too"),
+        (SACCT_HEAD.replace("|", "-"), "has '-' between columns, of which values consist too"),
         (SACCT_HEAD.replace("|", "::"), "has '::' between columns, not a single ASCII character"),
         (SACCT_HEAD.replace("|", "\u00a7"), "not a single ASCII character"),
         (NO_GPUS, "the header lacks AllocTRES, which has the GPUs; write it with sacct"),
@@ -2100,6 +2158,43 @@ def test_a_dump_of_sacct_may_be_quoted(tmp_path: Path) -> None:
     lines = (f"{SACCT_HEAD}\n{sacct_row('1', JobName='a;b')}").replace("|", '";"').splitlines()
     text = "".join(f'"{line}"\n' for line in lines)
     assert read(tmp_path, text, form="sacct").jobs["gpus"].to_list() == [2.0]
+
+
+TABLE_OF_STEPS = (
+    "JobID,State,Submit,Start,End,AllocTRES\n"
+    '9,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+    '9.batch,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+    '9.0,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+    '8_1.0,COMPLETED,2024-03-05 06:00,2024-03-05 06:01,2024-03-05 07:01,"cpu=4,gres/gpu=2"\n'
+)
+
+
+@pytest.mark.parametrize(("form", "names"), [("sacct", ["9"]), ("csv", ["9", "8_1.0"])])
+def test_a_table_that_pandas_wrote_of_sacct_has_no_steps(
+    tmp_path: Path, form: str, names: list[str]
+) -> None:
+    trace = read(tmp_path, TABLE_OF_STEPS, form=form)
+    assert trace.jobs["job"].to_list() == names
+    assert trace.jobs["gpus"].to_list() == [2.0] * len(names)
+    assert notes(trace)["step of a job"] == ("dropped", 4 - len(names))
+
+
+def test_numbers_of_other_logs_are_no_steps(tmp_path: Path) -> None:
+    for log in (TABLE_OF_STEPS.replace("JobID", "id"), TABLE_OF_STEPS.replace("State", "Result")):
+        assert len(read(tmp_path, log).jobs) == 4
+
+
+def test_a_dump_of_sacct_with_commas_that_are_not_quoted_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, TABLE_OF_STEPS.replace('"', ""), form="sacct")
+    message = "has 7 fields, not 6; write sacct's columns with bars: leave out --delimiter=,"
+    assert [str(fault).partition(": ")[2] for fault in caught.value.faults] == [
+        f"line {line}: {message}" for line in range(2, 6)
+    ]
+    rows = TABLE_OF_STEPS.replace("cpu=4,", "").replace('"', "").replace("9,COMP", "9,x,COMP", 1)
+    with pytest.raises(InputError, match=r"line 2: has 7 fields") as caught:
+        read(tmp_path, rows, form="sacct")
+    assert len(caught.value.faults) == 1, "the steps that can be read are no jobs"
 
 
 def test_a_cluster_without_gpus_is_noted(tmp_path: Path) -> None:
@@ -2234,6 +2329,7 @@ def test_exact_times_may_have_exponents(tmp_path: Path) -> None:
         ('[\n  {"job": 1}\n]\n', "is JSON, not a table"),
         ('job,submit,duration,gpus\n1,0,60,"0,1,2,3"\n', "is not a number of GPUs; write how many"),
         ("<!DOCTYPE html>\n<html>\n", "is a web page; save the table as CSV"),
+        ("\n<!doctype html><title>Sign in, please</title>\n", "is a web page; save the table"),
         (
             "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n",
             "is a pointer of Git LFS; fetch its file: git lfs pull",

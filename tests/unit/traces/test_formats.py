@@ -137,7 +137,7 @@ def test_philly_log_faults_name_the_job(tmp_path):
     lacking = {"jobid": "lacking", "attempts": []}
     with pytest.raises(InputError) as caught:
         read(tmp_path, "philly", json.dumps([broken, lacking]))
-    assert "[0] bad" in caught.value.faults[0].location
+    assert "[0] 'bad'" in caught.value.faults[0].location
     assert "submitted_time" in caught.value.faults[1].message
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from shadowprice.core.errors import InputError
 from shadowprice.inputs.files import read_cluster, read_jobs
 from shadowprice.traces.locate import SELECTION_OPTIONS
 from shadowprice.traces.options import SYNTHESIS_OPTIONS
@@ -42,6 +43,14 @@ def test_info_shows_no_gpu_time_if_durations_are_unknown(tmp_path):
     assert re.search(r"GPU-time +│ unknown; 25% of the jobs take several GPUs", text)
 
 
+def test_names_of_a_log_are_shown_as_they_are(tmp_path):
+    path = tmp_path / "[bold].csv"
+    path.write_text("submit,duration,gpus[/bold]\n0,60,1\n")
+    text = run_trace_command("trace", "info", f"csv:{path}", "--map", "gpus=gpus[/bold]")
+    assert "[bold].csv" in "".join(text.split())
+    assert "1 x gpus: column 'gpus[/bold]'" in text
+
+
 def test_convert_writes_jobs_and_a_matching_cluster(raw, tmp_path):
     out, where = tmp_path / "jobs.jsonl", tmp_path / "cluster.yaml"
     text = run_trace_command(
@@ -57,12 +66,21 @@ def test_convert_writes_jobs_and_a_matching_cluster(raw, tmp_path):
 
 
 def test_convert_refuses_names_and_folders_it_cannot_write(raw, tmp_path):
-    from shadowprice.core.errors import InputError
-
     with pytest.raises(InputError, match=r"ends in \.jsonl or \.yaml"):
         run_trace_command("trace", "convert", f"itp:{raw}", tmp_path / "jobs.csv")
     with pytest.raises(InputError, match="does not exist; create it first"):
         run_trace_command("trace", "convert", f"itp:{raw}", tmp_path / "no" / "jobs.jsonl")
+
+
+def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path):
+    rows = "".join(f"{job},{job},60,1\n" for job in range(9_000))
+    (tmp_path / "log.csv").write_text(f"job,submit,duration,gpus\n{rows}")
+    with pytest.raises(InputError, match=r"limit of 250,000 values of a YAML file.* in \.jsonl"):
+        run_trace_command("trace", "convert", f"csv:{tmp_path}/log.csv", tmp_path / "jobs.yaml")
+    servers = ("--workers", 9_000, "--parameter-servers", 9_000)
+    with pytest.raises(InputError, match=r"of a YAML file, .*; ask for fewer servers"):
+        run_trace_command("generate", "--out", tmp_path / "gen", "--jobs", 5, *servers)
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 
 def test_formats_lists_every_one():

@@ -10,12 +10,13 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import Output, print_json, print_note, stderr, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, print_note, stderr, stdout
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 
 MAX_SERVERS_PER_ROLE = bounds.SERVERS.maximum // 2
+_CLUSTER_HINT = "ask for fewer servers"
 
 app = typer.Typer(no_args_is_help=True, help="Inspect cluster traces and convert them to jobs.")
 
@@ -104,7 +105,7 @@ def convert(
     from shadowprice.traces.generator import cluster_for
     from shadowprice.traces.locate import parse_spec, read_trace, with_columns
     from shadowprice.traces.synthesis import OPTION_NAMES, SynthesisOptions, synthesize
-    from shadowprice.traces.workload import check_job_file
+    from shadowprice.traces.workload import check_job_file, write_yaml
 
     check_job_file(out)
     if cluster is not None:
@@ -120,7 +121,7 @@ def convert(
     document = cluster_for(workload, load=load, horizon=horizon) if cluster else None
     workload.write(out)
     if cluster is not None and document is not None:
-        _write_yaml(cluster, document)
+        write_yaml(cluster, document, _CLUSTER_HINT)
     notes = [*(f"{n.count} x {n.reason} ({n.action})" for n in trace.notes), *workload.notes]
     if output is Output.JSON:
         made = {"jobs": len(workload), "file": str(out), "notes": notes}
@@ -210,6 +211,7 @@ def generate(
 ) -> None:
     """Generate a workload and its cluster from the ranges of a paper's evaluation."""
     from shadowprice.core.amounts import parse_positive_duration
+    from shadowprice.inputs.shape import check_document_size
     from shadowprice.results.job_history_text import pluralize
     from shadowprice.results.output_paths import (
         check_output_file,
@@ -219,7 +221,7 @@ def generate(
     from shadowprice.traces.colocation import colocated_cluster
     from shadowprice.traces.generator import GeneratorOptions, generate, paper_cluster
     from shadowprice.traces.testbed import oasis_testbed_cluster
-    from shadowprice.traces.workload import check_job_file
+    from shadowprice.traces.workload import check_job_file, write_yaml
 
     seconds = parse_positive_duration(slot, "--slot", "20min")
     options = GeneratorOptions(
@@ -251,23 +253,14 @@ def generate(
             )
         # Jobs take longest, so write them first: an interruption must not leave the cluster file of
         # other jobs.
+        check_document_size(out / "cluster.yaml", document, _CLUSTER_HINT)
         workload.write(out / "jobs.jsonl")
-        _write_yaml(out / "cluster.yaml", document)
+        write_yaml(out / "cluster.yaml", document, _CLUSTER_HINT)
     servers = sum(server.get("count", 1) for server in document["servers"])
     if output is Output.JSON:
         print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
         return
     typer.echo(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
-
-
-def _write_yaml(path: Path, document: dict[str, Any]) -> None:
-    import yaml
-
-    from shadowprice.results.output_paths import YAML_MARK, atomic_write
-
-    text = yaml.dump(document, Dumper=yaml.CSafeDumper, sort_keys=False, allow_unicode=True)
-    with atomic_write(path) as temporary:
-        temporary.write_text(YAML_MARK + text, encoding="utf-8")
 
 
 def _gpu_time(statistics: Any) -> str:
@@ -313,11 +306,10 @@ def _print_statistics(statistics: Any) -> None:
         "model known": f"{statistics.with_model:,} jobs",
         "deadline known": f"{statistics.with_deadline:,} jobs",
     }
-    table = Table(
-        title=f"{statistics.format}: {statistics.source}", show_header=False, title_justify="left"
-    )
+    title = SafeText(f"{statistics.format}: {statistics.source}", "table.title")
+    table = Table(title=title, show_header=False, title_justify="left")
     for name, text in rows.items():
         table.add_row(name, text)
     for note in statistics.notes:
-        table.add_row(note.action, f"{note.count:,} x {note.reason}")
+        table.add_row(note.action, SafeText(f"{note.count:,} x {note.reason}"))
     stdout().print(table)

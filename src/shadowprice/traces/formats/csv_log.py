@@ -19,6 +19,7 @@ from shadowprice.traces.job_log import (
     RUNNING,
     SHARES_OF_GPUS,
     SLICES_OF_GPUS,
+    STEP_OF_A_JOB,
     check_times,
     drop_repeated_rows,
     merge_attempts,
@@ -80,12 +81,15 @@ _IDS: Final = r"^\s*(?:[1-9]\d*, ?(?:0*[1-9]\d?|\d{4,})|\d+(?:, ?\d{1,2}){2,})\s
 """Numbers of GPUs such as 4,5: not 4.5 of them. 0,5 and 2,0 have decimal commas."""
 _QUOTED_IDS: Final = r"^\s*(?:\d+(?:, ?\d{1,2})+|\d+, ?\d{4,})\s*$"
 """Those of a table with commas between columns, which has no decimal commas."""
+_STEP: Final = r"^(\d+(?:[_+]\d+)?)\.(?:batch|extern|interactive|\d+)$"
+"""Name of a step in Slurm's accounting; its group is the job."""
 _MAX_SECONDS: Final = 1e18  # of hundreds of digits too; far above the limit of a duration
 _UNLIMITED: Final = frozenset({"unlimited", "infinite", "partition_limit", "invalid"})
 _HTCONDOR_STATES: Final = {"3": "cancelled", "4": "passed"} | dict.fromkeys(
     ("1", "2", "5", "6", "7"), "unfinished"
 )
 """HTCondor's JobStatus: idle, running, removed, completed, held, transferring and suspended."""
+_NAMES: Final = ("job", "tenant", "user")  # the user is the tenant of rows without one
 _TIME_HINT: Final = "write it as 2024-03-05 06:07:08, or as seconds since 1970"
 _SERIAL_HINT: Final = (
     "format the cells as yyyy-mm-dd hh:mm:ss before you save them; "
@@ -140,6 +144,7 @@ _DEADLINE_HINT: Final = (
         "headers may begin with a group: params.num_gpus, metadata.name, Resource_List.ngpus",
         "time limits are kept apart from run times",
         "deadlines are times, written as the submissions are",
+        "steps of Slurm's jobs (9000.batch, 9000.0) are left out, if the names are in JobID",
         (
             "rows of one job, submitted once and run one after another, are its attempts: the last "
             "one's run time counts, and the earlier ones are its lost time"
@@ -210,6 +215,10 @@ def _read_jobs(path: Path, log: _Log, columns: LogColumns, reading: ImportContex
     log.check()
     table.frame = table.frame.with_columns(_lost=pl.lit(None, dtype=pl.Float64()))
     named = names.get("job")
+    if named == "JobID" and "State" in table.frame.columns:
+        name = pl.col(named)
+        is_of_job = name.str.extract(_STEP, 1).is_in(table.frame[named].drop_nulls().implode())
+        table.drop(is_of_job, STEP_OF_A_JOB)
     if named:
         table.frame = drop_repeated_rows(table.frame, named, reading.tally)
     if named and table.frame[named].drop_nulls().is_duplicated().any():
@@ -321,11 +330,14 @@ class _Log:
             kind = "a number of seconds"
         elif meaning in _READERS:
             readable, kind = self._values(meaning).is_not_null(), _READERS[meaning][1]
+        elif meaning in _NAMES:
+            readable = texts.str.len_chars() <= bounds.NAME.maximum
+            kind = f"a name of at most {bounds.NAME.maximum} characters"
         else:
             return None
         is_stated = texts.is_not_null()
         unreadable = (is_stated & ~readable).arg_true()
-        needs_all = meaning in {"deadline", "wait", "cpus", "memory"}
+        needs_all = meaning in {"deadline", "wait", "cpus", "memory", *_NAMES}
         if unreadable.is_empty() or (not needs_all and (is_stated & readable).any()):
             return None
         row = unreadable[0]

@@ -12,6 +12,7 @@ import polars as pl
 
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import quote_for_display
 from shadowprice.results.columns import typed_columns
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
@@ -20,9 +21,11 @@ from shadowprice.traces.text import (
     OUT_OF_RANGE_DATE,
     CheckedTable,
     invalid_rows,
-    read_bytes,
+    json_errors,
+    load_json,
     read_head,
     read_table,
+    valid_text,
 )
 
 TIME: Final = "%Y-%m-%d %H:%M:%S"
@@ -121,10 +124,11 @@ def _read_log(path: Path, reading: ImportContext) -> Trace:
         try:
             row = _job(entry, reading)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            name = entry.get("jobid", "") if isinstance(entry, dict) else ""
+            named = isinstance(entry, dict) and "jobid" in entry
+            name = f" {quote_for_display(entry['jobid'])}" if named else ""
             missing = isinstance(error, KeyError)
             problem = f"lacks {error}" if missing else f"is not a job of the Philly log ({error})"
-            faults.append(Fault(f"{path}: [{index}] {name}".rstrip(), problem))
+            faults.append(Fault(f"{path}: [{index}]{name}", problem))
             continue
         if row is not None:
             rows.append({"line": index} | row)
@@ -148,15 +152,16 @@ def _check_log_head(path: Path, head: str) -> None:
     if first[0] == "]":
         return
     try:
-        entry, _ = json.JSONDecoder().raw_decode(first)
-    except json.JSONDecodeError as error:
+        with json_errors(path):
+            entry, _ = json.JSONDecoder().raw_decode(head, len(head) - len(first))
+    except InputError as error:
+        cause = error.__cause__
         # An error at the end of the head may only mean that the first job extends beyond it.
-        if error.pos < len(first) - 8 and not error.msg.startswith("Unterminated"):
-            line = head[: len(head) - len(first) + error.pos].count("\n") + 1
-            raise InputError(
-                Fault(f"{path}: line {line}", f"is not JSON ({error.msg})", "fetch it again")
-            ) from error
-        return
+        if isinstance(cause, json.JSONDecodeError) and (
+            cause.pos >= len(head) - 8 or cause.msg.startswith("Unterminated")
+        ):
+            return
+        raise
     if "jobid" not in entry or "attempts" not in entry:
         raise InputError(
             Fault(f"{path}: line 1", "begins with no Philly job", "a job has jobid and attempts")
@@ -164,14 +169,7 @@ def _check_log_head(path: Path, head: str) -> None:
 
 
 def _load_entries(path: Path) -> list[Any]:
-    try:
-        entries = json.loads(read_bytes(path))
-    except json.JSONDecodeError as error:
-        raise InputError(
-            Fault(f"{path}: line {error.lineno}", f"is not JSON ({error.msg})", "fetch it again")
-        ) from error
-    except UnicodeDecodeError as error:
-        raise InputError(Fault(str(path), "is not UTF-8", "save the file as UTF-8")) from error
+    entries = load_json(path)
     if not isinstance(entries, list):
         raise InputError(Fault(f"{path}: line 1", "is not a JSON list of jobs"))
     return entries
@@ -206,14 +204,14 @@ def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] 
             "repaired", "attempts differ in GPUs; GPU-time is kept at those of the longest", 1
         )
     return {
-        "job": str(entry["jobid"]),
+        "job": valid_text(entry["jobid"]),
         "submit": submit,
         "duration": sum(seconds * gpu_count for _, seconds, gpu_count in runs) / gpus,
         "queue": max(0.0, runs[0][0] - submit),
         "gpus": float(gpus),
-        "tenant": entry["vc"],
-        "user": entry["user"],
-        "status": _STATUS.get(entry["status"], str(entry["status"]).lower()),
+        "tenant": entry["vc"] and valid_text(entry["vc"]),
+        "user": entry["user"] and valid_text(entry["user"]),
+        "status": _STATUS.get(entry["status"], valid_text(entry["status"]).lower()),
     }
 
 

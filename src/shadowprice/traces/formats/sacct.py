@@ -19,6 +19,7 @@ from shadowprice.traces.job_log import (
     CLOCK_SKEW,
     SHARES_OF_GPUS,
     SLICES_OF_GPUS,
+    STEP_OF_A_JOB,
     check_times,
 )
 from shadowprice.traces.log_values import (
@@ -46,9 +47,11 @@ from shadowprice.traces.text import (
     CheckedTable,
     RowRules,
     column_names,
+    json_errors,
     read_bytes,
     read_head,
     read_table,
+    valid_text,
 )
 
 _FIELDS: Final = (
@@ -91,6 +94,7 @@ _CORES: Final = ("AllocCPUS", "NCPUS", "ReqCPUS")
 _COUNTS: Final = ("NNodes", "AllocNodes", *_CORES)
 _FIRST_NO_NUMBER: Final = 2**32 - 2  # Slurm's NO_VAL; INFINITE is the next one
 _MAX_BYTES: Final = 2.0**62  # fits into an integer, and is above the limit of a job's memory
+_NO_TRES: Final = Tres()
 _MAX_DIGITS: Final = 9  # of a number of an array's element
 _MAX_SECONDS_TO_REQUEUE: Final = 86400.0
 """Maximum time from the end of an attempt to the submission of the next one.
@@ -114,7 +118,10 @@ _DUMP: Final = (
     gotchas=(
         "steps (9000.batch, 9000.0) are parts of their jobs: left out",
         "a job arrives when it becomes eligible, after its dependencies; arrival=submit: at once",
-        "dumps may be joined, and have other separators (--delimiter=';')",
+        (
+            "dumps may be joined, have other separators (--delimiter=';'), and be CSV that pandas "
+            "or a spreadsheet wrote"
+        ),
         (
             "attempts of a requeued job (--duplicates) are one job: the last attempt's run time; "
             "the earlier ones are its lost time"
@@ -152,9 +159,10 @@ def _read_jobs(
 ) -> Trace:
     job = pl.col("JobID")
     table.check(job.is_not_null(), "JobID", "is missing")
-    table.drop(job.str.contains(".", literal=True), "step of a job")
+    table.drop(job.str.contains(".", literal=True), STEP_OF_A_JOB)
     _count_pending_arrays(table, reading)
     if table.frame.is_empty():
+        table.done()
         return build_trace("sacct", table.frame, path, reading.tally, absolute=True)
     column = _TENANTS[tenant]
     if "tenant" in reading.options and table.frame[column].null_count() == table.frame.height:
@@ -213,6 +221,7 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
     location = f"{path}: line {preamble + 1}"
     line = head.split("\n")[preamble].strip()
     separator = _find_separator(location, line)
+    is_csv = separator == ","
     header = column_names(head, separator, preamble)
     lacking = [name for name in _NEEDED if name not in header]
     if lacking:
@@ -231,10 +240,13 @@ def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
         separator=separator,
         optional=optional,
         preamble=preamble,
-        quoted=line.startswith('"'),  # a spreadsheet has written it again
+        # A spreadsheet or pandas has written it again: sacct itself quotes nothing.
+        quoted=is_csv or line.startswith('"'),
         rules=RowRules(
-            rejoin=partial(_rejoin_fields, header),
-            surplus_hint="use sacct --json if a name or comment contains a bar",
+            rejoin=None if is_csv else partial(_rejoin_fields, header),
+            surplus_hint="write sacct's columns with bars: leave out --delimiter=,"
+            if is_csv
+            else "use sacct --json if a name or comment contains a bar",
             shortage_hint="copy the file again if it was cut off, "
             "or use sacct --json if a name or comment contains a line break",
         ),
@@ -283,7 +295,8 @@ def _find_separator(location: str, line: str) -> str:
 
 
 _MAX_LINES_BEFORE_HEADER: Final = 100
-_SEPARATORS: Final = frozenset("|;\t^~#@!&$?*")  # sacct --delimiter; TRES lists contain commas
+_SEPARATORS: Final = frozenset("|;\t^~#@!&$?*,")
+"""Characters of sacct's --delimiter that values lack, and commas, if lists of TRES are quoted."""
 _ROW: Final = re.compile(r"\d+(?:[_+.][^\s|]*)?[|;\t^~#@!&$?*,]|\d+(?:[_+.]\S*)? +\S")
 """Beginning of a row, with a job's number."""
 _PLAUSIBLE: Final[Mapping[str, re.Pattern[str]]] = {
@@ -357,13 +370,12 @@ def _from_json(path: Path, reading: ImportContext) -> CheckedTable:
 def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
     """Return the jobs and the errors in one or several outputs of ``sacct --json``."""
     decoder, jobs, errors = json.JSONDecoder(), list[Any](), list[str]()
-    try:
+    with json_errors(path):
         text = read_bytes(path).decode("utf-8-sig").rstrip()
         position = 0
         while position < len(text):
             # Of the whole text, so that an error names the line of the file.
-            document, end = decoder.raw_decode(text, _next_document(text, position))
-            position = end
+            document, position = decoder.raw_decode(text, _next_document(text, position))
             listed = document.get("jobs") if isinstance(document, dict) else None
             if not isinstance(listed, list):
                 hint = "write it with sacct --json"
@@ -371,8 +383,6 @@ def _json_jobs(path: Path) -> tuple[list[Any], list[str]]:
             jobs += listed
             reported = document.get("errors")
             errors += map(_error_text, reported if isinstance(reported, list) else ())
-    except (ValueError, RecursionError) as error:
-        raise InputError(Fault(str(path), f"is not JSON ({error})", "write it again")) from error
     return jobs, errors
 
 
@@ -423,7 +433,10 @@ def _json_row(job: Mapping[str, Any]) -> dict[str, str | None]:
         "AllocTRES": _tres_text(tres.get("allocated") or ()),
         "ReqTRES": _tres_text(tres.get("requested") or ()),
     }
-    return {name: None if values.get(name) in {None, ""} else str(values[name]) for name in _FIELDS}
+    return {
+        name: None if values.get(name) in {None, ""} else valid_text(values[name])
+        for name in _FIELDS
+    }
 
 
 def _json_state(current: Any) -> str | None:
@@ -558,7 +571,10 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     is_memory = frame["ReqMem"].is_null() | requested_memory.is_not_null()
     message = "is not an amount of memory"
     checks.append(Check(pl.lit(is_memory), "ReqMem", message, "sacct writes 16G"))
-    read = {name: [_tres(text) for text in frame[name]] for name in names}
+    read = {
+        name: [tres or _NO_TRES for tres in each(frame[name], parse_tres, pl.Object())]
+        for name in names
+    }
     nodes = pl.select(pl.coalesce(counts["NNodes"], counts["AllocNodes"], 1.0)).to_series()
     rows = list(zip(*read.values(), strict=True))
     counted = [_gpus(row, count) for row, count in zip(rows, nodes, strict=True)]
@@ -620,10 +636,6 @@ def _gpus(row: Sequence[Tres], nodes: float) -> float | None:
             is_by_node = tres.gpus_per == "node" or (not tres.gpus_per and index >= _FIRST_GRES)
             return tres.gpus * (nodes if is_by_node else 1.0)
     return None if is_unknown else 0.0
-
-
-def _tres(text: str | None) -> Tres:
-    return (parse_tres(text) if text else None) or Tres()
 
 
 def _parse_memory(text: str) -> float | None:
