@@ -18,6 +18,7 @@ from sqlalchemy import func, select
 from shadowprice.core.budget import POINT, Budget
 from shadowprice.core.errors import PolicyError
 from shadowprice.core.job import MICRO
+from shadowprice.core.policy import unwrap_policy
 from shadowprice.executors.contract import Progressed, Started
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.budgets.operations import PutTenant
@@ -439,6 +440,43 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     (failures,) = writer.metrics.failures.collect()
     counted = [sample.value for sample in failures.samples if sample.name.endswith("_total")]
     assert sum(counted) == len(records)
+
+
+def test_a_policy_whose_prices_fail_does_not_end_the_service(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hand = ManualClock()
+    store = Store(str(tmp_path / "data"))
+    store.open()
+    clock = MonotonicWallClock(hand)
+    durable = DurableEngine(store, CLUSTER, PolicyChoice("rolling", {}), clock, virtual=True)
+    writer = Writer(durable, Metrics())
+    driver = Driver(durable, writer, virtual=True, keep=10**18)
+    driver.tick_seconds = 0.01
+
+    def fail(*_: object) -> None:
+        raise ValueError("no price")
+
+    async def play() -> None:
+        running = asyncio.create_task(driver.run())
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            await writer.do(_submit("job"))
+            policy = unwrap_policy(durable.state.engine.policy)
+            monkeypatch.setattr(type(policy), "slot_prices", fail)
+            hand.advance(SLOT)
+            while "failed to sample the prices of slot" not in caplog.text:
+                writer._wake.set()  # the clock here is set by hand
+                assert not running.done(), running
+                await asyncio.sleep(0.01)
+            await writer.do(_submit("another"))
+        writer.stop()
+        await running
+        await writer.finish()
+
+    asyncio.run(play())
+    with store.reading() as connection:
+        assert connection.execute(select(func.count()).select_from(tables.prices)).scalar() == 0
+    store.close()
 
 
 def test_a_long_jobs_curve_is_kept_in_a_bounded_number_of_points_and_shown_whole(

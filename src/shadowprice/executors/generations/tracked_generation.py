@@ -81,7 +81,7 @@ class TrackedGeneration:
         self._uneven_since: float | None = None
         """Monotonic time since which some workers have ended, and others haven't."""
         self._stop_command = 0
-        self._seen_progress: tuple[int, int] | None = None
+        self._seen_progress: tuple[int, int, int] | None = None
         self._fault = ""
         """Problem of its last progress report; empty if valid."""
         self._faults = 0
@@ -244,7 +244,8 @@ class TrackedGeneration:
             return None
         try:
             status = os.fstat(descriptor)
-            version = (status.st_mtime_ns, status.st_ino)
+            # A file that is written in place can be read in between, within one tick of its clock.
+            version = (status.st_mtime_ns, status.st_ino, status.st_size)
             if not stat.S_ISREG(status.st_mode):
                 self._record_read_error("its progress file is not a regular file")
                 return None
@@ -252,11 +253,14 @@ class TrackedGeneration:
                 self.on_unchanged_progress()
                 return None
             self._seen_progress = version
-            content = os.read(descriptor, _MAX_PROGRESS_BYTES)
+            content = os.read(descriptor, _MAX_PROGRESS_BYTES + 1)
         except OSError:
             return None
         finally:
             os.close(descriptor)
+        if len(content) > _MAX_PROGRESS_BYTES:
+            self._record_read_error(f"its progress file exceeds {_MAX_PROGRESS_BYTES:,} bytes")
+            return None
         return self.parse_progress(content, status.st_mtime)
 
     async def poll_progress_async(self) -> Progressed | None:
@@ -266,8 +270,11 @@ class TrackedGeneration:
     def parse_progress(self, content: bytes | str, at: float) -> Progressed | None:
         """Parse a progress file's content; record an invalid report or part of a report.
 
-        Returns None if the report is invalid or from another generation.
+        ``at`` is the file's modification time, which the job can set to any moment. So it counts at
+        most as now, and at least as the start. Returns None if the report is invalid or from
+        another generation.
         """
+        at = min(max(at, float(self.state.get("started") or 0.0)), time.time())
         try:
             report, omitted = read_progress(self.job, decode_report(content), at)
         except InputError as error:

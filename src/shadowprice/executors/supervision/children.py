@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
+from shadowprice.executors.generations.generation import EXECUTION_VARIABLE, start_time
 from shadowprice.executors.supervision import cgroups
 
 _MAX_SHOWN_NAMES: Final = 5
@@ -49,19 +49,29 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
 
     def prepare() -> None:
         # Runs in the child between fork and exec; safe because the supervisor has one thread.
-        if cgroup is not None:
-            cgroups.join(cgroup)
-        if cores:
-            with contextlib.suppress(OSError):  # a core may have been taken offline
-                os.sched_setaffinity(0, cores)
-        if memory:
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-        if user is not None:
-            become(user, plan["directory"])
+        try:
+            if cgroup is not None:
+                cgroups.join(cgroup)
+            if cores:
+                with contextlib.suppress(OSError):  # a core may have been taken offline
+                    os.sched_setaffinity(0, cores)
+            if memory:
+                limit_memory()
+            if user is not None:
+                become(user, plan["directory"])
+        except OSError as error:  # `Popen` would hide its reason
+            where = f"{error.filename}: " if error.filename else ""
+            os.write(2, f"cannot prepare the process: {where}{error.strerror}\n".encode())
+            os._exit(126)
         # After the change of user, because that clears the parent-death signal.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the prctl
             os._exit(127)
+
+    def limit_memory() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)  # which only root may raise
+        limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
     def become(who: Any, directory: str) -> None:
         number, group, groups = who
@@ -163,6 +173,21 @@ def find_by_execution_id(execution: str) -> set[int]:
             if mark in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
                 matching.add(process)
     return matching
+
+
+def find_by_sessions(leaders: Iterable[tuple[int, int]]) -> set[int]:
+    """Return the processes in the sessions of leaders, given by pid and start time.
+
+    The leaders may have ended: a pid isn't reused while its session has a process. A process with
+    the pid of a leader and another start time leads another session.
+    """
+    sessions = {leader for leader, started in leaders if start_time(leader) in {None, started}}
+    members = set()
+    for process, _, _ in processes():
+        with contextlib.suppress(ProcessLookupError):
+            if os.getsid(process) in sessions:
+                members.add(process)
+    return members
 
 
 def read_environ(process: int) -> dict[str, str]:

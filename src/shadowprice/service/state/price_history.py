@@ -8,6 +8,7 @@ after a week. So months of one-second slots need only a few thousand rows.
 from __future__ import annotations
 
 import json
+import logging
 import time
 from typing import Any, Final
 
@@ -19,6 +20,8 @@ from shadowprice.service.state.durable_state import DurableState
 from shadowprice.service.state.prices import prices
 from shadowprice.service.store import Store, tables
 from shadowprice.service.store.lookups import in_chunks
+
+log = logging.getLogger("shadowprice.service")
 
 HOUR: Final = 3_600 * SECOND
 MINUTE: Final = 60 * SECOND
@@ -54,9 +57,13 @@ class PriceSampler:
         started = time.monotonic()
         self._slot = state.engine.slot_running
         now = state.clock.now()
-        result = prices(state.engine, state.calendar, state.choice.name, 1)
-        if result.slots:
-            [row] = result.slots
+        try:
+            slots = prices(state.engine, state.calendar, state.choice.name, 1).slots
+        except Exception:  # a policy from outside the package must not stop the service
+            log.exception("failed to sample the prices of slot %s", self._slot)
+            slots = []
+        if slots:
+            [row] = slots
             hour, minute = now // HOUR, now // MINUTE
             grain = 2 if hour != self._hour else 1 if minute != self._minute else 0
             self._hour, self._minute = hour, minute
