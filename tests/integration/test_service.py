@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from shadowprice.service.state import store_queries
 from shadowprice.service.state.durable_state import DurableState
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
-from tests.support.waiting import WAIT_LIMIT_SECONDS
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -306,6 +307,92 @@ def test_servers_are_added_drained_resized_and_removed(live: RunningService) -> 
     for name in ("h-0", "h-1"):
         assert live.client.delete(f"/v1/servers/{name}").status_code == 204
     assert live.client.delete("/v1/servers/h-1").status_code == 404
+
+
+@contextmanager
+def held_writer(live: RunningService, monkeypatch: pytest.MonkeyPatch):
+    """Hold the writer's thread; yield a function that waits for a number of operations."""
+    writer, released, operations = live.service.writing, threading.Event(), []
+    perform = writer.do
+
+    async def do(operation: Any) -> Any:
+        operations.append(operation)
+        return await perform(operation)
+
+    def wait_for(count: int) -> None:
+        wait_until(lambda: len(operations) >= count)
+
+    monkeypatch.setattr(writer, "do", do)
+    writer._thread.submit(released.wait, WAIT_LIMIT_SECONDS)
+    try:
+        yield wait_for
+    finally:
+        released.set()
+
+
+@pytest.mark.parametrize(
+    ("requests", "statuses", "expected"),
+    [
+        (
+            [
+                ("PATCH", "/v1/servers/r", {"cordon": True}),
+                ("PATCH", "/v1/servers/r", {"capacity": {"gpu": 2}}),
+            ],
+            [200, 200],
+            [("r", "cordoned", {"gpu": "2"})],
+        ),
+        (
+            [
+                ("POST", "/v1/servers", {"name": "s", "capacity": {"gpu": 1}}),
+                ("POST", "/v1/servers", {"name": "s", "capacity": {"gpu": 3}}),
+            ],
+            [201, 409],
+            [("r", "up", {"gpu": "4"}), ("s", "up", {"gpu": "1"})],
+        ),
+        (
+            [("DELETE", "/v1/servers/r", None), ("PATCH", "/v1/servers/r", {"cordon": True})],
+            [204, 404],
+            [],
+        ),
+        (
+            [("PATCH", "/v1/servers/r", {"cordon": True}), ("DELETE", "/v1/servers/r", None)],
+            [404, 204],  # both are done before the first response is built
+            [],
+        ),
+        (
+            [("PUT", "/v1/tenants/t", {"share": {"gpu": 1}}), ("DELETE", "/v1/tenants/t", None)],
+            [404, 204],
+            [("r", "up", {"gpu": "4"})],
+        ),
+    ],
+    ids=["both changes", "same name", "removed first", "removed last", "tenant removed last"],
+)
+def test_concurrent_changes_of_a_server_are_all_kept(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    requests: list[tuple[str, str, Any]],
+    statuses: list[int],
+    expected: list[tuple[str, str, Any]],
+) -> None:
+    with run_service(tmp_path) as live, ThreadPoolExecutor(3) as pool:
+        added = live.client.post("/v1/servers", json={"name": "r", "capacity": {"gpu": 4}})
+        assert added.status_code == 201
+        live.client.put("/v1/tenants/t", json={}).raise_for_status()
+        answers = []
+        with held_writer(live, monkeypatch) as wait_for:
+            # The first operation waits for the thread in a batch of its own.
+            pool.submit(live.client.post, "/v1/servers", json={"name": "q", "capacity": {"gpu": 1}})
+            wait_for(1)
+            for count, (method, path, body) in enumerate(requests, 2):
+                answers.append(pool.submit(live.client.request, method, path, json=body))
+                wait_for(count)
+        assert [answer.result().status_code for answer in answers] == statuses
+        servers = live.client.get("/v1/servers").json()["servers"]
+        assert [
+            (server["name"], server["state"], server["capacity"])
+            for server in servers
+            if server["name"] in {"r", "s"}
+        ] == expected
 
 
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
