@@ -10,11 +10,12 @@ from typing import Self, TypeVar
 
 from shadowprice.client import calls
 from shadowprice.client.calls import ApiCall, Json, Page, SubmitResult
-from shadowprice.client.endpoints import Endpoint, resolve_endpoint
+from shadowprice.client.endpoints import Endpoint, normalize_token, resolve_endpoint
 from shadowprice.client.errors import ServiceError
 from shadowprice.client.stream import SseDecoder, reconnect_delays
 from shadowprice.client.transport import (
     STREAM_READ_TIMEOUT_SECONDS,
+    check_stream,
     httpx,
     httpx_options,
     is_retryable,
@@ -68,7 +69,9 @@ class Client:
         self, server: str | Endpoint | None = None, token: str | None = None, *, retry: float = 0.0
     ) -> None:
         address = server if isinstance(server, Endpoint) else resolve_endpoint(server)
-        self.address = address if token is None else Endpoint(address.url, token)
+        if token is not None:
+            address = Endpoint(address.url, normalize_token(token, "token"))
+        self.address = address
         self.retry = retry
         self._most: float | None = None
         self._http = httpx.Client(**httpx_options(self.address))
@@ -483,6 +486,7 @@ class Client:
                     if not response.is_success:
                         response.read()
                         raise to_service_error(response)
+                    check_stream(response)
                     has_connected = True
                     for line in response.iter_lines():
                         for event in decoder.feed(line):
