@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -218,20 +217,15 @@ async def events(
         after = int(last_event_id)
     hub = service.writing.hub
     hub.check_limits(caller.scope)
-    service.metrics.event_subscribers.set(hub.subscribers + 1)
 
     def is_allowed() -> bool:
         return service.tokens.holds(caller, service.writing.clock.now())
 
-    async def stream() -> AsyncIterator[bytes]:
-        try:
-            async for chunk in hub.follow(caller.scope, after, is_allowed):
-                yield chunk
-        finally:
-            service.metrics.event_subscribers.set(hub.subscribers)
-
-    headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(stream(), headers=headers, media_type="text/event-stream")
+    return StreamingResponse(
+        hub.follow(caller.scope, after, is_allowed),
+        headers={"X-Accel-Buffering": "no"},
+        media_type="text/event-stream",
+    )
 
 
 # ------------------------------------------------------------------ what-if runs
