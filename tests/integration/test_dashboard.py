@@ -770,6 +770,26 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
         page.locator("h1").get_by_text("trains").wait_for()
 
 
+def test_second_click_on_a_page_button_turns_no_second_page(
+    browser: Browser, live: RunningService
+) -> None:
+    with Visit(browser) as visit:
+        visit.page.route(
+            "**/v1/jobs?*",
+            lambda route: route.continue_(url=route.request.url.replace("limit=50", "limit=4")),
+        )
+        page = sign_in(visit, live.address, operator_token(live), "#/queue/all")
+        page.get_by_text("1 to 4, the newest first").wait_for()
+        page.get_by_role("button", name="Older").evaluate(
+            "(older) => { older.click(); older.click() }"
+        )
+        page.get_by_text("page 2", exact=True).first.wait_for(state="attached")
+        page.get_by_text("5 to 8, the newest first").wait_for()
+        page.get_by_role("button", name="Newer").click()
+        page.get_by_text("1 to 4, the newest first").wait_for()
+        assert not page.get_by_role("button", name="Newer").count()
+
+
 def test_quote_form_shows_the_decision(browser: Browser, live: RunningService) -> None:
     with Visit(browser) as visit:
         page = sign_in(visit, live.address, operator_token(live), "#/quote")

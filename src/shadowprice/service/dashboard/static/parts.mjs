@@ -161,6 +161,36 @@ export function button(label, act, { kind = "", focus = label, ...more } = {}) {
   return element("button", { type: "button", class: kind, onclick: act, "data-focus": focus, ...more }, label);
 }
 
+/** The pages of a list: which one is wanted, and the way back from it. */
+export class Pages {
+  constructor(app) {
+    this.app = app;
+    this.reset();
+  }
+
+  reset() {
+    this.wanted = { cursor: null, number: 1, previous: null, entries: 0 }; // `entries` are those of the pages before
+  }
+
+  /** Return the buttons of a page that was answered, which another one may replace as wanted meanwhile. */
+  buttons(page, next, entries, counted = false) {
+    const { previous } = page, before = page.entries;
+    let first = page;
+    while (first.previous) first = first.previous;
+    return element("div", { class: "pager end" },
+      counted && entries ? element("span", { class: "soft" }, `${number(before + 1)} to ${number(before + entries)}, the newest first`) : null,
+      previous ? button("Newest", () => this.turn(first), { focus: "newest" }) : null,
+      previous ? button("Newer", () => this.turn(previous), { focus: "newer" }) : null,
+      next !== null ? button("Older", () => this.turn({ cursor: next, number: page.number + 1, previous: page, entries: before + entries }), { focus: "older" }) : null);
+  }
+
+  async turn(page) {
+    this.wanted = page;
+    await this.app.refresh();
+    this.app.say(`page ${page.number}`);
+  }
+}
+
 export function chips(label, choices, chosen, pick) {
   return element("div", { class: "chips", role: "group", "aria-label": label }, ...choices.map(([key, name, count]) => element("button", {
     type: "button", "aria-pressed": String(key === chosen), onclick: () => pick(key), "data-focus": `chip ${key}`,

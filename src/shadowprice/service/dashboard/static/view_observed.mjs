@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts/charts.mjs";
 import { ask } from "./api.mjs";
-import { badge, button, chips, element, empty, jobLink, note, number, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
+import { badge, chips, element, empty, jobLink, note, number, Pages, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
 import { describe } from "./timeline.mjs";
 
 const SPANS = [1, 7, 30, 365];
@@ -15,8 +15,7 @@ export class ObservedView {
   constructor(app) {
     this.app = app;
     this.title = "Observed";
-    this.before = [];
-    this.cursor = null;
+    this.pages = new Pages(app);
     this.charts = new Map();
     this.tools = element("div", { class: "row" });
     this.notes = element("div", {});
@@ -32,14 +31,14 @@ export class ObservedView {
   async refresh() {
     const back = Math.min(1000, Math.max(1, Math.ceil((days * 86_400) / this.app.service.slot_seconds)));
     const shorter = Math.min(back, 240);
-    const query = { past_slots: shorter, future_slots: 1 };
-    const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: this.cursor, limit: LIMIT } }),
+    const query = { past_slots: shorter, future_slots: 1 }, page = this.pages.wanted;
+    const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: page.cursor, limit: LIMIT } }),
       ask("timeline", { query }), ask("timeline", { query: { ...query, observed: "true" } })]);
     this.sum(told);
     this.use(told.utilization);
     this.where("would", would);
     this.where("real", real);
-    this.jobs(jobs);
+    this.jobs(jobs, page);
     this.others(told.unmanaged_jobs);
   }
 
@@ -93,7 +92,7 @@ export class ObservedView {
     else this.charts.set(key, new Chart(this.hosts.get(key), description, this.app.charts));
   }
 
-  jobs(told) {
+  jobs(told, page) {
     const worth = (value) => (value === null ? element("span", { class: "soft" }, "–") : number(value));
     const columns = [
       { head: "Job", cell: (job) => jobLink(job.name, job.id) },
@@ -106,12 +105,10 @@ export class ObservedView {
       { head: "Earned", class: "num", cell: (job) => worth(job.observed.utility) },
       { head: "Gain", class: "num", cell: (job) => worth(job.gain) },
     ];
-    const nothing = !told.jobs.length && !this.before.length;
+    const nothing = !told.jobs.length && !page.previous;
     swap(this.list, nothing ? empty("No job was submitted", "Submit to this service what is submitted to the other scheduler, under the same name and with what it is worth.")
       : table("Jobs on both sides, the newest first", columns, told.jobs, { key: (job) => String(job.id), none: "There are no more." }),
-    element("div", { class: "pager end" },
-      this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
-      told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));
+    this.pages.buttons(page, told.next, told.jobs.length));
   }
 
   others(told) {
@@ -125,13 +122,6 @@ export class ObservedView {
       { head: "Worth", cell: () => element("span", { class: "soft" }, "not known") },
     ];
     return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here, so that nobody said what they are worth."), table("Jobs that were only seen", columns, told.newest)));
-  }
-
-  async turn(before, cursor) {
-    this.before = before;
-    this.cursor = cursor;
-    await this.app.refresh();
-    this.app.say(`page ${this.before.length + 1}`);
   }
 
   close() {}

@@ -2,7 +2,7 @@
 
 import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
-import { button, chips, element, empty, jobLink, note, number, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
+import { button, chips, element, empty, jobLink, note, number, Pages, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 
 const LIMIT = 50, DRAWN = 1000;
@@ -21,7 +21,7 @@ export class StatementView {
     this.name = name;
     this.title = `Points of ${shown(name)}`;
     this.span = null;
-    this.turnTo([], null);
+    this.pages = new Pages(app);
     this.tiles = element("div", {});
     this.tools = element("div", { class: "row" });
     this.host = element("div", { class: "chart" });
@@ -31,25 +31,20 @@ export class StatementView {
     this.beside = app.operates ? [element("span", { class: "grow" }), button("Give points", () => this.give(), { focus: "give" }), button("Change the budget", () => this.change(), { focus: "change", kind: "primary" })] : [];
   }
 
-  turnTo(before, cursor) {
-    this.before = before;
-    this.cursor = cursor;
-  }
-
   async refresh() {
-    const path = `tenants/${part(this.name)}/statement`;
+    const path = `tenants/${part(this.name)}/statement`, wanted = this.pages.wanted;
     const whole = await ask(path, { query: { limit: DRAWN, back: this.span === null || this.span === "all" ? null : this.span } });
     this.budget = whole.budget;
     if (this.span === null && whole.budget) {
       this.span = "0";
       return this.refresh();
     }
-    const page = this.cursor === null ? { entries: whole.entries.slice(0, LIMIT), next: whole.entries.length > LIMIT ? whole.entries[LIMIT - 1].id : null }
-      : await ask(path, { query: { limit: LIMIT, cursor: this.cursor, back: whole.budget && this.span !== "all" ? this.span : null } });
-    return this.draw(whole, page);
+    const page = wanted.cursor === null ? { entries: whole.entries.slice(0, LIMIT), next: whole.entries.length > LIMIT ? whole.entries[LIMIT - 1].id : null }
+      : await ask(path, { query: { limit: LIMIT, cursor: wanted.cursor, back: whole.budget && this.span !== "all" ? this.span : null } });
+    return this.draw(whole, page, wanted);
   }
 
-  draw(told, page) {
+  draw(told, page, wanted) {
     const { account, budget } = told;
     swap(this.tiles, account ? element("div", { class: "tiles" },
       tile("Holds", number(account.held), account.held < 0 ? "below 0: only jobs that cost nothing are admitted" : `of ${number(budget.points)} every ${budget.period}`),
@@ -70,9 +65,7 @@ export class StatementView {
     const sums = Object.entries(told.sums).filter(([, points]) => points).map(([kind, points]) => `${kind} ${number(points)}`).join(" · ");
     swap(this.list, page.entries.length ? table("Entries, the newest first", columns, page.entries, { key: (one) => String(one.id) }) : empty("No entries", "Nothing was granted or paid in this time."),
       element("p", { class: "remark" }, `From ${number(told.opening)} to ${number(told.closing)}${sums ? `: ${sums}` : ""}. As a spreadsheet: shadowprice statement ${shown(this.name)} -o csv. `, element("a", { href: to("tenants") }, "All tenants")),
-      element("div", { class: "pager end" },
-        this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
-        page.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], page.next), { focus: "older" }) : null));
+      this.pages.buttons(wanted, page.next, page.entries.length));
   }
 
   drawChart(told) {
@@ -93,11 +86,7 @@ export class StatementView {
 
   async choose(span) {
     this.span = span;
-    await this.turn([], null);
-  }
-
-  async turn(before, cursor) {
-    this.turnTo(before, cursor);
+    this.pages.reset();
     await this.app.refresh();
   }
 
