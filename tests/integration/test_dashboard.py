@@ -770,6 +770,44 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
         page.locator("h1").get_by_text("trains").wait_for()
 
 
+def test_outlook_is_that_of_the_shown_job(browser: Browser, live: RunningService) -> None:
+    """Several tenants have jobs of its name."""
+    job = training("too large", 5, worker={"gpu": 64})
+    first = live.client.post("/v1/jobs", json=job).json()
+    live.client.post("/v1/jobs", json={**job, "tenant": "blue <b>"}).raise_for_status()
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), f"#/job/id:{first['id']}")
+        page.locator(".note.info.lines").wait_for()
+        assert not visit.faults
+
+
+def test_earlier_parts_of_a_long_log_are_shown(browser: Browser, live: RunningService) -> None:
+    last = 40_000
+    count = ["sh", "-c", f"seq 1 {last}; exec sleep 600"]
+    job = training("writes", 2_000, run={"command": count})
+    assert live.client.post("/v1/jobs", json=job).status_code == 200
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/job/writes")
+        log = page.get_by_role("log")
+
+        def lines() -> list[str]:
+            return log.inner_text().strip().split("\n")
+
+        log.get_by_text(str(last)).wait_for()
+        earlier = page.get_by_role("button", name="Earlier")
+        while earlier.is_enabled():
+            shown = lines()
+            earlier.click()
+            wait_until(lambda shown=shown: len(lines()) > len(shown))
+        assert lines() == [str(number) for number in range(1, last + 1)]
+        assert not page.get_by_label("follow").is_checked()
+        page.get_by_label("follow").check()
+        wait_until(lambda: len(lines()) < last)
+        assert lines()[-1] == str(last)
+        assert not visit.faults
+    live.client.delete("/v1/jobs/writes").raise_for_status()
+
+
 def test_second_click_on_a_page_button_turns_no_second_page(
     browser: Browser, live: RunningService
 ) -> None:

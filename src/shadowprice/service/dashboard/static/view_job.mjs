@@ -43,11 +43,12 @@ export class JobView {
     this.know(job);
     const of = `jobs/${part(this.reference)}`;
     const [told, curve] = await Promise.all([ask(`${of}/explain`), ask(`${of}/progress`, { query: { limit: 2000 } })]);
-    const far = [job.promise_slot, job.completion_slot].filter((slot) => slot !== null);
     this.job = job;
-    const { slot_seconds: seconds, next_slot: next } = this.app.service;
-    const since = (now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
-    const query = { job: this.reference, past_slots: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), future_slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - next + 3))) };
+    const { slot_seconds: seconds, origin } = this.app.service;
+    const slots = (from, to) => (to - from) / 1000 / seconds;
+    const last = isOpen(job) ? job.completion_slot ?? job.promise_slot ?? 0 : 0;
+    const within = (count, least) => Math.min(1000, Math.ceil(Math.max(least, count)));
+    const query = { job: this.reference, past_slots: within(slots(new Date(job.started ?? job.submitted), now()) + 1, 3), future_slots: within(last - slots(new Date(origin), now()) + 3, 3) };
     const where = await ask("timeline", { query });
     this.draw(job, told, curve.points, where);
   }
@@ -95,7 +96,7 @@ export class JobView {
     swap(this.outlook);
     if (reason === null) return;
     try {
-      const { outlook } = await ask(`jobs/${part(this.name)}/explain`, { query: { outlook: true } });
+      const { outlook } = await ask(`jobs/${part(this.reference)}/explain`, { query: { outlook: true } });
       if (outlook?.lines.length && reason === this.outlookReason) swap(this.outlook, outlookNote(outlook));
     } catch {
       this.outlookReason = undefined; // the next refresh asks again
@@ -303,13 +304,10 @@ class Logs {
   constructor(app, reference) {
     this.app = app;
     this.reference = reference;
-    this.end = null;
-    this.start = null;
-    this.text = "";
-    this.follow = true;
+    this.pieces = []; // of the log, without gaps
     this.which = element("select", { "aria-label": "Generation", onchange: () => this.choose() });
     this.process = element("select", { "aria-label": "Process", onchange: () => this.choose() });
-    this.following = element("input", { type: "checkbox", id: "follow", onchange: () => { this.follow = this.following.checked; this.poll(); } });
+    this.following = element("input", { type: "checkbox", id: "follow", onchange: () => { if (this.following.checked) this.reset(); } });
     this.following.checked = true;
     this.earlier = button("Earlier", () => this.back());
     this.pre = element("pre", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Log" });
@@ -345,11 +343,20 @@ class Logs {
     this.process.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
     const shown_ = before || this.failed;
     if (names.includes(shown_)) this.process.value = shown_;
-    this.end = this.start = null;
-    this.text = "";
+    this.following.checked = true;
+    this.reset();
+  }
+
+  /** Show the end of the log. */
+  reset() {
+    this.pieces = [];
     this.pre.replaceChildren();
     this.complete = false;
     this.poll();
+  }
+
+  get of() {
+    return `${this.which.value} ${this.process.value}`;
   }
 
   #ask(query) {
@@ -360,50 +367,59 @@ class Logs {
     clearTimeout(this.timer);
     this.timer = null;
     if (this.closed || !this.process.value) return;
-    const of = `${this.which.value} ${this.process.value}`;
+    const { of, pieces } = this;
     try {
-      if (!document.hidden && !this.complete) {
-        const piece = await this.#ask(this.end === null ? {} : { start: this.end });
-        if (this.closed || of !== `${this.which.value} ${this.process.value}`) return;
-        this.start ??= piece.start;
-        this.complete = piece.complete && piece.end === (this.end ?? piece.end);
-        if (piece.end !== this.end) this.#append(piece);
+      if (!document.hidden && !this.complete && this.following.checked) {
+        const end = pieces.at(-1)?.end;
+        const piece = await this.#ask(end === undefined ? {} : { start: end });
+        if (this.closed || of !== this.of || pieces !== this.pieces || !this.following.checked) return;
+        if (end !== pieces.at(-1)?.end) return; // a poll at the same time was answered first
+        this.complete = piece.complete && piece.end === (end ?? piece.end);
+        if (piece.end !== end) this.#append(piece);
         this.told.textContent = this.complete ? "The process is over; this is all of it." : "";
       }
     } catch (problem) {
-      if (this.closed) return;
+      if (this.closed || of !== this.of) return;
       this.told.textContent = problem.status === 404 ? "There are no logs of it (any more)." : problem.message;
       if (problem.status === 404) this.complete = true;
     }
-    this.earlier.disabled = !this.start;
-    if (this.follow && !this.complete) this.timer = setTimeout(() => this.poll(), 1000);
+    this.earlier.disabled = !this.pieces[0]?.start;
+    if (this.following.checked && !this.complete) this.timer = setTimeout(() => this.poll(), 1000);
   }
 
   #append(piece) {
     const atEnd = this.pre.scrollTop + this.pre.clientHeight >= this.pre.scrollHeight - 30;
-    this.end = piece.end;
-    this.text = (this.text + piece.text).slice(-KEPT);
+    this.pieces.push(piece);
+    while (this.#size() > KEPT) this.pieces.shift();
     this.#draw();
-    if (atEnd || this.pre.childNodes.length < 60) this.pre.scrollTop = this.pre.scrollHeight;
+    if (atEnd) this.pre.scrollTop = this.pre.scrollHeight;
+  }
+
+  #size() {
+    return this.pieces.length > 1 ? this.pieces.reduce((sum, piece) => sum + piece.text.length, 0) : 0;
   }
 
   #draw() {
-    const lines = this.text.split("\n").slice(-4000);
-    this.pre.replaceChildren(...lines.flatMap((line, at) => (at ? [element("br"), shown(clean(line))] : [shown(clean(line))])));
+    const text = this.pieces.map((piece) => piece.text).join("");
+    this.pre.textContent = text.split("\n").map((line) => shown(clean(line))).join("\n");
   }
 
+  /** Show the part before, and stop following: the end may no longer be shown. */
   async back() {
-    const from = Math.max(0, this.start - PIECE);
+    this.following.checked = false;
+    const { of, pieces } = this, before = pieces[0].start, start = Math.max(0, before - PIECE);
+    this.earlier.disabled = true;
     try {
-      const piece = await this.#ask({ start: from, max_bytes: Math.max(1, this.start - from) });
-      this.start = from;
-      this.text = piece.text + this.text;
+      const piece = await this.#ask({ start, max_bytes: before - start });
+      if (this.closed || of !== this.of || pieces !== this.pieces) return;
+      pieces.unshift({ ...piece, start });
+      while (this.#size() > KEPT) pieces.pop();
       this.#draw();
       this.pre.scrollTop = 0;
-      this.earlier.disabled = !this.start;
     } catch (problem) {
       this.told.textContent = problem.message;
     }
+    this.earlier.disabled = !this.pieces[0]?.start;
   }
 
   close() {
