@@ -770,6 +770,56 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
         page.locator("h1").get_by_text("trains").wait_for()
 
 
+HIDE = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => !window.seen})"
+
+
+def test_hidden_tabs_leave_the_browsers_connections_to_the_visible_one(
+    browser: Browser, live: RunningService
+) -> None:
+    token = operator_token(live)
+    with Visit(browser) as visit:
+        hidden = [visit.context.new_page() for _ in range(7)]  # more than a browser has connections
+        for tab in hidden:
+            tab.add_init_script(f"sessionStorage.setItem('shadowprice-token', '{token}'); {HIDE}")
+            tab.goto(f"{live.address}/#/queue/all")
+            tab.locator("main table").wait_for()
+        page = sign_in(visit, live.address, token, "#/queue")
+        tab = hidden[0]
+        job = training("unseen", 1, run={"command": ["true"]})
+        assert live.client.post("/v1/jobs", json=job).status_code == 200
+        page.get_by_role("link", name="unseen").wait_for()
+        assert not tab.get_by_role("link", name="unseen").count()
+        tab.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
+        tab.locator(".chip.live").wait_for()
+        tab.get_by_role("link", name="unseen").wait_for()
+        tab.evaluate("window.seen = false; document.dispatchEvent(new Event('visibilitychange'))")
+        tab.locator(".chip.connecting").wait_for()
+        assert not visit.faults
+
+
+@pytest.mark.parametrize("how", [{"modifiers": ["Control"]}, {"button": "middle"}], ids=str)
+def test_link_in_a_new_tab_needs_no_second_sign_in(
+    browser: Browser, live: RunningService, how: dict[str, Any]
+) -> None:
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        with visit.context.expect_page() as opened:
+            page.get_by_role("link", name="trains", exact=True).click(**how)
+        opened.value.locator("h1").get_by_text("trains", exact=True).wait_for()
+        assert page.locator("h1").inner_text() == "Jobs"
+
+
+def test_view_that_does_not_exist_is_left_again(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        for name in ("constructor", "__proto__", "nothing"):
+            page.evaluate(f"location.hash = '#/{name}'")
+            page.get_by_role("heading", name="Page not found").wait_for()
+            open_view(page, "#/queue")
+            assert page.locator("h1").inner_text() == "Jobs"
+        assert not visit.faults
+
+
 def test_outlook_is_that_of_the_shown_job(browser: Browser, live: RunningService) -> None:
     """Several tenants have jobs of its name."""
     job = training("too large", 5, worker={"gpu": 64})
@@ -806,6 +856,38 @@ def test_earlier_parts_of_a_long_log_are_shown(browser: Browser, live: RunningSe
         assert lines()[-1] == str(last)
         assert not visit.faults
     live.client.delete("/v1/jobs/writes").raise_for_status()
+
+
+def test_dialog_is_closed_with_its_view(browser: Browser, live: RunningService) -> None:
+    body = live.client.post("/v1/tokens", json={"tenant": "red"}).json()
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, body["token"], "#/job/trains")
+        page.get_by_role("button", name="Cancel the job").click()
+        page.evaluate("location.hash = '#/queue'")
+        page.locator("h1").get_by_text("Jobs").wait_for()
+        page.locator("dialog").wait_for(state="detached")
+        open_view(page, "#/job/trains")
+        page.get_by_role("button", name="Cancel the job").click()
+        live.client.delete(f"/v1/tokens/{body['id']}").raise_for_status()
+        page.locator(".note").get_by_text("You were signed out").wait_for(timeout=60_000)
+        page.locator("dialog").wait_for(state="detached")
+        wait_until(lambda: page.evaluate("document.activeElement.id") == "token")
+    assert state_of(live, "trains") == "running"
+
+
+def test_answer_that_breaks_off_is_fetched_again(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        visit.page.route(
+            "**/v1/prices?*",
+            lambda route: route.fulfill(body='{"slots": [', content_type="application/json"),
+            times=1,
+        )
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        page.evaluate("location.hash = '#/prices'")
+        page.get_by_text("the answer of the service broke off").wait_for()
+        page.locator("main figure canvas").first.wait_for()
+        page.get_by_text("the answer of the service broke off").wait_for(state="detached")
+        assert not visit.faults
 
 
 def test_second_click_on_a_page_button_turns_no_second_page(
