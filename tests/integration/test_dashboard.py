@@ -689,6 +689,59 @@ def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: Runn
         assert page.get_by_role("button", name="Cancel the job").count() == 0
 
 
+def test_revision_of_a_command_has_the_fields_of_its_submission(
+    browser: Browser, live: RunningService
+) -> None:
+    command = {
+        "name": "command",
+        "tenant": "red",
+        "worker": {"gpu": 1},
+        "steps": 1,
+        "minibatch_time": "10min",
+        "walltime": "1h",
+        "run": {"command": "exec sleep 600"},
+    }
+    live.client.post("/v1/jobs", json=command).raise_for_status()
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/job/command")
+        page.get_by_role("button", name="Revise").click()
+        dialog = page.locator("dialog[open]")
+        assert not dialog.get_by_label("Steps").count()
+        dialog.get_by_label("Expected run time").fill("soon")
+        dialog.get_by_role("button", name="Revise it").click()
+        dialog.get_by_text("expected a duration").wait_for()
+        dialog.get_by_label("Expected run time").fill("5min")
+        dialog.get_by_label("Deadline").fill("40min")
+        dialog.get_by_label("Priority").select_option("high")
+        dialog.get_by_label("Time limit").fill("")
+        dialog.get_by_role("button", name="Revise it").click()
+        dialog.wait_for(state="detached")
+        spec = live.client.get("/v1/jobs/command").json()["spec"]
+        assert (spec["minibatch_time"], spec["by"], spec["priority"]) == ("300s", "40min", "high")
+        assert "walltime" not in spec
+        assert spec["steps"] == 1
+        assert not visit.faults
+    live.client.delete("/v1/jobs/command").raise_for_status()
+
+
+def test_times_before_and_after_a_change_of_the_clock(
+    browser: Browser, live: RunningService
+) -> None:
+    """On 25 October 2026, summer time ends at 01:00 UTC."""
+    script = """async () => {
+      const clock = (await import("./assets/timeline.mjs")).clockOf(3600, "2026-10-24T22:00:00Z");
+      return [0, 2, 3, 4].map((slot) => [clock.time(slot), clock.label(clock.position(slot))]);
+    }"""
+    with Visit(browser, zone="Europe/Berlin") as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        assert page.evaluate(script) == [
+            ["2026-10-25 00:00", "Oct 25"],
+            ["2026-10-25 02:00", "02:00"],
+            ["2026-10-25 02:00", "02:00"],
+            ["2026-10-25 03:00", "03:00"],
+        ]
+
+
 def test_an_operator_drains_adds_and_removes_servers(
     browser: Browser, live: RunningService
 ) -> None:

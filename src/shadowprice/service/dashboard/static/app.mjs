@@ -102,7 +102,7 @@ class App {
       session.token = wanted;
       session.onexpired = () => {};
       try {
-        if (!/^[\x21-\x7e]+$/.test(wanted)) throw Object.assign(new Error("a token holds letters, digits, _ and - only"), { errors: [] });
+        if (!/^[\x21-\x7e]+$/.test(wanted)) throw new Error("a token holds letters, digits, _ and - only");
         await ask("service");
         session.open(wanted);
         session.onexpired = before;

@@ -6,6 +6,7 @@ import { counted, positionsOf, valueAt } from "./curves.mjs";
 import { badge, bar, button, distance, element, isOpen, lengthTile, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
+import { absoluteMoment, PRIORITIES, timePerStep } from "./view_submit.mjs";
 
 const METRICS = 6;
 const CONSTANTS = 24; // metrics of one value that are listed
@@ -228,27 +229,15 @@ export class JobView {
   }
 
   async revise() {
-    const { app, job } = this;
-    const { spec } = job, utility = spec.utility ?? {};
-    const work = spec.steps ? [["steps", "Steps"]] : [["minibatches", "Mini-batches of a chunk"], ["epochs", "Epochs"]];
-    const fields = [
-      utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
-      { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
-      ...work.map(([name, label]) => ({ name, label, type: "number", value: String(spec[name] ?? 1) })),
-    ].filter(Boolean);
+    const { app, job: { spec } } = this;
+    const { fields, changes } = spec.utility ? revisionOfJob(spec) : revisionOfCommand(spec);
     const done = await app.form({
       title: `Revise ${shown(this.name)}`, action: "Revise it", fields,
       body: [element("p", { class: "soft" }, "Its promise is worked out anew; what is said to be otherwise is used from the next slot on.")],
       send: (values) => {
-        const changes = {};
-        if (values.deadline !== undefined && values.deadline !== String(utility.by ?? "")) changes.deadline = values.deadline;
-        const wanted = json(values.utility);
-        if (JSON.stringify(wanted) !== JSON.stringify(utility)) changes.utility = wanted;
-        for (const [key] of work) {
-          if (values[key] !== "" && Number(values[key]) !== (spec[key] ?? 1)) changes[key] = Number(values[key]);
-        }
-        if (!Object.keys(changes).length) throw Object.assign(new Error("nothing was changed"), { errors: [] });
-        return ask(`jobs/${part(this.reference)}`, { method: "PATCH", body: changes });
+        const changed = changes(values);
+        if (!Object.keys(changed).length) throw new Error("nothing was changed");
+        return ask(`jobs/${part(this.reference)}`, { method: "PATCH", body: changed });
       },
     });
     if (done) {
@@ -260,6 +249,52 @@ export class JobView {
   close() {
     this.logs.close();
   }
+}
+
+/** Return the form's fields for a job that states its utility, and the function that reads the changes. */
+function revisionOfJob(spec) {
+  const { utility } = spec;
+  const work = spec.steps ? [["steps", "Steps"]] : [["minibatches", "Mini-batches of a chunk"], ["epochs", "Epochs"]];
+  const fields = [
+    utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
+    { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
+    ...work.map(([name, label]) => ({ name, label, type: "number", value: String(spec[name] ?? 1) })),
+  ].filter(Boolean);
+  const changes = (values) => {
+    const changed = {};
+    if (values.deadline !== undefined && values.deadline !== String(utility.by ?? "")) changed.deadline = values.deadline;
+    const wanted = json(values.utility);
+    if (JSON.stringify(wanted) !== JSON.stringify(utility)) changed.utility = wanted;
+    for (const [key] of work) {
+      if (values[key] !== "" && Number(values[key]) !== (spec[key] ?? 1)) changed[key] = Number(values[key]);
+    }
+    return changed;
+  };
+  return { fields, changes };
+}
+
+/** Return the same for a job with the usual utility, such as a command: what the form *Submit* asks for. */
+function revisionOfCommand(spec) {
+  const { steps = 1 } = spec, runs = ["steps", "epochs", "chunks", "minibatches"].reduce((product, key) => product * (spec[key] ?? 1), 1);
+  const before = { by: spec.by ?? "", priority: spec.priority ?? "", walltime: spec.walltime ?? "" };
+  const fields = [
+    { name: "by", label: "Deadline", value: before.by, hint: "Such as 6h since it was submitted, 18:00 or 2026-11-23 18:00; empty: none" },
+    { name: "priority", label: "Priority", options: PRIORITIES, value: before.priority },
+    { name: "time", label: "Expected run time", placeholder: "3h", hint: "Of the whole job; empty: as it is" },
+    { name: "walltime", label: "Time limit", value: before.walltime, hint: "Such as 8h; empty: none" },
+    steps > 1 ? { name: "steps", label: "Steps", type: "number", value: String(steps) } : null,
+  ].filter(Boolean);
+  const changes = (values) => {
+    const changed = {}, errors = [];
+    for (const key of Object.keys(before)) {
+      if (values[key] !== before[key]) changed[key] = (key === "by" ? absoluteMoment(values.by) : values[key]) || null;
+    }
+    if (values.steps && Number(values.steps) !== steps) changed.steps = Number(values.steps);
+    if (values.time) changed.minibatch_time = timePerStep(values.time, runs / steps * (changed.steps ?? steps), (location, message, hint) => errors.push({ location, message, hint }));
+    if (errors.length) throw Object.assign(new Error("the form has problems"), { errors });
+    return changed;
+  };
+  return { fields, changes };
 }
 
 const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", overrun: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
@@ -289,7 +324,7 @@ function json(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw Object.assign(new Error(`that is not JSON: ${error.message}`), { errors: [] });
+    throw new Error(`that is not JSON: ${error.message}`);
   }
 }
 

@@ -82,7 +82,7 @@ export class QuoteView {
       try {
         Object.assign(job, JSON.parse(more));
       } catch (error) {
-        throw Object.assign(new Error(`the other keys are not JSON: ${error.message}`), { errors: [] });
+        throw new Error(`the other keys are not JSON: ${error.message}`);
       }
     }
     return job;
