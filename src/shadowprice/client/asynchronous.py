@@ -119,6 +119,16 @@ class AsyncClient:
         assert last_error is not None  # an attempt was made
         raise unanswered or last_error
 
+    async def _entries(self, call: Callable[[int | None], ApiCall[Page[T]]]) -> AsyncIterator[T]:
+        """Yield the entries of all pages; ``call`` returns the request of the page of a cursor."""
+        cursor: int | None = None
+        while True:
+            page = await self.send(call(cursor))
+            for entry in page.entries:
+                yield entry
+            if (cursor := page.next) is None:
+                return
+
     # -------------------------------------------------------------- jobs
 
     async def submit(self, job: Json, *, wait: int = 0) -> Job:
@@ -156,17 +166,9 @@ class AsyncClient:
         """Return a job with its submission."""
         return await self.send(calls.job(name))
 
-    async def jobs(
-        self, *states: str, tenant: str | None = None, search: str = ""
-    ) -> AsyncIterator[Job]:
+    def jobs(self, *states: str, tenant: str | None = None, search: str = "") -> AsyncIterator[Job]:
         """Yield jobs, newest first; ``search`` is a part of their names."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.jobs(states, tenant, cursor, search=search))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.jobs(states, tenant, cursor, search=search))
 
     async def page_of_jobs(
         self,
@@ -206,15 +208,9 @@ class AsyncClient:
         """
         return await self.send(calls.explain(name, outlook=outlook))
 
-    async def job_events(self, name: str) -> AsyncIterator[JobEvent]:
+    def job_events(self, name: str) -> AsyncIterator[JobEvent]:
         """Yield a job's events, newest first."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.job_events(name, cursor, calls.PAGE))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.job_events(name, cursor, calls.PAGE))
 
     async def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
         """Return a job's generations with their placements, newest first."""
@@ -406,17 +402,11 @@ class AsyncClient:
         """Revoke a token."""
         await self.send(calls.revoke_token(number))
 
-    async def decisions(
+    def decisions(
         self, *, job: str | None = None, tenant: str | None = None
     ) -> AsyncIterator[StoredEvent]:
         """Yield the policy's decisions, newest first."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.decisions(job, tenant, cursor))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.decisions(job, tenant, cursor))
 
     async def start_whatif(
         self,
@@ -450,15 +440,9 @@ class AsyncClient:
         """Compare an observing service's decisions with what really ran."""
         return await self.send(calls.comparison(days))
 
-    async def compared_jobs(self) -> AsyncIterator[ComparedJob]:
+    def compared_jobs(self) -> AsyncIterator[ComparedJob]:
         """Yield jobs with both of their histories, newest first."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.compared_jobs(cursor))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(calls.compared_jobs)
 
     async def service(self) -> ServiceStatus:
         """Return the service's version, configuration and status."""

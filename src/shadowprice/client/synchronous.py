@@ -118,6 +118,15 @@ class Client:
         assert last_error is not None  # an attempt was made
         raise unanswered or last_error
 
+    def _entries(self, call: Callable[[int | None], ApiCall[Page[T]]]) -> Iterator[T]:
+        """Yield the entries of all pages; ``call`` returns the request of the page of a cursor."""
+        cursor: int | None = None
+        while True:
+            page = self.send(call(cursor))
+            yield from page.entries
+            if (cursor := page.next) is None:
+                return
+
     # -------------------------------------------------------------- jobs
 
     def submit(self, job: Json, *, wait: int = 0) -> Job:
@@ -157,12 +166,7 @@ class Client:
 
     def jobs(self, *states: str, tenant: str | None = None, search: str = "") -> Iterator[Job]:
         """Yield jobs, newest first; ``search`` is a part of their names."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.jobs(states, tenant, cursor, search=search))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.jobs(states, tenant, cursor, search=search))
 
     def page_of_jobs(
         self,
@@ -204,12 +208,7 @@ class Client:
 
     def job_events(self, name: str) -> Iterator[JobEvent]:
         """Yield a job's events, newest first."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.job_events(name, cursor, calls.PAGE))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.job_events(name, cursor, calls.PAGE))
 
     def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
         """Return a job's generations with their placements, newest first."""
@@ -404,12 +403,7 @@ class Client:
         self, *, job: str | None = None, tenant: str | None = None
     ) -> Iterator[StoredEvent]:
         """Yield the policy's decisions, newest first."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.decisions(job, tenant, cursor))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.decisions(job, tenant, cursor))
 
     def start_whatif(
         self,
@@ -445,12 +439,7 @@ class Client:
 
     def compared_jobs(self) -> Iterator[ComparedJob]:
         """Yield jobs with both of their histories, newest first."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.compared_jobs(cursor))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(calls.compared_jobs)
 
     def service(self) -> ServiceStatus:
         """Return the service's version, configuration and status."""
