@@ -584,6 +584,24 @@ def test_invalid_requests_return_problem_details(
             r"the name 'a\x00' contains a null character",
             "remove it",
         ),
+        (
+            "GET",
+            f"/v1/jobs?search={201 * 'x'}",
+            None,
+            422,
+            "?search",
+            "has 201 characters",
+            "use at most 200",
+        ),
+        (
+            "GET",
+            "/v1/uploads/abc",
+            None,
+            422,
+            "path.digest",
+            "expected a match of ^[0-9a-f]{64}$, got 'abc'",
+            "",
+        ),
     ],
 )
 def test_invalid_values_are_reported_with_their_location(
@@ -599,7 +617,7 @@ def test_invalid_values_are_reported_with_their_location(
     response = live.client.request(method, path, content=body)
     assert response.status_code == status, response.text
     assert response.json()["errors"] == [{"location": location, "message": message, "hint": hint}]
-    assert response.json()["detail"] == f"{location}: {message}; {hint}"
+    assert response.json()["detail"] == f"{location}: {message}; {hint}".removesuffix("; ")
 
 
 def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
