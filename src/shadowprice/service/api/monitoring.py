@@ -19,7 +19,6 @@ from shadowprice.rest.monitoring import (
     WhatIf,
     WhatIfList,
 )
-from shadowprice.service.api.jobs import listing_scope
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.references import find_job
 from shadowprice.service.api.requests import (
@@ -30,6 +29,7 @@ from shadowprice.service.api.requests import (
     OperatorDep,
     ServiceDep,
     api_router,
+    requested_tenant,
     require_observe_mode,
 )
 from shadowprice.service.clock import SECOND
@@ -171,7 +171,7 @@ async def decisions(
     limit: Limit = 100,
 ) -> DecisionPage:
     """List the policy's decisions, newest first."""
-    tenant = listing_scope(caller, tenant)
+    tenant = requested_tenant(caller, tenant)
     key = None
     if job is not None:
         try:
