@@ -1,5 +1,6 @@
 // Small parts of views: states, moments, tiles, tables, pagers; all of it text, never HTML.
 
+import { Chart } from "./charts/charts.mjs";
 import { element, shown } from "./charts/dom.mjs";
 import { number, span } from "./charts/format.mjs";
 import { now } from "./api.mjs";
@@ -121,6 +122,31 @@ export function trouble(problem) {
   const faults = problem.errors?.length ? element("ul", {}, ...problem.errors.map((fault) => element("li", {},
     element("code", {}, fault.location ?? ""), ` ${fault.message}`, fault.hint ? element("span", { class: "soft" }, `; ${fault.hint}`) : null))) : null;
   return note("bad", faults ? element("p", {}, "What was sent is wrong:") : element("p", {}, problem.message), faults);
+}
+
+/** A chart with its heading and caption, hidden while it has nothing to show. */
+export class Figure {
+  constructor(app, heading, caption = null, above = null) {
+    this.app = app;
+    this.heading = element("h2", {}, heading);
+    this.caption = caption === null ? null : element("figcaption", {}, caption);
+    this.host = element("div", { class: "chart" });
+    this.node = element("figure", { hidden: true }, this.heading, above, this.host, this.caption);
+  }
+
+  /** Draw a chart by its description, or nothing. */
+  show(description) {
+    this.node.hidden = !description;
+    if (!description) return;
+    const { charts } = this.app;
+    if (this.chart && charts.charts.has(this.chart)) this.chart.update(description);
+    else this.chart = new Chart(this.host, description, charts);
+  }
+
+  remove() {
+    this.chart?.dispose();
+    this.node.remove();
+  }
 }
 
 // ---------------------------------------------------------------- tables

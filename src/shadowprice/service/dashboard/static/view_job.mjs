@@ -1,9 +1,8 @@
 // One job: its promise and progress, where it ran and will, what it measured, its history and its logs.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
-import { badge, bar, button, distance, element, isOpen, lengthTile, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
+import { badge, bar, button, distance, element, Figure, isOpen, lengthTile, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
 import { absoluteMoment, PRIORITIES, timePerStep } from "./view_submit.mjs";
@@ -25,18 +24,16 @@ export class JobView {
     this.place = element("div", {});
     this.outlook = element("div", {});
     this.tiles = element("div", { class: "tiles" });
-    this.paceHost = element("div", { class: "chart" });
-    this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, this.paceCaption = element("figcaption", {}));
+    this.pace = new Figure(app, "Progress against the promise", "");
     this.metrics = element("div", { class: "grid2" });
     this.constants = element("div", { class: "tiles", hidden: true });
-    this.metricCharts = new Map();
-    this.whereHost = element("div", { class: "chart" });
-    this.where = element("figure", { hidden: true }, element("h2", {}, "Where it ran, and will"), this.whereHost);
+    this.metricFigures = new Map();
+    this.where = new Figure(app, "Where it ran, and will");
     this.story = element("section", {});
     this.generations = element("section", {});
     this.logs = new Logs(app, reference);
     this.spec = element("details", { class: "spec" });
-    this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace, this.metrics, this.constants, this.where, this.logs.node, this.story, this.generations, this.spec);
+    this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace.node, this.metrics, this.constants, this.where.node, this.logs.node, this.story, this.generations, this.spec);
   }
 
   async refresh() {
@@ -80,8 +77,7 @@ export class JobView {
     this.drawPace(job, points, where);
     this.drawMetrics(points);
     const description = describe(where, { servers: [...new Set(where.bars?.server ?? [])], promises: true });
-    this.where.hidden = !description.bars.length;
-    if (description.bars.length) this.whereChart = updated(this.whereChart, this.whereHost, description, this.app.charts);
+    this.where.show(description.bars.length ? description : null);
     this.drawStory(told);
     this.drawGenerations(told.generations);
     this.logs.know(told.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
@@ -128,12 +124,12 @@ export class JobView {
   }
 
   drawPace(job, points, where) {
-    const { charts } = this.app, { clock } = charts;
+    const { clock } = this.app.charts;
     const slotOf = (moment) => (new Date(moment) - new Date(where.origin)) / 1000 / where.slot_seconds;
     const began = slotOf(job.started ?? job.submitted);
     const seen = counted(job, points).map((point) => [slotOf(point.at), point.minibatches]);
     if (!seen.length && !(job.started && job.progress)) {
-      this.pace.hidden = true;
+      this.pace.show(null);
       return;
     }
     const over = job.closed ? slotOf(job.closed) : where.now;
@@ -152,9 +148,8 @@ export class JobView {
     if (pace.length) series.push({ name: "pace that keeps the promise", colour: 4, values: xs.map((x) => valueAt(pace, x)) });
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
-    this.pace.hidden = false;
-    this.paceCaption.textContent = `${seen.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
-    this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true }, charts);
+    this.pace.caption.textContent = `${seen.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
+    this.pace.show({ kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true });
   }
 
   drawMetrics(points) {
@@ -171,20 +166,18 @@ export class JobView {
     swap(this.constants, ...constant.slice(0, CONSTANTS).map(([name, seen]) => tile(shown(name), number([...seen][0]), "the same in every report")));
     this.constants.hidden = !constant.length;
     for (const [name] of constant) {
-      const chart = this.metricCharts.get(name);
-      chart?.chart.dispose();
-      chart?.host.closest("figure").remove();
-      this.metricCharts.delete(name);
+      this.metricFigures.get(name)?.remove();
+      this.metricFigures.delete(name);
     }
     const names = [...values].filter(([, seen]) => seen.size > 1).map(([name]) => name).slice(0, METRICS);
     for (const [at, name] of names.entries()) {
-      if (!this.metricCharts.has(name)) {
-        const host = element("div", { class: "chart" });
-        this.metrics.append(element("figure", {}, element("h2", {}, shown(name)), host));
-        this.metricCharts.set(name, { host, chart: null, colour: at });
+      if (!this.metricFigures.has(name)) {
+        const figure = Object.assign(new Figure(this.app, shown(name)), { colour: at });
+        this.metrics.append(figure.node);
+        this.metricFigures.set(name, figure);
       }
-      const one = this.metricCharts.get(name), mine = points.filter((point) => typeof point.metrics[name] === "number");
-      one.chart = updated(one.chart, one.host, { kind: "lines", x: mine.map((point) => Math.round(point.minibatches * 100) / 100), x_label: "mini-batches", y_label: shown(name), height: 220, series: [{ name: shown(name), colour: one.colour, values: mine.map((point) => point.metrics[name]) }] }, this.app.charts);
+      const figure = this.metricFigures.get(name), mine = points.filter((point) => typeof point.metrics[name] === "number");
+      figure.show({ kind: "lines", x: mine.map((point) => Math.round(point.minibatches * 100) / 100), x_label: "mini-batches", y_label: shown(name), height: 220, series: [{ name: shown(name), colour: figure.colour, values: mine.map((point) => point.metrics[name]) }] });
     }
   }
 
@@ -310,14 +303,6 @@ function speed(told) {
 function ended(one) {
   const [first] = String(one.reason ?? "").split("\n");
   return first || (one.exit === null ? "ended" : `exit status ${one.exit}`);
-}
-
-function updated(chart, host, description, page) {
-  if (chart && chart.host === host && page.charts.has(chart)) {
-    chart.update(description);
-    return chart;
-  }
-  return new Chart(host, description, page);
 }
 
 function json(text) {

@@ -1,9 +1,8 @@
 // What really ran beside what would have been decided, where the service only observes.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask } from "./api.mjs";
-import { badge, chips, element, empty, jobLink, note, number, Pages, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
-import { describe } from "./timeline.mjs";
+import { badge, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
+import { describe, RAN } from "./timeline.mjs";
 
 const SPANS = [1, 7, 30, 365];
 const ROWS = 16; // servers of one chart
@@ -16,15 +15,15 @@ export class ObservedView {
     this.app = app;
     this.title = "Observed";
     this.pages = new Pages(app);
-    this.charts = new Map();
     this.tools = element("div", { class: "row" });
     this.notes = element("div", {});
     this.tiles = element("div", { class: "tiles" });
-    this.hosts = new Map(["use", "would", "real"].map((key) => [key, element("div", { class: "chart" })]));
-    this.figures = new Map([...this.hosts].map(([key, host]) => [key, element("figure", {}, element("h2", {}, HEADS[key]), host, element("figcaption", {}, SAYS[key]))]));
+    this.use = new Figure(app, "Servers in use", "The used share of the servers' scarcest resources, slot by slot. Jobs that were only seen count for nothing: what they take is not known.");
+    this.would = new Figure(app, "What would have run where", "As it was decided, on paper: every job progressing as it declared.");
+    this.real = new Figure(app, "What really ran where", "As it was seen, up to the last look. The same colours are the same tenants.");
     this.list = element("div", {});
     this.strangers = element("div", {});
-    this.node = element("div", {}, this.tools, this.tiles, this.notes, this.figures.get("use"), this.figures.get("would"), this.figures.get("real"),
+    this.node = element("div", {}, this.tools, this.tiles, this.notes, this.use.node, this.would.node, this.real.node,
       element("section", {}, element("h2", {}, "Job by job"), this.list), this.strangers);
   }
 
@@ -35,9 +34,9 @@ export class ObservedView {
     const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: page.cursor, limit: LIMIT } }),
       ask("timeline", { query }), ask("timeline", { query: { ...query, observed: "true" } })]);
     this.sum(told);
-    this.use(told.utilization);
-    this.where("would", would);
-    this.where("real", real);
+    this.use.show(used(told.utilization));
+    this.would.show(placements(would));
+    this.real.show(placements(real));
     this.jobs(jobs, page);
     this.others(told.unmanaged_jobs);
   }
@@ -63,33 +62,6 @@ export class ObservedView {
     if (told.utilization.unknown_servers.length) remarks.push(`Some ran on servers that are none of the cluster: ${told.utilization.unknown_servers.slice(0, 5).map(shown).join(", ")}.`);
     if (told.incomplete) remarks.push("Older jobs are left out: there are too many.");
     swap(this.notes, remarks.length ? note("warn", element("p", {}, remarks.join(" "))) : null);
-  }
-
-  use(told) {
-    const slots = told.simulated.map((_, at) => told.first + at);
-    this.show("use", slots.length ? {
-      kind: "slotLines", slots: true, steps: true, x: slots, end: told.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
-      series: [{ name: "would have been used", colour: 0, values: told.simulated }, { name: "really used", colour: 1, values: told.observed }],
-    } : null);
-  }
-
-  /** Draw servers over time; both sides alike, so that they can be read against each other. */
-  where(key, told) {
-    if (told.bars === null) {
-      this.show(key, null);
-      return;
-    }
-    const description = describe({ ...told, last: Math.max(told.first + 1, Math.ceil(told.now)) }, { servers: told.servers.slice(0, ROWS), promises: false });
-    description.bars = description.bars.filter((bar) => bar.what === 0);
-    this.show(key, description.bars.length ? description : null);
-  }
-
-  show(key, description) {
-    this.figures.get(key).hidden = !description;
-    if (!description) return;
-    const chart = this.charts.get(key);
-    if (chart) chart.update(description);
-    else this.charts.set(key, new Chart(this.hosts.get(key), description, this.app.charts));
   }
 
   jobs(told, page) {
@@ -127,9 +99,18 @@ export class ObservedView {
   close() {}
 }
 
-const HEADS = { use: "Servers in use", would: "What would have run where", real: "What really ran where" };
-const SAYS = {
-  use: "The used share of the servers' scarcest resources, slot by slot. Jobs that were only seen count for nothing: what they take is not known.",
-  would: "As it was decided, on paper: every job progressing as it declared.",
-  real: "As it was seen, up to the last look. The same colours are the same tenants.",
-};
+function used(told) {
+  const slots = told.simulated.map((_, at) => told.first + at);
+  return slots.length ? {
+    kind: "slotLines", slots: true, steps: true, x: slots, end: told.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
+    series: [{ name: "would have been used", colour: 0, values: told.simulated }, { name: "really used", colour: 1, values: told.observed }],
+  } : null;
+}
+
+/** Return the chart of servers over time; both sides alike, so that they can be read against each other. */
+function placements(told) {
+  if (told.bars === null) return null;
+  const description = describe({ ...told, last: Math.max(told.first + 1, Math.ceil(told.now)) }, { servers: told.servers.slice(0, ROWS), promises: false });
+  description.bars = description.bars.filter((bar) => bar.what === RAN);
+  return description.bars.length ? description : null;
+}

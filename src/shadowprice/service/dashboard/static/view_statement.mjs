@@ -1,8 +1,7 @@
 // A tenant's statement: what it holds, what moved it, entry by entry.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
-import { button, chips, element, empty, jobLink, note, number, Pages, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
+import { button, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 
 const LIMIT = 50, DRAWN = 1000;
@@ -24,10 +23,9 @@ export class StatementView {
     this.pages = new Pages(app);
     this.tiles = element("div", {});
     this.tools = element("div", { class: "row" });
-    this.host = element("div", { class: "chart" });
-    this.figure = element("figure", {}, element("h2", {}, "Held"), this.host, element("figcaption", {}, "What may be spent: the prices of jobs go off when they are admitted; what they do not use comes back when they are over."));
+    this.figure = new Figure(app, "Held", "What may be spent: the prices of jobs go off when they are admitted; what they do not use comes back when they are over.");
     this.list = element("div", {});
-    this.node = element("div", {}, this.tiles, this.tools, this.figure, this.list);
+    this.node = element("div", {}, this.tiles, this.tools, this.figure.node, this.list);
     this.beside = app.operates ? [element("span", { class: "grow" }), button("Give points", () => this.give(), { focus: "give" }), button("Change the budget", () => this.change(), { focus: "change", kind: "primary" })] : [];
   }
 
@@ -70,8 +68,10 @@ export class StatementView {
 
   drawChart(told) {
     const entries = [...told.entries].reverse();
-    this.figure.hidden = entries.length === 0;
-    if (!entries.length) return;
+    if (!entries.length) {
+      this.figure.show(null);
+      return;
+    }
     const { slot_seconds: slot, origin } = this.app.service;
     const place = (moment) => (new Date(moment) - new Date(origin)) / 1000 / slot;
     const shownTo = this.span === "1" ? place(entries.at(-1).at) : place(now());
@@ -79,9 +79,7 @@ export class StatementView {
     const last = Math.max(shownTo, xs.at(-1) + 1e-6);
     const clock = clockOf(slot, origin);
     const series = [{ name: "held", colour: 0, values: [first.balance - first.points, ...entries.map((one) => one.balance)] }];
-    const description = { kind: "slotLines", slots: true, steps: true, x: xs, end: last, x_label: clock.title, y_label: "points", fill: true, series };
-    if (this.chart) this.chart.update(description);
-    else this.chart = new Chart(this.host, description, this.app.charts);
+    this.figure.show({ kind: "slotLines", slots: true, steps: true, x: xs, end: last, x_label: clock.title, y_label: "points", fill: true, series });
   }
 
   async choose(span) {
