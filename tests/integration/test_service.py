@@ -658,6 +658,33 @@ def test_metrics_are_exported(live: RunningService) -> None:
         assert f"shadowprice_{name}" in text
 
 
+@pytest.mark.parametrize("policy", ["fifo", "rolling"])
+def test_admission_wait_counts_each_job_once(tmp_path: Path, policy: str) -> None:
+    """Also those of a batch, which are decided after the commit of their submission."""
+
+    def waits() -> tuple[float, float]:
+        text = live.client.get("/metrics").text
+        count, total = (
+            re.search(rf"^shadowprice_admission_wait_seconds_{part} (\S+)", text, re.MULTILINE)
+            for part in ("count", "sum")
+        )
+        assert count
+        assert total
+        return float(count[1]), float(total[1])
+
+    with run_service(tmp_path, policy=policy) as live:
+        assert live.client.post("/v1/jobs", json=job("a")).status_code == 200
+        assert waits()[0] == 1
+        large = job("c", worker={"gpu": 1_000})
+        batch = {"jobs": [job("b"), large, *(job(f"d{index}") for index in range(20))]}
+        answer = live.client.post("/v1/jobs?wait=60", json=batch)
+        assert {item["state"] for item in answer.json()["jobs"]} >= {"refused"}
+        wait_until(lambda: waits()[0] == 23)
+        assert waits()[1] > 0
+        live.client.delete("/v1/jobs/b").raise_for_status()
+        assert waits()[0] == 23
+
+
 def test_metrics_count_open_jobs_by_state_and_tenant(tmp_path: Path) -> None:
     def counted() -> list[str]:
         lines = live.client.get("/metrics").text.splitlines()
