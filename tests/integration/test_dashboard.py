@@ -943,6 +943,24 @@ def test_answer_that_breaks_off_is_fetched_again(browser: Browser, live: Running
         assert not visit.faults
 
 
+def test_job_with_too_many_placements_is_shown_without_them(
+    browser: Browser, live: RunningService
+) -> None:
+    def without_bars(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(
+            response=answer,
+            json={**answer.json(), "bars": None, "jobs": None, "promises": None},
+        )
+
+    with Visit(browser) as visit:
+        visit.page.route("**/v1/timeline?job=*", without_bars)
+        page = sign_in(visit, live.address, operator_token(live), "#/job/trains")
+        page.get_by_role("heading", name="Generations").wait_for()
+        assert not page.get_by_role("heading", name="Where it ran, and will").is_visible()
+        assert not visit.faults
+
+
 def test_second_click_on_a_page_button_turns_no_second_page(
     browser: Browser, live: RunningService
 ) -> None:

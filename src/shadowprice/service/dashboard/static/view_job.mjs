@@ -76,8 +76,8 @@ export class JobView {
     this.sum(job, where);
     this.drawPace(job, points, where);
     this.drawMetrics(points);
-    const description = describe(where, { servers: [...new Set(where.bars?.server ?? [])], promises: true });
-    this.where.show(description.bars.length ? description : null);
+    const description = where.bars && describe(where, { servers: [...new Set(where.bars.server)] }); // null: too many blocks
+    this.where.show(description?.bars.length ? description : null);
     this.drawStory(told);
     this.drawGenerations(told.generations);
     this.logs.know(told.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
@@ -108,7 +108,7 @@ export class JobView {
     const promise = job.promise ?? null;
     const expected = isOpen(job) ? job.completion : null;
     swap(this.tiles,
-      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.predicted ? "its length is predicted, not stated" : "as soon as it is worth the price") : ""),
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.state === "pending" ? "not decided yet" : job.predicted ? "its length is predicted, not stated" : "as soon as it is worth the price") : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
         : !isOpen(job) ? tile("Ended", when(job.closed, { brief: true }), element("span", { "data-moment": job.closed }, distance(job.closed)))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
@@ -447,5 +447,3 @@ class Logs {
     clearTimeout(this.timer);
   }
 }
-
-
