@@ -188,7 +188,7 @@ class App {
     clearTimeout(this.timer);
     clearTimeout(this.later);
     this.timer = this.later = null;
-    this.view?.close();
+    this.view?.close?.();
     this.view = null;
     for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about the view
     for (const chart of [...(this.charts?.charts ?? [])]) chart.dispose();

@@ -29,8 +29,6 @@ export class ActivityView {
     swap(this.list, told.decisions.length || page.previous ? table("Decisions, the newest first", columns, told.decisions, { key: (one) => String(one.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
       this.pages.buttons(page, told.next, told.decisions.length));
   }
-
-  close() {}
 }
 
 /** Return any value of an event; its fractions below a million have at most six digits. */
@@ -72,5 +70,3 @@ function textOf({ kind, data }, begins) {
     default: return first || Object.entries(data).map(([name, value]) => `${name} ${told(value)}`).join(", ");
   }
 }
-
-

@@ -228,5 +228,3 @@ export function amounts(text) {
   }
   return found;
 }
-
-

@@ -83,8 +83,6 @@ export class CompareView {
     const description = { kind: "lines", x: xs.map((x) => Math.round(x * 1000) / 1000), y_label, legend: true, height: 260, series, ...more };
     this.drawn.get(key).show(xs.length < 2 ? null : description);
   }
-
-  close() {}
 }
 
 /** Return a line of progress without its last point, the present or the end: no report shows the speed until then. */

@@ -95,8 +95,6 @@ export class ObservedView {
     ];
     return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here, so that nobody said what they are worth."), table("Jobs that were only seen", columns, told.newest)));
   }
-
-  close() {}
 }
 
 function used(told) {

@@ -51,6 +51,4 @@ export class PricesView {
     this.used.show({ ...common, y_label: "reserved", percent: true, y_high: 1, series: series(most) });
     if (coming.kinds.length > 8) this.total.heading.textContent = `A server, by kind: the first 8 of ${number(coming.kinds.length)}`;
   }
-
-  close() {}
 }

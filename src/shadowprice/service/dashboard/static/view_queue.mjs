@@ -64,8 +64,6 @@ export class QueueView {
         : table("Jobs, the newest first", columns, response.jobs, { key: (job) => String(job.id), none: response.next === null ? "There are no more." : "None on this page; older jobs follow." }),
       this.pages.buttons(page, response.next, response.jobs.length, true));
   }
-
-  close() {}
 }
 
 function why(job) {
@@ -76,5 +74,3 @@ function why(job) {
   if (job.failures) return element("span", { class: "soft" }, `${job.failures} failure${job.failures === 1 ? "" : "s"} before`);
   return element("span", { class: "soft" }, "");
 }
-
-

@@ -120,6 +120,4 @@ export class QuoteView {
       element("p", { class: "remark" }, `Asked for slot ${number(quote.slot)}; prices change with what is submitted. `, element("a", { href: to("prices") }, "See prices")));
     this.app.say(verdict[1]);
   }
-
-  close() {}
 }

@@ -102,8 +102,6 @@ export class StatementView {
     });
     if (done) await app.did("The points are given");
   }
-
-  close() {}
 }
 
 /** Return points to the hundredth, what is less to the last digit; all digits on pointing at them. */

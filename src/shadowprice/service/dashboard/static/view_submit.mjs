@@ -141,8 +141,6 @@ export class SubmitView {
       return false;
     });
   }
-
-  close() {}
 }
 
 /** Return the time of one step of a run, as `shadowprice submit --time TIME --steps STEPS` does. */

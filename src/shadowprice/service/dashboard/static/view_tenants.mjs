@@ -116,8 +116,4 @@ export class TenantsView {
     const done = await app.form({ title: `Revoke token ${one.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Whoever uses it (${one.role === "operator" ? "an operator" : shown(one.tenant)}${one.note ? `, “${shown(one.note)}”` : ""}) is signed out at once.`)], send: () => ask(`tokens/${one.id}`, { method: "DELETE" }) });
     if (done) await app.did(`Token ${one.id} is revoked`);
   }
-
-  close() {}
 }
-
-
