@@ -689,6 +689,59 @@ def test_a_job_is_revised_and_cancelled_by_keyboard(browser: Browser, live: Runn
         assert page.get_by_role("button", name="Cancel the job").count() == 0
 
 
+def test_revision_of_a_command_has_the_fields_of_its_submission(
+    browser: Browser, live: RunningService
+) -> None:
+    command = {
+        "name": "command",
+        "tenant": "red",
+        "worker": {"gpu": 1},
+        "steps": 1,
+        "minibatch_time": "10min",
+        "walltime": "1h",
+        "run": {"command": "exec sleep 600"},
+    }
+    live.client.post("/v1/jobs", json=command).raise_for_status()
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/job/command")
+        page.get_by_role("button", name="Revise").click()
+        dialog = page.locator("dialog[open]")
+        assert not dialog.get_by_label("Steps").count()
+        dialog.get_by_label("Expected run time").fill("soon")
+        dialog.get_by_role("button", name="Revise it").click()
+        dialog.get_by_text("expected a duration").wait_for()
+        dialog.get_by_label("Expected run time").fill("5min")
+        dialog.get_by_label("Deadline").fill("40min")
+        dialog.get_by_label("Priority").select_option("high")
+        dialog.get_by_label("Time limit").fill("")
+        dialog.get_by_role("button", name="Revise it").click()
+        dialog.wait_for(state="detached")
+        spec = live.client.get("/v1/jobs/command").json()["spec"]
+        assert (spec["minibatch_time"], spec["by"], spec["priority"]) == ("300s", "40min", "high")
+        assert "walltime" not in spec
+        assert spec["steps"] == 1
+        assert not visit.faults
+    live.client.delete("/v1/jobs/command").raise_for_status()
+
+
+def test_times_before_and_after_a_change_of_the_clock(
+    browser: Browser, live: RunningService
+) -> None:
+    """On 25 October 2026, summer time ends at 01:00 UTC."""
+    script = """async () => {
+      const clock = (await import("./assets/timeline.mjs")).clockOf(3600, "2026-10-24T22:00:00Z");
+      return [0, 2, 3, 4].map((slot) => [clock.time(slot), clock.label(clock.position(slot))]);
+    }"""
+    with Visit(browser, zone="Europe/Berlin") as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        assert page.evaluate(script) == [
+            ["2026-10-25 00:00", "Oct 25"],
+            ["2026-10-25 02:00", "02:00"],
+            ["2026-10-25 02:00", "02:00"],
+            ["2026-10-25 03:00", "03:00"],
+        ]
+
+
 def test_an_operator_drains_adds_and_removes_servers(
     browser: Browser, live: RunningService
 ) -> None:
@@ -768,6 +821,164 @@ def test_an_expired_or_revoked_token_signs_out(browser: Browser, live: RunningSe
         page.get_by_label("Token").fill(live.token("red"))
         page.keyboard.press("Enter")
         page.locator("h1").get_by_text("trains").wait_for()
+
+
+HIDE = "Object.defineProperty(document, 'hidden', {configurable: true, get: () => !window.seen})"
+
+
+def test_hidden_tabs_leave_the_browsers_connections_to_the_visible_one(
+    browser: Browser, live: RunningService
+) -> None:
+    token = operator_token(live)
+    with Visit(browser) as visit:
+        hidden = [visit.context.new_page() for _ in range(7)]  # more than a browser has connections
+        for tab in hidden:
+            tab.add_init_script(f"sessionStorage.setItem('shadowprice-token', '{token}'); {HIDE}")
+            tab.goto(f"{live.address}/#/queue/all")
+            tab.locator("main table").wait_for()
+        page = sign_in(visit, live.address, token, "#/queue")
+        tab = hidden[0]
+        job = training("unseen", 1, run={"command": ["true"]})
+        assert live.client.post("/v1/jobs", json=job).status_code == 200
+        page.get_by_role("link", name="unseen").wait_for()
+        assert not tab.get_by_role("link", name="unseen").count()
+        tab.evaluate("window.seen = true; document.dispatchEvent(new Event('visibilitychange'))")
+        tab.locator(".chip.live").wait_for()
+        tab.get_by_role("link", name="unseen").wait_for()
+        tab.evaluate("window.seen = false; document.dispatchEvent(new Event('visibilitychange'))")
+        tab.locator(".chip.connecting").wait_for()
+        assert not visit.faults
+
+
+@pytest.mark.parametrize("how", [{"modifiers": ["Control"]}, {"button": "middle"}], ids=str)
+def test_link_in_a_new_tab_needs_no_second_sign_in(
+    browser: Browser, live: RunningService, how: dict[str, Any]
+) -> None:
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        with visit.context.expect_page() as opened:
+            page.get_by_role("link", name="trains", exact=True).click(**how)
+        opened.value.locator("h1").get_by_text("trains", exact=True).wait_for()
+        assert page.locator("h1").inner_text() == "Jobs"
+
+
+def test_view_that_does_not_exist_is_left_again(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        for name in ("constructor", "__proto__", "nothing"):
+            page.evaluate(f"location.hash = '#/{name}'")
+            page.get_by_role("heading", name="Page not found").wait_for()
+            open_view(page, "#/queue")
+            assert page.locator("h1").inner_text() == "Jobs"
+        assert not visit.faults
+
+
+def test_outlook_is_that_of_the_shown_job(browser: Browser, live: RunningService) -> None:
+    """Several tenants have jobs of its name."""
+    job = training("too large", 5, worker={"gpu": 64})
+    first = live.client.post("/v1/jobs", json=job).json()
+    live.client.post("/v1/jobs", json={**job, "tenant": "blue <b>"}).raise_for_status()
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), f"#/job/id:{first['id']}")
+        page.locator(".note.info.lines").wait_for()
+        assert not visit.faults
+
+
+def test_earlier_parts_of_a_long_log_are_shown(browser: Browser, live: RunningService) -> None:
+    last = 40_000
+    count = ["sh", "-c", f"seq 1 {last}; exec sleep 600"]
+    job = training("writes", 2_000, run={"command": count})
+    assert live.client.post("/v1/jobs", json=job).status_code == 200
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, operator_token(live), "#/job/writes")
+        log = page.get_by_role("log")
+
+        def lines() -> list[str]:
+            return log.inner_text().strip().split("\n")
+
+        log.get_by_text(str(last)).wait_for()
+        earlier = page.get_by_role("button", name="Earlier")
+        while earlier.is_enabled():
+            shown = lines()
+            earlier.click()
+            wait_until(lambda shown=shown: len(lines()) > len(shown))
+        assert lines() == [str(number) for number in range(1, last + 1)]
+        assert not page.get_by_label("follow").is_checked()
+        page.get_by_label("follow").check()
+        wait_until(lambda: len(lines()) < last)
+        assert lines()[-1] == str(last)
+        assert not visit.faults
+    live.client.delete("/v1/jobs/writes").raise_for_status()
+
+
+def test_dialog_is_closed_with_its_view(browser: Browser, live: RunningService) -> None:
+    body = live.client.post("/v1/tokens", json={"tenant": "red"}).json()
+    with Visit(browser) as visit:
+        page = sign_in(visit, live.address, body["token"], "#/job/trains")
+        page.get_by_role("button", name="Cancel the job").click()
+        page.evaluate("location.hash = '#/queue'")
+        page.locator("h1").get_by_text("Jobs").wait_for()
+        page.locator("dialog").wait_for(state="detached")
+        open_view(page, "#/job/trains")
+        page.get_by_role("button", name="Cancel the job").click()
+        live.client.delete(f"/v1/tokens/{body['id']}").raise_for_status()
+        page.locator(".note").get_by_text("You were signed out").wait_for(timeout=60_000)
+        page.locator("dialog").wait_for(state="detached")
+        wait_until(lambda: page.evaluate("document.activeElement.id") == "token")
+    assert state_of(live, "trains") == "running"
+
+
+def test_answer_that_breaks_off_is_fetched_again(browser: Browser, live: RunningService) -> None:
+    with Visit(browser) as visit:
+        visit.page.route(
+            "**/v1/prices?*",
+            lambda route: route.fulfill(body='{"slots": [', content_type="application/json"),
+            times=1,
+        )
+        page = sign_in(visit, live.address, operator_token(live), "#/queue")
+        page.evaluate("location.hash = '#/prices'")
+        page.get_by_text("the answer of the service broke off").wait_for()
+        page.locator("main figure canvas").first.wait_for()
+        page.get_by_text("the answer of the service broke off").wait_for(state="detached")
+        assert not visit.faults
+
+
+def test_job_with_too_many_placements_is_shown_without_them(
+    browser: Browser, live: RunningService
+) -> None:
+    def without_bars(route: Any) -> None:
+        answer = route.fetch()
+        route.fulfill(
+            response=answer,
+            json={**answer.json(), "bars": None, "jobs": None, "promises": None},
+        )
+
+    with Visit(browser) as visit:
+        visit.page.route("**/v1/timeline?job=*", without_bars)
+        page = sign_in(visit, live.address, operator_token(live), "#/job/trains")
+        page.get_by_role("heading", name="Generations").wait_for()
+        assert not page.get_by_role("heading", name="Where it ran, and will").is_visible()
+        assert not visit.faults
+
+
+def test_second_click_on_a_page_button_turns_no_second_page(
+    browser: Browser, live: RunningService
+) -> None:
+    with Visit(browser) as visit:
+        visit.page.route(
+            "**/v1/jobs?*",
+            lambda route: route.continue_(url=route.request.url.replace("limit=50", "limit=4")),
+        )
+        page = sign_in(visit, live.address, operator_token(live), "#/queue/all")
+        page.get_by_text("1 to 4, the newest first").wait_for()
+        page.get_by_role("button", name="Older").evaluate(
+            "(older) => { older.click(); older.click() }"
+        )
+        page.get_by_text("page 2", exact=True).first.wait_for(state="attached")
+        page.get_by_text("5 to 8, the newest first").wait_for()
+        page.get_by_role("button", name="Newer").click()
+        page.get_by_text("1 to 4, the newest first").wait_for()
+        assert not page.get_by_role("button", name="Newer").count()
 
 
 def test_quote_form_shows_the_decision(browser: Browser, live: RunningService) -> None:

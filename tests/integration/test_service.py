@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,7 +22,7 @@ from shadowprice.service.state import store_queries
 from shadowprice.service.state.durable_state import DurableState
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.simulated_world import ManualClock
-from tests.support.waiting import WAIT_LIMIT_SECONDS
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -308,6 +309,92 @@ def test_servers_are_added_drained_resized_and_removed(live: RunningService) -> 
     assert live.client.delete("/v1/servers/h-1").status_code == 404
 
 
+@contextmanager
+def held_writer(live: RunningService, monkeypatch: pytest.MonkeyPatch):
+    """Hold the writer's thread; yield a function that waits for a number of operations."""
+    writer, released, operations = live.service.writing, threading.Event(), []
+    perform = writer.do
+
+    async def do(operation: Any) -> Any:
+        operations.append(operation)
+        return await perform(operation)
+
+    def wait_for(count: int) -> None:
+        wait_until(lambda: len(operations) >= count)
+
+    monkeypatch.setattr(writer, "do", do)
+    writer._thread.submit(released.wait, WAIT_LIMIT_SECONDS)
+    try:
+        yield wait_for
+    finally:
+        released.set()
+
+
+@pytest.mark.parametrize(
+    ("requests", "statuses", "expected"),
+    [
+        (
+            [
+                ("PATCH", "/v1/servers/r", {"cordon": True}),
+                ("PATCH", "/v1/servers/r", {"capacity": {"gpu": 2}}),
+            ],
+            [200, 200],
+            [("r", "cordoned", {"gpu": "2"})],
+        ),
+        (
+            [
+                ("POST", "/v1/servers", {"name": "s", "capacity": {"gpu": 1}}),
+                ("POST", "/v1/servers", {"name": "s", "capacity": {"gpu": 3}}),
+            ],
+            [201, 409],
+            [("r", "up", {"gpu": "4"}), ("s", "up", {"gpu": "1"})],
+        ),
+        (
+            [("DELETE", "/v1/servers/r", None), ("PATCH", "/v1/servers/r", {"cordon": True})],
+            [204, 404],
+            [],
+        ),
+        (
+            [("PATCH", "/v1/servers/r", {"cordon": True}), ("DELETE", "/v1/servers/r", None)],
+            [404, 204],  # both are done before the first response is built
+            [],
+        ),
+        (
+            [("PUT", "/v1/tenants/t", {"share": {"gpu": 1}}), ("DELETE", "/v1/tenants/t", None)],
+            [404, 204],
+            [("r", "up", {"gpu": "4"})],
+        ),
+    ],
+    ids=["both changes", "same name", "removed first", "removed last", "tenant removed last"],
+)
+def test_concurrent_changes_of_a_server_are_all_kept(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    requests: list[tuple[str, str, Any]],
+    statuses: list[int],
+    expected: list[tuple[str, str, Any]],
+) -> None:
+    with run_service(tmp_path) as live, ThreadPoolExecutor(3) as pool:
+        added = live.client.post("/v1/servers", json={"name": "r", "capacity": {"gpu": 4}})
+        assert added.status_code == 201
+        live.client.put("/v1/tenants/t", json={}).raise_for_status()
+        answers = []
+        with held_writer(live, monkeypatch) as wait_for:
+            # The first operation waits for the thread in a batch of its own.
+            pool.submit(live.client.post, "/v1/servers", json={"name": "q", "capacity": {"gpu": 1}})
+            wait_for(1)
+            for count, (method, path, body) in enumerate(requests, 2):
+                answers.append(pool.submit(live.client.request, method, path, json=body))
+                wait_for(count)
+        assert [answer.result().status_code for answer in answers] == statuses
+        servers = live.client.get("/v1/servers").json()["servers"]
+        assert [
+            (server["name"], server["state"], server["capacity"])
+            for server in servers
+            if server["name"] in {"r", "s"}
+        ] == expected
+
+
 @pytest.mark.parametrize("policy", ["oasis", "pdors"])
 def test_learnt_prices_follow_servers_of_other_sizes(tmp_path: Path, policy: str) -> None:
     with run_service(tmp_path, policy=policy) as live:
@@ -497,6 +584,24 @@ def test_invalid_requests_return_problem_details(
             r"the name 'a\x00' contains a null character",
             "remove it",
         ),
+        (
+            "GET",
+            f"/v1/jobs?search={201 * 'x'}",
+            None,
+            422,
+            "?search",
+            "has 201 characters",
+            "use at most 200",
+        ),
+        (
+            "GET",
+            "/v1/uploads/abc",
+            None,
+            422,
+            "path.digest",
+            "expected a match of ^[0-9a-f]{64}$, got 'abc'",
+            "",
+        ),
     ],
 )
 def test_invalid_values_are_reported_with_their_location(
@@ -512,7 +617,7 @@ def test_invalid_values_are_reported_with_their_location(
     response = live.client.request(method, path, content=body)
     assert response.status_code == status, response.text
     assert response.json()["errors"] == [{"location": location, "message": message, "hint": hint}]
-    assert response.json()["detail"] == f"{location}: {message}; {hint}"
+    assert response.json()["detail"] == f"{location}: {message}; {hint}".removesuffix("; ")
 
 
 def test_a_key_that_is_given_twice_is_named(live: RunningService) -> None:
@@ -551,6 +656,33 @@ def test_metrics_are_exported(live: RunningService) -> None:
         "journal_lag_seconds",
     ):
         assert f"shadowprice_{name}" in text
+
+
+@pytest.mark.parametrize("policy", ["fifo", "rolling"])
+def test_admission_wait_counts_each_job_once(tmp_path: Path, policy: str) -> None:
+    """Also those of a batch, which are decided after the commit of their submission."""
+
+    def waits() -> tuple[float, float]:
+        text = live.client.get("/metrics").text
+        count, total = (
+            re.search(rf"^shadowprice_admission_wait_seconds_{part} (\S+)", text, re.MULTILINE)
+            for part in ("count", "sum")
+        )
+        assert count
+        assert total
+        return float(count[1]), float(total[1])
+
+    with run_service(tmp_path, policy=policy) as live:
+        assert live.client.post("/v1/jobs", json=job("a")).status_code == 200
+        assert waits()[0] == 1
+        large = job("c", worker={"gpu": 1_000})
+        batch = {"jobs": [job("b"), large, *(job(f"d{index}") for index in range(20))]}
+        answer = live.client.post("/v1/jobs?wait=60", json=batch)
+        assert {item["state"] for item in answer.json()["jobs"]} >= {"refused"}
+        wait_until(lambda: waits()[0] == 23)
+        assert waits()[1] > 0
+        live.client.delete("/v1/jobs/b").raise_for_status()
+        assert waits()[0] == 23
 
 
 def test_metrics_count_open_jobs_by_state_and_tenant(tmp_path: Path) -> None:

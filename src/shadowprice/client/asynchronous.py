@@ -11,12 +11,13 @@ from typing import Self, TypeVar
 
 from shadowprice.client import calls
 from shadowprice.client.calls import ApiCall, Json, Page, SubmitResult
-from shadowprice.client.endpoints import Endpoint, resolve_endpoint
+from shadowprice.client.endpoints import Endpoint, normalize_token, resolve_endpoint
 from shadowprice.client.errors import ServiceError
 from shadowprice.client.stream import SseDecoder, reconnect_delays
 from shadowprice.client.transport import (
     STREAM_READ_TIMEOUT_SECONDS,
     aread_pieces,
+    check_stream,
     httpx,
     httpx_options,
     is_retryable,
@@ -69,7 +70,9 @@ class AsyncClient:
         self, server: str | Endpoint | None = None, token: str | None = None, *, retry: float = 0.0
     ) -> None:
         address = server if isinstance(server, Endpoint) else resolve_endpoint(server)
-        self.address = address if token is None else Endpoint(address.url, token)
+        if token is not None:
+            address = Endpoint(address.url, normalize_token(token, "token"))
+        self.address = address
         self.retry = retry
         self._most: float | None = None
         self._http = httpx.AsyncClient(**httpx_options(self.address))
@@ -116,6 +119,16 @@ class AsyncClient:
         assert last_error is not None  # an attempt was made
         raise unanswered or last_error
 
+    async def _entries(self, call: Callable[[int | None], ApiCall[Page[T]]]) -> AsyncIterator[T]:
+        """Yield the entries of all pages; ``call`` returns the request of the page of a cursor."""
+        cursor: int | None = None
+        while True:
+            page = await self.send(call(cursor))
+            for entry in page.entries:
+                yield entry
+            if (cursor := page.next) is None:
+                return
+
     # -------------------------------------------------------------- jobs
 
     async def submit(self, job: Json, *, wait: int = 0) -> Job:
@@ -153,17 +166,9 @@ class AsyncClient:
         """Return a job with its submission."""
         return await self.send(calls.job(name))
 
-    async def jobs(
-        self, *states: str, tenant: str | None = None, search: str = ""
-    ) -> AsyncIterator[Job]:
+    def jobs(self, *states: str, tenant: str | None = None, search: str = "") -> AsyncIterator[Job]:
         """Yield jobs, newest first; ``search`` is a part of their names."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.jobs(states, tenant, cursor, search=search))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.jobs(states, tenant, cursor, search=search))
 
     async def page_of_jobs(
         self,
@@ -203,15 +208,9 @@ class AsyncClient:
         """
         return await self.send(calls.explain(name, outlook=outlook))
 
-    async def job_events(self, name: str) -> AsyncIterator[JobEvent]:
+    def job_events(self, name: str) -> AsyncIterator[JobEvent]:
         """Yield a job's events, newest first."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.job_events(name, cursor, calls.PAGE))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.job_events(name, cursor, calls.PAGE))
 
     async def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
         """Return a job's generations with their placements, newest first."""
@@ -403,17 +402,11 @@ class AsyncClient:
         """Revoke a token."""
         await self.send(calls.revoke_token(number))
 
-    async def decisions(
+    def decisions(
         self, *, job: str | None = None, tenant: str | None = None
     ) -> AsyncIterator[StoredEvent]:
         """Yield the policy's decisions, newest first."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.decisions(job, tenant, cursor))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.decisions(job, tenant, cursor))
 
     async def start_whatif(
         self,
@@ -447,15 +440,9 @@ class AsyncClient:
         """Compare an observing service's decisions with what really ran."""
         return await self.send(calls.comparison(days))
 
-    async def compared_jobs(self) -> AsyncIterator[ComparedJob]:
+    def compared_jobs(self) -> AsyncIterator[ComparedJob]:
         """Yield jobs with both of their histories, newest first."""
-        cursor: int | None = None
-        while True:
-            page = await self.send(calls.compared_jobs(cursor))
-            for entry in page.entries:
-                yield entry
-            if (cursor := page.next) is None:
-                return
+        return self._entries(calls.compared_jobs)
 
     async def service(self) -> ServiceStatus:
         """Return the service's version, configuration and status."""
@@ -493,6 +480,7 @@ class AsyncClient:
                     if not response.is_success:
                         await response.aread()
                         raise to_service_error(response)
+                    check_stream(response)
                     has_connected = True
                     async for line in response.aiter_lines():
                         for event in decoder.feed(line):

@@ -163,8 +163,9 @@ _JOB_COLUMNS: Final = (
 
 
 def _path(*parts: str) -> str:
-    """Return a path; slashes in names are encoded."""
-    return "/v1/" + "/".join(quoted(part, safe="") for part in parts)
+    """Return a path; slashes in names are encoded, and names that are steps of a path."""
+    steps = {".": "%2E", "..": "%2E%2E"}
+    return "/v1/" + "/".join(steps.get(part) or quoted(part, safe="") for part in parts)
 
 
 def _ignore(content: bytes) -> None:

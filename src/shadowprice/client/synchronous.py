@@ -10,11 +10,12 @@ from typing import Self, TypeVar
 
 from shadowprice.client import calls
 from shadowprice.client.calls import ApiCall, Json, Page, SubmitResult
-from shadowprice.client.endpoints import Endpoint, resolve_endpoint
+from shadowprice.client.endpoints import Endpoint, normalize_token, resolve_endpoint
 from shadowprice.client.errors import ServiceError
 from shadowprice.client.stream import SseDecoder, reconnect_delays
 from shadowprice.client.transport import (
     STREAM_READ_TIMEOUT_SECONDS,
+    check_stream,
     httpx,
     httpx_options,
     is_retryable,
@@ -68,7 +69,9 @@ class Client:
         self, server: str | Endpoint | None = None, token: str | None = None, *, retry: float = 0.0
     ) -> None:
         address = server if isinstance(server, Endpoint) else resolve_endpoint(server)
-        self.address = address if token is None else Endpoint(address.url, token)
+        if token is not None:
+            address = Endpoint(address.url, normalize_token(token, "token"))
+        self.address = address
         self.retry = retry
         self._most: float | None = None
         self._http = httpx.Client(**httpx_options(self.address))
@@ -115,6 +118,15 @@ class Client:
         assert last_error is not None  # an attempt was made
         raise unanswered or last_error
 
+    def _entries(self, call: Callable[[int | None], ApiCall[Page[T]]]) -> Iterator[T]:
+        """Yield the entries of all pages; ``call`` returns the request of the page of a cursor."""
+        cursor: int | None = None
+        while True:
+            page = self.send(call(cursor))
+            yield from page.entries
+            if (cursor := page.next) is None:
+                return
+
     # -------------------------------------------------------------- jobs
 
     def submit(self, job: Json, *, wait: int = 0) -> Job:
@@ -154,12 +166,7 @@ class Client:
 
     def jobs(self, *states: str, tenant: str | None = None, search: str = "") -> Iterator[Job]:
         """Yield jobs, newest first; ``search`` is a part of their names."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.jobs(states, tenant, cursor, search=search))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.jobs(states, tenant, cursor, search=search))
 
     def page_of_jobs(
         self,
@@ -201,12 +208,7 @@ class Client:
 
     def job_events(self, name: str) -> Iterator[JobEvent]:
         """Yield a job's events, newest first."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.job_events(name, cursor, calls.PAGE))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.job_events(name, cursor, calls.PAGE))
 
     def generations(self, name: str, limit: int | None = None) -> tuple[Generation, ...]:
         """Return a job's generations with their placements, newest first."""
@@ -401,12 +403,7 @@ class Client:
         self, *, job: str | None = None, tenant: str | None = None
     ) -> Iterator[StoredEvent]:
         """Yield the policy's decisions, newest first."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.decisions(job, tenant, cursor))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(lambda cursor: calls.decisions(job, tenant, cursor))
 
     def start_whatif(
         self,
@@ -442,12 +439,7 @@ class Client:
 
     def compared_jobs(self) -> Iterator[ComparedJob]:
         """Yield jobs with both of their histories, newest first."""
-        cursor: int | None = None
-        while True:
-            page = self.send(calls.compared_jobs(cursor))
-            yield from page.entries
-            if (cursor := page.next) is None:
-                return
+        return self._entries(calls.compared_jobs)
 
     def service(self) -> ServiceStatus:
         """Return the service's version, configuration and status."""
@@ -483,6 +475,7 @@ class Client:
                     if not response.is_success:
                         response.read()
                         raise to_service_error(response)
+                    check_stream(response)
                     has_connected = True
                     for line in response.iter_lines():
                         for event in decoder.feed(line):

@@ -23,6 +23,7 @@ except ModuleNotFoundError as error:  # reported when a client is created or a c
 
 __all__ = [
     "aread_pieces",
+    "check_stream",
     "httpx",
     "httpx_options",
     "is_retryable",
@@ -124,9 +125,19 @@ def parse_response(response: httpx.Response, call: ApiCall[T]) -> T:
     try:
         return call.read(response.content)
     except ValueError as error:
-        url = response.request.url
-        message = f"{url.scheme}://{url.netloc.decode()}: the response isn't one of this service"
-        raise ServiceUnreachableError(f"{message}; check the address and the version") from error
+        raise _foreign_response(response) from error
+
+
+def check_stream(response: httpx.Response) -> None:
+    """Raise `ServiceUnreachableError` if a response isn't a stream of events."""
+    if not response.headers.get("content-type", "").startswith("text/event-stream"):
+        raise _foreign_response(response)
+
+
+def _foreign_response(response: httpx.Response) -> ServiceUnreachableError:
+    url = response.request.url
+    message = f"{url.scheme}://{url.netloc.decode()}: the response isn't one of this service"
+    return ServiceUnreachableError(f"{message}; check the address and the version")
 
 
 def to_service_error(response: httpx.Response) -> ServiceError:

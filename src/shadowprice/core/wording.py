@@ -178,6 +178,8 @@ def find_unsendable(value: object, location: str = "") -> tuple[str, str] | None
             items.append((f"{location}.{key}" if location else str(key), item))
     elif isinstance(value, list | tuple):
         items = [(f"{location}[{index}]", item) for index, item in enumerate(value)]
+    elif not (value is None or isinstance(value, str | int)):
+        return location, f"JSON can't hold a value of type {type(value).__name__}"
     found = (find_unsendable(item, path) for path, item in items)
     return next(filter(None, found), None)
 

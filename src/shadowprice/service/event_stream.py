@@ -31,8 +31,6 @@ AUTH_RECHECK_SECONDS: Final = 1.0
 
 HEARTBEAT: Final = 15.0  # seconds without events after which a stream sends a keep-alive
 
-HEARTBEAT_FRAME: Final = b": alive\n\n"  # the keep-alive: a comment of the stream
-
 SUBSCRIBER_QUEUE_SIZE: Final = 256
 """Maximum deliveries queued for a slow subscriber; one more ends its stream."""
 
@@ -79,6 +77,15 @@ def format_sse(event: StoredEvent) -> bytes:
 def transient_message(kind: str, data: Any) -> bytes:
     """Return a server-sent event without an id: it is not stored."""
     return f"event: {kind}\ndata: {json.dumps(data, separators=(',', ':'))}\n\n".encode()
+
+
+def keep_alive(number: int) -> bytes:
+    """Return a comment, with the number up to which the subscriber has every event it may see.
+
+    Without it, a subscriber with few events would resume from an old one, and each time the service
+    would read all events since then.
+    """
+    return f": alive\nid: {number}\n\n".encode()
 
 
 def _always() -> bool:
@@ -239,9 +246,12 @@ class EventBroadcaster:
                 except TimeoutError:
                     if not allowed():
                         return
-                    if time.monotonic() - last_sent >= HEARTBEAT:
+                    # A delivery in the queue has events up to the last one, and a stream that was
+                    # ended lacks some.
+                    is_complete = subscriber.queue.empty() and not subscriber.ended
+                    if is_complete and time.monotonic() - last_sent >= HEARTBEAT:
                         last_sent = time.monotonic()
-                        yield HEARTBEAT_FRAME
+                        yield keep_alive(self.last)
                     continue
                 if item is None or not allowed():
                     return
@@ -263,9 +273,8 @@ class EventBroadcaster:
                 after = event.id
                 if after <= until and is_visible(event, tenant):
                     texts.append(format_sse(event))
-            # Also if no event is visible: a silent connection looks broken, and the client would
-            # resume from the same number again and again.
-            yield b"".join(texts) or HEARTBEAT_FRAME
+            # Also if no event is visible: a silent connection looks broken.
+            yield b"".join(texts) or keep_alive(min(after, until))
 
     def close(self) -> None:
         """End every stream."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -92,8 +92,12 @@ class Metrics:
         """Count an internal failure of a component."""
         self.failures.labels(what).inc()
 
-    def record_events(self, events: Iterable[StreamEvent], views: dict[str, JobView]) -> None:
-        """Count the events of a commit."""
+    def record_events(self, events: Collection[StreamEvent], views: dict[str, JobView]) -> None:
+        """Count the events of a commit; ``views`` are the jobs that it changed."""
+        times = {event.at for event in events}
+        for view in views.values():
+            if view.decided in times:  # its first decision is in this commit
+                self.admission.observe((view.decided - view.submitted) / 1e9)
         for event in events:
             self.events.labels(event.kind).inc()
             match event.kind:
@@ -110,9 +114,6 @@ class Metrics:
                     self._moved[event.job] = None
                     while len(self._moved) > 10_000:
                         del self._moved[next(iter(self._moved))]
-                case "submitted" if (view := views.get(event.job or "")) is not None:
-                    if view.decided is not None:
-                        self.admission.observe((view.decided - view.submitted) / 1e9)
                 case _:
                     pass
 

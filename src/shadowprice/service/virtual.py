@@ -11,23 +11,21 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 import yaml
 from sqlalchemy import Connection
 
 from shadowprice.core.errors import ShadowpriceError
-from shadowprice.core.events import ServerState
 from shadowprice.executors.virtual import VirtualClock, VirtualExecutor
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.rest.jobs import StoredEvent
-from shadowprice.service.execution.server_discovery import to_server_infos
 from shadowprice.service.host import find_view
 from shadowprice.service.service import Service
 from shadowprice.service.settings import ServiceSettings
 from shadowprice.service.state import margins, store_queries
 from shadowprice.service.state.job_views import JobView
-from shadowprice.service.state.operations import CancelJob, SubmitJobs, UpdateServers
+from shadowprice.service.state.operations import Availability, CancelJob, ChangeServer, SubmitJobs
 from shadowprice.service.state.submission import read_submissions
 from shadowprice.service.writer import Writer
 
@@ -139,20 +137,9 @@ class VirtualService:
         with suppress(ShadowpriceError):
             await self.writer.do(CancelJob(key))
 
-    async def set_server_state(
-        self, server: str, state: Literal["up", "cordoned", "drained"]
-    ) -> None:
+    async def set_server_state(self, server: str, state: Availability) -> None:
         """Cordon or drain a server, or return it to service."""
-        servers = self.writer.published.servers
-        row = servers.cluster.index[server]
-        capacity = to_server_infos(servers.cluster)[row].capacity
-        changed = ServerState(
-            servers.cluster.roles[row],
-            capacity,
-            drained=state == "drained",
-            cordoned=state == "cordoned",
-        )
-        await self.writer.do(UpdateServers({server: changed}, state))
+        await self.writer.do(ChangeServer(server, state))
 
     async def view(self, key: str) -> JobView:
         """Return a job as clients see it."""

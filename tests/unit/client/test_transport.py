@@ -1,6 +1,7 @@
 """What is asked again, and for how long; what answers may be no service at all."""
 
 import ssl
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -8,6 +9,7 @@ import pytest
 
 from shadowprice.client import Client, Endpoint, ServiceError, ServiceUnreachableError, calls
 from shadowprice.client import transport as shared
+from shadowprice.core.errors import InputError
 
 HERE = Endpoint("http://127.0.0.1:9", "token")
 
@@ -205,6 +207,45 @@ def test_a_redirect_is_not_followed_with_the_token() -> None:
 
 def test_a_name_stays_within_its_part_of_the_path() -> None:
     assert calls.job("../tokens?x#y").path == "/v1/jobs/..%2Ftokens%3Fx%23y"
+    for name, written in ((".", "%2E"), ("..", "%2E%2E")):
+        paths = []
+
+        def handler(request: httpx.Request, paths: list[bytes] = paths) -> httpx.Response:
+            paths.append(request.url.raw_path)
+            return httpx.Response(204)
+
+        with _client(handler) as client:
+            client.remove_tenant(name)
+        assert paths == [f"/v1/tenants/{written}".encode()]
+
+
+def test_a_token_that_was_read_from_a_file_may_end_with_the_line() -> None:
+    with Client("http://127.0.0.1:9", "sp_x\n") as client:
+        assert client._http.headers["Authorization"] == "Bearer sp_x"
+
+
+@pytest.mark.parametrize("token", ["", "two words", "t\u00f6ken"])
+def test_what_is_no_token_is_an_input_error(token: str) -> None:
+    with pytest.raises(InputError, match="token: contains no token"):
+        Client("http://127.0.0.1:9", token)
+
+
+def test_what_json_cannot_hold_is_named_by_its_location() -> None:
+    job = {"name": "a", "run": {"workdir": Path("/srv")}}
+    with (
+        Client("http://127.0.0.1:9", "t") as client,
+        pytest.raises(InputError, match=r"run\.workdir: JSON can't hold a value of type .*Path"),
+    ):
+        client.submit(job)
+
+
+def test_a_stream_of_another_program_is_refused() -> None:
+    answer = httpx.Response(200, html="<html>hello</html>")
+    with (
+        _client(lambda _: answer) as client,
+        pytest.raises(ServiceUnreachableError, match="check the address"),
+    ):
+        next(client.events())
 
 
 def test_the_token_does_not_show() -> None:

@@ -8,20 +8,27 @@ from datetime import UTC, datetime
 
 import pytest
 
+from shadowprice.client.stream import SseDecoder
 from shadowprice.rest.jobs import StoredEvent
+from shadowprice.service import event_stream
 from shadowprice.service.event_stream import (
-    HEARTBEAT_FRAME,
     MAX_SUBSCRIBERS,
     MAX_TENANT_SUBSCRIBERS,
     OPERATOR_SUBSCRIBERS,
     EventBroadcaster,
+    keep_alive,
 )
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.state.commit_result import StreamEvent
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
-def test_resuming_subscriber_gets_keepalives_without_visible_events() -> None:
+def test_keepalives_tell_where_to_resume_without_visible_events(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_stream, "HEARTBEAT", 0.0)
+    monkeypatch.setattr(event_stream, "AUTH_RECHECK_SECONDS", 0.01)
+
     def entry(number: int, tenant: str) -> StoredEvent:
         at = datetime(2026, 11, 26, tzinfo=UTC)
         return StoredEvent(id=number, at=at, kind="a", job="a", tenant=tenant, data={})
@@ -32,12 +39,19 @@ def test_resuming_subscriber_gets_keepalives_without_visible_events() -> None:
     async def scenario() -> list[bytes]:
         stream = hub.follow("mine", 0)
         async with asyncio.timeout(WAIT_LIMIT_SECONDS):
-            return [await anext(stream) for _ in range(6)]
+            chunks = [await anext(stream) for _ in range(6)]
+            hub.publish([StreamEvent(2_002, 0, "a", "a", 1, "theirs", {}, decision=False)])
+            hub.deliver()
+            return [*chunks, await anext(stream)]
 
-    first, *quiet, last = asyncio.run(scenario())
+    first, *quiet, last, later = asyncio.run(scenario())
     assert first.startswith(b"retry:")
-    assert quiet == [HEARTBEAT_FRAME] * 4
+    assert quiet == [keep_alive(number) for number in (500, 1_000, 1_500, 2_000)]
     assert last.startswith(b"id: 2001\n")
+    assert later == keep_alive(2_002)
+    decoder = SseDecoder(2_001)
+    assert not [event for line in later.decode().split("\n") for event in decoder.feed(line)]
+    assert decoder.last == 2_002
 
 
 def test_subscribers_resume_from_the_store_after_a_resync() -> None:
@@ -67,6 +81,27 @@ def test_subscribers_resume_from_the_store_after_a_resync() -> None:
     assert [chunk.split(b"\n")[0] for chunk in rest] == [b"id: 2"]
     assert missed.startswith(b"id: 3\n")
     assert hub.last == 9
+
+
+def test_stream_that_lacks_events_tells_no_later_place_to_resume(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(event_stream, "HEARTBEAT", 0.0)
+    monkeypatch.setattr(event_stream, "AUTH_RECHECK_SECONDS", 0.01)
+    hub = EventBroadcaster(lambda _after: [], last=1)
+
+    async def scenario() -> list[bytes]:
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            live = hub.follow(None, None)
+            chunks = [await anext(live), await anext(live)]
+            waiting = asyncio.ensure_future(anext(live))
+            await asyncio.sleep(0)
+            hub.resync(9)
+            with pytest.raises(StopAsyncIteration):
+                chunks.append(await waiting)
+            return chunks
+
+    assert asyncio.run(scenario()) == [b"retry: 2000\nid: 1\n\n", keep_alive(1)]
 
 
 def test_resumed_stream_delivers_each_event_once() -> None:

@@ -146,6 +146,11 @@ def _fault(issue: Any) -> Fault:
             return Fault(location, f"must be greater than {limits['gt']}, got {value}")
         case "less_than_equal":
             return Fault(location, f"must be at most {limits['le']}, got {value}")
+        case "string_too_long":
+            message = f"has {len(issue['input']):,} characters"
+            return Fault(location, message, f"use at most {limits['max_length']:,}")
+        case "string_pattern_mismatch":
+            return Fault(location, f"expected a match of {limits['pattern']}, got {value}")
     return Fault(location, str(issue["msg"]))
 
 

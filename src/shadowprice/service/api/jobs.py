@@ -55,6 +55,7 @@ from shadowprice.service.api.requests import (
     in_turn,
     parse_json,
     read_body,
+    requested_tenant,
 )
 from shadowprice.service.auth import Caller
 from shadowprice.service.clock import SECOND
@@ -321,18 +322,6 @@ async def get_view(service: Service, key: str) -> JobView:
     return view
 
 
-def listing_scope(caller: Caller, tenant: str | None) -> str | None:
-    """Return the tenant that a listing is confined to, None for all.
-
-    Raise `ProblemError` if a tenant requests another tenant's entries.
-    """
-    if caller.scope is None:
-        return tenant
-    if tenant not in (None, caller.scope):
-        raise ProblemError("forbidden", "a tenant's token lists its own entries only")
-    return caller.scope
-
-
 @router.get("/jobs", responses=problems(403))
 async def list_jobs(
     service: ServiceDep,
@@ -361,7 +350,7 @@ async def list_jobs(
             raise InputError(
                 Fault("?state", f"unknown state {quote_for_display(text)}", f"one of: {choices}")
             )
-    tenant = listing_scope(caller, tenant)
+    tenant = requested_tenant(caller, tenant)
     jobs = service.writing.published.jobs
 
     # In the reader's thread: a thousand jobs would delay other requests.

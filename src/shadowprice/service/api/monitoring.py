@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
@@ -20,7 +19,6 @@ from shadowprice.rest.monitoring import (
     WhatIf,
     WhatIfList,
 )
-from shadowprice.service.api.jobs import listing_scope
 from shadowprice.service.api.openapi import problems
 from shadowprice.service.api.references import find_job
 from shadowprice.service.api.requests import (
@@ -31,6 +29,7 @@ from shadowprice.service.api.requests import (
     OperatorDep,
     ServiceDep,
     api_router,
+    requested_tenant,
     require_observe_mode,
 )
 from shadowprice.service.clock import SECOND
@@ -172,7 +171,7 @@ async def decisions(
     limit: Limit = 100,
 ) -> DecisionPage:
     """List the policy's decisions, newest first."""
-    tenant = listing_scope(caller, tenant)
+    tenant = requested_tenant(caller, tenant)
     key = None
     if job is not None:
         try:
@@ -218,20 +217,15 @@ async def events(
         after = int(last_event_id)
     hub = service.writing.hub
     hub.check_limits(caller.scope)
-    service.metrics.event_subscribers.set(hub.subscribers + 1)
 
     def is_allowed() -> bool:
         return service.tokens.holds(caller, service.writing.clock.now())
 
-    async def stream() -> AsyncIterator[bytes]:
-        try:
-            async for chunk in hub.follow(caller.scope, after, is_allowed):
-                yield chunk
-        finally:
-            service.metrics.event_subscribers.set(hub.subscribers)
-
-    headers = {"X-Accel-Buffering": "no"}
-    return StreamingResponse(stream(), headers=headers, media_type="text/event-stream")
+    return StreamingResponse(
+        hub.follow(caller.scope, after, is_allowed),
+        headers={"X-Accel-Buffering": "no"},
+        media_type="text/event-stream",
+    )
 
 
 # ------------------------------------------------------------------ what-if runs

@@ -88,6 +88,7 @@ async def metrics(service: ServiceDep, caller: OperatorDep) -> Response:
     servers = writer.published.servers
     service.metrics.timespan_end.set((servers.ends_at or 0) / SECOND)
     service.metrics.timespan_ended.set(servers.has_ended(writer.clock.now()))
+    service.metrics.event_subscribers.set(writer.hub.subscribers)
     service.metrics.start_up.set(servers.start_ups.median or 0.0)
     service.metrics.warnings.labels(SLOT_TOO_SHORT).set(servers.start_ups.too_long)
     service.metrics.warnings.labels(OBSTRUCTED).set(bool(service.obstacles()))

@@ -120,6 +120,16 @@ CallerDep = Annotated[Caller, Depends(authenticate_caller)]
 OperatorDep = Annotated[Caller, Depends(authenticate_operator)]
 
 
+def requested_tenant(caller: Caller, tenant: str | None) -> str | None:
+    """Return the tenant whose entries a request means; None for all, or for none.
+
+    Raise `ProblemError` if a tenant requests another tenant's.
+    """
+    if tenant is not None and caller.scope not in (None, tenant):
+        raise ProblemError("forbidden", "a tenant's token reaches its own entries only")
+    return caller.scope or tenant
+
+
 def require_observe_mode(service: Service) -> None:
     """Raise `ProblemError` unless the service only observes."""
     if not service.settings.observe:

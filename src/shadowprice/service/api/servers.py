@@ -35,7 +35,12 @@ from shadowprice.service.api.requests import (
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import ProblemError
 from shadowprice.service.service import Service
-from shadowprice.service.state.operations import UpdateServers
+from shadowprice.service.state.operations import (
+    AddServers,
+    Availability,
+    ChangeServer,
+    RemoveServer,
+)
 from shadowprice.service.state.prices import build_server_classes
 
 router = api_router("/v1", "servers")
@@ -132,13 +137,9 @@ async def add_servers(
 ) -> ServerList:
     """Add a server, or `count` equal ones, as in a cluster file."""
     del caller
-    cluster = service.writing.published.servers.cluster
-    taken = [name for name in spec.names() if name in cluster.index]
-    if taken:
-        raise ProblemError("conflict", f"the server {quote_for_display(taken[0])} already exists")
-    amounts = _checked_capacity(spec.capacity, cluster)
+    amounts = _checked_capacity(spec.capacity, service.writing.published.servers.cluster)
     state = ServerState(Role(spec.role), amounts, cost=spec.cost)
-    await service.writing.do(UpdateServers(dict.fromkeys(spec.names(), state), "added"))
+    await service.writing.do(AddServers(dict.fromkeys(spec.names(), state)))
     names = set(spec.names())
     return ServerList(servers=[server for server in _servers(service) if server.name in names])
 
@@ -172,13 +173,6 @@ def _checked_capacity(capacity: dict[str, Amount], cluster: EngineCluster) -> di
     return checked_amounts(capacity, cluster, "body.capacity")
 
 
-def _row(cluster: EngineCluster, name: str) -> int:
-    if name not in cluster.index:
-        hint = hint_for_unknown(name, cluster.names, "GET /v1/servers lists them")
-        raise ProblemError("not-found", f"unknown server {quote_for_display(name)}; {hint}")
-    return cluster.index[name]
-
-
 @router.patch("/servers/{name:name}", responses=problems(404, 409))
 async def change_server(
     name: str,
@@ -192,33 +186,27 @@ async def change_server(
     Neither takes new work. `{"drain": false}` and `{"cordon": false}` return it to service.
     """
     del caller
-    changed = change.model_fields_set
-    if not changed:
+    if not change.model_fields_set:
         raise InputError(Fault("body", "contains no change", 'write {"drain": true}'))
-    servers = service.writing.published.servers
-    cluster, row = servers.cluster, _row(servers.cluster, name)
-    drain, cordon = change.drain, change.cordon
-    if drain and cordon:
+    if change.drain and change.cordon:
         raise InputError(Fault("body", "drain and cordon exclude each other", "give one of them"))
-    if drain is None and cordon is None:
-        drain, cordon = name in servers.drained, name in servers.cordoned
-    role = cluster.roles[row] if change.role is None else Role(change.role)
-    amounts = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
+    availability: Availability | None = None
+    if change.drain is not None or change.cordon is not None:
+        availability = "drained" if change.drain else "cordoned" if change.cordon else "up"
+    capacity = None
     if change.capacity is not None:
-        amounts = _checked_capacity(change.capacity, cluster)
-    what = "drained" if drain else "cordoned" if cordon else "takes work"
-    if changed - {"drain", "cordon"}:
-        what = "changed"
-    state = ServerState(role, amounts, drained=bool(drain), cordoned=bool(cordon), cost=change.cost)
-    sets_capacity = change.capacity is not None
-    await service.writing.do(UpdateServers({name: state}, what, sets_capacity))
-    [server] = [candidate for candidate in _servers(service) if candidate.name == name]
-    return server
+        cluster = service.writing.published.servers.cluster
+        capacity = _checked_capacity(change.capacity, cluster)
+    role = None if change.role is None else Role(change.role)
+    await service.writing.do(ChangeServer(name, availability, capacity, role, change.cost))
+    for server in _servers(service):
+        if server.name == name:
+            return server
+    raise ProblemError("not-found", f"the server {quote_for_display(name)} was removed meanwhile")
 
 
 @router.delete("/servers/{name:name}", status_code=204, responses=problems(404, 409))
 async def remove_server(name: str, service: ServiceDep, caller: OperatorDep) -> None:
     """Remove a server; jobs there are stopped and replanned."""
     del caller
-    _row(service.writing.published.servers.cluster, name)
-    await service.writing.do(UpdateServers({name: None}, "removed"))
+    await service.writing.do(RemoveServer(name))

@@ -81,6 +81,13 @@ def _tenants(service: Service, only: str | None) -> list[Tenant]:
     return tenants
 
 
+def _tenant(service: Service, name: str) -> Tenant:
+    """Return one tenant; raise `ProblemError` if it was removed after the request's change."""
+    for tenant in _tenants(service, name):
+        return tenant
+    raise _unknown(name)
+
+
 @router.get("/tenants")
 async def list_tenants(service: ServiceDep, caller: CallerDep) -> TenantList:
     """List tenants with shares, open jobs, budgets and accounts; a tenant sees itself."""
@@ -109,7 +116,7 @@ async def put_tenant(
     budget = None if change.budget is None else change.budget.resolve()
     budgeted = "budget" in change.model_fields_set
     await service.writing.do(PutTenant(name, share, budget, budgeted=budgeted))
-    return _tenants(service, name)[0]
+    return _tenant(service, name)
 
 
 @router.delete("/tenants/{name:name}", status_code=204, responses=problems(404, 409))
@@ -132,7 +139,7 @@ async def grant(
     """Grant a tenant points beyond its budget, for the current period. Not idempotent."""
     del caller
     await service.writing.do(Grant(name, round(request.points * POINT), request.note))
-    return _tenants(service, name)[0]
+    return _tenant(service, name)
 
 
 @router.get("/tenants/{name:name}/statement", responses=problems(404, 409))

@@ -12,8 +12,13 @@ from fastapi import Path, Request, Response
 from shadowprice.core.wording import quote_for_display
 from shadowprice.rest.uploads import Upload
 from shadowprice.service.api.openapi import problems
-from shadowprice.service.api.requests import CallerDep, ServiceDep, api_router, read_chunk
-from shadowprice.service.auth import Caller
+from shadowprice.service.api.requests import (
+    CallerDep,
+    ServiceDep,
+    api_router,
+    read_chunk,
+    requested_tenant,
+)
 from shadowprice.service.clock import to_datetime
 from shadowprice.service.problems import RETRY_AFTER, ProblemError
 from shadowprice.service.uploads import IncomingUpload, StoredUpload
@@ -37,15 +42,6 @@ Digest = Annotated[
 ]
 
 
-def _tenant(caller: Caller, tenant: str | None) -> str | None:
-    """Return the tenant whose uploads a request means; raise `ProblemError` if it is another's."""
-    if caller.scope is None:
-        return tenant
-    if tenant not in (None, caller.scope):
-        raise ProblemError("forbidden", "a tenant's token reaches its own uploads only")
-    return caller.scope
-
-
 def _resource(upload: StoredUpload, tenant: str | None) -> Upload:
     used = to_datetime(upload.used)
     return Upload(digest=upload.digest, tenant=tenant, bytes=upload.size, used=used)
@@ -59,7 +55,7 @@ async def get_upload(
 
     This counts as a use: the upload is kept for at least another hour.
     """
-    owner = _tenant(caller, tenant)
+    owner = requested_tenant(caller, tenant)
     upload = service.uploads.use(owner, digest, service.writing.clock.now())
     if upload is None:
         raise ProblemError("not-found", f"unknown upload {quote_for_display(digest)}")
@@ -90,7 +86,8 @@ async def put_upload(
     disk. If it is there already (200), the body isn't read. The body may pause for a minute and
     take an hour, while the token stays valid.
     """
-    owner, uploads, now = _tenant(caller, tenant), service.uploads, service.writing.clock.now()
+    owner, uploads = requested_tenant(caller, tenant), service.uploads
+    now = service.writing.clock.now()
     kind = request.headers.get("content-type", MEDIA_TYPE).partition(";")[0].strip().lower()
     if kind != MEDIA_TYPE:
         raise ProblemError(

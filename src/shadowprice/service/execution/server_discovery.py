@@ -12,8 +12,14 @@ from shadowprice.core.devices import without_total
 from shadowprice.core.errors import EventError, InputError
 from shadowprice.core.events import ServerState
 from shadowprice.executors.contract import ROLE_LABEL, ServerGone, ServerInfo, ServerSeen
+from shadowprice.service.state.batch import Operation
 from shadowprice.service.state.commit_result import ClusterState, Withheld
-from shadowprice.service.state.operations import SetServerAvailability, UpdateServers
+from shadowprice.service.state.operations import (
+    Availability,
+    ChangeServer,
+    SetServerAvailability,
+    UpdateServers,
+)
 from shadowprice.service.state.server_limits import (
     LimitServers,
     configured_capacity,
@@ -109,14 +115,10 @@ class ServerDiscovery:
         return self._writer.published.servers
 
     async def _set_state(self, name: str, *, drained: bool, cordoned: bool) -> None:
-        cluster = self._writer.published.servers.cluster
-        row = cluster.index[name]
-        capacity = to_server_infos(cluster)[row].capacity
-        state = ServerState(cluster.roles[row], capacity, drained=drained, cordoned=cordoned)
-        what = "drained" if drained else "cordoned" if cordoned else "takes work"
-        await self._try(UpdateServers({name: state}, what, sets_capacity=False))
+        availability: Availability = "drained" if drained else "cordoned" if cordoned else "up"
+        await self._try(ChangeServer(name, availability))
 
-    async def _try(self, operation: SetServerAvailability | UpdateServers | LimitServers) -> None:
+    async def _try(self, operation: Operation) -> None:
         try:
             await self._writer.do(operation)
         except (InputError, EventError) as error:  # retries can't succeed; other errors are retried

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from sqlalchemy import Connection
 
 from shadowprice.core.budget import POINT, in_points
-from shadowprice.core.cluster import Tenant
+from shadowprice.core.cluster import Cluster, Role, Tenant
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import (
     CapacityChanged,
@@ -34,6 +34,7 @@ from shadowprice.core.relative_values import (
     follow_open_jobs,
 )
 from shadowprice.core.specs import JobSpec
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 from shadowprice.engine.engine import Engine
 from shadowprice.engine.snapshot import clone
 from shadowprice.rest import jobs as rest
@@ -759,6 +760,73 @@ class UpdateServers:
             clear_withheld(batch, self.servers.keys())
         for name in self.servers:
             batch.emit("server", server=name, what=self.what)
+
+
+@dataclass(frozen=True, slots=True)
+class AddServers:
+    """Add servers."""
+
+    servers: Mapping[str, ServerState]
+
+    def perform(self, batch: Batch) -> None:
+        """Add the servers; raise `ProblemError` if one of them exists."""
+        taken = next((name for name in self.servers if name in batch.engine.cluster.index), None)
+        if taken is not None:
+            raise ProblemError("conflict", f"the server {quote_for_display(taken)} already exists")
+        UpdateServers(self.servers, "added").perform(batch)
+
+
+Availability = Literal["up", "drained", "cordoned"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeServer:
+    """Change a server; what is None stays as it is when the operation runs."""
+
+    name: str
+    availability: Availability | None = None
+    capacity: Mapping[str, int] | None = None
+    role: Role | None = None
+    cost: float | None = None
+
+    def perform(self, batch: Batch) -> None:
+        """Change the server; raise `ProblemError` if it is unknown."""
+        cluster, engine = batch.engine.cluster, batch.engine.state
+        row = _find_server(cluster, self.name)
+        capacity = self.capacity
+        if capacity is None:
+            capacity = dict(zip(cluster.resources, cluster.capacity[row].tolist(), strict=True))
+        keeps = self.availability is None
+        state = ServerState(
+            self.role or cluster.roles[row],
+            capacity,
+            drained=row in engine.drained if keeps else self.availability == "drained",
+            cordoned=row in engine.cordoned if keeps else self.availability == "cordoned",
+            cost=self.cost,
+        )
+        what = "changed"
+        if (self.capacity, self.role, self.cost) == (None, None, None):
+            what = "takes work" if self.availability == "up" else self.availability or what
+        UpdateServers({self.name: state}, what, self.capacity is not None).perform(batch)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveServer:
+    """Remove a server."""
+
+    name: str
+
+    def perform(self, batch: Batch) -> None:
+        """Remove the server; raise `ProblemError` if it is unknown."""
+        _find_server(batch.engine.cluster, self.name)
+        UpdateServers({self.name: None}, "removed").perform(batch)
+
+
+def _find_server(cluster: Cluster, name: str) -> int:
+    if name not in cluster.index:
+        hint = hint_for_unknown(name, cluster.names, "GET /v1/servers lists them")
+        raise ProblemError("not-found", f"unknown server {quote_for_display(name)}; {hint}")
+    return cluster.index[name]
 
 
 @dataclass(frozen=True, slots=True)

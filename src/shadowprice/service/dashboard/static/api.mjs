@@ -90,7 +90,14 @@ export async function ask(path, { method = "GET", query, body, signal, key } = {
     throw new Problem(0, { code: "unreachable", detail: "the service cannot be reached" });
   }
   compareClocks(answer);
-  if (answer.ok) return answer.status === 204 ? null : answer.json();
+  if (answer.ok) {
+    try {
+      return answer.status === 204 ? null : await answer.json();
+    } catch (error) {
+      if (error.name === "AbortError") throw error;
+      throw new Problem(0, { code: "unreachable", detail: "the answer of the service broke off" });
+    }
+  }
   const problem = await problemOf(answer);
   if (answer.status === 401 && asked === session.token) session.onexpired(problem);
   throw problem;

@@ -25,6 +25,7 @@ const THEMES = ["auto", "light", "dark"];
 
 const SOON = 350; // milliseconds between an event and the view that shows it
 const LATER = 1500; // once more, in case the first answer was on its way already
+const RETRY = 3000; // milliseconds until a view that could not be fetched is fetched again
 
 class App {
   constructor() {
@@ -40,6 +41,7 @@ class App {
       event.preventDefault(); // the fragment tells the view
       document.getElementById("main")?.focus();
     });
+    for (const kind of ["click", "auxclick"]) addEventListener(kind, openBeside);
     setInterval(() => this.second(), 1000);
   }
 
@@ -77,7 +79,7 @@ class App {
     this.root.replaceChildren(element("main", { id: "main", class: "alone" }, element("h1", {}, "The service does not answer"),
       note("bad", element("p", {}, problem.message)), button("Try again", () => this.start(), { kind: "primary" }), button("Sign out", () => this.signOut())));
     clearTimeout(this.retry);
-    if (problem.passing) this.retry = setTimeout(() => { if (!this.service && session.token) this.start(); }, 3000);
+    if (problem.passing) this.retry = setTimeout(() => { if (!this.service && session.token) this.start(); }, RETRY);
     this.ready();
   }
 
@@ -91,7 +93,7 @@ class App {
     const faults = element("div", {});
     const go = element("button", { type: "submit", class: "primary" }, "Sign in");
     const sheet = element("form", { class: "signin" }, element("div", { class: "field" }, element("label", { for: "token" }, "Token"), token,
-      element("small", { id: "token-hint" }, "The operator's is in the service's data directory, in operator.token; a tenant's was handed out by the operator. It is kept in this tab only.")), faults, go);
+      element("small", { id: "token-hint" }, "The operator's is in the service's data directory, in operator.token; a tenant's was handed out by the operator. It is kept in this tab, and in those that are opened from its links.")), faults, go);
     sheet.addEventListener("submit", async (event) => {
       event.preventDefault();
       go.disabled = true;
@@ -100,7 +102,7 @@ class App {
       session.token = wanted;
       session.onexpired = () => {};
       try {
-        if (!/^[\x21-\x7e]+$/.test(wanted)) throw Object.assign(new Error("a token holds letters, digits, _ and - only"), { errors: [] });
+        if (!/^[\x21-\x7e]+$/.test(wanted)) throw new Error("a token holds letters, digits, _ and - only");
         await ask("service");
         session.open(wanted);
         session.onexpired = before;
@@ -186,15 +188,16 @@ class App {
     clearTimeout(this.timer);
     clearTimeout(this.later);
     this.timer = this.later = null;
-    this.view?.close();
+    this.view?.close?.();
     this.view = null;
+    for (const dialog of document.querySelectorAll("dialog[open]")) dialog.close(); // it is about the view
     for (const chart of [...(this.charts?.charts ?? [])]) chart.dispose();
   }
 
   async route() {
     if (!this.service) return;
     const parts = location.hash.replace(/^#\/?/, "").split("/").map(decoded);
-    const Made = this.offers(parts[0]) ? VIEWS[parts[0]] ?? null : null;
+    const Made = Object.hasOwn(VIEWS, parts[0]) && this.offers(parts[0]) ? VIEWS[parts[0]] : null;
     this.leave();
     for (const link of this.nav.querySelectorAll("a")) {
       if (link.dataset.view === ({ job: "queue", compare: "queue", submit: "queue", server: "", statement: "tenants" }[parts[0]] ?? parts[0])) {
@@ -247,6 +250,10 @@ class App {
     this.banners();
     tickMoments(this.main);
     if (this.again) this.soon();
+    else if (this.problem?.passing) {
+      clearTimeout(this.later);
+      this.later = setTimeout(() => this.refresh(), RETRY);
+    }
   }
 
   /** Show the news soon, but no more often than answers come. */
@@ -263,20 +270,15 @@ class App {
   // ---------------------------------------------------------------- news
 
   news(events) {
-    let wanted = false;
     for (const event of events) {
       if (event.kind === "slot") {
         this.service.slot = event.slot;
         this.service.ends = event.ends;
-        wanted = true;
-      } else {
-        wanted = true;
       }
       if (event.kind === "clock" || event.kind === "warning" || (event.kind === "timespan" && !event.job)) this.moved();
-      this.view?.heard?.(event);
     }
-    if (wanted && !document.hidden) this.soon();
-    else if (wanted) this.missed = true;
+    if (document.hidden) this.missed = true;
+    else this.soon();
   }
 
   /** Slots are at other times now: read anew when they are. */
@@ -294,8 +296,8 @@ class App {
     const was = this.connection?.state;
     this.connection = told;
     if (!this.chip?.isConnected && !this.service) return;
-    if (told.state === "live" && was === "lost") {
-      this.say("Connected again");
+    if (told.state === "live" && was === "lost") this.say("Connected again");
+    if (told.missed || (told.state === "live" && was === "lost")) {
       this.moved();
       this.soon();
     }
@@ -361,6 +363,14 @@ class App {
   ready() {
     document.documentElement.dataset.ready = "true";
   }
+}
+
+/** Open a link in a tab of its own by script: only then does the tab get the token too. */
+function openBeside(event) {
+  const link = event.target.closest?.('a[href^="#/"]');
+  if (!link || !(event.button === 1 || (event.button === 0 && (event.ctrlKey || event.metaKey || event.shiftKey)))) return;
+  event.preventDefault();
+  open(link.href);
 }
 
 function decoded(text) {

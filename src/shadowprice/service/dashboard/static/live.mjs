@@ -1,40 +1,46 @@
-// The event stream: followed with a header's token, resumed where it broke off, and never believed for too long.
+// The event stream: followed with a header's token, and never believed for too long.
 
 import { address, headers, problemOf, session } from "./api.mjs";
 
 const QUIET = 25_000; // the service says that it is alive every 15 seconds
 const PAUSES = [500, 1000, 2000, 4000, 8000, 15_000];
+const REST = 10_000; // a page is hidden for so long before its stream ends
 
 /**
- * Follows the stream for as long as somebody is signed in.
+ * Follows the stream for as long as somebody is signed in, and the page is visible.
+ *
+ * A browser has six connections to a service, over all its tabs: streams of hidden tabs would block the visible one.
  *
  * `onevents` gets what is new, several at a time; `onstate` how things are: `connecting`, `live`, or `lost` with the
- * moment of the next try.
+ * moment of the next try. `missed` says that events before a `live` may not have been sent.
  */
 export class Live {
   constructor({ onevents, onstate }) {
     this.onevents = onevents;
     this.onstate = onstate;
-    this.last = null;
+    this.after = null;
     this.heard = null;
     this.tries = 0;
     this.running = null;
     addEventListener("online", () => this.again());
     document.addEventListener("visibilitychange", () => {
-      if (!document.hidden && this.state === "lost") this.again();
+      clearTimeout(this.rest);
+      if (document.hidden) this.rest = setTimeout(() => this.stop?.(), REST);
+      else this.again();
     });
   }
 
   /** Begin, after an event; what happened since is told. */
   begin(after) {
     this.end();
-    this.last = after;
+    this.after = after;
     this.running = new AbortController();
     this.#follow(this.running.signal);
   }
 
   end() {
     this.running?.abort();
+    this.wake?.();
     this.running = null;
   }
 
@@ -52,6 +58,10 @@ export class Live {
   async #follow(signal) {
     while (!signal.aborted && session.token) {
       if (this.state !== "lost") this.#tell("connecting");
+      if (document.hidden) {
+        await new Promise((resolve) => { this.wake = resolve; });
+        continue;
+      }
       let why = "the connection broke off";
       try {
         await this.#once(signal);
@@ -63,6 +73,10 @@ export class Live {
         if (error.status) why = error.message;
       }
       if (signal.aborted) return;
+      if (document.hidden) {
+        this.state = "connecting";
+        continue;
+      }
       const pause = PAUSES[Math.min(this.tries, PAUSES.length - 1)] * (0.8 + 0.4 * Math.random());
       this.tries += 1;
       this.#tell("lost", { next: Date.now() + pause, why });
@@ -76,7 +90,7 @@ export class Live {
   /** Follow until the stream ends, or is silent for too long. */
   async #once(signal) {
     const one = new AbortController();
-    const stop = () => one.abort();
+    const stop = this.stop = () => one.abort();
     signal.addEventListener("abort", stop);
     let watch = setTimeout(stop, QUIET);
     const hear = () => {
@@ -86,12 +100,13 @@ export class Live {
     };
     try {
       const more = { Accept: "text/event-stream" };
-      if (this.last !== null) more["Last-Event-ID"] = String(this.last);
+      if (this.after !== null) more["Last-Event-ID"] = String(this.after);
       const answer = await fetch(address("events"), { headers: headers(more), signal: one.signal, cache: "no-store", credentials: "omit" });
       if (!answer.ok) throw await problemOf(answer);
       hear();
       this.tries = 0;
-      this.#tell("live");
+      this.#tell("live", { missed: this.after === null });
+      this.after = null; // later, the views are fetched anew instead
       const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
       let text = "";
       for (;;) {
@@ -102,9 +117,6 @@ export class Live {
         const pieces = text.split("\n\n");
         text = pieces.pop();
         const events = pieces.map(parsed).filter(Boolean);
-        for (const event of events) {
-          if (event.id !== null) this.last = event.id;
-        }
         if (events.length) this.onevents(events);
       }
     } finally {
@@ -115,18 +127,17 @@ export class Live {
   }
 }
 
-/** Return an event of the stream: its id, kind and data; null for a comment or anything that is not an event. */
+/** Return an event of the stream: its kind and data; null for a comment or anything that is not an event. */
 function parsed(piece) {
-  let id = null, kind = null, data = "";
+  let kind = null, data = "";
   for (const line of piece.split("\n")) {
     const [, field, value] = line.match(/^(\w+): ?(.*)$/) ?? [];
-    if (field === "id" && /^\d+$/.test(value)) id = Number(value);
-    else if (field === "event") kind = value;
+    if (field === "event") kind = value;
     else if (field === "data") data += value;
   }
   if (kind === null || !data) return null;
   try {
-    return { id, kind, ...JSON.parse(data) };
+    return { kind, ...JSON.parse(data) };
   } catch {
     return null;
   }

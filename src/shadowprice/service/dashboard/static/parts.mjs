@@ -1,5 +1,6 @@
 // Small parts of views: states, moments, tiles, tables, pagers; all of it text, never HTML.
 
+import { Chart } from "./charts/charts.mjs";
 import { element, shown } from "./charts/dom.mjs";
 import { number, span } from "./charts/format.mjs";
 import { now } from "./api.mjs";
@@ -123,6 +124,31 @@ export function trouble(problem) {
   return note("bad", faults ? element("p", {}, "What was sent is wrong:") : element("p", {}, problem.message), faults);
 }
 
+/** A chart with its heading and caption, hidden while it has nothing to show. */
+export class Figure {
+  constructor(app, heading, caption = null, above = null) {
+    this.app = app;
+    this.heading = element("h2", {}, heading);
+    this.caption = caption === null ? null : element("figcaption", {}, caption);
+    this.host = element("div", { class: "chart" });
+    this.node = element("figure", { hidden: true }, this.heading, above, this.host, this.caption);
+  }
+
+  /** Draw a chart by its description, or nothing. */
+  show(description) {
+    this.node.hidden = !description;
+    if (!description) return;
+    const { charts } = this.app;
+    if (this.chart && charts.charts.has(this.chart)) this.chart.update(description);
+    else this.chart = new Chart(this.host, description, charts);
+  }
+
+  remove() {
+    this.chart?.dispose();
+    this.node.remove();
+  }
+}
+
 // ---------------------------------------------------------------- tables
 
 /**
@@ -159,6 +185,36 @@ export function swap(host, ...content) {
 
 export function button(label, act, { kind = "", focus = label, ...more } = {}) {
   return element("button", { type: "button", class: kind, onclick: act, "data-focus": focus, ...more }, label);
+}
+
+/** The pages of a list: which one is wanted, and the way back from it. */
+export class Pages {
+  constructor(app) {
+    this.app = app;
+    this.reset();
+  }
+
+  reset() {
+    this.wanted = { cursor: null, number: 1, previous: null, entries: 0 }; // `entries` are those of the pages before
+  }
+
+  /** Return the buttons of a page that was answered, which another one may replace as wanted meanwhile. */
+  buttons(page, next, entries, counted = false) {
+    const { previous } = page, before = page.entries;
+    let first = page;
+    while (first.previous) first = first.previous;
+    return element("div", { class: "pager end" },
+      counted && entries ? element("span", { class: "soft" }, `${number(before + 1)} to ${number(before + entries)}, the newest first`) : null,
+      previous ? button("Newest", () => this.turn(first), { focus: "newest" }) : null,
+      previous ? button("Newer", () => this.turn(previous), { focus: "newer" }) : null,
+      next !== null ? button("Older", () => this.turn({ cursor: next, number: page.number + 1, previous: page, entries: before + entries }), { focus: "older" }) : null);
+  }
+
+  async turn(page) {
+    this.wanted = page;
+    await this.app.refresh();
+    this.app.say(`page ${page.number}`);
+  }
 }
 
 export function chips(label, choices, chosen, pick) {

@@ -11,13 +11,36 @@ const SAID = ["ran", "planned", "goes on here if nothing moves", "promised by th
 const LEAST = 0.13; // of a server's height: what is smaller could not be seen or pressed
 const PROMISES = 8;
 
-/** Return the clock of a timeline's slots, which shows this machine's time. */
-export function clockOf(slotSeconds, origin, mode = "time") {
-  const away = new Date().getTimezoneOffset() * 60;
-  const clock = new Clock(slotSeconds, new Date(origin).getTime() / 1000 - away, mode);
-  Object.defineProperty(clock, "title", { get() { return this.mode === "slots" ? "slot" : "local time"; } });
-  return clock;
+const awayAt = (moment) => new Date(moment * 1000).getTimezoneOffset() * 60;
+
+/** The clock of slots in this machine's time, also before and after a change of its offset. */
+class LocalClock extends Clock {
+  constructor(slot, origin, mode) {
+    const away = awayAt(Date.now() / 1000);
+    super(slot, origin - away, mode);
+    this.away = away;
+  }
+
+  /** Return by how much the machine's offset at a slot differs from the present one, in seconds. */
+  #moved(slot) {
+    return this.away - awayAt(this.origin + this.away + slot * this.slot);
+  }
+
+  time(slot) {
+    return super.time(slot + this.#moved(slot) / this.slot);
+  }
+
+  label(position) {
+    return super.label(position + (this.mode === "slots" ? 0 : this.#moved(this.slotAt(position))));
+  }
+
+  get title() {
+    return this.mode === "slots" ? "slot" : "local time";
+  }
 }
+
+/** Return the clock of a timeline's slots. */
+export const clockOf = (slotSeconds, origin, mode = "time") => new LocalClock(slotSeconds, new Date(origin).getTime() / 1000, mode);
 
 /** Give every owner a colour: the tenants in order of name, the rest together. */
 export function colouring(told) {

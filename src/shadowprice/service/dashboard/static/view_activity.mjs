@@ -1,7 +1,7 @@
 // What was decided, the newest first, and by page.
 
 import { ask } from "./api.mjs";
-import { button, element, empty, jobLink, localTimes, number, span, swap, table, when } from "./parts.mjs";
+import { element, empty, jobLink, localTimes, number, Pages, span, swap, table, when } from "./parts.mjs";
 
 const LIMIT = 50;
 const KINDS = { admitted: "b-c2", moved: "b-c1", broken: "b-c4", refused: "b-c4", "given-up": "b-c4", standby: "b-c1", paid: "b-c3" };
@@ -11,14 +11,14 @@ export class ActivityView {
     this.app = app;
     this.title = "Activity";
     this.job = job;
-    this.before = [];
-    this.cursor = null;
+    this.pages = new Pages(app);
     this.list = element("div", {});
     this.node = element("div", {}, element("p", { class: "soft" }, "What the policy decided, and why. The page of a job has its whole history."), this.list);
   }
 
   async refresh() {
-    const told = await ask("decisions", { query: { limit: LIMIT, cursor: this.cursor, job: this.job } });
+    const page = this.pages.wanted;
+    const told = await ask("decisions", { query: { limit: LIMIT, cursor: page.cursor, job: this.job } });
     const columns = [
       { head: "When", cell: (one) => when(one.at, { seconds: true }) },
       { head: "What", cell: (one) => element("span", { class: `badge ${KINDS[one.kind] ?? "b-c7"}` }, one.kind) },
@@ -26,19 +26,9 @@ export class ActivityView {
       { head: "Tenant", class: "minor", cell: (one) => one.tenant ?? "" },
       { head: "Because", class: "why", cell: (one) => element("span", { class: "clip", title: said(one, this.app.service) }, said(one, this.app.service)) },
     ];
-    swap(this.list, told.decisions.length || this.before.length ? table("Decisions, the newest first", columns, told.decisions, { key: (one) => String(one.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
-      element("div", { class: "pager end" },
-        this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
-        told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));
+    swap(this.list, told.decisions.length || page.previous ? table("Decisions, the newest first", columns, told.decisions, { key: (one) => String(one.id) }) : empty("Nothing was decided yet", "Decisions appear here as jobs are submitted and slots begin."),
+      this.pages.buttons(page, told.next, told.decisions.length));
   }
-
-  async turn(before, cursor) {
-    this.before = before;
-    this.cursor = cursor;
-    await this.app.refresh();
-  }
-
-  close() {}
 }
 
 /** Return any value of an event; its fractions below a million have at most six digits. */
@@ -80,5 +70,3 @@ function textOf({ kind, data }, begins) {
     default: return first || Object.entries(data).map(([name, value]) => `${name} ${told(value)}`).join(", ");
   }
 }
-
-

@@ -168,7 +168,7 @@ export class ClusterView {
       body: [element("p", {}, "It leaves the cluster at the next slot. What runs there is stopped and planned anew elsewhere; promises that cannot be kept without it are moved or broken, and their owners told."), affected(one)],
       fields: one.jobs.length ? [{ name: "name", label: `Jobs run there. Type its name to go on`, required: true }] : [],
       send: async ({ name }) => {
-        if (one.jobs.length && name !== one.name) throw Object.assign(new Error("that is not its name"), { errors: [] });
+        if (one.jobs.length && name !== one.name) throw new Error("that is not its name");
         await ask(`servers/${part(one.name)}`, { method: "DELETE" });
       },
     });
@@ -223,10 +223,8 @@ export function amounts(text) {
   for (const line of text.split(/[\n,]+/)) {
     if (!line.trim()) continue;
     const [, name, amount] = line.match(/^\s*([^:=]+?)\s*[:=]\s*(.+?)\s*$/) ?? [];
-    if (name === undefined) throw Object.assign(new Error(`"${line.trim()}" is not like gpu: 8`), { errors: [] });
+    if (name === undefined) throw new Error(`"${line.trim()}" is not like gpu: 8`);
     found[name] = /^\d+(\.\d+)?$/.test(amount) ? Number(amount) : amount;
   }
   return found;
 }
-
-

@@ -1,9 +1,8 @@
 // Two jobs' curves together: progress, throughput and the metrics that both report, from the start of each.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
-import { badge, CLOSED, element, empty, jobLink, OPEN, shown, swap, to, trouble } from "./parts.mjs";
+import { badge, CLOSED, element, empty, Figure, jobLink, OPEN, shown, swap, to, trouble } from "./parts.mjs";
 
 const UNITS = [["days", 1440, 4320], ["hours", 60, 180], ["minutes", 1, 0]]; // name, minutes, and minutes above which an axis has the unit
 const POINTS = 500; // of each job
@@ -16,7 +15,7 @@ export class CompareView {
     this.app = app;
     this.names = names.filter(Boolean).slice(0, 2);
     this.title = "Compare jobs";
-    this.charts = new Map();
+    this.drawn = new Map(); // figures by key
     const [first = "", second = ""] = this.names;
     this.choices = element("datalist", { id: "open-jobs" });
     this.inputs = [first, second].map((name, at) => element("input", { type: "search", value: name, list: "open-jobs", "aria-label": at ? "Second job" : "First job", autocomplete: "off", spellcheck: "false", required: true }));
@@ -47,7 +46,7 @@ export class CompareView {
       if (problem.status !== 404 && problem.status !== 422) throw problem;
       swap(this.jobs);
       swap(this.place, trouble(problem)); // an unknown name, or one of several tenants' jobs, can be corrected
-      for (const { figure } of this.charts.values()) figure.hidden = true;
+      for (const figure of this.drawn.values()) figure.show(null);
     }
   }
 
@@ -75,23 +74,15 @@ export class CompareView {
 
   /** Draw a chart of the two jobs' lines; a chart without lines is hidden. */
   lines(key, title, y_label, lines, more) {
-    let chart = this.charts.get(key);
-    if (!chart) {
-      const host = element("div", { class: "chart" }), figure = element("figure", {}, element("h2", {}, title), host);
-      this.figures.append(figure);
-      chart = { figure, host, drawing: null };
-      this.charts.set(key, chart);
+    if (!this.drawn.has(key)) {
+      this.drawn.set(key, new Figure(this.app, title));
+      this.figures.append(this.drawn.get(key).node);
     }
     const xs = positionsOf(...lines);
-    chart.figure.hidden = xs.length < 2;
-    if (chart.figure.hidden) return;
     const series = lines.map((line, at) => ({ name: shown(this.shownNames[at]), colour: at, values: xs.map((x) => valueAt(line, x)) }));
     const description = { kind: "lines", x: xs.map((x) => Math.round(x * 1000) / 1000), y_label, legend: true, height: 260, series, ...more };
-    if (chart.drawing && this.app.charts.charts.has(chart.drawing)) chart.drawing.update(description);
-    else chart.drawing = new Chart(chart.host, description, this.app.charts);
+    this.drawn.get(key).show(xs.length < 2 ? null : description);
   }
-
-  close() {}
 }
 
 /** Return a line of progress without its last point, the present or the end: no report shows the speed until then. */

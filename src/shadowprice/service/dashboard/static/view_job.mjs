@@ -1,11 +1,11 @@
 // One job: its promise and progress, where it ran and will, what it measured, its history and its logs.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
 import { counted, positionsOf, valueAt } from "./curves.mjs";
-import { badge, bar, button, distance, element, isOpen, lengthTile, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
+import { badge, bar, button, distance, element, Figure, isOpen, lengthTile, note, number, outlookNote, percent, reasonOf, shown, span, swap, table, tile, to, when } from "./parts.mjs";
 import { describe } from "./timeline.mjs";
 import { said } from "./view_activity.mjs";
+import { absoluteMoment, PRIORITIES, timePerStep } from "./view_submit.mjs";
 
 const METRICS = 6;
 const CONSTANTS = 24; // metrics of one value that are listed
@@ -24,18 +24,16 @@ export class JobView {
     this.place = element("div", {});
     this.outlook = element("div", {});
     this.tiles = element("div", { class: "tiles" });
-    this.paceHost = element("div", { class: "chart" });
-    this.pace = element("figure", { hidden: true }, element("h2", {}, "Progress against the promise"), this.paceHost, this.paceCaption = element("figcaption", {}));
+    this.pace = new Figure(app, "Progress against the promise", "");
     this.metrics = element("div", { class: "grid2" });
     this.constants = element("div", { class: "tiles", hidden: true });
-    this.metricCharts = new Map();
-    this.whereHost = element("div", { class: "chart" });
-    this.where = element("figure", { hidden: true }, element("h2", {}, "Where it ran, and will"), this.whereHost);
+    this.metricFigures = new Map();
+    this.where = new Figure(app, "Where it ran, and will");
     this.story = element("section", {});
     this.generations = element("section", {});
     this.logs = new Logs(app, reference);
     this.spec = element("details", { class: "spec" });
-    this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace, this.metrics, this.constants, this.where, this.logs.node, this.story, this.generations, this.spec);
+    this.node = element("div", {}, this.place, this.outlook, this.tiles, this.pace.node, this.metrics, this.constants, this.where.node, this.logs.node, this.story, this.generations, this.spec);
   }
 
   async refresh() {
@@ -43,11 +41,12 @@ export class JobView {
     this.know(job);
     const of = `jobs/${part(this.reference)}`;
     const [told, curve] = await Promise.all([ask(`${of}/explain`), ask(`${of}/progress`, { query: { limit: 2000 } })]);
-    const far = [job.promise_slot, job.completion_slot].filter((slot) => slot !== null);
     this.job = job;
-    const { slot_seconds: seconds, next_slot: next } = this.app.service;
-    const since = (now() - new Date(job.started ?? job.submitted)) / 1000 / seconds;
-    const query = { job: this.reference, past_slots: Math.min(1000, Math.ceil(Math.max(2, since) + 1)), future_slots: Math.min(1000, Math.max(3, ...far.map((slot) => slot - next + 3))) };
+    const { slot_seconds: seconds, origin } = this.app.service;
+    const slots = (from, to) => (to - from) / 1000 / seconds;
+    const last = isOpen(job) ? job.completion_slot ?? job.promise_slot ?? 0 : 0;
+    const within = (count, least) => Math.min(1000, Math.ceil(Math.max(least, count)));
+    const query = { job: this.reference, past_slots: within(slots(new Date(job.started ?? job.submitted), now()) + 1, 3), future_slots: within(last - slots(new Date(origin), now()) + 3, 3) };
     const where = await ask("timeline", { query });
     this.draw(job, told, curve.points, where);
   }
@@ -77,9 +76,8 @@ export class JobView {
     this.sum(job, where);
     this.drawPace(job, points, where);
     this.drawMetrics(points);
-    const description = describe(where, { servers: [...new Set(where.bars?.server ?? [])], promises: true });
-    this.where.hidden = !description.bars.length;
-    if (description.bars.length) this.whereChart = updated(this.whereChart, this.whereHost, description, this.app.charts);
+    const description = where.bars && describe(where, { servers: [...new Set(where.bars.server)] }); // null: too many blocks
+    this.where.show(description?.bars.length ? description : null);
     this.drawStory(told);
     this.drawGenerations(told.generations);
     this.logs.know(told.generations, open, job.state === "failed" ? reason.match(/^(?:worker|ps)-\d+(?= )/)?.[0] : undefined);
@@ -95,7 +93,7 @@ export class JobView {
     swap(this.outlook);
     if (reason === null) return;
     try {
-      const { outlook } = await ask(`jobs/${part(this.name)}/explain`, { query: { outlook: true } });
+      const { outlook } = await ask(`jobs/${part(this.reference)}/explain`, { query: { outlook: true } });
       if (outlook?.lines.length && reason === this.outlookReason) swap(this.outlook, outlookNote(outlook));
     } catch {
       this.outlookReason = undefined; // the next refresh asks again
@@ -110,7 +108,7 @@ export class JobView {
     const promise = job.promise ?? null;
     const expected = isOpen(job) ? job.completion : null;
     swap(this.tiles,
-      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.predicted ? "its length is predicted, not stated" : "as soon as it is worth the price") : ""),
+      tile("Promised", promise ? when(promise, { brief: true }) : "no promise", promise ? [moved ? `first for slot ${number(job.first_promise_slot)}, now ${number(job.promise_slot)}` : `by the end of slot ${number(job.promise_slot)}${job.promise_margin_slots ? `, ${number(job.promise_margin_slots)} after the plan, learnt from ${number(job.promise_margin_jobs)} earlier jobs` : ""}`] : isOpen(job) ? (job.state === "pending" ? "not decided yet" : job.predicted ? "its length is predicted, not stated" : "as soon as it is worth the price") : ""),
       finished ? tile("Finished", when(job.completion, { brief: true }), job.first_promise_slot === null ? "" : late ? element("span", { class: "tag late" }, "later than promised") : element("span", { class: "tag kept" }, "as promised"))
         : !isOpen(job) ? tile("Ended", when(job.closed, { brief: true }), element("span", { "data-moment": job.closed }, distance(job.closed)))
         : tile("Expected", expected ? when(expected, { brief: true }) : "–", expected ? element("span", { "data-moment": expected }, distance(expected)) : ""),
@@ -126,12 +124,12 @@ export class JobView {
   }
 
   drawPace(job, points, where) {
-    const { charts } = this.app, { clock } = charts;
+    const { clock } = this.app.charts;
     const slotOf = (moment) => (new Date(moment) - new Date(where.origin)) / 1000 / where.slot_seconds;
     const began = slotOf(job.started ?? job.submitted);
     const seen = counted(job, points).map((point) => [slotOf(point.at), point.minibatches]);
     if (!seen.length && !(job.started && job.progress)) {
-      this.pace.hidden = true;
+      this.pace.show(null);
       return;
     }
     const over = job.closed ? slotOf(job.closed) : where.now;
@@ -150,9 +148,8 @@ export class JobView {
     if (pace.length) series.push({ name: "pace that keeps the promise", colour: 4, values: xs.map((x) => valueAt(pace, x)) });
     const marks = by === null ? [] : [{ x: by, name: "promised" }];
     if (isOpen(job) && where.now - began > 0.12 * (xs.at(-1) - began)) marks.push({ x: where.now, name: "now" });
-    this.pace.hidden = false;
-    this.paceCaption.textContent = `${seen.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
-    this.paceChart = updated(this.paceChart, this.paceHost, { kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true }, charts);
+    this.pace.caption.textContent = `${seen.length ? "What the job reported" : "It reported nothing: its progress is counted by time"}${by === null ? "." : "; the dashed line is the pace that keeps the promise."}`;
+    this.pace.show({ kind: "slotLines", slots: true, x: xs, end: xs.at(-1) + 0.06 * (xs.at(-1) - xs[0]), x_label: clock.title, y_label: percent ? "share of the expected time" : "mini-batches", percent, y_high: percent ? 1 : undefined, series, marks, legend: true });
   }
 
   drawMetrics(points) {
@@ -169,20 +166,18 @@ export class JobView {
     swap(this.constants, ...constant.slice(0, CONSTANTS).map(([name, seen]) => tile(shown(name), number([...seen][0]), "the same in every report")));
     this.constants.hidden = !constant.length;
     for (const [name] of constant) {
-      const chart = this.metricCharts.get(name);
-      chart?.chart.dispose();
-      chart?.host.closest("figure").remove();
-      this.metricCharts.delete(name);
+      this.metricFigures.get(name)?.remove();
+      this.metricFigures.delete(name);
     }
     const names = [...values].filter(([, seen]) => seen.size > 1).map(([name]) => name).slice(0, METRICS);
     for (const [at, name] of names.entries()) {
-      if (!this.metricCharts.has(name)) {
-        const host = element("div", { class: "chart" });
-        this.metrics.append(element("figure", {}, element("h2", {}, shown(name)), host));
-        this.metricCharts.set(name, { host, chart: null, colour: at });
+      if (!this.metricFigures.has(name)) {
+        const figure = Object.assign(new Figure(this.app, shown(name)), { colour: at });
+        this.metrics.append(figure.node);
+        this.metricFigures.set(name, figure);
       }
-      const one = this.metricCharts.get(name), mine = points.filter((point) => typeof point.metrics[name] === "number");
-      one.chart = updated(one.chart, one.host, { kind: "lines", x: mine.map((point) => Math.round(point.minibatches * 100) / 100), x_label: "mini-batches", y_label: shown(name), height: 220, series: [{ name: shown(name), colour: one.colour, values: mine.map((point) => point.metrics[name]) }] }, this.app.charts);
+      const figure = this.metricFigures.get(name), mine = points.filter((point) => typeof point.metrics[name] === "number");
+      figure.show({ kind: "lines", x: mine.map((point) => Math.round(point.minibatches * 100) / 100), x_label: "mini-batches", y_label: shown(name), height: 220, series: [{ name: shown(name), colour: figure.colour, values: mine.map((point) => point.metrics[name]) }] });
     }
   }
 
@@ -227,27 +222,15 @@ export class JobView {
   }
 
   async revise() {
-    const { app, job } = this;
-    const { spec } = job, utility = spec.utility ?? {};
-    const work = spec.steps ? [["steps", "Steps"]] : [["minibatches", "Mini-batches of a chunk"], ["epochs", "Epochs"]];
-    const fields = [
-      utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
-      { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
-      ...work.map(([name, label]) => ({ name, label, type: "number", value: String(spec[name] ?? 1) })),
-    ].filter(Boolean);
+    const { app, job: { spec } } = this;
+    const { fields, changes } = spec.utility ? revisionOfJob(spec) : revisionOfCommand(spec);
     const done = await app.form({
       title: `Revise ${shown(this.name)}`, action: "Revise it", fields,
       body: [element("p", { class: "soft" }, "Its promise is worked out anew; what is said to be otherwise is used from the next slot on.")],
       send: (values) => {
-        const changes = {};
-        if (values.deadline !== undefined && values.deadline !== String(utility.by ?? "")) changes.deadline = values.deadline;
-        const wanted = json(values.utility);
-        if (JSON.stringify(wanted) !== JSON.stringify(utility)) changes.utility = wanted;
-        for (const [key] of work) {
-          if (values[key] !== "" && Number(values[key]) !== (spec[key] ?? 1)) changes[key] = Number(values[key]);
-        }
-        if (!Object.keys(changes).length) throw Object.assign(new Error("nothing was changed"), { errors: [] });
-        return ask(`jobs/${part(this.reference)}`, { method: "PATCH", body: changes });
+        const changed = changes(values);
+        if (!Object.keys(changed).length) throw new Error("nothing was changed");
+        return ask(`jobs/${part(this.reference)}`, { method: "PATCH", body: changed });
       },
     });
     if (done) {
@@ -259,6 +242,52 @@ export class JobView {
   close() {
     this.logs.close();
   }
+}
+
+/** Return the form's fields for a job that states its utility, and the function that reads the changes. */
+function revisionOfJob(spec) {
+  const { utility } = spec;
+  const work = spec.steps ? [["steps", "Steps"]] : [["minibatches", "Mini-batches of a chunk"], ["epochs", "Epochs"]];
+  const fields = [
+    utility.kind === "deadline" ? { name: "deadline", label: "Deadline", value: String(utility.by ?? ""), hint: "Since it was submitted, like 4h" } : null,
+    { name: "utility", label: "Utility", type: "area", rows: 4, value: JSON.stringify(utility, null, 1), hint: "What finishing is worth, as JSON" },
+    ...work.map(([name, label]) => ({ name, label, type: "number", value: String(spec[name] ?? 1) })),
+  ].filter(Boolean);
+  const changes = (values) => {
+    const changed = {};
+    if (values.deadline !== undefined && values.deadline !== String(utility.by ?? "")) changed.deadline = values.deadline;
+    const wanted = json(values.utility);
+    if (JSON.stringify(wanted) !== JSON.stringify(utility)) changed.utility = wanted;
+    for (const [key] of work) {
+      if (values[key] !== "" && Number(values[key]) !== (spec[key] ?? 1)) changed[key] = Number(values[key]);
+    }
+    return changed;
+  };
+  return { fields, changes };
+}
+
+/** Return the same for a job with the usual utility, such as a command: what the form *Submit* asks for. */
+function revisionOfCommand(spec) {
+  const { steps = 1 } = spec, runs = ["steps", "epochs", "chunks", "minibatches"].reduce((product, key) => product * (spec[key] ?? 1), 1);
+  const before = { by: spec.by ?? "", priority: spec.priority ?? "", walltime: spec.walltime ?? "" };
+  const fields = [
+    { name: "by", label: "Deadline", value: before.by, hint: "Such as 6h since it was submitted, 18:00 or 2026-11-23 18:00; empty: none" },
+    { name: "priority", label: "Priority", options: PRIORITIES, value: before.priority },
+    { name: "time", label: "Expected run time", placeholder: "3h", hint: "Of the whole job; empty: as it is" },
+    { name: "walltime", label: "Time limit", value: before.walltime, hint: "Such as 8h; empty: none" },
+    steps > 1 ? { name: "steps", label: "Steps", type: "number", value: String(steps) } : null,
+  ].filter(Boolean);
+  const changes = (values) => {
+    const changed = {}, errors = [];
+    for (const key of Object.keys(before)) {
+      if (values[key] !== before[key]) changed[key] = (key === "by" ? absoluteMoment(values.by) : values[key]) || null;
+    }
+    if (values.steps && Number(values.steps) !== steps) changed.steps = Number(values.steps);
+    if (values.time) changed.minibatch_time = timePerStep(values.time, runs / steps * (changed.steps ?? steps), (location, message, hint) => errors.push({ location, message, hint }));
+    if (errors.length) throw Object.assign(new Error("the form has problems"), { errors });
+    return changed;
+  };
+  return { fields, changes };
 }
 
 const TONES = { admitted: "b-c2", running: "b-c2", finished: "b-done", started: "b-c0", resized: "b-c0", moved: "b-c1", standby: "b-c1", retrying: "b-c1", lost: "b-c1", overrun: "b-c1", broken: "b-c4", refused: "b-c4", failed: "b-c4", "given-up": "b-c4" };
@@ -276,19 +305,11 @@ function ended(one) {
   return first || (one.exit === null ? "ended" : `exit status ${one.exit}`);
 }
 
-function updated(chart, host, description, page) {
-  if (chart && chart.host === host && page.charts.has(chart)) {
-    chart.update(description);
-    return chart;
-  }
-  return new Chart(host, description, page);
-}
-
 function json(text) {
   try {
     return JSON.parse(text);
   } catch (error) {
-    throw Object.assign(new Error(`that is not JSON: ${error.message}`), { errors: [] });
+    throw new Error(`that is not JSON: ${error.message}`);
   }
 }
 
@@ -303,13 +324,10 @@ class Logs {
   constructor(app, reference) {
     this.app = app;
     this.reference = reference;
-    this.end = null;
-    this.start = null;
-    this.text = "";
-    this.follow = true;
+    this.pieces = []; // of the log, without gaps
     this.which = element("select", { "aria-label": "Generation", onchange: () => this.choose() });
     this.process = element("select", { "aria-label": "Process", onchange: () => this.choose() });
-    this.following = element("input", { type: "checkbox", id: "follow", onchange: () => { this.follow = this.following.checked; this.poll(); } });
+    this.following = element("input", { type: "checkbox", id: "follow", onchange: () => { if (this.following.checked) this.reset(); } });
     this.following.checked = true;
     this.earlier = button("Earlier", () => this.back());
     this.pre = element("pre", { class: "log", tabindex: "0", role: "log", "aria-live": "off", "aria-label": "Log" });
@@ -345,11 +363,20 @@ class Logs {
     this.process.replaceChildren(...names.map((name) => element("option", { value: name }, name)));
     const shown_ = before || this.failed;
     if (names.includes(shown_)) this.process.value = shown_;
-    this.end = this.start = null;
-    this.text = "";
+    this.following.checked = true;
+    this.reset();
+  }
+
+  /** Show the end of the log. */
+  reset() {
+    this.pieces = [];
     this.pre.replaceChildren();
     this.complete = false;
     this.poll();
+  }
+
+  get of() {
+    return `${this.which.value} ${this.process.value}`;
   }
 
   #ask(query) {
@@ -360,50 +387,59 @@ class Logs {
     clearTimeout(this.timer);
     this.timer = null;
     if (this.closed || !this.process.value) return;
-    const of = `${this.which.value} ${this.process.value}`;
+    const { of, pieces } = this;
     try {
-      if (!document.hidden && !this.complete) {
-        const piece = await this.#ask(this.end === null ? {} : { start: this.end });
-        if (this.closed || of !== `${this.which.value} ${this.process.value}`) return;
-        this.start ??= piece.start;
-        this.complete = piece.complete && piece.end === (this.end ?? piece.end);
-        if (piece.end !== this.end) this.#append(piece);
+      if (!document.hidden && !this.complete && this.following.checked) {
+        const end = pieces.at(-1)?.end;
+        const piece = await this.#ask(end === undefined ? {} : { start: end });
+        if (this.closed || of !== this.of || pieces !== this.pieces || !this.following.checked) return;
+        if (end !== pieces.at(-1)?.end) return; // a poll at the same time was answered first
+        this.complete = piece.complete && piece.end === (end ?? piece.end);
+        if (piece.end !== end) this.#append(piece);
         this.told.textContent = this.complete ? "The process is over; this is all of it." : "";
       }
     } catch (problem) {
-      if (this.closed) return;
+      if (this.closed || of !== this.of) return;
       this.told.textContent = problem.status === 404 ? "There are no logs of it (any more)." : problem.message;
       if (problem.status === 404) this.complete = true;
     }
-    this.earlier.disabled = !this.start;
-    if (this.follow && !this.complete) this.timer = setTimeout(() => this.poll(), 1000);
+    this.earlier.disabled = !this.pieces[0]?.start;
+    if (this.following.checked && !this.complete) this.timer = setTimeout(() => this.poll(), 1000);
   }
 
   #append(piece) {
     const atEnd = this.pre.scrollTop + this.pre.clientHeight >= this.pre.scrollHeight - 30;
-    this.end = piece.end;
-    this.text = (this.text + piece.text).slice(-KEPT);
+    this.pieces.push(piece);
+    while (this.#size() > KEPT) this.pieces.shift();
     this.#draw();
-    if (atEnd || this.pre.childNodes.length < 60) this.pre.scrollTop = this.pre.scrollHeight;
+    if (atEnd) this.pre.scrollTop = this.pre.scrollHeight;
+  }
+
+  #size() {
+    return this.pieces.length > 1 ? this.pieces.reduce((sum, piece) => sum + piece.text.length, 0) : 0;
   }
 
   #draw() {
-    const lines = this.text.split("\n").slice(-4000);
-    this.pre.replaceChildren(...lines.flatMap((line, at) => (at ? [element("br"), shown(clean(line))] : [shown(clean(line))])));
+    const text = this.pieces.map((piece) => piece.text).join("");
+    this.pre.textContent = text.split("\n").map((line) => shown(clean(line))).join("\n");
   }
 
+  /** Show the part before, and stop following: the end may no longer be shown. */
   async back() {
-    const from = Math.max(0, this.start - PIECE);
+    this.following.checked = false;
+    const { of, pieces } = this, before = pieces[0].start, start = Math.max(0, before - PIECE);
+    this.earlier.disabled = true;
     try {
-      const piece = await this.#ask({ start: from, max_bytes: Math.max(1, this.start - from) });
-      this.start = from;
-      this.text = piece.text + this.text;
+      const piece = await this.#ask({ start, max_bytes: before - start });
+      if (this.closed || of !== this.of || pieces !== this.pieces) return;
+      pieces.unshift({ ...piece, start });
+      while (this.#size() > KEPT) pieces.pop();
       this.#draw();
       this.pre.scrollTop = 0;
-      this.earlier.disabled = !this.start;
     } catch (problem) {
       this.told.textContent = problem.message;
     }
+    this.earlier.disabled = !this.pieces[0]?.start;
   }
 
   close() {
@@ -411,5 +447,3 @@ class Logs {
     clearTimeout(this.timer);
   }
 }
-
-

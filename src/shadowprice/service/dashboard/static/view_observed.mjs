@@ -1,9 +1,8 @@
 // What really ran beside what would have been decided, where the service only observes.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask } from "./api.mjs";
-import { badge, button, chips, element, empty, jobLink, note, number, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
-import { describe } from "./timeline.mjs";
+import { badge, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, span, swap, table, tile, when } from "./parts.mjs";
+import { describe, RAN } from "./timeline.mjs";
 
 const SPANS = [1, 7, 30, 365];
 const ROWS = 16; // servers of one chart
@@ -15,31 +14,30 @@ export class ObservedView {
   constructor(app) {
     this.app = app;
     this.title = "Observed";
-    this.before = [];
-    this.cursor = null;
-    this.charts = new Map();
+    this.pages = new Pages(app);
     this.tools = element("div", { class: "row" });
     this.notes = element("div", {});
     this.tiles = element("div", { class: "tiles" });
-    this.hosts = new Map(["use", "would", "real"].map((key) => [key, element("div", { class: "chart" })]));
-    this.figures = new Map([...this.hosts].map(([key, host]) => [key, element("figure", {}, element("h2", {}, HEADS[key]), host, element("figcaption", {}, SAYS[key]))]));
+    this.use = new Figure(app, "Servers in use", "The used share of the servers' scarcest resources, slot by slot. Jobs that were only seen count for nothing: what they take is not known.");
+    this.would = new Figure(app, "What would have run where", "As it was decided, on paper: every job progressing as it declared.");
+    this.real = new Figure(app, "What really ran where", "As it was seen, up to the last look. The same colours are the same tenants.");
     this.list = element("div", {});
     this.strangers = element("div", {});
-    this.node = element("div", {}, this.tools, this.tiles, this.notes, this.figures.get("use"), this.figures.get("would"), this.figures.get("real"),
+    this.node = element("div", {}, this.tools, this.tiles, this.notes, this.use.node, this.would.node, this.real.node,
       element("section", {}, element("h2", {}, "Job by job"), this.list), this.strangers);
   }
 
   async refresh() {
     const back = Math.min(1000, Math.max(1, Math.ceil((days * 86_400) / this.app.service.slot_seconds)));
     const shorter = Math.min(back, 240);
-    const query = { past_slots: shorter, future_slots: 1 };
-    const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: this.cursor, limit: LIMIT } }),
+    const query = { past_slots: shorter, future_slots: 1 }, page = this.pages.wanted;
+    const [told, jobs, would, real] = await Promise.all([ask("comparison", { query: { days } }), ask("comparison/jobs", { query: { cursor: page.cursor, limit: LIMIT } }),
       ask("timeline", { query }), ask("timeline", { query: { ...query, observed: "true" } })]);
     this.sum(told);
-    this.use(told.utilization);
-    this.where("would", would);
-    this.where("real", real);
-    this.jobs(jobs);
+    this.use.show(used(told.utilization));
+    this.would.show(placements(would));
+    this.real.show(placements(real));
+    this.jobs(jobs, page);
     this.others(told.unmanaged_jobs);
   }
 
@@ -66,34 +64,7 @@ export class ObservedView {
     swap(this.notes, remarks.length ? note("warn", element("p", {}, remarks.join(" "))) : null);
   }
 
-  use(told) {
-    const slots = told.simulated.map((_, at) => told.first + at);
-    this.show("use", slots.length ? {
-      kind: "slotLines", slots: true, steps: true, x: slots, end: told.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
-      series: [{ name: "would have been used", colour: 0, values: told.simulated }, { name: "really used", colour: 1, values: told.observed }],
-    } : null);
-  }
-
-  /** Draw servers over time; both sides alike, so that they can be read against each other. */
-  where(key, told) {
-    if (told.bars === null) {
-      this.show(key, null);
-      return;
-    }
-    const description = describe({ ...told, last: Math.max(told.first + 1, Math.ceil(told.now)) }, { servers: told.servers.slice(0, ROWS), promises: false });
-    description.bars = description.bars.filter((bar) => bar.what === 0);
-    this.show(key, description.bars.length ? description : null);
-  }
-
-  show(key, description) {
-    this.figures.get(key).hidden = !description;
-    if (!description) return;
-    const chart = this.charts.get(key);
-    if (chart) chart.update(description);
-    else this.charts.set(key, new Chart(this.hosts.get(key), description, this.app.charts));
-  }
-
-  jobs(told) {
+  jobs(told, page) {
     const worth = (value) => (value === null ? element("span", { class: "soft" }, "–") : number(value));
     const columns = [
       { head: "Job", cell: (job) => jobLink(job.name, job.id) },
@@ -106,12 +77,10 @@ export class ObservedView {
       { head: "Earned", class: "num", cell: (job) => worth(job.observed.utility) },
       { head: "Gain", class: "num", cell: (job) => worth(job.gain) },
     ];
-    const nothing = !told.jobs.length && !this.before.length;
+    const nothing = !told.jobs.length && !page.previous;
     swap(this.list, nothing ? empty("No job was submitted", "Submit to this service what is submitted to the other scheduler, under the same name and with what it is worth.")
       : table("Jobs on both sides, the newest first", columns, told.jobs, { key: (job) => String(job.id), none: "There are no more." }),
-    element("div", { class: "pager end" },
-      this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
-      told.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], told.next), { focus: "older" }) : null));
+    this.pages.buttons(page, told.next, told.jobs.length));
   }
 
   others(told) {
@@ -126,20 +95,20 @@ export class ObservedView {
     ];
     return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here, so that nobody said what they are worth."), table("Jobs that were only seen", columns, told.newest)));
   }
-
-  async turn(before, cursor) {
-    this.before = before;
-    this.cursor = cursor;
-    await this.app.refresh();
-    this.app.say(`page ${this.before.length + 1}`);
-  }
-
-  close() {}
 }
 
-const HEADS = { use: "Servers in use", would: "What would have run where", real: "What really ran where" };
-const SAYS = {
-  use: "The used share of the servers' scarcest resources, slot by slot. Jobs that were only seen count for nothing: what they take is not known.",
-  would: "As it was decided, on paper: every job progressing as it declared.",
-  real: "As it was seen, up to the last look. The same colours are the same tenants.",
-};
+function used(told) {
+  const slots = told.simulated.map((_, at) => told.first + at);
+  return slots.length ? {
+    kind: "slotLines", slots: true, steps: true, x: slots, end: told.first + slots.length, x_label: "slot", y_label: "used", percent: true, y_high: 1, legend: true,
+    series: [{ name: "would have been used", colour: 0, values: told.simulated }, { name: "really used", colour: 1, values: told.observed }],
+  } : null;
+}
+
+/** Return the chart of servers over time; both sides alike, so that they can be read against each other. */
+function placements(told) {
+  if (told.bars === null) return null;
+  const description = describe({ ...told, last: Math.max(told.first + 1, Math.ceil(told.now)) }, { servers: told.servers.slice(0, ROWS), promises: false });
+  description.bars = description.bars.filter((bar) => bar.what === RAN);
+  return description.bars.length ? description : null;
+}

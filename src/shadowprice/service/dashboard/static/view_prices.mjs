@@ -1,8 +1,7 @@
 // Prices and what is reserved, by kind of server, past and to come.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask } from "./api.mjs";
-import { chips, element, empty, note, number, shown, span, swap } from "./parts.mjs";
+import { chips, element, empty, Figure, note, number, shown, span, swap } from "./parts.mjs";
 
 const SPANS = [24, 100, 500];
 
@@ -12,14 +11,13 @@ export class PricesView {
     this.title = "Prices";
     this.span = 24;
     this.kind = null;
-    this.charts = new Map();
     this.tools = element("div", { class: "row" });
     this.place = element("div", {});
-    this.hosts = ["total", "one", "used"].map((key) => [key, element("div", { class: "chart" })]);
-    this.titles = { total: element("h2", {}, "A server, by kind"), one: element("h2", {}, "By resource"), used: element("h2", {}, "Reserved, by kind") };
     this.kinds = element("div", {});
-    this.figures = Object.fromEntries(this.hosts.map(([key, host]) => [key, element("figure", {}, this.titles[key], key === "one" ? this.kinds : "", host, element("figcaption", {}, SAYS[key]))]));
-    this.node = element("div", {}, this.place, this.tools, ...Object.values(this.figures));
+    this.total = new Figure(app, "A server, by kind", "The price of all resources of a server for one slot: until now as it was posted, and from now on as a job would pay it today.");
+    this.one = new Figure(app, "By resource", "The price of a server's whole capacity of each resource for one slot.", this.kinds);
+    this.used = new Figure(app, "Reserved, by kind", "The share of the scarcest resource that runs or is planned.");
+    this.node = element("div", {}, this.place, this.tools, this.total.node, this.one.node, this.used.node);
   }
 
   async refresh() {
@@ -33,7 +31,7 @@ export class PricesView {
     swap(this.place, coming.priced ? null : note("info", element("p", {}, `The policy ${coming.policy} posts no prices; what is reserved is shown.`)));
     swap(this.tools, chips("How far back and ahead", SPANS.map((count) => [count, `± ${span(count * this.app.service.slot_seconds)}`]), this.span, (count) => { this.span = count; this.app.refresh(); }));
     if (!rows.length) {
-      for (const figure of Object.values(this.figures)) figure.hidden = true;
+      for (const figure of [this.total, this.one, this.used]) figure.show(null);
       swap(this.place, empty("Nothing to show yet", "Prices appear with the first slot that is planned."));
       return;
     }
@@ -46,28 +44,11 @@ export class PricesView {
     const most = (kind) => (kind && Object.values(kind).some((one) => one.used !== undefined) ? Math.max(...Object.values(kind).map((one) => one.used ?? 0)) : null);
     const label = (kind) => `${shown(kind.name)} (${kind.servers.length})`;
     const series = (read) => few.map((kind, at) => ({ name: label(kind), colour: at, values: rows.map((row) => read(row.kinds[kind.name])) }));
-    this.show("total", coming.priced ? { ...common, y_label: "utility a slot", series: series(sum) } : null);
+    this.total.show(coming.priced ? { ...common, y_label: "utility a slot", series: series(sum) } : null);
     const resources = [...new Set(rows.flatMap((row) => Object.keys(row.kinds[this.kind] ?? {})))];
     swap(this.kinds, names.length > 1 ? chips("Kind of server", names.map((name) => [name, shown(name)]), this.kind, (name) => { this.kind = name; this.app.refresh(); }) : null);
-    this.show("one", coming.priced ? { ...common, y_label: "utility a slot", series: resources.slice(0, 8).map((resource, at) => ({ name: shown(resource), colour: at, values: rows.map((row) => row.kinds[this.kind]?.[resource]?.price ?? null) })) } : null);
-    this.show("used", { ...common, y_label: "reserved", percent: true, y_high: 1, series: series(most) });
-    if (coming.kinds.length > 8) this.titles.total.textContent = `A server, by kind: the first 8 of ${number(coming.kinds.length)}`;
+    this.one.show(coming.priced ? { ...common, y_label: "utility a slot", series: resources.slice(0, 8).map((resource, at) => ({ name: shown(resource), colour: at, values: rows.map((row) => row.kinds[this.kind]?.[resource]?.price ?? null) })) } : null);
+    this.used.show({ ...common, y_label: "reserved", percent: true, y_high: 1, series: series(most) });
+    if (coming.kinds.length > 8) this.total.heading.textContent = `A server, by kind: the first 8 of ${number(coming.kinds.length)}`;
   }
-
-  show(key, description) {
-    this.figures[key].hidden = !description;
-    if (!description) return;
-    const [, host] = this.hosts.find(([name]) => name === key);
-    const chart = this.charts.get(key);
-    if (chart) chart.update(description);
-    else this.charts.set(key, new Chart(host, description, this.app.charts));
-  }
-
-  close() {}
 }
-
-const SAYS = {
-  total: "The price of all resources of a server for one slot: until now as it was posted, and from now on as a job would pay it today.",
-  one: "The price of a server's whole capacity of each resource for one slot.",
-  used: "The share of the scarcest resource that runs or is planned.",
-};

@@ -1,7 +1,7 @@
 // The jobs: those that are open with their promise and what they wait for, and all that ever were, by page.
 
 import { ask } from "./api.mjs";
-import { badge, button, chips, CLOSED, element, empty, jobLink, number, OPEN, progressCell, promiseCell, reasonOf, swap, table, to, when, whereCell } from "./parts.mjs";
+import { badge, chips, CLOSED, element, empty, jobLink, OPEN, Pages, progressCell, promiseCell, reasonOf, swap, table, to, when, whereCell } from "./parts.mjs";
 
 const SHOWS = [["open", "Open", OPEN], ["running", "Running", ["running", "resizing"]], ["waiting", "Waiting", ["pending", "admitted", "standby"]], ["finished", "Finished", ["finished"]], ["unsuccessful", "Refused, failed, cancelled", CLOSED.filter((state) => state !== "finished")], ["all", "All", []]];
 const LIMIT = 50;
@@ -13,9 +13,7 @@ export class QueueView {
     this.show = SHOWS.some(([key]) => key === show) ? show : "open";
     this.tenant = tenant;
     this.search = search;
-    this.before = []; // the pages before this one
-    this.cursor = null;
-    this.shownBefore = 0; // jobs on the pages before this one
+    this.pages = new Pages(app);
     const name = element("input", { type: "search", id: "find-job", value: search, placeholder: "Part of a name", "aria-label": "Find jobs by a part of their name", maxlength: "200", autocomplete: "off", spellcheck: "false" });
     this.find = element("form", { class: "find", role: "search" }, name, element("button", { type: "submit" }, "Find"));
     this.find.addEventListener("submit", (event) => {
@@ -30,10 +28,11 @@ export class QueueView {
 
   async refresh() {
     const [, , states] = SHOWS.find(([key]) => key === this.show);
-    const query = { state: states.join(","), tenant: this.tenant, search: this.search, cursor: this.cursor, limit: LIMIT };
+    const page = this.pages.wanted;
+    const query = { state: states.join(","), tenant: this.tenant, search: this.search, cursor: page.cursor, limit: LIMIT };
     const [response, service, tenants] = await Promise.all([ask("jobs", { query }), ask("service"), this.app.operates ? ask("tenants") : null]);
     Object.assign(this.app.service, service);
-    this.draw(response, service, tenants?.tenants.map((one) => one.name) ?? []);
+    this.draw(response, page, service, tenants?.tenants.map((one) => one.name) ?? []);
   }
 
   go(show, tenant, search = this.search) {
@@ -41,7 +40,7 @@ export class QueueView {
     location.hash = to("queue", ...parts).slice(1);
   }
 
-  draw(response, service, tenants) {
+  draw(response, page, service, tenants) {
     const count = (states) => states.reduce((sum, state) => sum + (service.jobs[state] ?? 0), 0);
     const choices = SHOWS.map(([key, name, states]) => [key, name, states.length && states.every((state) => OPEN.includes(state)) && !this.tenant && !this.search ? count(states) : null]);
     const whose = tenants.length > 1 ? element("select", { "aria-label": "Whose jobs", "data-focus": "whose", onchange: (event) => this.go(this.show, event.currentTarget.value) },
@@ -59,25 +58,12 @@ export class QueueView {
     ];
     const none = { open: "No job is open.", running: "Nothing runs.", waiting: "No job waits." }[this.show] ?? "No jobs.";
     const noMatch = response.next === null ? "No job in this list has this text in its name." : "None of this list's jobs among the newest 20,000 has this text in its name.";
-    const nothing = !response.jobs.length && !this.before.length;
+    const nothing = !response.jobs.length && !page.previous;
     swap(this.list,
       nothing ? empty(this.search ? noMatch : none, this.search ? "" : this.show === "open" ? "Submit one here or with shadowprice submit, or see what it would be promised with a quote." : "")
         : table("Jobs, the newest first", columns, response.jobs, { key: (job) => String(job.id), none: response.next === null ? "There are no more." : "None on this page; older jobs follow." }),
-      element("div", { class: "pager end" },
-        response.jobs.length ? element("span", { class: "soft" }, `${number(this.shownBefore + 1)} to ${number(this.shownBefore + response.jobs.length)}, the newest first`) : null,
-        this.before.length ? button("Newest", () => this.turn([]), { focus: "newest" }) : null,
-        this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
-        response.next !== null ? button("Older", () => this.turn([...this.before, { cursor: this.cursor, shownBefore: this.shownBefore }], { cursor: response.next, shownBefore: this.shownBefore + response.jobs.length }), { focus: "older" }) : null));
+      this.pages.buttons(page, response.next, response.jobs.length, true));
   }
-
-  async turn(before, page = { cursor: null, shownBefore: 0 }) {
-    this.before = before;
-    Object.assign(this, page);
-    await this.app.refresh();
-    this.app.say(`page ${this.before.length + 1}`);
-  }
-
-  close() {}
 }
 
 function why(job) {
@@ -88,5 +74,3 @@ function why(job) {
   if (job.failures) return element("span", { class: "soft" }, `${job.failures} failure${job.failures === 1 ? "" : "s"} before`);
   return element("span", { class: "soft" }, "");
 }
-
-

@@ -82,7 +82,7 @@ export class QuoteView {
       try {
         Object.assign(job, JSON.parse(more));
       } catch (error) {
-        throw Object.assign(new Error(`the other keys are not JSON: ${error.message}`), { errors: [] });
+        throw new Error(`the other keys are not JSON: ${error.message}`);
       }
     }
     return job;
@@ -120,6 +120,4 @@ export class QuoteView {
       element("p", { class: "remark" }, `Asked for slot ${number(quote.slot)}; prices change with what is submitted. `, element("a", { href: to("prices") }, "See prices")));
     this.app.say(verdict[1]);
   }
-
-  close() {}
 }

@@ -1,8 +1,7 @@
 // A tenant's statement: what it holds, what moved it, entry by entry.
 
-import { Chart } from "./charts/charts.mjs";
 import { ask, now, part } from "./api.mjs";
-import { button, chips, element, empty, jobLink, note, number, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
+import { button, chips, element, empty, Figure, jobLink, note, number, Pages, percent, shown, swap, table, tile, to, when } from "./parts.mjs";
 import { clockOf } from "./timeline.mjs";
 
 const LIMIT = 50, DRAWN = 1000;
@@ -21,35 +20,29 @@ export class StatementView {
     this.name = name;
     this.title = `Points of ${shown(name)}`;
     this.span = null;
-    this.turnTo([], null);
+    this.pages = new Pages(app);
     this.tiles = element("div", {});
     this.tools = element("div", { class: "row" });
-    this.host = element("div", { class: "chart" });
-    this.figure = element("figure", {}, element("h2", {}, "Held"), this.host, element("figcaption", {}, "What may be spent: the prices of jobs go off when they are admitted; what they do not use comes back when they are over."));
+    this.figure = new Figure(app, "Held", "What may be spent: the prices of jobs go off when they are admitted; what they do not use comes back when they are over.");
     this.list = element("div", {});
-    this.node = element("div", {}, this.tiles, this.tools, this.figure, this.list);
+    this.node = element("div", {}, this.tiles, this.tools, this.figure.node, this.list);
     this.beside = app.operates ? [element("span", { class: "grow" }), button("Give points", () => this.give(), { focus: "give" }), button("Change the budget", () => this.change(), { focus: "change", kind: "primary" })] : [];
   }
 
-  turnTo(before, cursor) {
-    this.before = before;
-    this.cursor = cursor;
-  }
-
   async refresh() {
-    const path = `tenants/${part(this.name)}/statement`;
+    const path = `tenants/${part(this.name)}/statement`, wanted = this.pages.wanted;
     const whole = await ask(path, { query: { limit: DRAWN, back: this.span === null || this.span === "all" ? null : this.span } });
     this.budget = whole.budget;
     if (this.span === null && whole.budget) {
       this.span = "0";
       return this.refresh();
     }
-    const page = this.cursor === null ? { entries: whole.entries.slice(0, LIMIT), next: whole.entries.length > LIMIT ? whole.entries[LIMIT - 1].id : null }
-      : await ask(path, { query: { limit: LIMIT, cursor: this.cursor, back: whole.budget && this.span !== "all" ? this.span : null } });
-    return this.draw(whole, page);
+    const page = wanted.cursor === null ? { entries: whole.entries.slice(0, LIMIT), next: whole.entries.length > LIMIT ? whole.entries[LIMIT - 1].id : null }
+      : await ask(path, { query: { limit: LIMIT, cursor: wanted.cursor, back: whole.budget && this.span !== "all" ? this.span : null } });
+    return this.draw(whole, page, wanted);
   }
 
-  draw(told, page) {
+  draw(told, page, wanted) {
     const { account, budget } = told;
     swap(this.tiles, account ? element("div", { class: "tiles" },
       tile("Holds", number(account.held), account.held < 0 ? "below 0: only jobs that cost nothing are admitted" : `of ${number(budget.points)} every ${budget.period}`),
@@ -70,15 +63,15 @@ export class StatementView {
     const sums = Object.entries(told.sums).filter(([, points]) => points).map(([kind, points]) => `${kind} ${number(points)}`).join(" · ");
     swap(this.list, page.entries.length ? table("Entries, the newest first", columns, page.entries, { key: (one) => String(one.id) }) : empty("No entries", "Nothing was granted or paid in this time."),
       element("p", { class: "remark" }, `From ${number(told.opening)} to ${number(told.closing)}${sums ? `: ${sums}` : ""}. As a spreadsheet: shadowprice statement ${shown(this.name)} -o csv. `, element("a", { href: to("tenants") }, "All tenants")),
-      element("div", { class: "pager end" },
-        this.before.length ? button("Newer", () => this.turn(this.before.slice(0, -1), this.before.at(-1)), { focus: "newer" }) : null,
-        page.next !== null ? button("Older", () => this.turn([...this.before, this.cursor], page.next), { focus: "older" }) : null));
+      this.pages.buttons(wanted, page.next, page.entries.length));
   }
 
   drawChart(told) {
     const entries = [...told.entries].reverse();
-    this.figure.hidden = entries.length === 0;
-    if (!entries.length) return;
+    if (!entries.length) {
+      this.figure.show(null);
+      return;
+    }
     const { slot_seconds: slot, origin } = this.app.service;
     const place = (moment) => (new Date(moment) - new Date(origin)) / 1000 / slot;
     const shownTo = this.span === "1" ? place(entries.at(-1).at) : place(now());
@@ -86,18 +79,12 @@ export class StatementView {
     const last = Math.max(shownTo, xs.at(-1) + 1e-6);
     const clock = clockOf(slot, origin);
     const series = [{ name: "held", colour: 0, values: [first.balance - first.points, ...entries.map((one) => one.balance)] }];
-    const description = { kind: "slotLines", slots: true, steps: true, x: xs, end: last, x_label: clock.title, y_label: "points", fill: true, series };
-    if (this.chart) this.chart.update(description);
-    else this.chart = new Chart(this.host, description, this.app.charts);
+    this.figure.show({ kind: "slotLines", slots: true, steps: true, x: xs, end: last, x_label: clock.title, y_label: "points", fill: true, series });
   }
 
   async choose(span) {
     this.span = span;
-    await this.turn([], null);
-  }
-
-  async turn(before, cursor) {
-    this.turnTo(before, cursor);
+    this.pages.reset();
     await this.app.refresh();
   }
 
@@ -115,8 +102,6 @@ export class StatementView {
     });
     if (done) await app.did("The points are given");
   }
-
-  close() {}
 }
 
 /** Return points to the hundredth, what is less to the last digit; all digits on pointing at them. */

@@ -7,6 +7,7 @@ import { element, reference, shown, to, trouble } from "./parts.mjs";
 /** Fields by the location of a diagnostic in the record, the longest location first. */
 const FIELD_AT = [["run.command", "command"], ["run.workdir", "workdir"], ["run.env", "env"], ["run.retries", "retries"], ["worker.cpu", "cpus"], ["worker.memory", "memory"], ["worker", "gpus"],
   ["minibatch_time", "time"], ["walltime", "walltime"], ["steps", "steps"], ["priority", "priority"], ["tenant", "tenant"], ["name", "name"], ["by", "by"]];
+export const PRIORITIES = [["", "normal"], ["low", "low"], ["high", "high"], ["urgent", "urgent"]];
 const SUFFIX = "23456789abcdefghjkmnpqrstuvwxyz";
 const DURATION = /^((?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([a-z]+)$/;
 const UNIT_SECONDS = new Map([["us", 1e-6], ["ms", 1e-3], ["s", 1], ["sec", 1], ["m", 60], ["min", 60], ["h", 3600], ["d", 86_400], ["w", 604_800]]);
@@ -37,12 +38,12 @@ export class SubmitView {
     const group = (legend, ...inside) => element("fieldset", {}, element("legend", {}, legend), element("div", { class: "pairs" }, ...inside));
     const form = element("form", { class: "fields submit", novalidate: true },
       group("Command", field({ name: "command", label: "Command", type: "area", rows: 2, wide: true, placeholder: "python train.py --lr 0.1", hint: "Run by the shell; may have several lines. Secrets belong in Environment, whose values are hidden" }),
-        field({ name: "workdir", label: "Directory", placeholder: "/home/me/project", hint: "Absolute path; by default a new directory of the job" }),
+        field({ name: "workdir", label: "Directory", wide: true, placeholder: "/home/me/project", hint: "Absolute path; by default a new directory of the job" }),
         field({ name: "env", label: "Environment", type: "area", rows: 2, wide: true, placeholder: "SEED=1", hint: "One NAME=VALUE per line" })),
       group("Needs", field({ name: "gpus", label: "GPUs", placeholder: "2", hint: "2, or a100:2 for a kind" }), field({ name: "cpus", label: "CPUs", placeholder: "1" }), field({ name: "memory", label: "Memory", placeholder: "16GiB" }),
         field({ name: "time", label: "Expected run time", placeholder: "3h", hint: "By default predicted from your earlier jobs" }), field({ name: "walltime", label: "Time limit", placeholder: "8h", hint: "The job is ended when it has run so long" }), field({ name: "steps", label: "Steps", hint: "Number of steps, if the command reports progress" })),
       group("When", field({ name: "by", label: "Deadline", placeholder: "6h", hint: "Such as 6h, 18:00 or 2026-11-23 18:00" }),
-        field({ name: "priority", label: "Priority", options: [["", "normal"], ["low", "low"], ["high", "high"], ["urgent", "urgent"]], value: "" }), field({ name: "retries", label: "Allowed failures", placeholder: "0" })),
+        field({ name: "priority", label: "Priority", options: PRIORITIES, value: "" }), field({ name: "retries", label: "Allowed failures", placeholder: "0" })),
       group("Job", field({ name: "name", label: "Name", hint: "By default generated from the command" }),
         tenants.length ? field({ name: "tenant", label: "Tenant", options: [["", "no tenant"], ...tenants.map((name) => [name, shown(name)])], value: "" }) : ""),
       this.faults, element("div", { class: "actions" }, element("button", { type: "submit", class: "primary" }, "Submit")));
@@ -80,7 +81,7 @@ export class SubmitView {
     }
     const steps = count("steps", "steps"), retries = count("retries", "run.retries");
     const time = value("time");
-    const work = !time ? { steps } : steps === undefined ? { steps: 1, minibatch_time: time } : { steps, minibatch_time: this.timePerStep(time, steps, wrong) };
+    const work = !time ? { steps } : steps === undefined ? { steps: 1, minibatch_time: time } : { steps, minibatch_time: timePerStep(time, steps, wrong) };
     if (errors.length) throw Object.assign(new Error("the form has problems"), { errors });
     const optional = (entries) => Object.fromEntries(Object.entries(entries).filter(([, one]) => one !== undefined && one !== "" && !(typeof one === "object" && !Object.keys(one).length)));
     return { name: value("name") || this.nameFor(value("command")), ...optional({ tenant: value("tenant"), by: absoluteMoment(value("by")), priority: value("priority"), walltime: value("walltime"), ...work }), worker,
@@ -91,17 +92,6 @@ export class SubmitView {
   nameFor(command) {
     if (this.generated?.command !== command) this.generated = { command, name: generatedName(command) };
     return this.generated.name;
-  }
-
-  /** Return the time of one step of a run, as `shadowprice submit --time TIME --steps STEPS` does. */
-  timePerStep(time, steps, wrong) {
-    const [, amount, unit] = time.match(DURATION) ?? [];
-    if (!UNIT_SECONDS.has(unit)) {
-      wrong("minibatch_time", `expected a duration, got ${JSON.stringify(shown(time))}`, "write 20min or 3h");
-      return time;
-    }
-    if (!(steps > 0)) return time; // the service refuses the steps
-    return `${Number((Number(amount) * UNIT_SECONDS.get(unit) / steps).toPrecision(9))}s`;
   }
 
   async send(form) {
@@ -151,8 +141,17 @@ export class SubmitView {
       return false;
     });
   }
+}
 
-  close() {}
+/** Return the time of one step of a run, as `shadowprice submit --time TIME --steps STEPS` does. */
+export function timePerStep(time, steps, wrong) {
+  const [, amount, unit] = time.match(DURATION) ?? [];
+  if (!UNIT_SECONDS.has(unit)) {
+    wrong("minibatch_time", `expected a duration, got ${JSON.stringify(shown(time))}`, "write 20min or 3h");
+    return time;
+  }
+  if (!(steps > 0)) return time; // the service refuses the steps
+  return `${Number((Number(amount) * UNIT_SECONDS.get(unit) / steps).toPrecision(9))}s`;
 }
 
 /** Return a deadline for the service: a local date, or the next occurrence of a clock time, as an instant; other text as it is. */

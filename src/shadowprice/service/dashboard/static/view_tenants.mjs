@@ -1,6 +1,6 @@
 // Tenants: what they own and have running, and the tokens that were handed out.
 
-import { ask, part } from "./api.mjs";
+import { ask, now, part } from "./api.mjs";
 import { bar, button, element, empty, number, shown, STATES, swap, table, to, when } from "./parts.mjs";
 import { amounts } from "./view_cluster.mjs";
 import { changeBudget } from "./view_statement.mjs";
@@ -59,7 +59,7 @@ export class TenantsView {
       { head: "For", cell: (one) => (one.role === "operator" ? "an operator" : one.tenant) },
       { head: "Note", cell: (one) => one.note || element("span", { class: "soft" }, "–") },
       { head: "Made", class: "minor", cell: (one) => when(one.created, { brief: true }) },
-      { head: "Valid until", cell: (one) => (one.revoked ? ["revoked ", when(one.revoked, { brief: true })] : one.expires ? when(one.expires) : element("span", { class: "soft" }, "for ever, unless revoked")) },
+      { head: "Valid until", cell: (one) => (one.revoked ? ["revoked ", when(one.revoked, { brief: true })] : one.expires ? [new Date(one.expires) < now() ? "expired " : "", when(one.expires)] : element("span", { class: "soft" }, "for ever, unless revoked")) },
       { head: "", class: "acts", cell: (one) => (one.revoked ? "" : button("Revoke", () => this.revoke(one), { kind: "quiet", focus: `revoke ${one.id}`, "aria-label": `Revoke token ${one.id}` })) },
     ];
     swap(this.tokens, element("div", { class: "row" }, element("h2", {}, "Tokens"), element("span", { class: "grow" }), button("Make a token", () => this.token(null, tenants))),
@@ -116,8 +116,4 @@ export class TenantsView {
     const done = await app.form({ title: `Revoke token ${one.id}?`, danger: true, action: "Revoke it", body: [element("p", {}, `Whoever uses it (${one.role === "operator" ? "an operator" : shown(one.tenant)}${one.note ? `, “${shown(one.note)}”` : ""}) is signed out at once.`)], send: () => ask(`tokens/${one.id}`, { method: "DELETE" }) });
     if (done) await app.did(`Token ${one.id} is revoked`);
   }
-
-  close() {}
 }
-
-

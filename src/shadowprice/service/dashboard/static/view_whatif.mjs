@@ -65,7 +65,7 @@ export class WhatifView {
       if (value("policy")) body.policy = value("policy");
       const set = settings(value("set"));
       if (Object.keys(set).length) body.set = set;
-      if (!Object.keys(servers).length && !body.policy && !body.set) throw Object.assign(new Error("nothing is to be other than it is: add a server, or choose a policy"), { errors: [] });
+      if (!Object.keys(servers).length && !body.policy && !body.set) throw new Error("nothing is to be other than it is: add a server, or choose a policy");
       const run = await ask("whatif", { method: "POST", body });
       location.hash = to("whatif", String(run.id)).slice(1);
     } catch (problem) {
@@ -140,7 +140,7 @@ function settings(text) {
   for (const line of text.split("\n")) {
     if (!line.trim()) continue;
     const [, key, value] = line.match(/^\s*([^=\s]+)\s*=\s*(.*?)\s*$/) ?? [];
-    if (key === undefined) throw Object.assign(new Error(`"${line.trim()}" is not like key=value`), { errors: [] });
+    if (key === undefined) throw new Error(`"${line.trim()}" is not like key=value`);
     const path = key.split(".");
     let inside = found;
     for (const step of path.slice(0, -1)) inside = Object.hasOwn(inside, step) && typeof inside[step] === "object" ? inside[step] : (inside[step] = Object.create(null));
