@@ -374,13 +374,14 @@ def parse_slurm_seconds(text: str) -> int | None:
 
 
 def command_title(words: Sequence[str]) -> str:
-    """Return the script of a command, such as ``train.py``, or its program."""
-    return next((word for word in words if word.endswith((".py", ".sh"))), "".join(words[:1]))
+    """Return the name of a command's script without its ending, or of its program."""
+    script = next((word for word in words if word.endswith((".py", ".sh"))), None)
+    return Path("".join(words[:1])).name if script is None else Path(script).stem
 
 
 def generate_name(title: str) -> str:
     """Return a name such as ``train-x7k2mf``: the title of a command, and random characters."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(title).stem.lower()).strip("-")[:_MAX_STEM]
+    stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:_MAX_STEM]
     return f"{stem.rstrip('-') or 'job'}-{_suffix()}"
 
 
@@ -400,7 +401,7 @@ def _suffix() -> str:
 
 
 def absolute_moment(text: str, location: str) -> str:
-    """Return a deadline for the service: a duration as it is, a local clock time in UTC."""
+    """Return a moment for the service: a duration as it is, a local clock time in UTC."""
     from shadowprice.core.amounts import parse_duration
     from shadowprice.core.moments import SECOND, parse_moment_ahead
 

@@ -229,7 +229,7 @@ def submit(
 def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[str]) -> PlainJob:
     """Return the job of a command, or of a script with arguments."""
     if script is not None:
-        program, title = script.interpreter[0], script.path.name
+        program, title = script.interpreter[0], script.path.stem
         return PlainJob(script.command(words), program, title, **vars(options))
     program = words[0] if words else ""
     return PlainJob(words, program, command_title(words), **vars(options))
