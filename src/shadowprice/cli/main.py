@@ -168,9 +168,7 @@ def run_command(arguments: Sequence[str]) -> object:
     """Run one command and return its exit status, None for success; its errors are raised."""
     own = _own_words(arguments)
     argv = [*(word for word in own if word != "--debug"), *arguments[len(own) :]]
-    return _parser().main(
-        argv or ["--help"], prog_name=called_program.get(), standalone_mode=False
-    )
+    return _parser().main(argv or ["--help"], prog_name=called_program.get(), standalone_mode=False)
 
 
 def _own_words(arguments: Sequence[str]) -> Sequence[str]:

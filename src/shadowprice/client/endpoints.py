@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -94,7 +95,8 @@ class SavedEndpoints:
         except OSError as error:
             raise InputError(Fault(str(path), error.strerror or "cannot be read")) from error
         if mode & 0o077:
-            raise InputError(Fault(str(path), "others can read it", f"chmod 600 {path}"))
+            hint = f"run: chmod 600 {shlex.quote(str(path))}"
+            raise InputError(Fault(str(path), "can be read by others", hint))
         hint = "remove it, and login again"
         try:
             document: Any = json.loads(data[:_MAX_FILE_BYTES])

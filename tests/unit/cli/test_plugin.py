@@ -128,7 +128,9 @@ def test_manifests_are_read_from_stdin(fake_kubectl: Path) -> None:
         "print(json.dumps(Kubectl(PluginCall()).manifests(['-'])))"
     )
     printed = subprocess.check_output(
-        [sys.executable, "-c", code], input=json.dumps(manifest).encode(), timeout=WAIT_LIMIT_SECONDS
+        [sys.executable, "-c", code],
+        input=json.dumps(manifest).encode(),
+        timeout=WAIT_LIMIT_SECONDS,
     )
     assert json.loads(printed) == [{"steps": 3, "name": "a"}]
 

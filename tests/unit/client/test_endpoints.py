@@ -39,7 +39,7 @@ def test_what_is_kept_is_read_again_and_only_by_its_owner() -> None:
 def test_a_file_that_others_can_read_is_refused() -> None:
     _keep(lab=Endpoint("https://lab", "t-lab"))
     config_file().chmod(0o640)
-    with pytest.raises(InputError, match="others can read it; chmod 600"):
+    with pytest.raises(InputError, match="can be read by others; run: chmod 600 "):
         SavedEndpoints.load()
 
 

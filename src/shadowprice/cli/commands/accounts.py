@@ -14,7 +14,7 @@ from shadowprice.cli.console import (
     print_csv,
     print_json,
     print_line,
-    print_note,
+    print_more,
     stdout,
 )
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from shadowprice.client import AccountEntry, Client, Statement, Tenant
     from shadowprice.rest.tenants import Account, Budget
 
+MAX_ENTRIES: Final = 1_000_000  # maximum of --limit
 COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note")
 """CSV columns of a statement."""
 
 
-def complete_tenant(incomplete: str) -> list[str]:
-    """Return completions of a tenant name."""
-    return complete_live(lambda client: (tenant.name for tenant in client.tenants()), incomplete)
+complete_tenant: Final = complete_live(lambda client: (tenant.name for tenant in client.tenants()))
+"""Return completions of a tenant name."""
 
 
 def parse_moment(text: str | None, option: str) -> datetime | None:
@@ -90,7 +90,7 @@ def print_statement(
     else:
         _print_one(statement, entries)
     if more:
-        print_note(f"and more; --limit {2 * limit} shows more")
+        print_more(limit, MAX_ENTRIES)
 
 
 def _print_one(page: Statement, entries: list[AccountEntry]) -> None:

@@ -9,7 +9,16 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_column, complete_value
-from shadowprice.cli.console import Listing, SafeText, plain_table, print_json, print_note, stdout
+from shadowprice.cli.console import (
+    UNLIMITED_WIDTH,
+    Listing,
+    SafeText,
+    plain_table,
+    print_json,
+    print_note,
+    print_text,
+    stdout,
+)
 from shadowprice.cli.options import RunArgument
 
 if TYPE_CHECKING:
@@ -19,7 +28,6 @@ PANEL_FILTERS, HOW = "Filters", "Output"
 DEFAULT_MAX_JOBS = 50  # default limit of jobs in a table
 COLUMN_DROP_ORDER: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
 """Columns that a narrow terminal omits, in this order."""
-_WIDEST: Final = 10_000  # terminal width at which a table isn't constrained, in columns
 
 
 def _patterns(flag: str, what: str, column: str) -> Any:
@@ -141,7 +149,7 @@ def jobs(
         limit = DEFAULT_MAX_JOBS
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)
     if output is Listing.CSV:
-        typer.echo(shown.write_csv(), nl=False)
+        print_text(shown.write_csv())
     elif output is Listing.JSON:
         print_json(shown.to_dicts())
     else:
@@ -162,7 +170,7 @@ def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
         return
     console = stdout()
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
-    unconstrained = console.options.update_width(_WIDEST)
+    unconstrained = console.options.update_width(UNLIMITED_WIDTH)
     omitted: list[str] = []
     table = _table(frame.select(names))
     for name in spared:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -133,11 +132,11 @@ def whatif(
     shadowprice whatif --server local --days 30 --more 8
     """
     if server is not None or days is not None:
-        reject_workload_with_server(workload, seeds)
         named_policies = _choices_for_service(policy, params, set_)
-        changes = parse_changes(add, remove)
+        changes = _parse_changes(add, remove)
+        days = 7.0 if days is None else days
         code = run_on_service(
-            server, changes, more or (), named_policies, days or 7.0, output, quiet=quiet
+            server, changes, more or (), named_policies, days, output, quiet=quiet
         )
         raise typer.Exit(code)
     from shadowprice.simulator.interrupt import stop_on_signal
@@ -146,7 +145,7 @@ def whatif(
     from shadowprice.simulator.whatif import whatif as run_whatif
 
     choices = o.policy_choices(policy or [DEFAULT_POLICY], params, set_)
-    changes = parse_changes(add, remove)
+    changes = _parse_changes(add, remove)
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
@@ -173,25 +172,12 @@ def whatif(
         print_note("a policy can earn less with more servers, because it makes other decisions")
 
 
-def parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
+def _parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
     """Parse the changes of the cluster from ``--add`` and ``--remove``."""
     from shadowprice.simulator.whatif import ClusterChange
 
     changes = [ClusterChange.parse(text) for text in add or ()]
     return changes + [ClusterChange.parse(text, -1, "--remove") for text in remove or ()]
-
-
-def reject_workload_with_server(workload: Workload, seeds: int) -> None:
-    """Refuse workload options for a service, which simulates its own workload."""
-    for field in fields(workload):
-        if getattr(workload, field.name) != field.default:
-            option = f"--{field.name.replace('_', '-')}"
-            hint = "leave it out, or leave out --server and --days"
-            raise InputError(Fault(option, "the service has its own workload", hint))
-    if seeds != 1:
-        raise InputError(
-            Fault("--seeds", "not valid with --server, whose workload has no seed", "remove it")
-        )
 
 
 def _choices_for_service(
