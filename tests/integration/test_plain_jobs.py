@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -360,6 +363,27 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     assert main(["cancel", "--all", "--yes", "-o", "json"]) == 0
     cancelled = {job["name"] for job in json.loads(capsys.readouterr().out)}
     assert cancelled >= {"long-b", repeated["name"]}
+
+
+def test_an_interrupted_submission_names_its_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their names are generated, and they go on."""
+    sleep = time.sleep
+
+    def interrupt(seconds: float) -> None:
+        is_waiting = sys._getframe(1).f_code.co_name == "_wait_until_closed"
+        signal.raise_signal(signal.SIGINT) if is_waiting else sleep(seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", interrupt)
+        long = (sys.executable, "-c", "import time; time.sleep(600)")
+        assert main(["submit", "--time", "1min", "--wait", "--", *long]) == 130
+    error = capsys.readouterr().err
+    match = re.search(r"^submitted, and not cancelled: (\S+)$", error, re.MULTILINE)
+    assert match is not None, error
+    assert error.endswith("\ninterrupted\n")
+    assert main(["cancel", match[1], "--yes"]) == 0
 
 
 def test_what_was_cancelled_before_an_error_is_printed(

@@ -7,6 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
@@ -120,7 +121,11 @@ def connect(server: str | None) -> Iterator[Client]:
                 hint = f"{login}set SHADOWPRICE_SERVER and SHADOWPRICE_TOKEN"
                 raise InputError(Fault(url, message, hint)) from error
             if error.faults:
-                raise InputError(error.faults) from error
+                faults = [
+                    replace(fault, location=fault.location.removeprefix("body."))
+                    for fault in error.faults
+                ]
+                raise InputError(faults) from error
             if error.code == "not-found":
                 message, _, hint = str(error).partition("; ")
                 if message.startswith("unknown job"):

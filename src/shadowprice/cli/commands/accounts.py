@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -22,6 +23,7 @@ from shadowprice.cli.options import OutputOption
 from shadowprice.cli.program import called_program
 from shadowprice.core.budget import parse_timestamp, points_text
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import quote_for_display
 
 if TYPE_CHECKING:
     from shadowprice.client import AccountEntry, Client, Statement, Tenant
@@ -259,10 +261,13 @@ def _carry(text: str | None) -> float | str | None:
     if text is None or text == "all":
         return text
     try:
-        return float(text)
-    except ValueError as error:
-        message = f"expected a number of points, got {text!r}"
-        raise InputError(Fault("--carry", message, "write 100, or all")) from error
+        points = float(text)
+    except ValueError:
+        points = -1.0
+    if not 0 <= points < math.inf:
+        message = f"expected a number of points, got {quote_for_display(text)}"
+        raise InputError(Fault("--carry", message, "write 100, or all"))
+    return points
 
 
 def _change_budget(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:

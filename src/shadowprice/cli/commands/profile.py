@@ -142,6 +142,9 @@ class FileOptions:
 
         if self.family is None:
             return None
+        if self.out is not None and self.out.resolve() == self.families.resolve():
+            message = f"{self.out} is the file of families"
+            raise InputError(Fault("--out", message, "give another name"))
         check_output_file(self.families, lambda _: True)  # the content is validated below
         try:
             parse_families({"families": {self.family: {"throughput": {1: 1.0}}}}, "--family")

@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 MAX_OUTLOOKS = 3  # limit of submitted jobs whose outlooks are shown; `explain` shows any
 
+MAX_NAMED = 20  # limit of names in a note
+
 DECISION_WAIT_SECONDS = 10  # time to wait for the decisions on several jobs, in seconds
 
 FilesArgument = Annotated[
@@ -195,10 +197,11 @@ def submit(
             job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
         wait = wait and result.error is None
-        if wait:
-            submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
         is_brief = wait or result.error is not None or output is Output.JSON or quiet
-        outlooks = [] if is_brief else _outlooks(client, submitted)
+        with _named_on_error(submitted):
+            if wait:
+                submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
+            outlooks = [] if is_brief else _outlooks(client, submitted)
     if output is Output.JSON:
         records = [job.record for job in submitted]
         records += [
@@ -296,6 +299,18 @@ def _print_submitted(
     show(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
+
+
+@contextmanager
+def _named_on_error(submitted: Sequence[Job]) -> Iterator[None]:
+    """Print the names of submitted jobs, which can be generated, if the block fails."""
+    try:
+        yield
+    except BaseException:  # Ctrl-C too: the jobs go on
+        names = ", ".join(job.name for job in submitted[:MAX_NAMED])
+        more = f" and {len(submitted) - MAX_NAMED:,} more" if len(submitted) > MAX_NAMED else ""
+        print_note(f"submitted, and not cancelled: {names}{more}")
+        raise
 
 
 def _print_stop(error: ShadowpriceError, entries: Sequence[Entry], sent: int) -> None:

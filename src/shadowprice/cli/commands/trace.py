@@ -108,7 +108,7 @@ def convert(
 
     check_job_file(out)
     if cluster is not None:
-        if cluster.absolute() == out.absolute():
+        if cluster.resolve() == out.resolve():
             raise InputError(Fault("--cluster", f"{cluster} is the job file", "give another name"))
         check_output_file(cluster, is_marked_yaml)
     parsed = parse_spec(with_columns(spec, columns), OPTION_NAMES)

@@ -108,6 +108,8 @@ def whatif(
         typer.Option(
             "--days",
             help="With --server: length of the simulated period, in days before now.",
+            min=1e-6,
+            max=366.0,
             rich_help_panel=o.WHAT,
             show_default="7",
         ),
