@@ -263,8 +263,7 @@ class Comparison(ShownAsTable):
                 mean = self.trials.interval(name, metric.key)
                 if mean is not None:
                     rows.append({"metric": metric.key, "policy": name} | mean.record())
-        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
-        schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
+        schema = typed_columns("metric policy mean:f low:f high:f count:i")
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     @property
@@ -281,9 +280,7 @@ class Comparison(ShownAsTable):
             for metric in self.trials.metrics
             for name, test in self.trials.against_first(metric.key).items()
         ]
-        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
-        schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
-        schema |= {"p": pl.Float64(), "p_holm": pl.Float64()}
+        schema = typed_columns("metric policy mean:f low:f high:f count:i p:f p_holm:f")
         return pl.DataFrame(rows, schema=schema, orient="row")
 
 

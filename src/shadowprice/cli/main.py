@@ -84,13 +84,9 @@ PARTS: Final = {
     "tokens": _in("login", "tokens", "List, issue and revoke tokens."),
     "backup": _in("serve", "backup", "Back up the data of a service."),
     "profile": _own("profile", "Measure a command's training speed.", WORKLOADS),
-    "trace": Part(
-        "shadowprice.cli.commands.trace", "Inspect and convert cluster traces.", WORKLOADS
-    ),
+    "trace": _group("trace", "Inspect and convert cluster traces.", WORKLOADS),
     "generate": _in("trace", "generate", "Generate a workload.", WORKLOADS),
-    "cloning": Part(
-        "shadowprice.cli.commands.cloning", "Choose the number of copies of each task.", MORE
-    ),
+    "cloning": _group("cloning", "Choose the number of copies of each task.", MORE),
     "experiment": _own("experiment", "Regenerate a figure of a paper.", MORE),
 }
 """Commands in the order of the help. Commands whose module is missing aren't listed."""

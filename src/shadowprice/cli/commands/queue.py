@@ -41,17 +41,14 @@ OPEN = ("pending", "admitted", "standby", "running", "resizing")
 MAX_LISTED = 100_000  # maximum of --limit
 WAITING = ("pending", "admitted", "standby")  # `waiting` selects them all
 COLUMNS = [
-    "NAME",
-    "TENANT",
-    "STATE",
-    "TIME",
-    "WORKERS",
-    "PS",
-    "DONE",
-    "PROMISE",
-    "EXPECTED",
+    "NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "EXPECTED",
     "SERVERS(REASON)",
-]
+]  # fmt: skip
+CSV_COLUMNS = [
+    "name", "tenant", "state", "submitted", "started", "promise", "completion", "closed",
+    "progress", "required", "generation", "workers", "ps", "servers", "payoff", "utility", "cost",
+    "reason", "id",
+]  # fmt: skip
 STATES = (*OPEN, "finished", "refused", "failed", "cancelled")
 
 
@@ -131,31 +128,10 @@ def queue(
 
 
 def _print_csv(jobs: list[Job]) -> None:
-    names = [
-        "name",
-        "tenant",
-        "state",
-        "submitted",
-        "started",
-        "promise",
-        "completion",
-        "closed",
-        "progress",
-        "required",
-        "generation",
-        "workers",
-        "ps",
-        "servers",
-        "payoff",
-        "utility",
-        "cost",
-        "reason",
-        "id",
-    ]
     records = (
         {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text} for job in jobs
     )
-    print_csv(names, records)
+    print_csv(CSV_COLUMNS, records)
 
 
 def status(

@@ -177,19 +177,8 @@ def _jobs(run: RunData, result: TenantAccounts, tenant: str) -> list[dict[str, o
 def _print_all(run: RunData, result: TenantAccounts) -> None:
     table = titled_table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
     table.add_column("tenant")
-    headings = [
-        "share",
-        "jobs",
-        "done",
-        "earned",
-        "paid",
-        "received",
-        "lent",
-        "borrowed",
-        "revenue",
-        "fairness",
-    ]
-    for heading in headings:
+    headings = "share jobs done earned paid received lent borrowed revenue fairness"
+    for heading in headings.split():
         table.add_column(heading, justify="right")
     for account in result.accounts.values():
         table.add_row(account.tenant, *_cells(account))

@@ -40,43 +40,39 @@ def whatif(
     workload: Workload,
     add: Annotated[
         list[str] | None,
-        typer.Option(
+        o.workload_option(
             "--add",
             help="Servers to add, by the name of their entry in the cluster file: gpu:2, or "
             "gpu:2,net:1 together. Repeatable; each occurrence is a separate cluster.",
-            rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
         ),
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option(
+        o.workload_option(
             "--remove",
             help="Servers to remove, in the same format.",
-            rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
         ),
     ] = None,
     more: Annotated[
         list[str] | None,
-        typer.Option(
+        o.workload_option(
             "--more",
             help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn, "
             "gpu/a100=8 or cpu=64 of one. Repeatable.",
-            rich_help_panel=o.WHAT,
             metavar="[NAME=]AMOUNT",
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
+        o.execution_option(
             "--policy",
             "-p",
             help="Comma-separated policies; repeatable. `shadowprice policies` lists them. "
             "oasis?preset=paper is a variant with its own parameter value.",
-            rich_help_panel=o.HOW,
             autocompletion=complete_policy,
             show_default=f"{DEFAULT_POLICY}; of a service, its own",
         ),
@@ -86,31 +82,28 @@ def whatif(
     seed: o.SeedOption = 0,
     seeds: Annotated[
         int,
-        typer.Option(
+        o.execution_option(
             "--seeds",
             min=1,
             max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run; prints means with 95 % intervals.",
-            rich_help_panel=o.HOW,
         ),
     ] = 1,
     server: Annotated[
         str | None,
-        typer.Option(
+        o.workload_option(
             "--server",
             help="Live service that runs the simulation: a name saved by `login`, or a URL.",
-            rich_help_panel=o.WHAT,
             metavar="NAME|URL",
         ),
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option(
+        o.workload_option(
             "--days",
             help="With --server: length of the simulated period, in days before now.",
             min=1e-6,
             max=366.0,
-            rich_help_panel=o.WHAT,
             show_default="7",
         ),
     ] = None,
