@@ -206,7 +206,7 @@ def report_errors(call: Callable[[], object], *, debug: bool) -> int:
 
 
 def run(command: Callable[[], int] = main) -> NoReturn:
-    """Run the command line and exit; entry point of the package."""
+    """Prepare the streams of the process, run a command and exit."""
     if sys.stdin is None:  # first: otherwise another file gets its descriptor
         sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
     for name in ("stdout", "stderr"):
