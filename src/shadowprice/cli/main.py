@@ -358,8 +358,8 @@ def _describe_os_error(error: OSError) -> str:
         errno.EDQUOT: "make room, or write elsewhere",
         errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
         errno.EROFS: "write elsewhere",
-        errno.EACCES: "change its permissions, or write elsewhere",
-        errno.EPERM: "change its permissions, or write elsewhere",
+        errno.EACCES: "change its permissions, or use another path",
+        errno.EPERM: "change its permissions, or use another path",
         errno.ENOENT: "was a folder removed while this ran?",
         errno.ENAMETOOLONG: "give a shorter name",
     }.get(error.errno or 0)

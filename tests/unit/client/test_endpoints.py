@@ -1,5 +1,6 @@
 """Which service is meant, and who gets to see which token."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -137,5 +138,14 @@ def test_a_folder_that_cannot_be_made_is_reported_with_what_helps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
-    with pytest.raises(InputError, match=r"/dev/null.*cannot be made.*set XDG_CONFIG_HOME"):
+    with pytest.raises(InputError, match=r"/dev/null.*cannot be written.*set XDG_CONFIG_HOME"):
         SavedEndpoints({"lab": Endpoint("http://lab:1")}).save()
+
+
+def test_a_file_that_cannot_be_written_is_reported_with_what_helps() -> None:
+    folder = config_file().parent
+    (folder / f".servers.json.{os.getpid()}").mkdir(parents=True)
+    with pytest.raises(
+        InputError, match=r"servers\.json: cannot be written \(Is a directory\); set "
+    ):
+        _keep(lab=Endpoint("https://lab"))
