@@ -132,6 +132,15 @@ def test_revisions_take_times_as_submissions_do(
     assert _changes(words, spec) == changes
 
 
+def test_a_revision_may_name_one_key_of_a_mapping() -> None:
+    words = ["workers.max=8"]
+    assert _changes(words, {}) == {"workers": {"max": 8}}
+    assert _changes(words, {"workers": None}) == {"workers": {"max": 8}}
+    assert _changes(words, {"workers": {"min": 2}}) == {"workers": {"min": 2, "max": 8}}
+    with pytest.raises(InputError, match=r"--set steps\.a: steps of the job"):
+        _changes(["steps.a=1"], {"steps": 3})
+
+
 @pytest.mark.parametrize(
     "words", [["time=2:00"], ["walltime=90"], ["time=1h", "minibatch_time=1s"]]
 )

@@ -451,8 +451,9 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
             changes[key] = value
             continue
         current = changes.get(head, spec.get(head))
+        current = {} if current is None else current
         if not isinstance(current, dict):
-            raise InputError(Fault(f"--set {key}", f"the job has no {head} with parts"))
+            raise InputError(Fault(f"--set {key}", f"{head} of the job has no keys"))
         changes[head] = {**current, inner: value}
     if run_time is not None:
         if "minibatch_time" in changes:
