@@ -148,13 +148,12 @@ def titled_table(title: str) -> Table:
     )
 
 
-def print_rows(table: Table) -> None:
-    """Print a table; without a terminal, a row is one line, for `grep` and `awk`."""
+def rows_console() -> Console:
+    """Return the console for rows; without a terminal each is one line, for `grep` and `awk`."""
     console = stdout()
     if not sys.stdout.isatty():
-        unlimited = console.options.update_width(UNLIMITED_WIDTH)
-        console.width = max(console.width, console.measure(table, options=unlimited).maximum)
-    console.print(table)
+        console.width = UNLIMITED_WIDTH
+    return console
 
 
 def print_more(limit: int, maximum: int) -> None:

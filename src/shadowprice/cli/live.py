@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 import typer
 from rich.table import Table
 
-from shadowprice.cli.console import SafeText, plain_table, print_rows, stdout
+from shadowprice.cli.console import SafeText, plain_table, rows_console, stdout
 from shadowprice.cli.program import PROGRAM, called_program
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import format_number
@@ -154,7 +154,7 @@ def show(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> None:
     """Print a plain table."""
-    print_rows(tabled(columns, rows, right=right))
+    rows_console().print(tabled(columns, rows, right=right))
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> None:

@@ -18,7 +18,7 @@ from shadowprice.cli.console import (
     print_json,
     print_note,
     print_text,
-    stdout,
+    rows_console,
 )
 from shadowprice.cli.options import RunArgument, output_option
 
@@ -160,7 +160,7 @@ def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
     if frame.is_empty():
         print_note("no jobs match the filters")
         return
-    console = stdout()
+    console = rows_console()
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
     unconstrained = console.options.update_width(UNLIMITED_WIDTH)
     omitted: list[str] = []
