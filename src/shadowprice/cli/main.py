@@ -307,7 +307,7 @@ def _report(error: Exception, stdout: int | None) -> int:
         for fault in error.faults[:limit]:
             _say(f"  {fault}")
         if len(error.faults) > limit:
-            _say("  and more; these come first")
+            _say("  and more")
         _report_notes(error)
         return error.exit_code
     if hasattr(error, "format_message"):  # raised by the command-line parser
@@ -336,7 +336,7 @@ def _report(error: Exception, stdout: int | None) -> int:
         _say(f"error: {shown} contains bytes that are not valid text; use UTF-8")
         return 2
     if isinstance(error, MemoryError):
-        _say("error: this needs more memory than there is; run a smaller workload, or a part of it")
+        _say("error: out of memory; run a smaller workload")
         return 1
     if (failure := file_failure(error)) is not None:
         _say(f"error: {failure}")

@@ -394,9 +394,7 @@ def _on_ray(
                 more += measured
         except KeyboardInterrupt:
             if out is not None:
-                print_note(
-                    f"what is done is kept in {cache_dir(out)}; the same command goes on there"
-                )
+                print_note(f"completed runs are kept in {cache_dir(out)}; the same command resumes")
             raise
         if kept is not None:
             resources.callback(kept.remove)

@@ -100,10 +100,12 @@ def drain(
 
     shadowprice drain gpu-3
     """
+    from shadowprice.results.job_history_text import pluralize
+
     with connect(server) as client:
         busy = [item for item in client.servers() if item.name in set(servers) and item.jobs]
         jobs = sum(len(item.jobs) for item in busy)
-        if busy and not confirm(f"{jobs} jobs run there; drain?", yes):
+        if busy and not confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
             raise typer.Exit(1)
         print_changes(map(client.drain, servers), partial(_print_changed, output=output))
 
@@ -188,4 +190,4 @@ def prices(
         rows.append((slot_entry.slot, when(slot_entry.begins), *cells))
     show(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
-        print_note("the policy posts no prices: only what is reserved")
+        print_note("the policy posts no prices: only reserved shares are shown")

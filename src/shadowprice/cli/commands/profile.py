@@ -190,8 +190,8 @@ def profile(
     _check_command(measured.words)
     if not options.gpu and physical_devices():
         print_note(
-            "note: this machine has GPUs, and no worker is given one of its own (--gpu 1): those "
-            "that use any share what they find"
+            "note: this machine has GPUs, but --gpu assigns none: workers that use GPUs share all "
+            "of them"
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,

@@ -174,7 +174,7 @@ def _leave_without_advice(run: RunData, status: int) -> None:
     advice = run.info["advice"]
     outcomes = " or ".join(outcomes_with_advice(run.info))
     print_note(
-        f"interrupted: the run is whole, with advice on {advice['advised']} of "
+        f"interrupted: the run is complete, with advice on {advice['advised']} of "
         f"{advice['refused']} {outcomes} jobs"
     )
     current().reported = True

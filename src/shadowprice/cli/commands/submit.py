@@ -586,7 +586,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
         remainder = (
-            f"{number(refunded)} came back"
+            f"{number(refunded)} refunded"
             if refunded is not None
             else f"{number(used)} used so far"
         )
@@ -600,7 +600,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
-    yield "lost", f"{times}, through no fault of its own" if job.lost else ""
+    yield "lost", f"{times}, not caused by the job" if job.lost else ""
     yield "reason", with_local_times(first_line(job.reason_text))
     yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None

@@ -167,7 +167,7 @@ def formats(output: PlainOutputOption = Output.TABLE) -> None:
     console.print("[bold]options of every format[/bold]")
     for name, meaning in SELECTION_OPTIONS.items():
         console.print(f"  {name}: {meaning}", markup=False)
-    console.print("[bold]options of what a trace lacks, where jobs are made of it[/bold]")
+    console.print("[bold]options of data that a trace lacks[/bold]")
     for name, meaning in SYNTHESIS_OPTIONS.items():
         console.print(f"  {name}: {meaning}", markup=False)
 
@@ -286,7 +286,7 @@ def _hourly(statistics: Any) -> str:
         return "unknown"
     mean = f"mean {statistics.hourly_mean:,.1f}"
     if statistics.hourly_fano is None:
-        return f"{mean}; peak and Fano unknown, for want of whole hours"
+        return f"{mean}; peak and Fano unknown without whole hours"
     peak, fano = statistics.hourly_peak, statistics.hourly_fano
     return f"{mean}, peak {peak}, Fano {fano:,.{0 if fano >= 10 else 1}f} (Poisson: 1)"
 
