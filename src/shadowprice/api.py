@@ -22,6 +22,7 @@ from shadowprice.core import bounds
 from shadowprice.core.collection import few_collections
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.paths import expand_home
 from shadowprice.core.relative_values import STATED, check_values
 from shadowprice.core.wording import quote_for_display
 from shadowprice.inputs.given import (
@@ -151,7 +152,11 @@ class Result(ShownAsTable):
         """Payments between tenants; None if the policy has none."""
         if self.run.payments is None:
             return None
-        return pl.DataFrame(list(self.run.payments()))
+        rows = [*self.run.payments()]
+        schema = typed_columns("job slot:i payer payee")
+        kinds = [*dict.fromkeys(name for row in rows for name in row if name not in schema)]
+        schema |= dict.fromkeys(kinds or ["worker", "ps"], pl.Float64())
+        return pl.DataFrame(rows, schema=schema, orient="row").fill_null(0.0)
 
     def at(self, slot: int | str) -> SlotSnapshot:
         """Return the state in one slot: ``jobs`` that run or wait, and ``servers``.
@@ -177,11 +182,12 @@ class Result(ShownAsTable):
 
     def save(self, folder: PathLike) -> Path:
         """Write the run directory with its report page; replace an earlier run only."""
-        with AtomicDirectory(Path(folder), is_run) as pending:
+        path = _path(folder, "folder")
+        with AtomicDirectory(path, is_run) as pending:
             write_run(self.run, pending.path)
             write_report(self.run, pending.path / REPORT)
             pending.commit()
-        return Path(folder)
+        return path
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -232,15 +238,16 @@ class Comparison(ShownAsTable):
 
         An earlier comparison is replaced; a folder with other content is an error.
         """
+        path = _path(folder, "folder")
         runs = [result.run for result in self.runs.values()]
-        with AtomicDirectory(Path(folder), is_comparison) as pending:
+        with AtomicDirectory(path, is_comparison) as pending:
             for run in runs:
                 write_compared_run(run, pending.path)
             has_several_seeds = len(self.trials.seeds) > 1
             trials = self.trials.record() if has_several_seeds else None
             write_comparison(runs, pending.path, trials, self.gains, self.drawn)
             pending.commit()
-        return Path(folder)
+        return path
 
     @property
     def frame(self) -> pl.DataFrame:
@@ -256,8 +263,7 @@ class Comparison(ShownAsTable):
                 mean = self.trials.interval(name, metric.key)
                 if mean is not None:
                     rows.append({"metric": metric.key, "policy": name} | mean.record())
-        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
-        schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
+        schema = typed_columns("metric policy mean:f low:f high:f count:i")
         return pl.DataFrame(rows, schema=schema, orient="row")
 
     @property
@@ -274,9 +280,7 @@ class Comparison(ShownAsTable):
             for metric in self.trials.metrics
             for name, test in self.trials.against_first(metric.key).items()
         ]
-        schema: dict[str, Any] = {"metric": pl.String(), "policy": pl.String()}
-        schema |= dict.fromkeys(("mean", "low", "high"), pl.Float64()) | {"count": pl.Int64()}
-        schema |= {"p": pl.Float64(), "p_holm": pl.Float64()}
+        schema = typed_columns("metric policy mean:f low:f high:f count:i p:f p_holm:f")
         return pl.DataFrame(rows, schema=schema, orient="row")
 
 
@@ -506,7 +510,15 @@ def whatif(
 @few_collections()
 def open_run(folder: PathLike) -> Result:
     """Read a run directory."""
-    return Result(read_run(Path(folder)))
+    return Result(read_run(_path(folder, "folder")))
+
+
+def _path(given: object, location: str) -> Path:
+    if not isinstance(given, str | Path):
+        raise InputError(Fault(location, f"expected a path, got {quote_for_display(given)}"))
+    if "\0" in str(given):
+        raise InputError(Fault(location, "contains a null character"))
+    return expand_home(given)
 
 
 def _capacity_changes(
@@ -597,7 +609,9 @@ def _source(
     if not load:
         raise InputError(Fault("load", "expected a number above 0, got 0", "write 1.0"))
     source = ScenarioSource(
-        cluster=Path(cluster) if isinstance(cluster, str) else to_python_values(cluster),
+        cluster=_path(cluster, "cluster")
+        if isinstance(cluster, str | Path)
+        else to_python_values(cluster),
         jobs=_as_list(jobs, "jobs"),
         trace=None if trace is None else str(trace),
         incidents=_as_list(incidents, "incidents"),
@@ -619,7 +633,7 @@ def _as_list(
 ) -> Path | list[Any] | None:
     if given is None:
         return None
-    return Path(given) if isinstance(given, str | Path) else list_entries(given, kind)
+    return _path(given, kind) if isinstance(given, str | Path) else list_entries(given, kind)
 
 
 def _choices(policies: Policies) -> list[PolicyChoice]:

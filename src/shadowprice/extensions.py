@@ -21,6 +21,7 @@ from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.paths import expand_home
 from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 POLICIES: Final = "shadowprice.policies"
@@ -63,11 +64,11 @@ class FileExtension:
         if match is None:
             message = f"expected a name behind the file, got {quote_for_display(reference)}"
             raise InputError(Fault(location, message, _EXPECTED))
-        path = Path(unquote(match["file"])).expanduser()
+        path = expand_home(unquote(match["file"]))
         try:
             source = path.read_bytes()
-        except OSError as error:
-            reason = (error.strerror or "can't be read").lower()
+        except (OSError, ValueError) as error:  # ValueError: a null character
+            reason = (getattr(error, "strerror", None) or "can't be read").lower()
             raise InputError(Fault(f"{location} {path}", reason, _EXPECTED)) from error
         return cls(str(path.absolute()), match["name"], source)
 
@@ -113,8 +114,10 @@ class FileExtension:
         _files.add(self.path)
         try:
             exec(compile(self.source, self.path, "exec", dont_inherit=True), vars(module))
-        except (Exception, SystemExit) as error:
-            del sys.modules[name]
+        except BaseException as error:
+            del sys.modules[name]  # also after Ctrl-C: half a module isn't the file
+            if not isinstance(error, Exception | SystemExit):
+                raise
             raise InputError(_failure(self.path, error)) from error
         return module
 

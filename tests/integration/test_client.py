@@ -12,6 +12,7 @@ import httpx
 import pytest
 import yaml
 
+from shadowprice.cli.commands.login import _label
 from shadowprice.cli.main import main
 from shadowprice.client import (
     AsyncClient,
@@ -24,6 +25,7 @@ from shadowprice.client import (
 )
 from shadowprice.client.endpoints import SavedEndpoints
 from shadowprice.core.errors import InputError
+from tests.support.completion import offered
 from tests.support.services import RunningService, job, run_service
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -317,8 +319,43 @@ def test_server_price_and_tenant_commands(capsys: pytest.CaptureFixture[str]) ->
     assert len(capsys.readouterr().out.splitlines()) == 3
     assert main(["tokens", "--tenant", "vision", "--expires", "1h"]) == 0
     assert capsys.readouterr().out.startswith("sp_")
+    assert main(["tokens", "-o", "json"]) == 0
+    [number] = [token["id"] for token in _json(capsys) if token["tenant"] == "vision"]
+    assert main(["tokens", "--revoke", str(number), "-o", "json"]) == 0
+    assert _json(capsys)["revoked"] is not None
     assert main(["tokens"]) == 0
     assert "vision" in capsys.readouterr().out
+
+
+def test_servers_drained_before_an_error_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drain", "g-2", "h-9", "-o", "json"]) == 2
+    captured = capsys.readouterr()
+    assert [(server["name"], server["state"]) for server in json.loads(captured.out)] == [
+        ("g-2", "drained")
+    ]
+    assert captured.err == "error: unknown server 'h-9'; shadowprice nodes lists them\n"
+    assert main(["uncordon", "g-2"]) == 0
+
+
+def test_a_dumb_terminal_gets_the_screen_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("FORCE_COLOR", "1")  # stdout counts as a terminal
+    assert main(["top"]) == 0
+    assert "policy oasis" in capsys.readouterr().out
+
+
+def test_names_of_the_chosen_service_are_completed(
+    address: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert offered("shadowprice drain g-", tmp_path) == ["g-0", "g-1", "g-2", "g-3"]
+    monkeypatch.delenv("SHADOWPRICE_SERVER")
+    monkeypatch.delenv("SHADOWPRICE_TOKEN")
+    closed = Endpoint("http://127.0.0.1:1", "sp_token")
+    SavedEndpoints({"closed": closed, "lab": address}, chosen="closed").save()
+    assert offered("shadowprice drain g-", tmp_path) == []
+    assert len(offered("shadowprice drain -s lab g-", tmp_path)) == 4
 
 
 def test_errors_name_their_location_in_the_file(
@@ -425,6 +462,36 @@ def test_login_stores_only_a_valid_token(
     assert main(["login", "lab", "--remove"]) == 0
     assert SavedEndpoints.load().known == {}
     assert address.token not in capsys.readouterr().out
+
+
+def test_services_of_equal_hosts_are_saved_under_different_names(
+    address: Endpoint, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SHADOWPRICE_SERVER")
+    monkeypatch.delenv("SHADOWPRICE_TOKEN")
+    other = Endpoint("http://127.0.0.1:1", "sp_other")
+    SavedEndpoints({"local": other}, chosen="local").save()
+    token = tmp_path / "token"
+    token.write_text(f"{address.token}\n")
+    token.chmod(0o600)
+    for _ in range(2):  # again is the same server
+        assert main(["login", address.url, "--token-file", str(token)]) == 0
+        assert SavedEndpoints.load().known == {"local": other, "local-2": address}
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        ("http://127.0.0.1:8642", "local"),
+        ("http://localhost:8642", "local"),
+        ("http://[::1]:8642", "local"),
+        ("https://scheduler.lab", "scheduler"),
+        ("http://10.0.3.7:8642", "10-0-3-7"),
+        ("http://[fe80::12]:8642", "fe80-12"),
+    ],
+)
+def test_a_saved_service_is_named_after_its_host(url: str, name: str) -> None:
+    assert _label(url, {}) == name
 
 
 def test_unreachable_service_is_an_error_without_traceback() -> None:

@@ -175,7 +175,7 @@ def test_a_second_request_ends_advice_immediately_and_the_run_is_kept(
     monkeypatch.setattr(many, "advise_together", interrupted)
     status, out, err = call(*CALL, "--advice", "--out", "run")
     assert status == 143, err
-    assert "interrupted: the run is whole, with advice on 1 of " in err
+    assert "interrupted: the run is complete, with advice on 1 of " in err
     run = read_run(Path("run"))
     assert not run.info["partial"]
     assert len(run.advice) == run.info["advice"]["advised"] == 1

@@ -89,8 +89,17 @@ def test_jobs_are_filtered_sorted_and_printed_as_csv(call: Call) -> None:
     assert (nothing.status, nothing.out) == (0, "")
 
 
+def test_names_are_exact_in_csv(call: Call) -> None:
+    name = "a\x1b[31mred\x1b[0m"
+    Path("j.yaml").write_text(JOBS.replace("name: wide", f"name: {json.dumps(name)}"))
+    words = ("simulate", "-c", "c.yaml", "-j", "j.yaml", "-p", "fifo")
+    assert call(*words, "--out", "named").status == 0
+    assert f"\n{name}," in call("jobs", "named", "-o", "csv").out
+    assert f"\n{name}\n" in call("jobs", "named", "--columns", "job", "-o", "csv").out
+
+
 def test_narrow_terminal_omits_columns(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadowprice.cli.commands.jobs.stdout", lambda: SafeConsole(width=50))
+    monkeypatch.setattr("shadowprice.cli.commands.jobs.rows_console", lambda: SafeConsole(width=50))
     answer = call("jobs", "run")
     assert answer.status == 0
     heading, *rows = answer.out.splitlines()

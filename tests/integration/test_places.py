@@ -240,6 +240,12 @@ def test_file_size_limit_is_reported(folder: Path) -> None:
     assert "File too large" in answer.stderr
     assert answer.stderr.count("\n") == 1
     assert snapshot() == before
+    assert called(*SIMULATE, "--out", "run").returncode == 0
+    answer = called("report", "run", "--to", "page.html", preexec_fn=small_files)
+    assert answer.returncode == 1
+    assert answer.stderr.count("\n") == 1
+    assert "File too large; raise the limit of file sizes" in answer.stderr
+    assert not Path("page.html").exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount a small disk")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
+import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +187,17 @@ def test_command_line_options_override_the_script_header(
     assert job["state"] == "failed"
 
 
+def test_a_script_may_name_a_directory_below_the_home_directory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "train.sh").write_text("#SHADOWPRICE --workdir ~/experiment\ntouch here\n")
+    [job] = _submit(capsys, "train.sh", "--time", "2s", "--wait")
+    assert job["state"] == "finished"
+    assert (tmp_path / "experiment" / "here").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
@@ -349,6 +363,61 @@ def test_jobs_are_cancelled_by_selection_and_requeued(
     assert main(["cancel", "--all", "--yes", "-o", "json"]) == 0
     cancelled = {job["name"] for job in json.loads(capsys.readouterr().out)}
     assert cancelled >= {"long-b", repeated["name"]}
+
+
+def test_an_interrupted_submission_names_its_jobs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their names are generated, and they go on."""
+    sleep = time.sleep
+
+    def interrupt(seconds: float) -> None:
+        is_waiting = sys._getframe(1).f_code.co_name == "_wait_until_closed"
+        signal.raise_signal(signal.SIGINT) if is_waiting else sleep(seconds)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", interrupt)
+        long = (sys.executable, "-c", "import time; time.sleep(600)")
+        assert main(["submit", "--time", "1min", "--wait", "--", *long]) == 130
+    error = capsys.readouterr().err
+    match = re.search(r"^submitted, and not cancelled: (\S+)$", error, re.MULTILINE)
+    assert match is not None, error
+    assert error.endswith("\ninterrupted\n")
+    assert main(["cancel", match[1], "--yes"]) == 0
+
+
+def test_what_was_cancelled_before_an_error_is_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    long = (sys.executable, "-c", "import time; time.sleep(600)")
+    _submit(capsys, "--name", "stopped", "--time", "1min", "--", *long)
+    _submit(capsys, "--name", "done", "--time", "1s", "--wait", "--", sys.executable, "-c", "")
+    assert main(["cancel", "stopped", "done", "--yes", "-o", "json"]) == 2
+    captured = capsys.readouterr()
+    assert [(job["name"], job["state"]) for job in json.loads(captured.out)] == [
+        ("stopped", "cancelled")
+    ]
+    assert "finished" in captured.err
+
+
+def test_logs_end_although_the_job_goes_on_printing(
+    live: RunningService, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = "import itertools\nfor n in itertools.count(): print(f'{n:07}', flush=True)"
+    _submit(capsys, "--name", "busy", "--time", "1min", "--", sys.executable, "-c", code)
+
+    def has_long_log() -> bool:
+        response = live.client.get("/v1/jobs/busy/logs")
+        return response.status_code == 200 and response.json()["end"] > 100_000
+
+    wait_until(has_long_log)
+    assert main(["logs", "busy"]) == 0
+    tail = capsys.readouterr().out
+    assert main(["logs", "busy", "--all"]) == 0
+    whole = capsys.readouterr().out
+    assert whole.startswith("0000000\n0000001\n")
+    assert len(whole) > len(tail) > 0
+    assert main(["cancel", "busy", "--yes"]) == 0
 
 
 def test_waiting_selects_jobs_without_processes(

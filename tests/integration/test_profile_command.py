@@ -172,6 +172,10 @@ def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixt
         (_words("--time", "soon"), "--time"),
         (_words("--env", "RANK=1"), "--env: 'RANK' is reserved: the executor sets it"),
         (_words("--env", "A"), "write NAME=VALUE"),
+        (
+            _words("--family", "f", "--families", "/tmp/x.yaml", "--out", "/tmp/../tmp/x.yaml"),
+            "--out: /tmp/../tmp/x.yaml is the file of families; give another name",
+        ),
     ):
         assert main(words) == 2
         assert message in capsys.readouterr().err

@@ -7,6 +7,7 @@ import pickle
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -373,3 +374,36 @@ def test_policies_are_accepted_as_single_names(
             assert main((command, *words, *policies)) == 0
             messages.append(list(json.loads(capfd.readouterr().out)["policies"]))
         assert messages[0] == messages[1] == ["srtf", "fifo backfill=2"]
+
+
+def test_payments_have_every_type_of_server() -> None:
+    run = shadowprice.simulate(CLUSTER, JOBS, "srtf")
+    paid = {"job": "job-0", "slot": 1, "payer": "a", "payee": "b"}
+    records = [{**paid, "worker/v100": 0.5}] * 200 + [{**paid, "ps/large": 2.0}]
+    many = shadowprice.api.Result(replace(run.run, payments=lambda: iter(records)))
+    assert many.payments is not None
+    assert many.payments.sum().select("worker/v100", "ps/large").row(0) == (100.0, 2.0)
+    assert many.payments.null_count().sum_horizontal().item() == 0
+    none = shadowprice.api.Result(replace(run.run, payments=lambda: iter(())))
+    assert none.payments is not None
+    assert none.payments.columns == ["job", "slot", "payer", "payee", "worker", "ps"]
+
+
+def test_paths_may_begin_with_the_home_directory(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(files))
+    run = shadowprice.simulate("~/c.yaml", "~/j.yaml", "srtf")
+    assert run.save("~/run") == files / "run"
+    assert shadowprice.open_run("~/run").jobs.equals(run.jobs)
+
+
+@pytest.mark.parametrize("folder", [3, None, b"run"])
+def test_what_is_no_path_is_an_input_error(folder: Any) -> None:
+    with pytest.raises(InputError, match="folder: expected a path, got "):
+        shadowprice.open_run(folder)
+
+
+def test_a_null_character_in_a_path_is_an_input_error() -> None:
+    with pytest.raises(InputError, match="cluster: contains a null character"):
+        shadowprice.simulate("c\0.yaml", JOBS)

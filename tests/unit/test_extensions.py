@@ -50,6 +50,25 @@ def test_a_reference_differs_from_a_name(text: str, expected: bool) -> None:
     assert is_file_reference(text) is expected
 
 
+def test_a_home_that_doesnt_exist_is_no_file() -> None:
+    with pytest.raises(InputError, match=r"--policy ~nobody-here/p\.py: no such file"):
+        FileExtension.read("~nobody-here/p.py:P", "--policy")
+
+
+def test_a_file_that_was_interrupted_is_executed_again(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(
+        "from pathlib import Path\n"
+        "if not Path(__file__).with_name('again').exists():\n"
+        "    raise KeyboardInterrupt\n"
+        "P = 3\n"
+    )
+    extension = FileExtension.read(f"{tmp_path}/p.py:P", "--policy")
+    with pytest.raises(KeyboardInterrupt):
+        extension.load()
+    (tmp_path / "again").touch()
+    assert extension.load() == 3
+
+
 def test_a_path_behind_a_reference_may_have_colons() -> None:
     assert split_path("./a:b/lab.py:read:c:d.py:e") == ("./a:b/lab.py:read", "c:d.py:e")
     assert split_path("./lab.py:read") is None
@@ -71,6 +90,7 @@ def test_a_reference_round_trips_whatever_its_path_holds(tmp_path: Path) -> None
     ("content", "reference", "message"),
     [
         (None, "p.py:P", r"--policy \S*p.py: no such file or directory; write FILE.py:NAME"),
+        (None, "%00p.py:P", r"--policy \S*p.py: can't be read; write FILE.py:NAME"),
         ("class Q: pass", "p.py:P", r"p.py: has no name 'P'"),
         ("class Polcy: pass", "p.py:Policy", r"did you mean 'Polcy'\?"),
         ("class P: pass", "p.py", r"--policy: expected a name behind the file, got .*write FILE"),

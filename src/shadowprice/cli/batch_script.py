@@ -77,6 +77,8 @@ def is_script(path: Path) -> bool:
     if path.suffix == ".sh":
         return True
     try:
+        if not path.is_file():  # what is read of a pipe here would be missing later
+            return False
         with path.open("rb") as file:
             return file.read(len(BOM_UTF8) + 2).removeprefix(BOM_UTF8).startswith(b"#!")
     except OSError:

@@ -37,8 +37,9 @@ def complete_setting(ctx: typer.Context, incomplete: str) -> list[str]:
     from shadowprice.policies.registry import builtin_policies, policy_info, policy_names
 
     policies = policy_names()
-    named = str(ctx.params.get("policy") or "").split(",")
-    chosen = [name.split("?")[0] for name in named]
+    named = ctx.params.get("policy") or ()
+    texts = [named] if isinstance(named, str) else map(str, named)
+    chosen = [name.split("?")[0] for text in texts for name in text.split(",")]
     chosen = [name for name in chosen if name in policies] or list(builtin_policies())
     owner, dot, rest = incomplete.partition(".")
     prefix = ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 import sys
@@ -35,7 +36,8 @@ _IN_ASCII: Final = (
 )
 """ASCII replacements of table symbols if stdout isn't Unicode; names aren't changed."""
 
-PIPE_WIDTH = 120  # width of tables written to a file or a pipe, in columns
+PIPE_WIDTH = 120  # width of text written to a file or a pipe, in columns
+UNLIMITED_WIDTH: Final = 1_000_000  # width in which every table fits, in columns
 
 
 NOTE_SECONDS: Final = 10.0
@@ -123,6 +125,12 @@ def print_line(text: str) -> None:
     stdout().print(text, soft_wrap=True, markup=False)
 
 
+def print_text(text: str) -> None:
+    """Print text as it is; on a terminal, escape what would control the terminal."""
+    sys.stdout.write(escape_controls(text, lines=True) if sys.stdout.isatty() else text)
+    sys.stdout.flush()
+
+
 def print_note(text: str) -> None:
     """Print a line of text on stderr: without markup, and never wrapped."""
     stderr().print(text, soft_wrap=True, markup=False)
@@ -140,11 +148,27 @@ def titled_table(title: str) -> Table:
     )
 
 
+def rows_console() -> Console:
+    """Return the console for rows; without a terminal each is one line, for `grep` and `awk`."""
+    console = stdout()
+    if not sys.stdout.isatty():
+        console.width = UNLIMITED_WIDTH
+    return console
+
+
+def print_more(limit: int, maximum: int) -> None:
+    """Print a note that there are more rows than ``--limit``."""
+    hint = f"; --limit {min(2 * limit, maximum)} shows more" if limit < maximum else ""
+    print_note(f"and more{hint}")
+
+
 def print_csv(names: Sequence[str], rows: Iterable[Mapping[str, object]]) -> None:
     """Print rows as CSV, with the columns in ``names``; a missing value is empty."""
-    writer = csv.writer(sys.stdout, lineterminator="\n")
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
     writer.writerow(names)
     writer.writerows([row.get(name) for name in names] for row in rows)
+    print_text(text.getvalue())
 
 
 _result_streams: Final[list[TextIO]] = []

@@ -27,8 +27,9 @@ def _requires_option(name: str, flag: str) -> tuple[Callable[[OptionValues], boo
     return (lambda given: not given[name]), f"has no effect without {flag}", f"add {flag}"
 
 
-def _is_run(what: object) -> bool:
-    return what is not None and ("/" in str(what) or Path(str(what)).exists())
+def is_run(what: str | None) -> bool:
+    """Return whether the argument of `statement` names a path instead of a tenant."""
+    return what is not None and ("/" in what or Path(what).exists())
 
 
 _SIZED = Rule(
@@ -37,6 +38,9 @@ _SIZED = Rule(
     "applies only to the cluster that is sized to --trace, not to a cluster file",
     "remove it, or change the cluster file",
 )
+_WORKLOAD = (
+    "cluster", "jobs", "trace", "columns", "incidents", "until", "slot", "load", "skip_invalid",
+)  # fmt: skip
 _ADVICE = Rule(("advice_time",), *_requires_option("advice", "--advice"))
 _GRANT = "applies only to issuing a token"
 
@@ -44,7 +48,15 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
     "simulate": (_SIZED, _ADVICE),
     "compare": (_SIZED, _ADVICE, Rule(("bound_time",), *_requires_option("bound", "--bound"))),
     "bound": (_SIZED,),
-    "whatif": (_SIZED,),
+    "whatif": (
+        Rule(
+            (*_WORKLOAD, "seed", "seeds"),
+            lambda given: given["server"] is not None or given["days"] is not None,
+            "not valid with a live service, which has its own workload",
+            "leave it out, or leave out --server and --days",
+        ),
+        _SIZED,
+    ),
     "audit truthfulness": (_SIZED,),
     "audit sharing": (_SIZED,),
     "generate": (
@@ -72,10 +84,16 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
     ),
     "statement": (
         Rule(
-            ("limit",),
-            lambda given: _is_run(given["what"]),
+            ("since", "until", "limit", "server"),
+            lambda given: is_run(given["what"]),
             "applies to the live service only, not to a run",
             "leave it out",
+        ),
+        Rule(
+            ("tenant",),
+            lambda given: not is_run(given["what"]),
+            "applies to runs only",
+            "name only the tenant",
         ),
     ),
     "budget": (

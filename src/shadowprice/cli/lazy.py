@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -14,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from shadowprice.cli.idle import add_rules
 from shadowprice.core import bounds
+from shadowprice.core.paths import expand_home
 from shadowprice.core.wording import hint_for_unknown
 
 
@@ -87,19 +89,31 @@ def _load(name: str, part: Part) -> Any:
         app.command(name)(target)
     command = typer.main.get_command(app)
     command.name = name
-    limit_numeric_options(command)
+    _prepare_parameters(command)
     add_rules(command, name)
     return command
 
 
-def limit_numeric_options(command: Any) -> None:
-    """Apply the general limits to every number without a range; they also exclude NaN."""
+def _prepare_parameters(command: Any) -> None:
+    """Limit every number without a range, which also excludes NaN, and expand ``~`` in paths."""
     for parameter in command.params:
         descriptor = getattr(parameter, "type_descriptor", None)
-        if descriptor is not None and descriptor.annotation in {int, float}:
+        if descriptor is None:
+            continue
+        if descriptor.annotation in {int, float}:
             info = descriptor.parameter_info
             limit = descriptor.annotation(bounds.NUMBER.maximum)
             info.max = limit if info.max is None else info.max
             info.min = -limit if info.min is None else info.min
+        elif descriptor.annotation in (Path, list[Path]):
+            parameter.callback = _expand_homes
     for part in getattr(command, "commands", {}).values():
-        limit_numeric_options(part)
+        _prepare_parameters(part)
+
+
+def _expand_homes(context: Any, parameter: Any, value: Any) -> Any:
+    """Expand ``~``, as shells don't after ``--out=``, and nothing does in headers of scripts."""
+    del context, parameter
+    if isinstance(value, Path):
+        return expand_home(value)
+    return value and [expand_home(path) for path in value]

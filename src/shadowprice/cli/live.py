@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar
 
 import typer
 from rich.table import Table
 
-from shadowprice.cli.console import SafeText, plain_table, stdout
+from shadowprice.cli.console import SafeText, plain_table, rows_console, stdout
 from shadowprice.cli.program import PROGRAM, called_program
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import format_number
@@ -20,6 +22,8 @@ from shadowprice.core.wording import format_number
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
     from shadowprice.rest.jobs import PredictedLength
+
+Changed = TypeVar("Changed")
 
 FAILOVER: Final = 15.0
 """Retry timeout of commands that keep running, in seconds; failover takes ten."""
@@ -55,23 +59,28 @@ def _complete_server(incomplete: str) -> list[str]:
         return []
 
 
-def complete_live(read_names: Callable[[Client], Iterable[str]], incomplete: str) -> list[str]:
-    """Return completions of a name that the service knows, if it responds quickly."""
-    try:
-        from shadowprice.client import Client
+def complete_live(
+    read_names: Callable[[Client], Iterable[str]],
+) -> Callable[[typer.Context, str], list[str]]:
+    """Return a completer of names that the service knows, if it responds quickly."""
 
-        with Client() as client:
-            client.hurry()
-            return [name for name in read_names(client) if name.startswith(incomplete)][:200]
-    except Exception:  # as above
-        return []
+    def complete(ctx: typer.Context, incomplete: str) -> list[str]:
+        try:
+            from shadowprice.client import Client
+
+            with Client(ctx.params.get("server")) as client:
+                client.hurry()
+                return [name for name in read_names(client) if name.startswith(incomplete)][:200]
+        except Exception:  # as above
+            return []
+
+    return complete
 
 
-def complete_live_job(incomplete: str) -> list[str]:
-    """Return completions of the name of an open job."""
-    return complete_live(
-        lambda client: (job.name for job in client.page_of_jobs(limit=500).entries), incomplete
-    )
+complete_live_job: Final = complete_live(
+    lambda client: (job.name for job in client.page_of_jobs(limit=500).entries)
+)
+"""Return completions of the name of an open job."""
 
 
 ServerOption = Annotated[
@@ -112,10 +121,18 @@ def connect(server: str | None) -> Iterator[Client]:
                 hint = f"{login}set SHADOWPRICE_SERVER and SHADOWPRICE_TOKEN"
                 raise InputError(Fault(url, message, hint)) from error
             if error.faults:
-                raise InputError(error.faults) from error
-            if error.code == "not-found" and str(error).startswith("unknown job"):
-                hint = f"{PROGRAM} queue lists open jobs" if called_program.get() == PROGRAM else ""
-                raise InputError(Fault("", str(error), hint)) from error
+                faults = [
+                    replace(fault, location=fault.location.removeprefix("body."))
+                    for fault in error.faults
+                ]
+                raise InputError(faults) from error
+            if error.code == "not-found":
+                message, _, hint = str(error).partition("; ")
+                if message.startswith("unknown job"):
+                    hint = f"{called_program.get()} queue lists open jobs"
+                elif hint.startswith("GET /v1/servers"):
+                    hint = f"{called_program.get()} nodes lists them"
+                raise InputError(Fault("", message, hint)) from error
             raise
 
 
@@ -137,7 +154,7 @@ def show(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, right: Iterable[str] = ()
 ) -> None:
     """Print a plain table."""
-    stdout().print(tabled(columns, rows, right=right))
+    rows_console().print(tabled(columns, rows, right=right))
 
 
 def facts(rows: Iterable[tuple[str, object]]) -> None:
@@ -234,10 +251,23 @@ def amounts(record: Any) -> str:
     return " ".join(f"{name}={value}" for name, value in dict(record).items())
 
 
-def confirm(question: str, yes: bool, prompt: Callable[[str], bool] | None = None) -> bool:
+def confirm(question: str, yes: bool) -> bool:
     """Ask the user for confirmation on a terminal; return True without one or with --yes."""
-    import sys
-
     if yes or not sys.stdin.isatty():
         return True
-    return (prompt or typer.confirm)(question)
+    with redirect_stdout(sys.stderr):  # the result may go to a file
+        return typer.confirm(question)
+
+
+def print_changes(
+    changes: Iterable[Changed], print_changed: Callable[[list[Changed]], None]
+) -> None:
+    """Make changes one by one, and print those made, also if a later one fails."""
+    changed: list[Changed] = []
+    try:
+        changed.extend(changes)
+    except BaseException:
+        if changed:
+            print_changed(changed)
+        raise
+    print_changed(changed)

@@ -10,9 +10,9 @@ import select
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -84,13 +84,9 @@ PARTS: Final = {
     "tokens": _in("login", "tokens", "List, issue and revoke tokens."),
     "backup": _in("serve", "backup", "Back up the data of a service."),
     "profile": _own("profile", "Measure a command's training speed.", WORKLOADS),
-    "trace": Part(
-        "shadowprice.cli.commands.trace", "Inspect and convert cluster traces.", WORKLOADS
-    ),
+    "trace": _group("trace", "Inspect and convert cluster traces.", WORKLOADS),
     "generate": _in("trace", "generate", "Generate a workload.", WORKLOADS),
-    "cloning": Part(
-        "shadowprice.cli.commands.cloning", "Choose the number of copies of each task.", MORE
-    ),
+    "cloning": _group("cloning", "Choose the number of copies of each task.", MORE),
     "experiment": _own("experiment", "Regenerate a figure of a paper.", MORE),
 }
 """Commands in the order of the help. Commands whose module is missing aren't listed."""
@@ -161,22 +157,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
     2 for an invalid call or input, 130 for SIGINT, 141 for a closed pipe and 143 for SIGTERM.
     """
     argv = list(sys.argv[1:] if arguments is None else arguments)
-    own = argv[: argv.index("--")] if "--" in argv else argv  # the rest is a command's own
-    debug = "--debug" in own
-    argv = [*(word for word in own if word != "--debug"), *argv[len(own) :]]
-    command = _parser()
+    return report_errors(partial(run_command, argv), debug=_is_debugged(argv))
+
+
+def run_command(arguments: Sequence[str]) -> object:
+    """Run one command and return its exit status, None for success; its errors are raised."""
+    own = _own_words(arguments)
+    argv = [*(word for word in own if word != "--debug"), *arguments[len(own) :]]
+    return _parser().main(argv or ["--help"], prog_name=called_program.get(), standalone_mode=False)
+
+
+def _own_words(arguments: Sequence[str]) -> Sequence[str]:
+    """Return the arguments before ``--``; those after it belong to another command."""
+    return arguments[: arguments.index("--")] if "--" in arguments else arguments
+
+
+def _is_debugged(arguments: Sequence[str]) -> bool:
+    return "--debug" in _own_words(arguments)
+
+
+def report_errors(call: Callable[[], object], *, debug: bool) -> int:
+    """Return the exit status of a call; report its errors on stderr, and end it at SIGTERM."""
     streams = sys.stdout, sys.stderr
     with terminable() as termination, _stdout_descriptor() as descriptor:
         try:
-            status = command.main(
-                argv or ["--help"], prog_name=called_program.get(), standalone_mode=False
-            )
+            status = call()
             _flush()
         except SystemExit as exit_:
             sys.stdout, sys.stderr = streams  # the parser replaces them if a pipe is closed
             if isinstance(exit_.__context__, BrokenPipeError):
                 return _report(exit_.__context__, descriptor)
             status = exit_.code
+            if isinstance(status, str):  # as Python itself does
+                _say(status)
+                status = 1
         except (KeyboardInterrupt, typer.Abort):
             status = INTERRUPTED
         except Exception as error:
@@ -191,8 +205,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return status if isinstance(status, int) else 0
 
 
-def run() -> NoReturn:
-    """Run the command line and exit; entry point of the package."""
+def run(command: Callable[[], int] = main) -> NoReturn:
+    """Prepare the streams of the process, run a command and exit."""
+    if sys.stdin is None:  # first: otherwise another file gets its descriptor
+        sys.stdin = open(os.devnull, encoding="utf-8")  # noqa: PTH123, SIM115
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:  # the file descriptor was closed before the program started
@@ -204,7 +220,7 @@ def run() -> NoReturn:
     gc.set_threshold(*THRESHOLDS)
     if not sys.warnoptions:  # warnings of libraries address programmers, not users
         warnings.simplefilter("ignore")
-    status = main()
+    status = command()
     # A service doesn't need stdout, but the output of any other command is lost.
     if not status and getattr(sys.stdout, "lost", False) and sys.argv[1:2] != ["serve"]:
         _say("error: stdout was closed before the command started; its output is lost")
@@ -291,12 +307,12 @@ def _report(error: Exception, stdout: int | None) -> int:
         for fault in error.faults[:limit]:
             _say(f"  {fault}")
         if len(error.faults) > limit:
-            _say("  and more; these come first")
+            _say("  and more")
         _report_notes(error)
         return error.exit_code
     if hasattr(error, "format_message"):  # raised by the command-line parser
         context = getattr(error, "ctx", None)
-        path = "shadowprice" if context is None else context.command_path
+        path = called_program.get() if context is None else context.command_path
         message = " ".join(error.format_message().split()).rstrip(".")
         message = message.replace(": Value error, ", ": ", 1)  # pydantic's beginning
         option = getattr(error, "option_name", None) or ""
@@ -320,7 +336,7 @@ def _report(error: Exception, stdout: int | None) -> int:
         _say(f"error: {shown} contains bytes that are not valid text; use UTF-8")
         return 2
     if isinstance(error, MemoryError):
-        _say("error: this needs more memory than there is; run a smaller workload, or a part of it")
+        _say("error: out of memory; run a smaller workload")
         return 1
     if (failure := file_failure(error)) is not None:
         _say(f"error: {failure}")
@@ -342,8 +358,8 @@ def _describe_os_error(error: OSError) -> str:
         errno.EDQUOT: "make room, or write elsewhere",
         errno.EFBIG: "raise the limit of file sizes (ulimit -f)",
         errno.EROFS: "write elsewhere",
-        errno.EACCES: "change its permissions, or write elsewhere",
-        errno.EPERM: "change its permissions, or write elsewhere",
+        errno.EACCES: "change its permissions, or use another path",
+        errno.EPERM: "change its permissions, or use another path",
         errno.ENOENT: "was a folder removed while this ran?",
         errno.ENAMETOOLONG: "give a shorter name",
     }.get(error.errno or 0)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -19,176 +20,138 @@ if TYPE_CHECKING:
 
 MIN_LOAD = 1e-3  # minimum load that a cluster is sized for: a thousand times the servers needed
 
-WHAT, HOW, OUTPUT = "Workload", "Execution", "Output"
+workload_option: Final = partial(typer.Option, rich_help_panel="Workload")
+execution_option: Final = partial(typer.Option, rich_help_panel="Execution")
+output_option: Final = partial(typer.Option, rich_help_panel="Output")
 
 
 ClusterOption = Annotated[
     Path | None,
-    typer.Option(
-        "--cluster", "-c", help="Cluster file (YAML).", rich_help_panel=WHAT, metavar="FILE"
-    ),
+    workload_option("--cluster", "-c", help="Cluster file (YAML).", metavar="FILE"),
 ]
 JobsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--jobs", "-j", help="Job file (YAML or JSON Lines).", rich_help_panel=WHAT, metavar="FILE"
-    ),
+    workload_option("--jobs", "-j", help="Job file (YAML or JSON Lines).", metavar="FILE"),
 ]
 TraceOption = Annotated[
     str | None,
-    typer.Option(
+    workload_option(
         "--trace",
         help="Cluster trace instead of a job file, such as philly:PATH?limit=1000 or "
         "./file.py:NAME:PATH; without --cluster, the cluster is sized to the trace "
         "(--load, --slot).",
-        rich_help_panel=WHAT,
         metavar="FORMAT:PATH",
         autocompletion=complete_trace,
     ),
 ]
 ColumnsOption = Annotated[
     str | None,
-    typer.Option(
+    workload_option(
         "--map",
         metavar="MEANING=COLUMN,...",
         help="Columns of a csv: log, such as submit=Queued,gpus=GPUs; others are guessed.",
-        rich_help_panel=WHAT,
     ),
 ]
 IncidentsOption = Annotated[
     Path | None,
-    typer.Option(
+    workload_option(
         "--incidents",
         help="Incident file (YAML or JSON Lines): server failures, server recoveries and "
         "job cancellations by slot.",
-        rich_help_panel=WHAT,
         metavar="FILE",
     ),
 ]
 UntilOption = Annotated[
     str | None,
-    typer.Option(
+    workload_option(
         "--until",
         help="Timespan T, such as '300 slots' or 5d: no job runs in slot T or later; by "
         "default the run ends with the last job.",
-        rich_help_panel=WHAT,
     ),
 ]
 SlotOption = Annotated[
     str,
-    typer.Option(
-        "--slot", help="Slot length of the cluster that is sized to --trace.", rich_help_panel=WHAT
-    ),
+    workload_option("--slot", help="Slot length of the cluster that is sized to --trace."),
 ]
 LoadOption = Annotated[
     float,
-    typer.Option(
+    workload_option(
         "--load",
         min=MIN_LOAD,
         max=bounds.OFFERED_LOAD.maximum,
         help="Load of the cluster that is sized to --trace: requested over available "
         "GPU-time (core-time if no job uses GPUs).",
-        rich_help_panel=WHAT,
     ),
 ]
 SkipInvalidOption = Annotated[
     bool,
-    typer.Option(
-        "--skip-invalid",
-        help="Skip invalid jobs instead of refusing the file.",
-        rich_help_panel=WHAT,
-    ),
+    workload_option("--skip-invalid", help="Skip invalid jobs instead of refusing the file."),
 ]
 PolicyOption = Annotated[
     str,
-    typer.Option(
+    execution_option(
         "--policy",
         "-p",
         help="Scheduling policy: a name listed by `shadowprice policies`, or ./file.py:NAME.",
-        rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
 ]
 PoliciesOption = Annotated[
     list[str],
-    typer.Option(
+    execution_option(
         "--policy",
         "-p",
         help="Comma-separated policies; repeatable: names listed by `shadowprice "
         "policies`, or ./file.py:NAME. oasis?preset=paper is a variant with its own "
         "parameter value.",
-        rich_help_panel=HOW,
         autocompletion=complete_policy,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
+    execution_option(
         "--set",
         "-s",
         help="Parameter of the policy; repeatable.",
         autocompletion=complete_setting,
-        rich_help_panel=HOW,
         metavar="KEY=VALUE",
     ),
 ]
 ParamsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--params",
-        help="TOML file with parameters of the policy.",
-        rich_help_panel=HOW,
-        metavar="FILE",
-    ),
+    execution_option("--params", help="TOML file with parameters of the policy.", metavar="FILE"),
 ]
 LengthsOption = Annotated[
     str,
-    typer.Option(
+    execution_option(
         "--lengths",
         help="Lengths of jobs that policies see: known, limits (time limits) or unknown "
         "(predictions from finished jobs); compare takes several, such as known,unknown.",
         metavar="known|limits|unknown",
-        rich_help_panel=HOW,
     ),
 ]
 ValuesOption = Annotated[
     str,
-    typer.Option(
+    execution_option(
         "--values",
         help="How values of jobs count: as stated, or relative to those of their tenant's other "
         "jobs.",
         metavar="stated|relative",
-        rich_help_panel=HOW,
     ),
 ]
 SeedOption = Annotated[
     int,
-    typer.Option(
-        "--seed",
-        min=0,
-        max=bounds.SEED.maximum,
-        help="Random seed.",
-        rich_help_panel=HOW,
-    ),
+    execution_option("--seed", min=0, max=bounds.SEED.maximum, help="Random seed."),
 ]
 OutOption = Annotated[
     Path | None,
-    typer.Option(
-        "--out",
-        help="Output directory; an earlier result there is replaced.",
-        rich_help_panel=OUTPUT,
-        metavar="DIR",
+    output_option(
+        "--out", help="Output directory; an earlier result there is replaced.", metavar="DIR"
     ),
 ]
 OutputOption = Annotated[
     Output,
-    typer.Option(
-        "--output",
-        "-o",
-        help="Output format on stdout.",
-        rich_help_panel=OUTPUT,
-        callback=reserve_stdout,
-    ),
+    output_option("--output", "-o", help="Output format on stdout.", callback=reserve_stdout),
 ]
 PlainOutputOption = Annotated[
     Output, typer.Option("--output", "-o", help="Output format.", callback=reserve_stdout)
@@ -204,9 +167,7 @@ ExecutorSetOption = Annotated[
         "--executor-set", help="Setting of the executor; repeatable.", metavar="KEY=VALUE"
     ),
 ]
-QuietOption = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Hide progress and notes.", rich_help_panel=OUTPUT)
-]
+QuietOption = Annotated[bool, output_option("--quiet", "-q", help="Hide progress and notes.")]
 
 
 def policy_settings(

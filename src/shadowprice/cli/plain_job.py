@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -44,6 +45,8 @@ PASSED_VARIABLES: Final = (
 
 JOB_OPTIONS: Final = "Command"
 """Heading of the options that describe a job, which headers of scripts may contain."""
+
+_option: Final = partial(typer.Option, rich_help_panel=JOB_OPTIONS)
 
 COMMAND: Final = "shadowprice.command"  # key of the words after ``--`` in a context's ``meta``
 
@@ -79,101 +82,67 @@ class JobOptions:
 
     gpus: Annotated[
         str | None,
-        typer.Option(
-            "--gpus",
-            "-g",
-            help="GPUs: 2, or a100:2 for a kind.",
-            metavar="N",
-            rich_help_panel=JOB_OPTIONS,
-        ),
+        _option("--gpus", "-g", help="GPUs: 2, or a100:2 for a kind.", metavar="N"),
     ] = None
     cpus: Annotated[
         float | None,
-        typer.Option(
-            "--cpus",
-            help="CPU cores.",
-            min=0.001,
-            show_default="1 without GPUs",
-            rich_help_panel=JOB_OPTIONS,
-        ),
+        _option("--cpus", help="CPU cores.", min=0.001, show_default="1 without GPUs"),
     ] = None
     memory: Annotated[
         str | None,
-        typer.Option("--memory", help="Memory, such as 16GiB.", rich_help_panel=JOB_OPTIONS),
+        _option("--memory", help="Memory, such as 16GiB."),
     ] = None
     time: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--time",
             help="Expected run time, such as 3h or 3:00:00. A job that takes longer runs on.",
             show_default="predicted from your earlier jobs",
-            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None
     walltime: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--walltime",
             help="Time limit, such as 8h or 8:00:00. A job that runs so long is ended.",
             metavar="TIME",
             show_default="none",
-            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None
     steps: Annotated[
         int | None,
-        typer.Option(
-            "--steps",
-            help="Mini-batches of the job, if the command reports its progress.",
-            min=1,
-            rich_help_panel=JOB_OPTIONS,
+        _option(
+            "--steps", help="Mini-batches of the job, if the command reports its progress.", min=1
         ),
     ] = None
     by: Annotated[
         str | None,
-        typer.Option(
-            "--by",
-            help="Deadline: 18:00, 2026-12-01T18:00 or 6h.",
-            metavar="TIME",
-            rich_help_panel=JOB_OPTIONS,
-        ),
+        _option("--by", help="Deadline: 18:00, 2026-12-01T18:00 or 6h.", metavar="TIME"),
     ] = None
     priority: Annotated[
         str | None,
-        typer.Option(
+        _option(
             "--priority",
             help="low, normal, high or urgent.",
             metavar="PRIORITY",
             show_default="normal",
-            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None
     name: Annotated[
         str | None,
-        typer.Option(
-            "--name",
-            help="Name of the job.",
-            show_default="generated",
-            rich_help_panel=JOB_OPTIONS,
-        ),
+        _option("--name", help="Name of the job.", show_default="generated"),
     ] = None
     tenant: Annotated[
         str | None,
-        typer.Option(
-            "--tenant",
-            "-t",
-            help="Tenant, for tokens of operators.",
-            rich_help_panel=JOB_OPTIONS,
-        ),
+        _option("--tenant", "-t", help="Tenant, for tokens of operators."),
     ] = None
     workdir: Annotated[
         Path | None,
-        typer.Option(
+        _option(
             "--workdir",
             help="Working directory.",
             metavar="DIR",
             show_default="the current directory",
-            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None
     upload: Annotated[
@@ -187,24 +156,19 @@ class JobOptions:
     ] = None
     env: Annotated[
         list[str] | None,
-        typer.Option(
+        _option(
             "--env",
             help="Environment variable, or the name of one to copy; repeatable.",
             metavar="NAME[=VALUE]",
-            rich_help_panel=JOB_OPTIONS,
         ),
     ] = None
     retries: Annotated[
         int | None,
-        typer.Option("--retries", help="Allowed failures.", min=0, rich_help_panel=JOB_OPTIONS),
+        _option("--retries", help="Allowed failures.", min=0),
     ] = None
     user: Annotated[
         str | None,
-        typer.Option(
-            "--user",
-            help="User that runs the command, if the service allows it.",
-            rich_help_panel=JOB_OPTIONS,
-        ),
+        _option("--user", help="User that runs the command, if the service allows it."),
     ] = None
 
     def given(self) -> list[str]:
@@ -374,13 +338,14 @@ def parse_slurm_seconds(text: str) -> int | None:
 
 
 def command_title(words: Sequence[str]) -> str:
-    """Return the script of a command, such as ``train.py``, or its program."""
-    return next((word for word in words if word.endswith((".py", ".sh"))), "".join(words[:1]))
+    """Return the name of a command's script without its ending, or of its program."""
+    script = next((word for word in words if word.endswith((".py", ".sh"))), None)
+    return Path("".join(words[:1])).name if script is None else Path(script).stem
 
 
 def generate_name(title: str) -> str:
     """Return a name such as ``train-x7k2mf``: the title of a command, and random characters."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(title).stem.lower()).strip("-")[:_MAX_STEM]
+    stem = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:_MAX_STEM]
     return f"{stem.rstrip('-') or 'job'}-{_suffix()}"
 
 
@@ -400,7 +365,7 @@ def _suffix() -> str:
 
 
 def absolute_moment(text: str, location: str) -> str:
-    """Return a deadline for the service: a duration as it is, a local clock time in UTC."""
+    """Return a moment for the service: a duration as it is, a local clock time in UTC."""
     from shadowprice.core.amounts import parse_duration
     from shadowprice.core.moments import SECOND, parse_moment_ahead
 

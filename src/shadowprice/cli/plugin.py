@@ -15,9 +15,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any, Final, NoReturn
 
 from shadowprice.cli.program import called_program
@@ -27,7 +29,7 @@ from shadowprice.core.wording import escape_controls, hint_for_unknown, quote_fo
 PROGRAM: Final = "kubectl shadowprice"  # the name in hints
 
 JOB_COMMANDS: Final = ("explain", "status", "logs")
-"""Commands whose first argument is a TrainingJob."""
+"""Commands whose argument is a TrainingJob."""
 
 OTHERS: Final = ("quote", "prices", "queue", "nodes", "events", "top", "tokens", "budget")
 """Commands that are passed on; `quote` takes manifests instead of job files."""
@@ -59,8 +61,10 @@ can read it. Arguments after the command are those of `shadowprice COMMAND --hel
 
 OPTIONS: Final = ("-n", "--namespace", "--kubeconfig", "--context", "--service", "--server")
 
-WITH_VALUES: Final = frozenset({"--only", "-s", "--server", "-o", "--output"})
-"""Options of `quote` that take the next argument as their value."""
+WITH_VALUES: Final = frozenset(
+    {"--only", "-s", "--server", "-o", "--output", "--process", "-g", "--generation"}
+)
+"""Options of `quote` and `JOB_COMMANDS` that take the next argument as their value."""
 
 _LOGGED: Final = re.compile(r"[EWIF]\d{4} [\d:.]+ ")
 """Prefix of log lines that `kubectl`'s library writes to stderr."""
@@ -121,43 +125,46 @@ def read_words(words: Sequence[str]) -> PluginCall:
 
 
 def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Split the arguments of `quote` into files and options with their values."""
-    files: list[str] = []
+    """Split arguments into names (jobs or files) and options with their values."""
+    names: list[str] = []
     options: list[str] = []
     remaining = list(words)
     while remaining:
         argument = remaining.pop(0)
         if not argument.startswith("-") or argument == "-":
-            files.append(argument)
+            names.append(argument)
             continue
         options.append(argument)
-        if argument in WITH_VALUES and remaining:
+        # Only the last of several short options in one word can take the next word.
+        option = argument if argument.startswith("--") else f"-{argument[-1]}"
+        if option in WITH_VALUES and remaining:
             options.append(remaining.pop(0))
-    return files, options
+    return names, options
 
 
 class Kubectl:
     """Runs `kubectl` with the options of the command line."""
 
     def __init__(self, call: PluginCall) -> None:
-        program = os.environ.get("KUBECTL") or shutil.which("kubectl")
+        name = os.environ.get("KUBECTL") or "kubectl"
+        program = shutil.which(name)
         if program is None:
-            raise InputError(Fault("kubectl", "is not found", "put it on the PATH"))
+            raise InputError(Fault(name, "is not found", "put it on the PATH"))
         self.words = [program, *call.kubectl]
         self._namespace = [f"--namespace={call.namespace}"] if call.namespace else []
 
-    def run(self, *words: str, given: str | None = None, here: bool = True) -> str:
+    def run(self, *words: str, here: bool = True, reads_stdin: bool = False) -> str:
         """Run `kubectl` and return its stdout.
 
-        ``given`` is its stdin. The namespace option is added if ``here``. A failure is raised with
-        `kubectl`'s stderr as the message.
+        The namespace option is added if ``here``. A failure is raised with `kubectl`'s stderr as
+        the message.
         """
         process = subprocess.run(
             [*self.words, *(self._namespace if here else ()), *words],
-            input=given,
-            stdin=subprocess.DEVNULL if given is None else None,
+            stdin=None if reads_stdin else subprocess.DEVNULL,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             check=False,
         )
         if process.returncode:
@@ -178,7 +185,8 @@ class Kubectl:
         """Return the jobs of manifests, parsed by `kubectl` without applying them."""
         jobs = []
         for file in files:
-            output = self.run("create", "--dry-run=client", "-o", "json", "-f", file)
+            call = ("create", "--dry-run=client", "-o", "json", "-f", file)
+            output = self.run(*call, reads_stdin=file == "-")
             for item in _documents(output):
                 if item.get("kind") != "TrainingJob":
                     kind = item.get("kind")
@@ -215,16 +223,20 @@ class Kubectl:
                 text=True,
             )
             assert process.stdout is not None
+            # It writes a line for each connection, and would wait if nobody read them.
+            reader = Thread(target=process.stdout.read, daemon=True)
             try:
-                match = _FORWARDED.search(process.stdout.readline())
+                match = next(filter(None, map(_FORWARDED.search, process.stdout)), None)
                 if match is None:
-                    process.wait(10)
                     errors.seek(0)
                     raise KubectlError(f"kubectl: {_in_short(errors.read())}")
+                reader.start()
                 yield f"http://127.0.0.1:{match[1]}"
             finally:
                 process.terminate()
                 process.wait()
+                if reader.ident is not None:
+                    reader.join()
                 process.stdout.close()
 
 
@@ -255,51 +267,50 @@ def definition_for(kubectl: Kubectl) -> str:
 
 def main(words: Sequence[str]) -> int:
     """Run one command and return its exit status, as ``shadowprice`` does."""
-    from shadowprice.cli import main as commands
+    from shadowprice.cli.main import report_errors
 
-    if not words or words[0] in {"-h", "--help"}:
-        sys.stdout.write(HELP)
-        return 0
     called = called_program.set(PROGRAM)
     try:
-        request = read_words(words)
-        kubectl = Kubectl(request)
-        if request.words[0] == "crd":
-            sys.stdout.write(definition_for(kubectl))
-            return 0
-        return _run_command(request, kubectl, commands.main)
-    except ShadowpriceError as error:
-        with suppress(OSError):
-            print(f"error: {error}", file=sys.stderr)
-        return error.exit_code
+        return report_errors(partial(_run, words), debug="--debug" in words)
     finally:
         called_program.reset(called)
 
 
-def _run_command(call: PluginCall, kubectl: Kubectl, run: Any) -> int:
+def _run(words: Sequence[str]) -> object:
+    from shadowprice.cli.main import run_command
+
+    if not words or words[0] in {"-h", "--help"}:
+        sys.stdout.write(HELP)
+        return 0
+    call = read_words(words)
+    kubectl = Kubectl(call)
     command, *rest = call.words
+    if command == "crd":
+        sys.stdout.write(definition_for(kubectl))
+        return 0
+    if {"-h", "--help"} & set(rest):
+        return run_command(call.words)
     with tempfile.TemporaryDirectory() as folder:
-        if not {"-h", "--help"} & set(rest):
-            if command in JOB_COMMANDS and rest and not rest[0].startswith("-"):
-                rest[0] = kubectl.job(rest[0])
-            elif command == "quote":
-                files, options = split(rest)
-                path = Path(folder) / "manifests.jsonl"
-                lines = map(json.dumps, kubectl.manifests(files))
-                path.write_text("".join(f"{line}\n" for line in lines))
-                rest = [*options, str(path)]
-            if not os.environ.get("SHADOWPRICE_TOKEN"):
-                os.environ["SHADOWPRICE_TOKEN"] = kubectl.token(call.service)
-        else:
-            return int(run([command, *rest]))
+        names, options = split(rest)
+        if command in JOB_COMMANDS and names:
+            rest = [*options, kubectl.job(names[0]), *names[1:]]
+        elif command == "quote":
+            path = Path(folder) / "manifests.jsonl"
+            lines = map(json.dumps, kubectl.manifests(names))
+            path.write_text("".join(f"{line}\n" for line in lines))
+            rest = [*options, str(path)]
+        if not os.environ.get("SHADOWPRICE_TOKEN"):
+            os.environ["SHADOWPRICE_TOKEN"] = kubectl.token(call.service)
         if call.server:
             os.environ["SHADOWPRICE_SERVER"] = call.server
-            return int(run([command, *rest]))
+            return run_command([command, *rest])
         with kubectl.forwarded(call.service) as address:
             os.environ["SHADOWPRICE_SERVER"] = address
-            return int(run([command, *rest]))
+            return run_command([command, *rest])
 
 
 def run() -> NoReturn:
     """Run the plugin and exit; entry point of the package."""
-    sys.exit(main(sys.argv[1:]))
+    from shadowprice.cli.main import run as run_program
+
+    run_program(lambda: main(sys.argv[1:]))

@@ -2,26 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from shadowprice.cli.console import SafeText, plain_table
 from shadowprice.results.capacity_gains import HEADS, CapacityGain
-from shadowprice.results.comparison import display_rows
+from shadowprice.results.comparison import MetricRow, display_rows
 from shadowprice.results.run_directory import RunData
+
+if TYPE_CHECKING:
+    from shadowprice.results.metric_definitions import MetricDefinition
+    from shadowprice.results.significance import PairedTest
+    from shadowprice.simulator.trials import SeedRuns
+
+SIGNIFICANT = 0.05
 
 
 def summary_table(runs: Sequence[RunData]) -> Table:
     """Return the metrics of runs side by side; of several runs the best is highlighted."""
+    names = [f"{run.policy} (partial)" if run.info["partial"] else run.policy for run in runs]
+    return _metric_table("", names, display_rows(runs), marked=len(runs) > 1)
+
+
+def seeds_table(trials: SeedRuns) -> Table:
+    """Return a table of each metric's mean by policy; the best means are highlighted."""
+    heading = f"mean of {len(trials.seeds)} seeds ± 95 %"
+    return _metric_table(heading, trials.policies, trials.mean_rows(), marked=True)
+
+
+def _metric_table(
+    heading: str, names: Iterable[str], rows: Iterable[MetricRow], *, marked: bool
+) -> Table:
     table = plain_table()
-    table.add_column("")
-    for run in runs:
-        name = f"{run.policy} (partial)" if run.info["partial"] else run.policy
-        table.add_column(name, justify="right")
-    for row in display_rows(runs):
+    table.add_column(heading)
+    for name in names:
+        table.add_column(SafeText(name), justify="right")
+    for row in rows:
         cells = [
-            SafeText(text, "bold green" if len(runs) > 1 and index in row.best else "")
+            SafeText(text, "bold green" if marked and index in row.best else "")
             for index, text in enumerate(row.texts)
         ]
         table.add_row(SafeText(row.name), *cells)
@@ -36,3 +56,39 @@ def gains_table(gains: Sequence[CapacityGain]) -> Table:
     for gain in gains:
         table.add_row(*map(SafeText, gain.cells()))
     return table
+
+
+def comparison_table(trials: SeedRuns) -> Table:
+    """Return a table of each policy's differences from the first, with paired tests."""
+    first, *others = trials.policies
+    table = plain_table()
+    table.add_column(SafeText(f"beyond {first}, seed by seed"))
+    for name in others:
+        table.add_column(SafeText(name), justify="right")
+    for metric in trials.metrics:
+        if not metric.better:
+            continue
+        tests = trials.against_first(metric.key)
+        if tests:
+            cells = (
+                SafeText(*format_difference(metric, tests[name]))
+                if name in tests
+                else SafeText("-")
+                for name in others
+            )
+            table.add_row(SafeText(metric.name), *cells)
+    table.caption = (
+        "p: paired permutation test over the seeds, with Holm's correction for the policies of "
+        "a row; * below 0.05"
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def format_difference(metric: MetricDefinition, test: PairedTest) -> tuple[str, str]:
+    """Return a difference with its p value, and the style to print it in."""
+    sign = "+" if test.difference.mean >= 0 else ""
+    star = "*" if test.adjusted < SIGNIFICANT else " "
+    good = test.difference.mean * metric.better > 0
+    style = ("green" if good else "red") if test.adjusted < SIGNIFICANT else ""
+    return f"{sign}{metric.written_mean(test.difference)}, p {test.adjusted:.2g}{star}", style

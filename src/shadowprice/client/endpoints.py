@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -94,7 +95,8 @@ class SavedEndpoints:
         except OSError as error:
             raise InputError(Fault(str(path), error.strerror or "cannot be read")) from error
         if mode & 0o077:
-            raise InputError(Fault(str(path), "others can read it", f"chmod 600 {path}"))
+            hint = f"run: chmod 600 {shlex.quote(str(path))}"
+            raise InputError(Fault(str(path), "can be read by others", hint))
         hint = "remove it, and login again"
         try:
             document: Any = json.loads(data[:_MAX_FILE_BYTES])
@@ -115,11 +117,13 @@ class SavedEndpoints:
         )
         if path is None:
             raise InputError(Fault("this user", "has no home to keep servers in", hint))
+        draft = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         except OSError as error:
-            message = f"cannot be made ({error.strerror})"
-            raise InputError(Fault(str(path.parent), message, hint)) from error
+            message = f"cannot be written ({error.strerror})"
+            raise InputError(Fault(str(path), message, hint)) from error
         document = {
             "chosen": self.chosen,
             "servers": {
@@ -127,8 +131,6 @@ class SavedEndpoints:
                 for name, address in self.known.items()
             },
         }
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         try:
             with os.fdopen(descriptor, "w", encoding="utf-8") as file:
                 json.dump(document, file, indent=2)

@@ -81,10 +81,10 @@ def test_lines_of_slurm_become_options(
 
 
 def test_a_name_of_slurm_begins_the_generated_name(tmp_path: Path) -> None:
-    [(name, value, _)] = options(tmp_path, "#SBATCH --job-name=My_Job")
-    assert name == "--name"
-    assert value.startswith("my-job-")
-    assert len(value) == len("my-job-") + 6
+    for stated, stem in (("My_Job", "my-job"), ("lr0.01", "lr0-01"), ("a.sh", "a-sh")):
+        [(name, value, _)] = options(tmp_path, f"#SBATCH --job-name={stated}")
+        assert name == "--name"
+        assert value[:-6] == f"{stem}-"
 
 
 def test_other_lines_of_slurm_are_named_once(tmp_path: Path) -> None:
@@ -161,6 +161,15 @@ def test_errors_have_the_file_and_the_line(tmp_path: Path, text: str, message: s
     with pytest.raises(InputError) as caught:
         script(tmp_path, text)
     assert message in str(caught.value)
+
+
+def test_a_pipe_is_no_script_and_keeps_its_content() -> None:
+    reader, writer = os.pipe()
+    os.write(writer, b"#!/bin/sh\ntrue\n")
+    os.close(writer)
+    assert not is_script(Path(f"/dev/fd/{reader}"))
+    with os.fdopen(reader, "rb") as file:
+        assert file.read() == b"#!/bin/sh\ntrue\n"
 
 
 def test_scripts_are_known_by_their_name_or_first_line(tmp_path: Path) -> None:

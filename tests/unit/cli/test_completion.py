@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import os
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import polars as pl
@@ -14,30 +12,10 @@ import pytest
 
 from shadowprice.cli.main import main
 from tests.hostile.commands import commands
+from tests.support.completion import completion_environment, offered
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 CALL = "from shadowprice.cli.main import run; run()"
-
-
-def completion_environment(words: str) -> dict[str, str]:
-    """Return the environment in which bash asks for the end of a line."""
-    return {
-        "_SHADOWPRICE_COMPLETE": "complete_bash",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(len(words.split(" ")) - 1),
-    }
-
-
-def offered(words: str, folder: Path) -> list[str]:
-    """Return what bash would be offered at the end of a line, without a process for each."""
-    out, err = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        for name, value in completion_environment(words).items():
-            patch.setenv(name, value)
-        patch.chdir(folder)
-        assert main([]) == 0
-    assert not err.getvalue()
-    return out.getvalue().split()
 
 
 def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
@@ -65,6 +43,7 @@ def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
             ["oasis.prices=", "oasis.price_scale="],
         ),
         ("shadowprice compare -p oasis,fifo -s oasis.prices=of", ["oasis.prices=offline"]),
+        ("shadowprice compare -p oasis,fifo -s back", ["backfill="]),
         ("shadowprice simulate -p oasis --set low", ["lower="]),
         (
             "shadowprice simulate -p oasis --set lower=",
@@ -77,6 +56,13 @@ def test_a_shell_is_offered_what_tests_see(tmp_path: Path) -> None:
 )
 def test_names_are_offered(words: str, some: list[str], tmp_path: Path) -> None:
     assert set(some) <= set(offered(words, tmp_path))
+
+
+@pytest.mark.parametrize("policies", ["fifo", "fifo,drf", "drf -p fifo", "fifo?workers=min,drf"])
+def test_only_parameters_of_the_chosen_policies_are_offered(policies: str, tmp_path: Path) -> None:
+    parameters = offered(f"shadowprice compare -p {policies} --set ", tmp_path)
+    assert "workers=" in parameters
+    assert "price_scale=" not in parameters  # of oasis
 
 
 def test_kinds_of_servers_of_the_cluster_are_offered(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_lists_tell_the_cause_and_the_job_its_log(capsys: pytest.CaptureFixture[
     ("failures", "lost", "message"),
     [
         (0, 0, ("", "")),
-        (1, 1, ("", "once, through no fault of its own")),
-        (3, 2, (1, "2 times, through no fault of its own")),
+        (1, 1, ("", "once, not caused by the job")),
+        (3, 2, (1, "2 times, not caused by the job")),
     ],
 )
 def test_what_was_lost_is_no_failure_of_the_job(

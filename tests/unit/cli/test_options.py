@@ -12,6 +12,7 @@ import pytest
 from pydantic import Field
 
 from shadowprice.cli.commands.policies import parameter_rows
+from shadowprice.cli.main import main
 from shadowprice.cli.options import policy_settings, read_choices
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
@@ -179,3 +180,18 @@ def test_a_wrong_pair_is_reported_with_its_location() -> None:
         with pytest.raises(InputError) as caught:
             read_choices([text])
         assert str(caught.value).startswith(place)
+
+
+def test_a_tilde_is_the_home_directory_in_every_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Shells don't expand it after ``--out=``."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for words in (
+        ["bound", "--cluster=~/c.yaml", "-j", "j.yaml"],
+        ["bound", "-j", "~/c.yaml", "--cluster=~/c.yaml"],
+        ["quote", "~/c.yaml", "-s", "http://127.0.0.1:1"],
+        ["backup", "~/c.yaml", "x"],
+    ):
+        assert main(words) == 2, words
+        assert f"error: {tmp_path}/c.yaml: " in capsys.readouterr().err

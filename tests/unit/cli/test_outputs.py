@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -16,8 +17,9 @@ import typer
 
 from shadowprice.cli import console
 from shadowprice.cli.commands.bound import bound_progress
-from shadowprice.cli.console import NOTE_SECONDS, progress_bar
-from shadowprice.cli.main import app, main
+from shadowprice.cli.console import NOTE_SECONDS, print_csv, print_more, progress_bar
+from shadowprice.cli.live import confirm, show
+from shadowprice.cli.main import app, main, report_errors
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
 
@@ -138,3 +140,77 @@ def test_another_broken_pipe_is_an_error(tmp_path: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (1, "")
     assert "error: Broken pipe" in done.stderr
+
+
+def test_without_stdin_nothing_is_asked(tmp_path: Path) -> None:
+    call = f"exec {sys.executable} -m shadowprice login http://127.0.0.1:1 <&-"
+    done = subprocess.run(
+        ["sh", "-c", call],
+        env=os.environ | {"XDG_CONFIG_HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: the token: contains no token")
+
+
+def test_questions_are_asked_on_stderr(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The result, on stdout, may go to a file."""
+    terminal = io.StringIO("n\ny\n")
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stdin", terminal)
+    assert [confirm("Cancel 3 jobs?", yes=False), confirm("Sure?", yes=False)] == [False, True]
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "Cancel 3 jobs? [y/N]: Sure? [y/N]: "
+
+
+def test_a_text_as_exit_status_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report_errors(lambda: sys.exit("gave up"), debug=False) == 1
+    assert capsys.readouterr().err == "gave up\n"
+
+
+def test_csv_is_exact_in_a_file_and_harmless_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"job": "a\x1b[31mred", "tenant": "two\nlines"}]
+    print_csv(["job", "tenant"], rows)
+    assert capsys.readouterr().out == 'job,tenant\na\x1b[31mred,"two\nlines"\n'
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    print_csv(["job", "tenant"], rows)
+    assert capsys.readouterr().out == 'job,tenant\na\\x1b[31mred,"two\nlines"\n'
+
+
+def test_the_hint_at_more_rows_names_a_valid_limit(capsys: pytest.CaptureFixture[str]) -> None:
+    for limit in (100, 60_000, 100_000):
+        print_more(limit, 100_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "and more; --limit 200 shows more",
+        "and more; --limit 100000 shows more",
+        "and more",
+    ]
+
+
+def test_a_row_is_one_line_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    show(["NAME", "REASON"], [("n" * 90, "why " * 90)])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert lines[1].startswith("n" * 90)
+
+
+def test_notes_of_a_conversion_are_one_line_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "20")
+    (tmp_path / "log.csv").write_text("submit,duration,gpus\n0,3600,2\n60,1800,1\n")
+    assert main(["trace", "convert", "csv:log.csv", "made\x1b[2J.jsonl"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == "2 jobs in made\\x1b[2J.jsonl\n"
+    notes = captured.err.splitlines()
+    assert len(notes) == 3
+    assert all(note.startswith("note: ") for note in notes)

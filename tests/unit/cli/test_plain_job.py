@@ -13,6 +13,7 @@ from shadowprice.cli.commands.submit import _is_predicted_late, payoff_text
 from shadowprice.cli.live import expected, number, when
 from shadowprice.cli.plain_job import (
     PlainJob,
+    command_title,
     generate_name,
     generate_repeated_name,
     parse_slurm_seconds,
@@ -75,7 +76,20 @@ def test_without_a_time_the_length_is_left_to_the_service() -> None:
 
 def test_generated_names_of_one_command_have_one_stem() -> None:
     """A suffix without a digit would look like a word, so jobs of a command wouldn't be similar."""
-    assert {name_stem(generate_name("train.py")) for _ in range(200)} == {"train"}
+    assert {name_stem(generate_name("train")) for _ in range(200)} == {"train"}
+
+
+@pytest.mark.parametrize(
+    ("words", "title"),
+    [
+        (["python", "src/train.py", "--lr", "0.1"], "train"),
+        (["bash", "-x", "a/run.v2.sh"], "run.v2"),
+        (["/opt/bin/python3.11", "-m", "train"], "python3.11"),
+        ([], ""),
+    ],
+)
+def test_a_command_is_called_after_its_script_or_program(words: list[str], title: str) -> None:
+    assert command_title(words) == title
 
 
 @pytest.mark.parametrize("time", ["1:30", "90", "1:75:00", "0:00:00", "-1:00:00"])
@@ -116,6 +130,15 @@ def test_revisions_take_times_as_submissions_do(
     words: list[str], spec: dict[str, object], changes: dict[str, object]
 ) -> None:
     assert _changes(words, spec) == changes
+
+
+def test_a_revision_may_name_one_key_of_a_mapping() -> None:
+    words = ["workers.max=8"]
+    assert _changes(words, {}) == {"workers": {"max": 8}}
+    assert _changes(words, {"workers": None}) == {"workers": {"max": 8}}
+    assert _changes(words, {"workers": {"min": 2}}) == {"workers": {"min": 2, "max": 8}}
+    with pytest.raises(InputError, match=r"--set steps\.a: steps of the job"):
+        _changes(["steps.a=1"], {"steps": 3})
 
 
 @pytest.mark.parametrize(

@@ -2,15 +2,45 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import typer
 
+from shadowprice.cli.commands.explain import explain
+from shadowprice.cli.commands.follow import logs
+from shadowprice.cli.commands.queue import status
 from shadowprice.cli.commands.submit import quote
 from shadowprice.cli.main import main as run_command
-from shadowprice.cli.plugin import COMMANDS, HELP, WITH_VALUES, main, read_words, split
+from shadowprice.cli.plugin import (
+    COMMANDS,
+    HELP,
+    WITH_VALUES,
+    Kubectl,
+    PluginCall,
+    main,
+    read_words,
+    split,
+)
 from shadowprice.core.errors import InputError
+from tests.support.waiting import WAIT_LIMIT_SECONDS, wait_until
+
+RUN = "from shadowprice.cli.plugin import run; run()"
+
+
+@pytest.fixture
+def fake_kubectl(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return the path of a shell script that is called instead of kubectl."""
+    path = tmp_path / "kubectl"
+    path.write_text("#!/bin/sh\n")
+    path.chmod(0o755)
+    monkeypatch.setenv("KUBECTL", str(path))
+    monkeypatch.setenv("SHADOWPRICE_TOKEN", "sp_token")
+    monkeypatch.setenv("SHADOWPRICE_SERVER", "http://127.0.0.1:1")
+    return path
 
 
 def test_options_come_before_the_command_and_the_rest_is_the_commands() -> None:
@@ -56,16 +86,89 @@ def test_what_follows_an_option_of_quote_is_its_value_and_no_manifest(
     assert options == [word for word in words if word not in files]
 
 
-def test_options_that_have_values_are_all_that_quote_has() -> None:
-    app = typer.Typer()
-    app.command()(quote)
-    options = [
-        param for param in typer.main.get_command(app).params if param.param_type_name == "option"
-    ]
-    named = {
-        word for option in options if not getattr(option, "is_flag", False) for word in option.opts
-    }
-    assert named - {"--install-completion", "--show-completion"} == WITH_VALUES
+def test_options_with_values_are_those_of_the_commands_that_are_split() -> None:
+    named = set()
+    for command in (quote, explain, status, logs):
+        app = typer.Typer(add_completion=False)
+        app.command()(command)
+        named |= {
+            word
+            for param in typer.main.get_command(app).params
+            if param.param_type_name == "option" and not getattr(param, "is_flag", False)
+            for word in param.opts
+        }
+    assert named == WITH_VALUES
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["logs", "a"],
+        ["logs", "-f", "a"],
+        ["logs", "--process", "ps-0", "-fg", "2", "a"],
+        ["explain", "--full", "a"],
+        ["status", "-o", "json", "a"],
+    ],
+)
+def test_a_job_is_a_trainingjob_wherever_its_name_is(
+    words: list[str], fake_kubectl: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_kubectl.write_text('#!/bin/sh\necho "$*" >&2\nexit 1\n')
+    assert main(["-n", "vision", *words]) == 2
+    assert capsys.readouterr().err == (
+        "error: kubectl: --namespace=vision get trainingjobs.shadowprice.io -o json -- a\n"
+    )
+
+
+def test_manifests_are_read_from_stdin(fake_kubectl: Path) -> None:
+    fake_kubectl.write_text("#!/bin/sh\ncat\n")
+    manifest = {"kind": "TrainingJob", "metadata": {"name": "a"}, "spec": {"steps": 3}}
+    code = (
+        "import json; from shadowprice.cli.plugin import Kubectl, PluginCall; "
+        "print(json.dumps(Kubectl(PluginCall()).manifests(['-'])))"
+    )
+    printed = subprocess.check_output(
+        [sys.executable, "-c", code],
+        input=json.dumps(manifest).encode(),
+        timeout=WAIT_LIMIT_SECONDS,
+    )
+    assert json.loads(printed) == [{"steps": 3, "name": "a"}]
+
+
+def test_a_forwarded_port_stays_open_after_many_connections(
+    fake_kubectl: Path, tmp_path: Path
+) -> None:
+    """kubectl writes a line for each connection; a pipe that nobody reads would block it."""
+    fake_kubectl.write_text(
+        "#!/bin/sh\n"
+        "echo 'Forwarding from 127.0.0.1:4321 -> 8642'\n"
+        "yes 'Handling connection for 4321' | head -10000\n"
+        f"touch {tmp_path}/handled\n"
+        "exec sleep 1000\n"
+    )
+    with Kubectl(PluginCall()).forwarded("ml/prices") as address:
+        assert address == "http://127.0.0.1:4321"
+        wait_until((tmp_path / "handled").exists)
+
+
+def test_a_port_that_cant_be_forwarded_is_an_error_with_kubectls_message(
+    fake_kubectl: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake_kubectl.write_text("#!/bin/sh\necho no pods >&2\nexit 1\n")
+    assert main(["prices"]) == 2
+    assert capsys.readouterr().err == "error: kubectl: no pods\n"
+
+
+def test_a_closed_pipe_ends_the_plugin_silently() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, "--help"], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    process.stdout.close()  # before the plugin, which imports first, writes
+    assert process.wait(WAIT_LIMIT_SECONDS) == 141
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
 
 
 def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,20 +184,22 @@ def test_without_kubectl_it_says_so(
     monkeypatch.delenv("KUBECTL", raising=False)
     assert main(["prices"]) == 2
     assert "put it on the PATH" in capsys.readouterr().err
+    monkeypatch.setenv("KUBECTL", "/nowhere/kubectl")
+    assert main(["prices"]) == 2
+    assert capsys.readouterr().err == (
+        "error: /nowhere/kubectl: is not found; put it on the PATH\n"
+    )
 
 
 def test_messages_of_kubectl_are_reported_without_the_log_of_its_library(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    fake_kubectl: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    kubectl = tmp_path / "kubectl"
-    kubectl.write_text(
+    fake_kubectl.write_text(
         "#!/bin/sh\n"
         "echo 'E1122 16:38:16.149091   28893 memcache.go:265] \"Unhandled Error\" err=...' >&2\n"
         "echo 'The connection to the server localhost:8080 was refused' >&2\n"
         "exit 1\n"
     )
-    kubectl.chmod(0o755)
-    monkeypatch.setenv("KUBECTL", str(kubectl))
     assert main(["explain", "a"]) != 0
     said = capsys.readouterr().err
     assert said == "error: kubectl: The connection to the server localhost:8080 was refused\n"

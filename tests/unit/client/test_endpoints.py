@@ -1,5 +1,6 @@
 """Which service is meant, and who gets to see which token."""
 
+import os
 import stat
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def test_what_is_kept_is_read_again_and_only_by_its_owner() -> None:
 def test_a_file_that_others_can_read_is_refused() -> None:
     _keep(lab=Endpoint("https://lab", "t-lab"))
     config_file().chmod(0o640)
-    with pytest.raises(InputError, match="others can read it; chmod 600"):
+    with pytest.raises(InputError, match="can be read by others; run: chmod 600 "):
         SavedEndpoints.load()
 
 
@@ -137,5 +138,12 @@ def test_a_folder_that_cannot_be_made_is_reported_with_what_helps(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "/dev/null")
-    with pytest.raises(InputError, match=r"/dev/null.*cannot be made.*set XDG_CONFIG_HOME"):
+    with pytest.raises(InputError, match=r"/dev/null.*cannot be written.*set XDG_CONFIG_HOME"):
         SavedEndpoints({"lab": Endpoint("http://lab:1")}).save()
+
+
+def test_a_file_that_cannot_be_written_is_reported_with_what_helps() -> None:
+    folder = config_file().parent
+    (folder / f".servers.json.{os.getpid()}").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"cannot be written \(Is a directory\); set "):
+        _keep(lab=Endpoint("https://lab"))

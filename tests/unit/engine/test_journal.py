@@ -269,6 +269,8 @@ def test_the_writer_marks_the_state_now_and_then(
 def test_the_command_shows_and_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "journal.jsonl"
     engine = journal_of(path, 7)
+    assert main(["journal", str(tmp_path / "..")]) == 2
+    assert "has no journal; simulate --journal writes one" in capsys.readouterr().err
     assert main(["journal", str(tmp_path), "--events", "2"]) == 0
     shown = capsys.readouterr().out
     assert "journal of planner on" in shown

@@ -54,7 +54,7 @@ def test_what_is_cut_off_makes_nothing_again_and_leaves_nothing_behind(
     (tmp_path / "cut").write_text("5")  # in the second experiment, after its first run
     assert main(["experiment", "all", "--out", str(out)]) == 130
     assert (out / "a" / "a.png").exists()
-    assert "the same command goes on there" in capsys.readouterr().err
+    assert "the same command resumes" in capsys.readouterr().err
     assert main(["experiment", "all", "--out", str(out)]) == 0
     assert (tmp_path / "ran").read_text().split() == ["1", "2", "3", "4", "5", "6"]
     assert sorted(path.name for path in out.iterdir()) == ["a", "b"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,7 +15,7 @@ from shadowprice.cli.console import (
     print_csv,
     print_json,
     print_line,
-    print_note,
+    print_more,
     stdout,
 )
 from shadowprice.cli.live import ServerOption, complete_live, connect, facts, show, when
@@ -22,18 +23,19 @@ from shadowprice.cli.options import OutputOption
 from shadowprice.cli.program import called_program
 from shadowprice.core.budget import parse_timestamp, points_text
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import quote_for_display
 
 if TYPE_CHECKING:
     from shadowprice.client import AccountEntry, Client, Statement, Tenant
     from shadowprice.rest.tenants import Account, Budget
 
+MAX_ENTRIES: Final = 1_000_000  # maximum of --limit
 COLUMNS: Final = ("id", "at", "kind", "points", "balance", "job", "other", "note")
 """CSV columns of a statement."""
 
 
-def complete_tenant(incomplete: str) -> list[str]:
-    """Return completions of a tenant name."""
-    return complete_live(lambda client: (tenant.name for tenant in client.tenants()), incomplete)
+complete_tenant: Final = complete_live(lambda client: (tenant.name for tenant in client.tenants()))
+"""Return completions of a tenant name."""
 
 
 def parse_moment(text: str | None, option: str) -> datetime | None:
@@ -90,7 +92,7 @@ def print_statement(
     else:
         _print_one(statement, entries)
     if more:
-        print_note(f"and more; --limit {2 * limit} shows more")
+        print_more(limit, MAX_ENTRIES)
 
 
 def _print_one(page: Statement, entries: list[AccountEntry]) -> None:
@@ -259,10 +261,13 @@ def _carry(text: str | None) -> float | str | None:
     if text is None or text == "all":
         return text
     try:
-        return float(text)
-    except ValueError as error:
-        message = f"expected a number of points, got {text!r}"
-        raise InputError(Fault("--carry", message, "write 100, or all")) from error
+        points = float(text)
+    except ValueError:
+        points = -1.0
+    if not 0 <= points < math.inf:
+        message = f"expected a number of points, got {quote_for_display(text)}"
+        raise InputError(Fault("--carry", message, "write 100, or all"))
+    return points
 
 
 def _change_budget(client: Client, tenant: str, change: dict[str, Any]) -> Tenant:

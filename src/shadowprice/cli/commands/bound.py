@@ -6,8 +6,9 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 from rich.table import Table
@@ -31,33 +32,29 @@ if TYPE_CHECKING:
     from shadowprice.certificate.certify import Certificate
     from shadowprice.core.cluster import Cluster
 
-LIMITS = "Stopping criteria"
+_limit_option: Final = partial(typer.Option, rich_help_panel="Stopping criteria")
 
 GapOption = Annotated[
     str,
-    typer.Option(
+    _limit_option(
         "--gap",
         help="Gap between the bound and the best schedule at which the search stops, such as 1%.",
-        rich_help_panel=LIMITS,
     ),
 ]
 TimeOption = Annotated[
     str,
-    typer.Option(
-        "--time",
-        help="Time limit of the search, such as 10min; the bound is valid at any limit.",
-        rich_help_panel=LIMITS,
+    _limit_option(
+        "--time", help="Time limit of the search, such as 10min; the bound is valid at any limit."
     ),
 ]
 
 
 ClockOption = Annotated[
     Clock,
-    typer.Option(
+    _limit_option(
         "--clock",
         help="Clock of --time: elapsed time, or processor time, which excludes time used "
         "by other processes.",
-        rich_help_panel=LIMITS,
     ),
 ]
 
@@ -71,10 +68,9 @@ def bound(
     seed: o.SeedOption = 0,
     prices: Annotated[
         Path | None,
-        typer.Option(
+        o.output_option(
             "--prices",
             help="File for the prices that prove the bound; --set prices=fixed:FILE posts them.",
-            rich_help_panel=o.OUTPUT,
             metavar="FILE",
         ),
     ] = None,

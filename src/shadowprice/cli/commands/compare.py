@@ -10,8 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from shadowprice.cli import options as o
 from shadowprice.cli.console import (
     Output,
@@ -45,67 +43,56 @@ class ComparisonOptions:
 
     seeds: Annotated[
         int,
-        typer.Option(
+        o.execution_option(
             "--seeds",
             min=1,
             max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run, starting at --seed; prints means with "
             "95 % intervals and paired tests against the first policy.",
-            rich_help_panel=o.HOW,
         ),
     ] = 1
     more: Annotated[
         list[str] | None,
-        typer.Option(
+        o.workload_option(
             "--more",
             help="Also run everything with more capacity: 8 adds eight GPUs of each type in turn, "
             "gpu/a100=8 or cpu=64 of one. Repeatable; shows what that would have earned, and saved "
             "in waiting time.",
-            rich_help_panel=o.WHAT,
             metavar="[NAME=]AMOUNT",
         ),
     ] = None
     bound: Annotated[
         bool,
-        typer.Option(
+        o.execution_option(
             "--bound",
             help="Also prove what the best possible schedule reaches at most, and show each "
             "policy's distance from it: in utility, and in the mean completion time of jobs that "
             "state no utility.",
-            rich_help_panel=o.HOW,
         ),
     ] = False
     bound_time: Annotated[
         str,
-        typer.Option(
-            "--bound-time", help="Time limit of --bound, such as 1min.", rich_help_panel=o.HOW
-        ),
+        o.execution_option("--bound-time", help="Time limit of --bound, such as 1min."),
     ] = "1min"
     advice: Annotated[
         bool,
-        typer.Option(
+        o.output_option(
             "--advice",
             help="Also compute, for each policy, changes that would have got refused jobs "
             "admitted, in order of job value, and store them with --out; the pages show "
             "them.",
-            rich_help_panel=o.OUTPUT,
         ),
     ] = False
     advice_time: Annotated[
         str,
-        typer.Option(
-            "--advice-time",
-            help="Time limit of --advice per policy, such as 1min.",
-            rich_help_panel=o.OUTPUT,
-        ),
+        o.output_option("--advice-time", help="Time limit of --advice per policy, such as 1min."),
     ] = "1min"
     on: Annotated[
         str,
-        typer.Option(
+        o.execution_option(
             "--on",
             help="Ray cluster to distribute the runs over: ray, HOST:PORT or ray://HOST:PORT.",
             metavar="RAY",
-            rich_help_panel=o.HOW,
         ),
     ] = ""
 
@@ -407,9 +394,7 @@ def _on_ray(
                 more += measured
         except KeyboardInterrupt:
             if out is not None:
-                print_note(
-                    f"what is done is kept in {cache_dir(out)}; the same command goes on there"
-                )
+                print_note(f"completed runs are kept in {cache_dir(out)}; the same command resumes")
             raise
         if kept is not None:
             resources.callback(kept.remove)
@@ -423,8 +408,7 @@ def _print(
     drawn: Sequence[str],
     output: Output,
 ) -> None:
-    from shadowprice.cli.seeds import comparison_table, seeds_table
-    from shadowprice.cli.tables import gains_table, summary_table
+    from shadowprice.cli.tables import comparison_table, gains_table, seeds_table, summary_table
     from shadowprice.results.comparison import comparison_to_record, drawn_text
 
     if output is Output.JSON:

@@ -15,6 +15,7 @@ from shadowprice.cli.console import (
     print_json,
     print_line,
     print_note,
+    print_text,
     stdout,
 )
 from shadowprice.cli.options import ListingOption, RunArgument
@@ -51,7 +52,7 @@ def diff(
     for remark in result.remarks:
         print_note(f"note: {remark}")
     if output is Listing.CSV:
-        typer.echo(result.jobs.write_csv(), nl=False)
+        print_text(result.jobs.write_csv())
         return
     _print(result, limit)
 

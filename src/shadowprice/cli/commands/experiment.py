@@ -241,7 +241,7 @@ def _run(
         except KeyboardInterrupt:
             if any(cache_dir(out).glob("*.pickle")):
                 errors.print(
-                    f"what is done is kept in {cache_dir(out)}; the same command goes on there",
+                    f"completed runs are kept in {cache_dir(out)}; the same command resumes",
                     soft_wrap=True,
                 )
             raise

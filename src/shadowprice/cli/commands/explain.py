@@ -93,7 +93,8 @@ def _explain_live(
         events: Sequence[StoredEvent] = history.events
         lines, omitted = history.lines, history.omitted
         if full and omitted is not None:
-            listed = [*client.job_events(job)][::-1]
+            # Another job may get the name meanwhile.
+            listed = [*client.job_events(f"id:{history.job.id}")][::-1]
             events, lines, omitted = listed, [event.line for event in listed], None
     if output is Output.JSON:
         gap = None if omitted is None else omitted.record

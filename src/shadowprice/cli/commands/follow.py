@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shadowprice.cli.console import Output, SafeText, print_json, print_result, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, print_result, print_text, stdout
 from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connect, tabled, when
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
@@ -54,35 +53,37 @@ def logs(
 
     shadowprice logs resnet50-a --process ps-0 --generation 2 --all
     """
-    start = 0 if whole else None
-    write = _write_record if output is Output.JSON else _write
+    write = _write_record if output is Output.JSON else _write_text
     with connect(server) as client:
         job = f"id:{client.job(job).id}"  # another job may get the name meanwhile
         client.retry = FAILOVER if follow else 0.0  # the service answered before: wait for it
         if follow and generation is None:
-            for piece in client.follow_logs(job, process=process, start=start):
+            for piece in client.follow_logs(job, process=process, start=0 if whole else None):
                 write(piece)
             return
+        piece = client.logs(job, process=process, generation=generation)
+        generation, end = piece.generation, piece.end
+        if whole:
+            piece = client.logs(job, process=process, generation=generation, start=0)
         while True:
-            piece = client.logs(job, process=process, generation=generation, start=start)
-            if piece.text or output is not Output.JSON:
+            if piece.text:
                 write(piece)
-            start, generation = piece.end, piece.generation
-            if not piece.text and (not follow or piece.complete):
+            # Without --follow, stop where the output ended when the command began.
+            if (not follow and (piece.end >= end or not piece.text)) or (
+                piece.complete and not piece.text
+            ):
                 return
             if not piece.text:
                 time.sleep(1.0)
+            piece = client.logs(job, process=process, generation=generation, start=piece.end)
 
 
 def _write_record(piece: LogChunk) -> None:
     print_result(escape_json(json.dumps(piece.record, ensure_ascii=False)))
 
 
-def _write(piece: LogChunk) -> None:
-    # Print the output unchanged, except for sequences that control the terminal.
-    text = piece.text
-    sys.stdout.write(escape_controls(text, lines=True) if sys.stdout.isatty() else text)
-    sys.stdout.flush()
+def _write_text(piece: LogChunk) -> None:
+    print_text(piece.text)
 
 
 def _is_about(event: Event, reference: str) -> bool:
@@ -184,7 +185,8 @@ def top(
             }
             print_json(record)
             return
-        if once or not console.is_terminal:
+        # A dumb terminal can't redraw its screen, and rich would print nothing.
+        if once or not console.is_terminal or console.is_dumb_terminal:
             console.print(_render_screen(client, 1_000))
             return
         with Live(_render_screen(client, console.height), console=console, screen=True) as live:

@@ -3,39 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_column, complete_value
-from shadowprice.cli.console import Listing, SafeText, plain_table, print_json, print_note, stdout
-from shadowprice.cli.options import RunArgument
+from shadowprice.cli.console import (
+    UNLIMITED_WIDTH,
+    Listing,
+    SafeText,
+    plain_table,
+    print_json,
+    print_note,
+    print_text,
+    rows_console,
+)
+from shadowprice.cli.options import RunArgument, output_option
 
 if TYPE_CHECKING:
     import polars as pl
 
-PANEL_FILTERS, HOW = "Filters", "Output"
+_filter_option: Final = partial(typer.Option, rich_help_panel="Filters")
 DEFAULT_MAX_JOBS = 50  # default limit of jobs in a table
 COLUMN_DROP_ORDER: Final = ("worker_slots", "value", "class", "start", "late", "arrival", "tenant")
 """Columns that a narrow terminal omits, in this order."""
-_WIDEST: Final = 10_000  # terminal width at which a table isn't constrained, in columns
 
 
 def _patterns(flag: str, what: str, column: str) -> Any:
-    return typer.Option(
+    return _filter_option(
         flag,
         help=f"Comma-separated {what}; patterns such as 'res*' are valid.",
-        rich_help_panel=PANEL_FILTERS,
         autocompletion=complete_value(column),
     )
 
 
 def _range(flag: str, what: str) -> Any:
-    return typer.Option(
+    return _filter_option(
         flag,
         help=f"{what}, as slots or times: 10..50, 10.. or ..2h.",
-        rich_help_panel=PANEL_FILTERS,
         metavar="FROM..TO",
     )
 
@@ -47,11 +54,10 @@ def jobs(
     class_: Annotated[str | None, _patterns("--class", "classes", "class")] = None,
     outcome: Annotated[
         str | None,
-        typer.Option(
+        _filter_option(
             "--outcome",
             help="Comma-separated outcomes: finished, refused, dropped, cancelled, running, "
             "waiting, 'not arrived'.",
-            rich_help_panel=PANEL_FILTERS,
             autocompletion=complete_value("outcome"),
         ),
     ] = None,
@@ -63,41 +69,35 @@ def jobs(
     completed: Annotated[str | None, _range("--completed", "Range of the completion")] = None,
     late: Annotated[
         bool | None,
-        typer.Option(
+        _filter_option(
             "--late/--in-time",
             help="Jobs that completed after their target, or by it.",
-            rich_help_panel=PANEL_FILTERS,
         ),
     ] = None,
     columns: Annotated[
         str | None,
-        typer.Option(
-            "--columns",
-            help="Comma-separated columns, or all.",
-            rich_help_panel=HOW,
-            autocompletion=complete_column,
+        output_option(
+            "--columns", help="Comma-separated columns, or all.", autocompletion=complete_column
         ),
     ] = None,
     sort: Annotated[
         str | None,
-        typer.Option(
+        output_option(
             "--sort",
             help="Comma-separated columns to sort by; -utility sorts in descending order.",
-            rich_help_panel=HOW,
             autocompletion=complete_column,
         ),
     ] = None,
     limit: Annotated[
         int | None,
-        typer.Option(
+        output_option(
             "--limit",
             min=0,
             help=f"Maximum number of jobs; {DEFAULT_MAX_JOBS} by default in a table.",
-            rich_help_panel=HOW,
         ),
     ] = None,
     output: Annotated[
-        Listing, typer.Option("--output", "-o", help="Output format.", rich_help_panel=HOW)
+        Listing, output_option("--output", "-o", help="Output format.")
     ] = Listing.TABLE,
 ) -> None:
     """List the jobs of a run with their requests, run times and utilities.
@@ -141,7 +141,7 @@ def jobs(
         limit = DEFAULT_MAX_JOBS
     shown = rows.select(names) if limit is None else rows.select(names).head(limit)
     if output is Listing.CSV:
-        typer.echo(shown.write_csv(), nl=False)
+        print_text(shown.write_csv())
     elif output is Listing.JSON:
         print_json(shown.to_dicts())
     else:
@@ -160,9 +160,9 @@ def _print(frame: pl.DataFrame, spared: Sequence[str]) -> None:
     if frame.is_empty():
         print_note("no jobs match the filters")
         return
-    console = stdout()
+    console = rows_console()
     names = [name for name in frame.columns if frame[name].null_count() < len(frame)]
-    unconstrained = console.options.update_width(_WIDEST)
+    unconstrained = console.options.update_width(UNLIMITED_WIDTH)
     omitted: list[str] = []
     table = _table(frame.select(names))
     for name in spared:

@@ -9,6 +9,7 @@ import typer
 
 from shadowprice.cli.console import Output, print_json, print_line, print_note
 from shadowprice.cli.options import PlainOutputOption
+from shadowprice.core.errors import Fault, InputError
 
 
 def journal(
@@ -40,7 +41,10 @@ def journal(
     """
     from shadowprice.results.run_directory import JOURNAL
 
-    summary = _read(path / JOURNAL if path.is_dir() else path, check=check, events=events)
+    file = path / JOURNAL if path.is_dir() else path
+    if file != path and not file.exists():
+        raise InputError(Fault(str(path), "has no journal", "simulate --journal writes one"))
+    summary = _read(file, check=check, events=events)
     if output is Output.JSON:
         print_json(summary)
         return

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
+from contextlib import redirect_stdout
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +18,10 @@ from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import Fault, InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from shadowprice.client import Token
+    from shadowprice.client.endpoints import Endpoint
 
 
 def login(
@@ -67,14 +73,18 @@ def login(
         del saved.known[server]
         saved.chosen = next(iter(saved.known), None) if saved.chosen == server else saved.chosen
         saved.save()
+        if output is Output.JSON:
+            _list(saved, output)
         return
     line = None
     if server in saved.known and token_file is None:
+        if name is not None:
+            raise InputError(Fault("--name", f"{server!r} has a name", "remove it, or give a URL"))
         saved.chosen = server
     else:
         existing = saved.known.get(server)
         url = existing.url if existing is not None else normalize_url(server, "URL")
-        label = name or (server if existing is not None else _label(url))
+        label = name or (server if existing is not None else _label(url, saved.known))
         if any(mark in label for mark in ":./ ") and name is not None:
             raise InputError(Fault("--name", f"{label!r} looks like an address", "write lab"))
         token = normalize_token(_token(token_file), str(token_file or "the token"))
@@ -95,12 +105,21 @@ def login(
         print_line(f"{server} is the default now ({config_file()})")
 
 
-def _label(url: str) -> str:
+def _label(url: str, known: Mapping[str, Endpoint]) -> str:
+    """Return the name of a server: its host, with a number if another server has that name."""
+    from ipaddress import ip_address
+    from itertools import count
     from urllib.parse import urlsplit
 
-    parts = urlsplit(url)
-    host = (parts.hostname or "server").split(".")[0]
-    return "local" if host in {"127", "localhost"} else host
+    host = urlsplit(url).hostname or "server"
+    try:
+        address = ip_address(host)
+    except ValueError:
+        stem = "local" if host == "localhost" else host.split(".")[0]
+    else:
+        stem = "local" if address.is_loopback else re.sub("[.:]+", "-", host)
+    labels = (stem if number == 1 else f"{stem}-{number}" for number in count(1))
+    return next(label for label in labels if label not in known or known[label].url == url)
 
 
 def _token(file: Path | None) -> str:
@@ -108,10 +127,12 @@ def _token(file: Path | None) -> str:
         from shadowprice.inputs.text import read_text
 
         if file.is_file() and file.stat().st_mode & 0o077:
-            raise InputError(Fault(str(file), "can be read by others", f"run: chmod 600 {file}"))
+            hint = f"run: chmod 600 {shlex.quote(str(file))}"
+            raise InputError(Fault(str(file), "can be read by others", hint))
         return read_text(file)
     if sys.stdin.isatty():
-        return str(typer.prompt("Token", hide_input=True))
+        with redirect_stdout(sys.stderr):
+            return str(typer.prompt("Token", hide_input=True))
     return sys.stdin.readline(1_000)
 
 
@@ -160,6 +181,9 @@ def tokens(
     with connect(server) as client:
         if revoke is not None:
             client.revoke_token(revoke)
+            if output is Output.JSON:
+                [revoked] = (token for token in client.tokens() if token.id == revoke)
+                print_json(revoked.record)
         elif operator or tenant is not None:
             created = client.create_token(tenant, expires=expires, note=note)
             if output is Output.JSON:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,9 +12,11 @@ from shadowprice.cli.live import (
     ServerOption,
     YesOption,
     amounts,
+    complete_live,
     confirm,
     connect,
     number,
+    print_changes,
     short,
     show,
     when,
@@ -24,7 +27,12 @@ if TYPE_CHECKING:
     from shadowprice.client import Server
 
 ServersArgument = Annotated[
-    list[str], typer.Argument(help="Names of the servers.", metavar="SERVER...")
+    list[str],
+    typer.Argument(
+        help="Names of the servers.",
+        metavar="SERVER...",
+        autocompletion=complete_live(lambda client: (item.name for item in client.servers())),
+    ),
 ]
 
 
@@ -92,12 +100,14 @@ def drain(
 
     shadowprice drain gpu-3
     """
+    from shadowprice.results.job_history_text import pluralize
+
     with connect(server) as client:
         busy = [item for item in client.servers() if item.name in set(servers) and item.jobs]
         jobs = sum(len(item.jobs) for item in busy)
-        if busy and not confirm(f"{jobs} jobs run there; drain?", yes):
+        if busy and not confirm(f"{pluralize(jobs, 'running job')} will move; drain?", yes):
             raise typer.Exit(1)
-        _print_changed([client.drain(name) for name in servers], output)
+        print_changes(map(client.drain, servers), partial(_print_changed, output=output))
 
 
 def cordon(
@@ -115,7 +125,7 @@ def cordon(
     shadowprice cordon gpu-3
     """
     with connect(server) as client:
-        _print_changed([client.cordon(name) for name in servers], output)
+        print_changes(map(client.cordon, servers), partial(_print_changed, output=output))
 
 
 def uncordon(
@@ -130,10 +140,10 @@ def uncordon(
     shadowprice uncordon gpu-3
     """
     with connect(server) as client:
-        _print_changed([client.uncordon(name) for name in servers], output)
+        print_changes(map(client.uncordon, servers), partial(_print_changed, output=output))
 
 
-def _print_changed(changed: list[Server], output: Output) -> None:
+def _print_changed(changed: list[Server], *, output: Output) -> None:
     if output is Output.JSON:
         print_json([item.record for item in changed])
     else:
@@ -180,4 +190,4 @@ def prices(
         rows.append((slot_entry.slot, when(slot_entry.begins), *cells))
     show(columns, rows, right=[*columns[2:], "SLOT"])
     if rows and not priced:
-        print_note("the policy posts no prices: only what is reserved")
+        print_note("the policy posts no prices: only reserved shares are shown")

@@ -89,7 +89,7 @@ def _remarks(comparison: Comparison) -> list[str]:
     observed, unmanaged = comparison.observed, comparison.unmanaged_jobs.count
     remarks = []
     if comparison.last_observation is None:
-        remarks.append("nothing was looked at yet: only what would have been is known")
+        remarks.append("nothing was observed yet: only the simulated execution is known")
     if observed.assumed_completed:
         remarks.append(
             f"{observed.assumed_completed} jobs ended with unknown exit status; "
@@ -101,7 +101,7 @@ def _remarks(comparison: Comparison) -> list[str]:
             "policy did not account for them"
         )
     if comparison.incomplete:
-        remarks.append("older jobs of these days are left out: there are too many")
+        remarks.append("older jobs of the period are left out: there are too many")
     return remarks
 
 

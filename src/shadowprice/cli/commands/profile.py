@@ -46,58 +46,41 @@ class MeasurementOptions:
 
     workers: Annotated[
         str,
-        typer.Option(
-            help="Comma-separated worker counts to measure, in this order.", rich_help_panel=o.WHAT
-        ),
+        o.workload_option(help="Comma-separated worker counts to measure, in this order."),
     ] = "1,2,4"
     ps: Annotated[
         str,
-        typer.Option(
-            help="Comma-separated counts of parameter servers to measure.", rich_help_panel=o.WHAT
-        ),
+        o.workload_option(help="Comma-separated counts of parameter servers to measure."),
     ] = "0"
     cpu: Annotated[
         int,
-        typer.Option(
-            min=0, max=1024, help="CPU cores per worker; 0: all cores.", rich_help_panel=o.WHAT
-        ),
+        o.workload_option(min=0, max=1024, help="CPU cores per worker; 0: all cores."),
     ] = 1
-    gpu: Annotated[
-        int, typer.Option(min=0, max=64, help="GPUs per worker.", rich_help_panel=o.WHAT)
-    ] = 0
+    gpu: Annotated[int, o.workload_option(min=0, max=64, help="GPUs per worker.")] = 0
     env: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NAME=VALUE",
-            help="Environment variable of the command; repeatable.",
-            rich_help_panel=o.WHAT,
+        o.workload_option(
+            metavar="NAME=VALUE", help="Environment variable of the command; repeatable."
         ),
     ] = None
     grace: Annotated[
         str,
-        typer.Option(
-            help="Grace period of the command after SIGTERM, such as 30s.", rich_help_panel=o.WHAT
-        ),
+        o.workload_option(help="Grace period of the command after SIGTERM, such as 30s."),
     ] = "30s"
-    time: Annotated[
-        str, typer.Option(help="Time limit per worker count, such as 1min.", rich_help_panel=o.HOW)
-    ] = "1min"
+    time: Annotated[str, o.execution_option(help="Time limit per worker count, such as 1min.")] = (
+        "1min"
+    )
     steps: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Number of mini-batches after which a measurement stops.",
-            rich_help_panel=o.HOW,
-        ),
+        o.execution_option(min=1, help="Number of mini-batches after which a measurement stops."),
     ] = None
     precision: Annotated[
         float,
-        typer.Option(
+        o.execution_option(
             min=1e-4,
             max=0.5,
             help="Precision at which a measurement stops: half of the 95 % interval, as a "
             "share of the step time.",
-            rich_help_panel=o.HOW,
         ),
     ] = 0.02
 
@@ -106,30 +89,22 @@ class MeasurementOptions:
 class FileOptions:
     """Options of the files that are written."""
 
-    name: Annotated[
-        str, typer.Option(help="Name of the job in the job file.", rich_help_panel=o.OUTPUT)
-    ] = "profiled"
+    name: Annotated[str, o.output_option(help="Name of the job in the job file.")] = "profiled"
     minibatches: Annotated[
         int | None,
-        typer.Option(
-            min=1,
-            help="Mini-batches of the whole training: `steps` of the job file.",
-            rich_help_panel=o.OUTPUT,
-        ),
+        o.output_option(min=1, help="Mini-batches of the whole training: `steps` of the job file."),
     ] = None
     out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Job file to write.", rich_help_panel=o.OUTPUT),
+        o.output_option(metavar="FILE", help="Job file to write."),
     ] = None
     family: Annotated[
         str | None,
-        typer.Option(help="Family to save the measured curve for.", rich_help_panel=o.OUTPUT),
+        o.output_option(help="Family to save the measured curve for."),
     ] = None
     families: Annotated[
         Path,
-        typer.Option(
-            metavar="FILE", help="YAML file with the curves of families.", rich_help_panel=o.OUTPUT
-        ),
+        o.output_option(metavar="FILE", help="YAML file with the curves of families."),
     ] = Path("families.yaml")
 
     def library(self) -> Families | None:
@@ -142,6 +117,9 @@ class FileOptions:
 
         if self.family is None:
             return None
+        if self.out is not None and self.out.resolve() == self.families.resolve():
+            message = f"{self.out} is the file of families"
+            raise InputError(Fault("--out", message, "give another name"))
         check_output_file(self.families, lambda _: True)  # the content is validated below
         try:
             parse_families({"families": {self.family: {"throughput": {1: 1.0}}}}, "--family")
@@ -173,13 +151,7 @@ def profile(
     files: FileOptions,
     output: Annotated[
         Output,
-        typer.Option(
-            "--output",
-            "-o",
-            help="Output format.",
-            rich_help_panel=o.OUTPUT,
-            callback=reserve_stdout,
-        ),
+        o.output_option("--output", "-o", help="Output format.", callback=reserve_stdout),
     ] = Output.TABLE,
     quiet: o.QuietOption = False,
 ) -> None:
@@ -218,8 +190,8 @@ def profile(
     _check_command(measured.words)
     if not options.gpu and physical_devices():
         print_note(
-            "note: this machine has GPUs, and no worker is given one of its own (--gpu 1): those "
-            "that use any share what they find"
+            "note: this machine has GPUs, but --gpu assigns none: workers that use GPUs share all "
+            "of them"
         )
     with (
         tempfile.TemporaryDirectory(prefix="shadowprice-profile-") as folder,

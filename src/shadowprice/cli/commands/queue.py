@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_note
+from shadowprice.cli.console import Listing, Output, print_csv, print_json, print_more
 from shadowprice.cli.live import (
     FAILOVER,
     JobArgument,
@@ -20,6 +21,7 @@ from shadowprice.cli.live import (
     expected,
     facts,
     percent,
+    print_changes,
     short,
     show,
     span,
@@ -31,24 +33,22 @@ from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import first_line
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from shadowprice.client import Client, Job, ServiceStatus
 
 OPEN = ("pending", "admitted", "standby", "running", "resizing")
+MAX_LISTED = 100_000  # maximum of --limit
 WAITING = ("pending", "admitted", "standby")  # `waiting` selects them all
 COLUMNS = [
-    "NAME",
-    "TENANT",
-    "STATE",
-    "TIME",
-    "WORKERS",
-    "PS",
-    "DONE",
-    "PROMISE",
-    "EXPECTED",
+    "NAME", "TENANT", "STATE", "TIME", "WORKERS", "PS", "DONE", "PROMISE", "EXPECTED",
     "SERVERS(REASON)",
-]
+]  # fmt: skip
+CSV_COLUMNS = [
+    "name", "tenant", "state", "submitted", "started", "promise", "completion", "closed",
+    "progress", "required", "generation", "workers", "ps", "servers", "payoff", "utility", "cost",
+    "reason", "id",
+]  # fmt: skip
 STATES = (*OPEN, "finished", "refused", "failed", "cancelled")
 
 
@@ -96,7 +96,7 @@ def queue(
         ),
     ] = "",
     limit: Annotated[
-        int, typer.Option("--limit", min=1, max=100_000, help="Maximum number of jobs.")
+        int, typer.Option("--limit", min=1, max=MAX_LISTED, help="Maximum number of jobs.")
     ] = 100,
     server: ServerOption = None,
     output: ListingOption = Listing.TABLE,
@@ -124,35 +124,14 @@ def queue(
     else:
         show(COLUMNS, squeue_rows(jobs, datetime.now(UTC)), right=["TIME", "WORKERS", "PS", "DONE"])
     if more:
-        print_note(f"and more; --limit {2 * limit} shows more")
+        print_more(limit, MAX_LISTED)
 
 
 def _print_csv(jobs: list[Job]) -> None:
-    names = [
-        "name",
-        "tenant",
-        "state",
-        "submitted",
-        "started",
-        "promise",
-        "completion",
-        "closed",
-        "progress",
-        "required",
-        "generation",
-        "workers",
-        "ps",
-        "servers",
-        "payoff",
-        "utility",
-        "cost",
-        "reason",
-        "id",
-    ]
     records = (
         {**job.record, "servers": " ".join(job.servers), "reason": job.reason_text} for job in jobs
     )
-    print_csv(names, records)
+    print_csv(CSV_COLUMNS, records)
 
 
 def status(
@@ -260,11 +239,15 @@ def cancel(
             question = f"Stop {', '.join(running)}?" if running else ""
         if question and not confirm(question, yes):
             raise typer.Exit(1)
-        cancelled = _cancel(client, found, ended_is_error=not selected)
+        cancelled = _cancelled(client, found, ended_is_error=not selected)
+        print_changes(cancelled, partial(_print_states, output=output))
+
+
+def _print_states(jobs: list[Job], *, output: Output) -> None:
     if output is Output.JSON:
-        print_json([job.record for job in cancelled])
+        print_json([job.record for job in jobs])
     else:
-        show(["NAME", "STATE"], [(job.name, job.state) for job in cancelled])
+        show(["NAME", "STATE"], [(job.name, job.state) for job in jobs])
 
 
 def _parse_states(
@@ -290,18 +273,16 @@ def _parse_states(
     return () if is_all else tuple(dict.fromkeys(states))
 
 
-def _cancel(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> list[Job]:
-    """Cancel jobs; skip jobs that have ended meanwhile, unless that is an error."""
+def _cancelled(client: Client, jobs: Iterable[Job], *, ended_is_error: bool) -> Iterator[Job]:
+    """Cancel jobs and yield them; skip those that have ended, unless that is an error."""
     from shadowprice.client import ServiceError
 
-    cancelled = []
     for job in jobs:
         try:
-            cancelled.append(client.cancel(f"id:{job.id}"))
+            yield client.cancel(f"id:{job.id}")
         except ServiceError as error:
             if ended_is_error or error.code != "conflict":
                 raise
-    return cancelled
 
 
 JobsArgument = Annotated[
@@ -360,19 +341,16 @@ def _distinct(client: Client, references: list[str]) -> list[Job]:
 def _resubmit(client: Client, jobs: Iterable[Job], output: Output, *, cancel: bool = False) -> None:
     from shadowprice.cli.plain_job import generate_repeated_name
 
-    repeated: list[tuple[str, Job]] = []
     client.retry = FAILOVER  # the service answered before: wait for it
-    try:
-        for job in jobs:
-            new_name = generate_repeated_name(job.name)
-            repeated.append((job.name, client.resubmit(f"id:{job.id}", new_name, cancel=cancel)))
-    finally:
-        # After an error too: otherwise the user doesn't learn which jobs run again.
-        if repeated:
-            _show_repeated(repeated, output)
+
+    repeated = (
+        (job.name, client.resubmit(f"id:{job.id}", generate_repeated_name(job.name), cancel=cancel))
+        for job in jobs
+    )
+    print_changes(repeated, partial(_print_repeated, output=output))
 
 
-def _show_repeated(repeated: list[tuple[str, Job]], output: Output) -> None:
+def _print_repeated(repeated: list[tuple[str, Job]], *, output: Output) -> None:
     if output is Output.JSON:
         print_json([job.record for _, job in repeated])
         return
@@ -473,8 +451,9 @@ def _changes(words: list[str], spec: dict[str, object]) -> dict[str, object]:
             changes[key] = value
             continue
         current = changes.get(head, spec.get(head))
+        current = {} if current is None else current
         if not isinstance(current, dict):
-            raise InputError(Fault(f"--set {key}", f"the job has no {head} with parts"))
+            raise InputError(Fault(f"--set {key}", f"{head} of the job has no keys"))
         changes[head] = {**current, inner: value}
     if run_time is not None:
         if "minibatch_time" in changes:

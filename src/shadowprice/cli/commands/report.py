@@ -9,7 +9,6 @@ import typer
 
 from shadowprice.cli.console import Output, print_json, print_line
 from shadowprice.cli.options import PlainOutputOption, RunArgument
-from shadowprice.core.errors import Fault, InputError
 
 
 def report(
@@ -38,11 +37,7 @@ def report(
     else:
         check_output_file(path, is_page)
         loaded = read_run(run)
-    try:
-        write_report(loaded, path)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(Fault(str(path), f"cannot be written: {reason}")) from error
+    write_report(loaded, path)
     if output is Output.JSON:
         print_json({"page": str(path)})
     else:

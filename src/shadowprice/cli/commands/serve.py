@@ -19,6 +19,7 @@ from shadowprice.cli.console import Output, print_line, print_note, print_result
 from shadowprice.cli.option_records import expand_options
 from shadowprice.core.defaults import DEFAULT_POLICY
 from shadowprice.core.errors import Fault, InputError, MissingExtraError
+from shadowprice.core.paths import expand_home
 from shadowprice.core.wording import quote_for_display
 
 if TYPE_CHECKING:
@@ -46,6 +47,11 @@ def check_extra(where: str = "") -> None:
             raise MissingServiceError(package, "service", "the live service")
 
 
+def _expand(text: str | None) -> str | None:
+    """Expand ``~`` in an option that can also be something other than a path."""
+    return str(expand_home(text)) if text is not None and text.startswith("~") else text
+
+
 @dataclass(frozen=True)
 class ServeOptions:
     """Options that become the settings of a service."""
@@ -60,6 +66,7 @@ class ServeOptions:
             "--data",
             help="Data directory, or the URL of a PostgreSQL database.",
             metavar="DIR|URL",
+            callback=_expand,
         ),
     ] = "shadowprice-data"
     listen: Annotated[
@@ -91,6 +98,7 @@ class ServeOptions:
         typer.Option(
             "--address",
             help="Cluster that the executor runs jobs on: auto, ray://HOST:PORT or a kubeconfig.",
+            callback=_expand,
         ),
     ] = ""
     executor_set: o.ExecutorSetOption = None
@@ -127,6 +135,7 @@ class ServeOptions:
             help="Kubernetes cluster whose TrainingJob resources become jobs: a kubeconfig, "
             "in-cluster, or none. With --executor kubernetes, the default is its cluster.",
             metavar="WHERE",
+            callback=_expand,
         ),
     ] = None
     lease: Annotated[
@@ -349,7 +358,10 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 
 def backup(
-    data: Annotated[str, typer.Argument(help="Data directory of the service.", metavar="DIR")],
+    data: Annotated[
+        str,
+        typer.Argument(help="Data directory of the service.", metavar="DIR", callback=_expand),
+    ],
     target: Annotated[Path, typer.Argument(help="Output file.", metavar="FILE")],
     output: o.OutputOption = Output.TABLE,
 ) -> None:

@@ -43,26 +43,21 @@ def simulate(
     out: o.OutOption = None,
     journal: Annotated[
         bool,
-        typer.Option(
-            "--journal",
-            help="Also write every event to journal.jsonl; requires --out.",
-            rich_help_panel=o.OUTPUT,
+        o.output_option(
+            "--journal", help="Also write every event to journal.jsonl; requires --out."
         ),
     ] = False,
     advice: Annotated[
         bool,
-        typer.Option(
+        o.output_option(
             "--advice",
             help="Also compute changes that would have got refused jobs admitted, in order of "
             "job value, and store them with --out; the page shows them.",
-            rich_help_panel=o.OUTPUT,
         ),
     ] = False,
     advice_time: Annotated[
         str,
-        typer.Option(
-            "--advice-time", help="Time limit of --advice, such as 1min.", rich_help_panel=o.OUTPUT
-        ),
+        o.output_option("--advice-time", help="Time limit of --advice, such as 1min."),
     ] = "1min",
     output: o.OutputOption = Output.TABLE,
     quiet: o.QuietOption = False,
@@ -179,7 +174,7 @@ def _leave_without_advice(run: RunData, status: int) -> None:
     advice = run.info["advice"]
     outcomes = " or ".join(outcomes_with_advice(run.info))
     print_note(
-        f"interrupted: the run is whole, with advice on {advice['advised']} of "
+        f"interrupted: the run is complete, with advice on {advice['advised']} of "
         f"{advice['refused']} {outcomes} jobs"
     )
     current().reported = True

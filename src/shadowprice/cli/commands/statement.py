@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from shadowprice.cli.commands.accounts import complete_tenant
+from shadowprice.cli.commands.accounts import MAX_ENTRIES, complete_tenant
 from shadowprice.cli.console import Listing, print_csv, print_json, print_line, stdout, titled_table
+from shadowprice.cli.idle import is_run
 from shadowprice.cli.live import ServerOption
 from shadowprice.cli.options import ListingOption
 from shadowprice.core.errors import Fault, InputError
@@ -17,6 +18,8 @@ from shadowprice.core.errors import Fault, InputError
 if TYPE_CHECKING:
     from shadowprice.results.accounts import TenantAccount, TenantAccounts
     from shadowprice.results.run_directory import RunData
+
+JOB_COLUMNS = ("job", "outcome", "arrival", "start", "completion", "utility", "borrowed", "paid")
 
 
 def statement(
@@ -52,7 +55,7 @@ def statement(
     limit: Annotated[
         int,
         typer.Option(
-            "--limit", help="Live service only: maximum number of entries.", min=1, max=1_000_000
+            "--limit", help="Live service only: maximum number of entries.", min=1, max=MAX_ENTRIES
         ),
     ] = 50,
     server: ServerOption = None,
@@ -73,20 +76,10 @@ def statement(
     """
     from shadowprice.cli.commands.accounts import print_statement
 
-    if what is None or not _is_run(what):
-        if tenant is not None:
-            raise InputError(Fault("--tenant", "applies to runs only", "name only the tenant"))
+    if what is None or not is_run(what):
         print_statement(what, server, output, since=since, until=until, limit=limit)
-        return
-    for option, value in (("--since", since), ("--until", until), ("--server", server)):
-        if value is not None:
-            raise InputError(Fault(option, "applies to the live service only", f"{what} is a run"))
-    _print_run_statement(Path(what), tenant, output)
-
-
-def _is_run(text: str) -> bool:
-    """Return whether a word names a path instead of a tenant."""
-    return "/" in text or Path(text).exists()
+    else:
+        _print_run_statement(Path(what), tenant, output)
 
 
 def _print_run_statement(run: Path, tenant: str | None, output: Listing) -> None:
@@ -129,17 +122,17 @@ def _record(run: RunData, result: TenantAccounts, tenant: str | None) -> Mapping
 
 def _print_csv(run: RunData, result: TenantAccounts, tenant: str | None) -> None:
     """Print a row for each tenant, or for each job of one tenant."""
-    rows: list[dict[str, object]] = []
     if tenant is not None:
-        rows = _jobs(run, result, tenant)
-    else:
-        for account in result.accounts.values():
-            row = dict(account.record())
-            for name in ("share", "lent", "borrowed"):
-                amounts = row[name]
-                assert isinstance(amounts, dict)
-                row[name] = " ".join(f"{kind}={value:g}" for kind, value in amounts.items())
-            rows.append(row)
+        print_csv(JOB_COLUMNS, _jobs(run, result, tenant))
+        return
+    rows: list[dict[str, object]] = []
+    for account in result.accounts.values():
+        row = dict(account.record())
+        for name in ("share", "lent", "borrowed"):
+            amounts = row[name]
+            assert isinstance(amounts, dict)
+            row[name] = " ".join(f"{kind}={value:g}" for kind, value in amounts.items())
+        rows.append(row)
     if rows:
         print_csv(list(rows[0]), rows)
 
@@ -178,26 +171,14 @@ def _jobs(run: RunData, result: TenantAccounts, tenant: str) -> list[dict[str, o
         .join(paid, on="job", how="left", maintain_order="left")
         .with_columns(pl.col("paid").is_not_null().alias("borrowed"), pl.col("paid").fill_null(0.0))
     )
-    columns = ("job", "outcome", "arrival", "start", "completion", "utility", "borrowed", "paid")
-    return table.select(columns).to_dicts()
+    return table.select(JOB_COLUMNS).to_dicts()
 
 
 def _print_all(run: RunData, result: TenantAccounts) -> None:
     table = titled_table(f"Statement of {run.policy}: utility, and place-slots lent and borrowed")
     table.add_column("tenant")
-    headings = [
-        "share",
-        "jobs",
-        "done",
-        "earned",
-        "paid",
-        "received",
-        "lent",
-        "borrowed",
-        "revenue",
-        "fairness",
-    ]
-    for heading in headings:
+    headings = "share jobs done earned paid received lent borrowed revenue fairness"
+    for heading in headings.split():
         table.add_column(heading, justify="right")
     for account in result.accounts.values():
         table.add_row(account.tenant, *_cells(account))

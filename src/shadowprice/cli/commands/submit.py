@@ -57,6 +57,8 @@ if TYPE_CHECKING:
 
 MAX_OUTLOOKS = 3  # limit of submitted jobs whose outlooks are shown; `explain` shows any
 
+MAX_NAMED = 20  # limit of names in a note
+
 DECISION_WAIT_SECONDS = 10  # time to wait for the decisions on several jobs, in seconds
 
 FilesArgument = Annotated[
@@ -195,10 +197,11 @@ def submit(
             job for job in submitted if job.state == "finished" and job.submitted < status.now
         ]
         wait = wait and result.error is None
-        if wait:
-            submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
         is_brief = wait or result.error is not None or output is Output.JSON or quiet
-        outlooks = [] if is_brief else _outlooks(client, submitted)
+        with _named_on_error(submitted):
+            if wait:
+                submitted = _wait_until_closed(client, submitted, quiet or output is Output.JSON)
+            outlooks = [] if is_brief else _outlooks(client, submitted)
     if output is Output.JSON:
         records = [job.record for job in submitted]
         records += [
@@ -229,7 +232,7 @@ def submit(
 def _plain_job(options: JobOptions, script: BatchScript | None, words: Sequence[str]) -> PlainJob:
     """Return the job of a command, or of a script with arguments."""
     if script is not None:
-        program, title = script.interpreter[0], script.path.name
+        program, title = script.interpreter[0], script.path.stem
         return PlainJob(script.command(words), program, title, **vars(options))
     program = words[0] if words else ""
     return PlainJob(words, program, command_title(words), **vars(options))
@@ -296,6 +299,18 @@ def _print_submitted(
     show(columns, rows, right=["PAYOFF"])
     for job_name, lines in outlooks:
         print_outlook(lines, "" if len(submitted) == 1 else job_name)
+
+
+@contextmanager
+def _named_on_error(submitted: Sequence[Job]) -> Iterator[None]:
+    """Print the names of submitted jobs, which can be generated, if the block fails."""
+    try:
+        yield
+    except BaseException:  # Ctrl-C too: the jobs go on
+        names = ", ".join(job.name for job in submitted[:MAX_NAMED])
+        more = f" and {len(submitted) - MAX_NAMED:,} more" if len(submitted) > MAX_NAMED else ""
+        print_note(f"submitted, and not cancelled: {names}{more}")
+        raise
 
 
 def _print_stop(error: ShadowpriceError, entries: Sequence[Entry], sent: int) -> None:
@@ -571,7 +586,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
         remainder = (
-            f"{number(refunded)} came back"
+            f"{number(refunded)} refunded"
             if refunded is not None
             else f"{number(used)} used so far"
         )
@@ -585,7 +600,7 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "overrun", cost if slots else ""
     yield "failures", job.failures - job.lost or ""
     times = "once" if job.lost == 1 else f"{job.lost} times"
-    yield "lost", f"{times}, through no fault of its own" if job.lost else ""
+    yield "lost", f"{times}, not caused by the job" if job.lost else ""
     yield "reason", with_local_times(first_line(job.reason_text))
     yield "obstacle", (job.obstacle or "") if isinstance(job, JobDetail) else ""
     broken = job.broken_promise if isinstance(job, JobDetail) else None

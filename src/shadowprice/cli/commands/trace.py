@@ -10,7 +10,15 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import Output, SafeText, print_json, print_note, stderr, stdout
+from shadowprice.cli.console import (
+    Output,
+    SafeText,
+    print_json,
+    print_line,
+    print_note,
+    stderr,
+    stdout,
+)
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -109,7 +117,7 @@ def convert(
 
     check_job_file(out)
     if cluster is not None:
-        if cluster.absolute() == out.absolute():
+        if cluster.resolve() == out.resolve():
             raise InputError(Fault("--cluster", f"{cluster} is the job file", "give another name"))
         check_output_file(cluster, is_marked_yaml)
     parsed = parse_spec(with_columns(spec, columns), OPTION_NAMES)
@@ -128,9 +136,9 @@ def convert(
         print_json({**made, "cluster": None if cluster is None else str(cluster)})
         return
     for note in notes:
-        stderr().print(f"note: {note}", markup=False)
+        print_note(f"note: {note}")
     written = f" and {cluster}" if cluster else ""
-    typer.echo(f"{pluralize(len(workload), 'job')} in {out}{written}")
+    print_line(f"{pluralize(len(workload), 'job')} in {out}{written}")
 
 
 @app.command()
@@ -168,7 +176,7 @@ def formats(output: PlainOutputOption = Output.TABLE) -> None:
     console.print("[bold]options of every format[/bold]")
     for name, meaning in SELECTION_OPTIONS.items():
         console.print(f"  {name}: {meaning}", markup=False)
-    console.print("[bold]options of what a trace lacks, where jobs are made of it[/bold]")
+    console.print("[bold]options of data that a trace lacks[/bold]")
     for name, meaning in SYNTHESIS_OPTIONS.items():
         console.print(f"  {name}: {meaning}", markup=False)
 
@@ -260,7 +268,7 @@ def generate(
     if output is Output.JSON:
         print_json({"jobs": jobs, "servers": servers, "directory": str(out)})
         return
-    typer.echo(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
+    print_line(f"{pluralize(jobs, 'job')} and {pluralize(servers, 'server')} in {out}")
 
 
 def _gpu_time(statistics: Any) -> str:
@@ -279,7 +287,7 @@ def _hourly(statistics: Any) -> str:
         return "unknown"
     mean = f"mean {statistics.hourly_mean:,.1f}"
     if statistics.hourly_fano is None:
-        return f"{mean}; peak and Fano unknown, for want of whole hours"
+        return f"{mean}; peak and Fano unknown without whole hours"
     peak, fano = statistics.hourly_peak, statistics.hourly_fano
     return f"{mean}, peak {peak}, Fano {fano:,.{0 if fano >= 10 else 1}f} (Poisson: 1)"
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from datetime import UTC, datetime
-from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +9,7 @@ import typer
 from shadowprice.cli.console import Output, print_json, print_line
 from shadowprice.cli.live import ServerOption, connect, when
 from shadowprice.cli.options import OutputOption
-from shadowprice.core.errors import InputError
+from shadowprice.cli.plain_job import absolute_moment
 
 if TYPE_CHECKING:
     from shadowprice.rest.ops import Timespan
@@ -47,24 +44,12 @@ def until(
         if moment is None:
             timespan = client.timespan()
         else:
-            timespan = client.change_timespan(None if moment == NONE else _absolute_moment(moment))
+            end = None if moment == NONE else absolute_moment(moment, "TIME")
+            timespan = client.change_timespan(end)
     if output is Output.JSON:
         print_json(timespan.record)
     else:
         print_line(end_line(timespan))
-
-
-def _absolute_moment(text: str) -> str:
-    """Return a moment for the service; a clock time is interpreted in local time."""
-    from shadowprice.core.amounts import parse_duration
-    from shadowprice.core.moments import SECOND, parse_moment_ahead
-
-    try:
-        parse_duration(text)
-    except InputError:
-        moment = parse_moment_ahead(text, time.time_ns(), Fraction(1), "TIME")
-        return datetime.fromtimestamp(moment / SECOND, UTC).isoformat()
-    return text
 
 
 def end_line(timespan: Timespan) -> str:

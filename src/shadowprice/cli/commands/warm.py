@@ -42,8 +42,8 @@ def warm(
     folder = cache_folder()
     if folder is None:
         raise ShadowpriceError(
-            "no folder for compiled kernels can be written: set NUMBA_CACHE_DIR to one that can; "
-            "without it policies run as well, compiling again each time"
+            "no folder for compiled kernels can be written; set NUMBA_CACHE_DIR. Without it, every "
+            "process compiles its kernels again"
         )
     missing = [name for name in names if not is_warm(name)]
     if missing and not quiet:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -41,43 +40,39 @@ def whatif(
     workload: Workload,
     add: Annotated[
         list[str] | None,
-        typer.Option(
+        o.workload_option(
             "--add",
             help="Servers to add, by the name of their entry in the cluster file: gpu:2, or "
             "gpu:2,net:1 together. Repeatable; each occurrence is a separate cluster.",
-            rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
         ),
     ] = None,
     remove: Annotated[
         list[str] | None,
-        typer.Option(
+        o.workload_option(
             "--remove",
             help="Servers to remove, in the same format.",
-            rich_help_panel=o.WHAT,
             metavar="NAME:COUNT",
             autocompletion=complete_servers,
         ),
     ] = None,
     more: Annotated[
         list[str] | None,
-        typer.Option(
+        o.workload_option(
             "--more",
             help="Capacity to add, in whole servers: 8 adds eight GPUs of each type in turn, "
             "gpu/a100=8 or cpu=64 of one. Repeatable.",
-            rich_help_panel=o.WHAT,
             metavar="[NAME=]AMOUNT",
         ),
     ] = None,
     policy: Annotated[
         list[str] | None,
-        typer.Option(
+        o.execution_option(
             "--policy",
             "-p",
             help="Comma-separated policies; repeatable. `shadowprice policies` lists them. "
             "oasis?preset=paper is a variant with its own parameter value.",
-            rich_help_panel=o.HOW,
             autocompletion=complete_policy,
             show_default=f"{DEFAULT_POLICY}; of a service, its own",
         ),
@@ -87,29 +82,28 @@ def whatif(
     seed: o.SeedOption = 0,
     seeds: Annotated[
         int,
-        typer.Option(
+        o.execution_option(
             "--seeds",
             min=1,
             max=bounds.SEEDS.maximum,
             help="Number of consecutive seeds to run; prints means with 95 % intervals.",
-            rich_help_panel=o.HOW,
         ),
     ] = 1,
     server: Annotated[
         str | None,
-        typer.Option(
+        o.workload_option(
             "--server",
             help="Live service that runs the simulation: a name saved by `login`, or a URL.",
-            rich_help_panel=o.WHAT,
             metavar="NAME|URL",
         ),
     ] = None,
     days: Annotated[
         float | None,
-        typer.Option(
+        o.workload_option(
             "--days",
             help="With --server: length of the simulated period, in days before now.",
-            rich_help_panel=o.WHAT,
+            min=1e-6,
+            max=366.0,
             show_default="7",
         ),
     ] = None,
@@ -133,11 +127,11 @@ def whatif(
     shadowprice whatif --server local --days 30 --more 8
     """
     if server is not None or days is not None:
-        reject_workload_with_server(workload, seeds)
         named_policies = _choices_for_service(policy, params, set_)
-        changes = parse_changes(add, remove)
+        changes = _parse_changes(add, remove)
+        days = 7.0 if days is None else days
         code = run_on_service(
-            server, changes, more or (), named_policies, days or 7.0, output, quiet=quiet
+            server, changes, more or (), named_policies, days, output, quiet=quiet
         )
         raise typer.Exit(code)
     from shadowprice.simulator.interrupt import stop_on_signal
@@ -146,7 +140,7 @@ def whatif(
     from shadowprice.simulator.whatif import whatif as run_whatif
 
     choices = o.policy_choices(policy or [DEFAULT_POLICY], params, set_)
-    changes = parse_changes(add, remove)
+    changes = _parse_changes(add, remove)
     chosen = seeds_from(seed, seeds)
     source = workload.source(params)
     read(source, seed, quiet=quiet)  # reports problems in the input before anything is compiled
@@ -173,25 +167,12 @@ def whatif(
         print_note("a policy can earn less with more servers, because it makes other decisions")
 
 
-def parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
+def _parse_changes(add: list[str] | None, remove: list[str] | None) -> list[ClusterChange]:
     """Parse the changes of the cluster from ``--add`` and ``--remove``."""
     from shadowprice.simulator.whatif import ClusterChange
 
     changes = [ClusterChange.parse(text) for text in add or ()]
     return changes + [ClusterChange.parse(text, -1, "--remove") for text in remove or ()]
-
-
-def reject_workload_with_server(workload: Workload, seeds: int) -> None:
-    """Refuse workload options for a service, which simulates its own workload."""
-    for field in fields(workload):
-        if getattr(workload, field.name) != field.default:
-            option = f"--{field.name.replace('_', '-')}"
-            hint = "leave it out, or leave out --server and --days"
-            raise InputError(Fault(option, "the service has its own workload", hint))
-    if seeds != 1:
-        raise InputError(
-            Fault("--seeds", "not valid with --server, whose workload has no seed", "remove it")
-        )
 
 
 def _choices_for_service(
