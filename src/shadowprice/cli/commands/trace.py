@@ -16,7 +16,6 @@ from shadowprice.cli.console import (
     print_json,
     print_line,
     print_note,
-    stderr,
     stdout,
 )
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
