@@ -192,6 +192,22 @@ def test_surplus_supervisors_start_nothing(local: LocalHarness) -> None:
     assert (local.path / "jobs" / key_digest("job") / "ran").read_text() == "once\n"
 
 
+def test_process_without_its_environment_ends_with_a_killed_supervisor(
+    local: LocalHarness,
+) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
+        await executor.start(
+            spec("job", 1, "env -i sleep 600 & echo $! > ../left; echo ready; wait")
+        )
+        await ready(executor, "job")
+        left = int((own.path / "jobs" / key_digest("job") / "left").read_text())
+        own.kill_agent("job", 1)
+        assert (await reports.first(Ended, "job")).ending is Ending.LOST
+        assert start_time(left) is None
+
+    local.run(scenario)
+
+
 def test_process_that_reuses_a_pid_is_not_killed(
     local: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -459,15 +459,16 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
     def _kill_processes(plan: Mapping[str, Any], state: Mapping[str, Any]) -> bool:
         """Kill the processes of an abandoned generation; return whether none remain.
 
-        Without a plan, only those that its state names are found.
+        Without a plan, only those in the sessions that its state names are found.
         """
         group = Path(plan["cgroup"]) if plan.get("cgroup") else None
+        leaders = [
+            (process, started)
+            for process, started in state.get("processes", {}).values()
+            if started is not None
+        ]
         for _ in range(50):
-            remaining = {
-                process
-                for process, started in state.get("processes", {}).values()
-                if started is not None and start_time(process) == started
-            }
+            remaining = children.find_by_sessions(leaders)
             if group is not None:
                 remaining |= set(cgroups.list_processes(group))
             if plan:

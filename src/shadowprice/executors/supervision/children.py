@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from shadowprice.executors.generations.disk import list_names
-from shadowprice.executors.generations.generation import EXECUTION_VARIABLE
+from shadowprice.executors.generations.generation import EXECUTION_VARIABLE, start_time
 from shadowprice.executors.supervision import cgroups
 
 _MAX_SHOWN_NAMES: Final = 5
@@ -163,6 +163,21 @@ def find_by_execution_id(execution: str) -> set[int]:
             if mark in Path(f"/proc/{process}/environ").read_bytes().split(b"\0"):
                 matching.add(process)
     return matching
+
+
+def find_by_sessions(leaders: Iterable[tuple[int, int]]) -> set[int]:
+    """Return the leaders, given by pid and start time, and the processes in their sessions.
+
+    Leaders that have ended count too: a pid isn't reused while its session has a process. A process
+    with the pid of a leader and another start time leads another session.
+    """
+    sessions = {leader for leader, started in leaders if start_time(leader) in {None, started}}
+    members = set()
+    for process, _, _ in processes():
+        with contextlib.suppress(ProcessLookupError):
+            if process in sessions or os.getsid(process) in sessions:
+                members.add(process)
+    return members
 
 
 def read_environ(process: int) -> dict[str, str]:
