@@ -125,14 +125,25 @@ def test_long_reason_neither_prevents_an_end_nor_costs_the_log_tail(tmp_path: Pa
     assert generation.state() == {**last, "note": note[:500] + "...", "reason": reason}
 
 
+def _accepted(path: Path, process: dict[str, Any], *, cgroup: str = "") -> GenerationDirectory:
+    """Return an accepted generation of one process."""
+    process = {
+        "name": "worker-0",
+        "environment": dict(os.environ),
+        "directory": str(path.parent),
+        "cores": [],
+        "memory": 0,
+        "cgroup_memory": 0,
+        **process,
+    }
+    plan = {"processes": [process], "grace": 20.0, "tolerates_workers": False, "secrets": []}
+    plan |= {"log_bytes": 10_000, "bell": "", "cgroup": cgroup, "execution": "one"}
+    return GenerationDirectory.create(path, plan, {"phase": ACCEPTED, "command": 1})
+
+
 def test_process_that_ended_before_its_deadline_was_not_forced(tmp_path: Path) -> None:
     """A busy machine: the supervisor runs again only after the grace period."""
-    process = {"name": "worker-0", "command": ["sleep", "600"], "environment": dict(os.environ)}
-    process |= {"directory": str(tmp_path), "cores": [], "memory": 0, "cgroup_memory": 0}
-    plan = {"processes": [process], "grace": 20.0, "tolerates_workers": False, "secrets": []}
-    plan |= {"log_bytes": 10_000, "bell": "", "cgroup": "", "execution": "one"}
-    state = {"phase": ACCEPTED, "command": 1}
-    generation = GenerationDirectory.create(tmp_path / "1", plan, state)
+    generation = _accepted(tmp_path / "1", {"command": ["sleep", "600"]})
     words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "1")]
     with subprocess.Popen(words) as supervisor:
         try:
@@ -150,3 +161,23 @@ def test_process_that_ended_before_its_deadline_was_not_forced(tmp_path: Path) -
             supervisor.kill()
     ended = generation.state()
     assert (ended["phase"], ended["code"], ended["forced"]) == (ENDED, 143, False)
+
+
+def test_memory_limit_stays_below_that_of_the_service(tmp_path: Path) -> None:
+    """A hard limit is inherited, and only root may raise it."""
+    show = "import resource; print(*resource.getrlimit(resource.RLIMIT_DATA))"
+    process = {"command": [sys.executable, "-I", "-S", "-c", show], "memory": 3 << 30}
+    generation = _accepted(tmp_path / "1", process)
+    words = ["prlimit", f"--data={1 << 30}", sys.executable, "-I", "-S", str(AGENT)]
+    subprocess.run([*words, str(tmp_path / "1")], check=True, timeout=WAIT_LIMIT_SECONDS)
+    assert generation.state()["tail"] == [f"{1 << 30} {1 << 30}"]
+
+
+def test_process_that_cannot_be_prepared_says_why(tmp_path: Path) -> None:
+    generation = _accepted(tmp_path / "1", {"command": ["true"]}, cgroup=str(tmp_path / "group"))
+    words = [sys.executable, "-I", "-S", str(AGENT), str(tmp_path / "1")]
+    subprocess.run(words, check=True, timeout=WAIT_LIMIT_SECONDS)
+    ended = generation.state()
+    assert (ended["ending"], ended["code"]) == ("failed", 126)
+    procs = tmp_path / "group" / "worker-0" / "cgroup.procs"  # in no control group file system
+    assert ended["tail"] == [f"cannot prepare the process: {procs}: No such file or directory"]

@@ -49,19 +49,29 @@ def spawn(plan: Mapping[str, Any], cgroup: Path | None) -> tuple[subprocess.Pope
 
     def prepare() -> None:
         # Runs in the child between fork and exec; safe because the supervisor has one thread.
-        if cgroup is not None:
-            cgroups.join(cgroup)
-        if cores:
-            with contextlib.suppress(OSError):  # a core may have been taken offline
-                os.sched_setaffinity(0, cores)
-        if memory:
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-        if user is not None:
-            become(user, plan["directory"])
+        try:
+            if cgroup is not None:
+                cgroups.join(cgroup)
+            if cores:
+                with contextlib.suppress(OSError):  # a core may have been taken offline
+                    os.sched_setaffinity(0, cores)
+            if memory:
+                limit_memory()
+            if user is not None:
+                become(user, plan["directory"])
+        except OSError as error:  # `Popen` would hide its reason
+            where = f"{error.filename}: " if error.filename else ""
+            os.write(2, f"cannot prepare the process: {where}{error.strerror}\n".encode())
+            os._exit(126)
         # After the change of user, because that clears the parent-death signal.
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:  # the parent died before the prctl
             os._exit(127)
+
+    def limit_memory() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)  # which only root may raise
+        limit = memory if hard == resource.RLIM_INFINITY else min(memory, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
     def become(who: Any, directory: str) -> None:
         number, group, groups = who
