@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from alembic.runtime.migration import MigrationContext
 from shadowprice.service.state.store_queries import list_events
 from shadowprice.service.store import Store, StoreError, tables
 from shadowprice.service.store.files import backup_file
+from shadowprice.service.store.lookups import stored_value
 from shadowprice.service.store.store import WAL_SIZE_LIMIT_BYTES
 from tests.support.waiting import WAIT_LIMIT_SECONDS
 
@@ -114,3 +116,24 @@ def test_waiting_too_long_for_a_connection_is_a_store_error(store: Store) -> Non
         with pytest.raises(StoreError, match="QueuePool limit"):
             readers.enter_context(store.reading())
     assert store.get("readable") is None
+
+
+def test_a_batch_waits_for_the_lock_of_another_program(store: Store) -> None:
+    begun = threading.Event()
+    store.fault = lambda point: begun.set() if point == "begin" else None
+
+    def write() -> None:
+        with store.transaction() as connection:
+            assert stored_value(connection, "note") is None  # operations read first
+            store.put(connection, "note", "written")
+
+    with closing(sqlite3.connect(store.file, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with ThreadPoolExecutor(1) as threads:
+            writing = threads.submit(write)
+            assert begun.wait(WAIT_LIMIT_SECONDS)
+            with pytest.raises(TimeoutError):
+                writing.result(timeout=0.2)
+            other.execute("ROLLBACK")
+            writing.result(timeout=WAIT_LIMIT_SECONDS)
+    assert store.get("note") == "written"

@@ -55,6 +55,8 @@ UNKNOWN_FORMAT_HINT: Final = (
     "install the version of shadowprice that wrote the data, or use another --data"
 )
 
+_WRITES: Final = "writes"  # execution option of the writing connection
+
 _DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
 
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
@@ -125,7 +127,7 @@ class Store:
         try:
             if self.folder is not None:
                 self._open_folder(self.folder)
-            self._writer = self._engine.connect()
+            self._writer = self._connect_writer()
             if not self._may_write(take_over=epoch > 0):
                 self._drop_writer()
                 return False
@@ -215,7 +217,7 @@ class Store:
         try:
             if self._writer is None or self._writer.closed or self._writer.invalidated:
                 self._drop_writer()
-                self._writer = self._engine.connect()
+                self._writer = self._connect_writer()
                 if not self._may_write(take_over=False):
                     self._drop_writer()
                     return False
@@ -270,6 +272,9 @@ class Store:
             self.damage = str(Fault(str(self.file), _damage(error), RESTORE_HINT))
             return StoreError(self.damage)
         return StoreError(_reason(error))
+
+    def _connect_writer(self) -> Connection:
+        return self._engine.connect().execution_options(**{_WRITES: True})
 
     def _drop_writer(self) -> None:
         if self._writer is not None:
@@ -461,7 +466,10 @@ def _prepare_sqlite(connection: sqlite3.Connection, _record: object) -> None:
 
 
 def _begin(connection: Connection) -> None:
-    connection.exec_driver_sql("BEGIN")
+    # A transaction that reads first can't wait for the lock of another program, such as a backup:
+    # its write would fail at once, whatever the timeout.
+    writes = connection.get_execution_options().get(_WRITES, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
 def _postgres_url(where: str) -> URL:
