@@ -109,9 +109,8 @@ def _warm_up(rates: NDArray[np.float64]) -> int:
 
     It is White's marginal standard error rule, over the first half.
     """
-    maximum = len(rates) // 2
-    errors = [
-        float(((rates[cut:] - rates[cut:].mean()) ** 2).sum()) / (len(rates) - cut) ** 2
-        for cut in range(maximum + 1)
-    ]
-    return int(np.argmin(errors))
+    centred = (rates - rates.mean())[::-1]  # small sums, so that squares don't cancel
+    sums, squares = np.cumsum(centred), np.cumsum(centred**2)
+    counts = np.arange(1, len(rates) + 1)
+    errors = np.maximum(0.0, squares - sums**2 / counts) / counts**2  # of the newest intervals
+    return int(np.argmin(errors[::-1][: len(rates) // 2 + 1]))

@@ -8,13 +8,14 @@ import secrets
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shadowprice.profiling.fit import Speed, fit_linear, fit_serial
 from shadowprice.profiling.memory import by_role
-from shadowprice.profiling.pace import BackwardsError, Pace
+from shadowprice.profiling.pace import BackwardsError, Pace, _warm_up
 
 
 def _paced(steps: list[float], every: int = 1) -> Pace:
@@ -166,3 +167,14 @@ with mmap.mmap(-1, 64 << 20, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
     assert result.keys() == {"ps"}
     # What an interpreter takes beside it, it would not map itself.
     assert 64 << 20 < result["ps"] < 128 << 20
+
+
+def test_the_warm_up_is_that_of_the_marginal_standard_error() -> None:
+    luck = random.Random(2)
+    for _ in range(200):
+        rates = np.array([luck.expovariate(1.0) for _ in range(luck.randrange(1, 120))])
+        rates[: len(rates) // 4] *= 5.0
+        errors = [
+            float(rates[cut:].var()) / (len(rates) - cut) for cut in range(len(rates) // 2 + 1)
+        ]
+        assert _warm_up(rates) == errors.index(min(errors))
