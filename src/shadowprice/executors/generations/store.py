@@ -17,6 +17,7 @@ processes are killed between any two writes.
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import time
 from collections.abc import Iterator
@@ -179,8 +180,7 @@ class GenerationStore(JobDirectories):
         directory = self.job(job)
         self._prepare(directory, job)
         new = directory / "generations" / ".new"
-        if new.exists():
-            shutil.rmtree(new)
+        _remove_tree(new)
         GenerationDirectory.create(new, plan, state)
         self._record(job, number).touch(mode=0o600)
         sync_directory(self._live)
@@ -212,11 +212,14 @@ class GenerationStore(JobDirectories):
         self._record(job, number).unlink(missing_ok=True)
         for old in self.generations(job)[:-KEPT_LOG_GENERATIONS]:
             if not self._record(job, old).exists():
-                shutil.rmtree(self.generation(job, old).path)
+                _remove_tree(self.generation(job, old).path)
         return True
 
     def delete_job_data(self, job: str) -> bool:
-        """Remove all files of a finished job except its fence; return whether it is finished."""
+        """Remove all files of a finished job except its fence; return whether it is finished.
+
+        Raises OSError if files remain.
+        """
         numbers = self.generations(job)
         if any(self._runs(job, generation) for generation in numbers):
             return False
@@ -230,6 +233,24 @@ class GenerationStore(JobDirectories):
         for number in numbers:
             self._record(job, number).unlink(missing_ok=True)
         remove_unpacked(directory / "work")
-        for name in ("generations", "checkpoints"):
-            shutil.rmtree(directory / name, ignore_errors=True)
+        for name in ("work", "generations", "checkpoints"):
+            _remove_tree(directory / name)
         return True
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a directory and all that is in it, if it exists; raise OSError if that is impossible.
+
+    Directories in it may be read-only for their owner, as those of package caches are.
+    """
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        path.chmod(0o700)
+        for folder, names, _ in os.walk(path):
+            for directory in (Path(folder, name) for name in names):
+                if not directory.is_symlink():
+                    directory.chmod(0o700)
+        shutil.rmtree(path)
