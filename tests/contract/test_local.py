@@ -534,8 +534,20 @@ def test_named_devices_are_used(local: LocalHarness) -> None:
 def test_unusable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     executor = create_executor("local", ExecutorOptions(str(tmp_path / "file")))
-    with pytest.raises(ExecutorError, match=r"/file: .*; give it a directory"):
+    with pytest.raises(ExecutorError, match=r"/file: .*; check that it is a directory"):
         asyncio.run(executor.open())
+
+
+def test_bell_that_was_restored_as_a_file_is_replaced(local: LocalHarness) -> None:
+    local.path.mkdir(mode=0o700)
+    (local.path / "bell").write_text("")
+
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
+        await executor.start(spec("job", 1, "exit 0"))
+        assert (await reports.first(Ended, "job")).ending is Ending.DONE
+        assert (own.path / "bell").is_fifo()
+
+    local.run(scenario)
 
 
 def test_cancelled_poll_loses_no_report(

@@ -121,8 +121,9 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
             await asyncio.gather(opening, return_exceptions=True)
             await self.close()
             if isinstance(error, OSError):
-                name = error.filename or self.path
-                raise ExecutorError(f"{name}: {error.strerror}; give it a directory") from error
+                message = f"{error.filename or self.path}: {error.strerror}"
+                hint = "check that it is a directory that this user can write"
+                raise ExecutorError(f"{message}; {hint}") from error
             raise
         asyncio.get_running_loop().add_reader(self._bell, self._on_bell)
         resync = ("resync", self._resync, "resyncing with the running jobs")
@@ -137,7 +138,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
                 f"{self.path} is in use by another service; stop it, or use another --data"
             )
         self._registry.open()
-        if not self._bell_path.is_fifo():
+        if not self._bell_path.is_fifo():  # backup tools may restore it as a file
+            self._bell_path.unlink(missing_ok=True)
             os.mkfifo(self._bell_path, 0o600)
         # Opened for writing too: without a writer, reads would return end-of-file at once.
         self._bell = os.open(self._bell_path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)

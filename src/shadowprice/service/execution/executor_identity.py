@@ -60,8 +60,9 @@ def _mark(directory: Path) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise InputError(
-            Fault(str(directory / IDENTITY_FILE), f"cannot be read: {error}")
+            Fault(str(directory / IDENTITY_FILE), f"cannot be read: {reason}")
         ) from error
 
 
@@ -72,7 +73,8 @@ def _new_mark(directory: Path) -> str:
         create_file(directory / IDENTITY_FILE, mark.encode())
         sync_directory(directory)
     except OSError as error:
+        hint = "check that it is a directory that this user can write"
         raise InputError(
-            Fault(str(directory), f"cannot be written: {error.strerror}", "give it a directory")
+            Fault(str(directory), f"cannot be written: {error.strerror}", hint)
         ) from error
     return mark
