@@ -108,6 +108,10 @@ class MonotonicWallClock:
         self._last = max(self._last, self.clock.physical() + self._offset)
         return self._last
 
+    def physical(self) -> int:
+        """Return monotonic nanoseconds for intervals, which no step of the wall clock changes."""
+        return self.clock.physical()
+
     def detected_step_ns(self) -> int:
         """Return the nanoseconds by which the wall clock was set; 0 within the tolerance."""
         physical = self.clock.physical()

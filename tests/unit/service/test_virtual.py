@@ -18,6 +18,7 @@ from shadowprice.executors.virtual import (
     run_virtual,
 )
 from shadowprice.policies.choice import PolicyChoice
+from shadowprice.service.clock import SECOND
 from shadowprice.service.state.job_views import State
 from shadowprice.service.virtual import TICKS, VirtualService
 
@@ -114,6 +115,31 @@ def test_job_continues_on_another_server_after_a_loss(tmp_path: Path) -> None:
     first, second = _play(tmp_path, script).generations
     assert (first.ending, second.ending) == (Ending.LOST, Ending.DONE)
     assert second.base == first.saved > 0.0
+
+
+def test_a_clock_that_is_set_back_delays_no_retry(tmp_path: Path) -> None:
+    class SetClock(VirtualClock):
+        step = 0
+
+        def wall(self) -> int:
+            return super().wall() + self.step
+
+    async def main(_: VirtualClock) -> None:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualLoop)
+        clock = SetClock(loop)
+        executor = VirtualExecutor(clock, {"job": _job(fails_after={1: 100.0})})
+        service = VirtualService(tmp_path, CLUSTER, PolicyChoice("fifo"), clock, executor)
+        await service.start()
+        await service.submit({**_record("job"), "run": {"command": ["train"], "retries": 1}})
+        while not (await service.view("job")).failures:
+            await asyncio.sleep(0.1)
+        clock.step = -3_600 * SECOND
+        await asyncio.sleep(180.0)  # the backoff is 5 s, and slots last a minute
+        assert [generation.key for generation in executor.generations] == [("job", 1), ("job", 2)]
+        await service.stop()
+
+    run_virtual(main)
 
 
 def test_equal_worlds_run_identically(tmp_path: Path) -> None:

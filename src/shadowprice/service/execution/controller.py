@@ -136,7 +136,7 @@ class ExecutionController:
         """
         executor = self.executor
         found = list(executor.obstacles()) if isinstance(executor, ReportsObstacles) else []
-        known, now = {(item.job, item.generation) for item in found}, self._writer.clock.now()
+        known, now = {(item.job, item.generation) for item in found}, self._writer.clock.physical()
         for (job, generation), since in self._reconciler.overdue_stops(now).items():
             if (job, generation) not in known:
                 reason = f"it was stopped {(now - since) // SECOND} s ago, and hasn't ended"
@@ -276,7 +276,7 @@ class ExecutionController:
 
         Progress is passed on at once, because jobs repeat it. Ends of orphans aren't recorded.
         """
-        now, orphan_ends = self._writer.clock.now(), list[Ended]()
+        now, orphan_ends = self._writer.clock.physical(), list[Ended]()
         for report in self.pending.reports:
             self._reconciler.record_report(report, now)
             if self._reconciler.is_orphan_report(report):
@@ -388,7 +388,7 @@ class ExecutionController:
 
     async def _sleep(self) -> None:
         wait = self.poll_seconds
-        now = self._writer.clock.now()
+        now = self._writer.clock.physical()
         moment = self._reconciler.next_retry_at(self._writer.published.running, now)
         if moment is not None:
             wait = min(wait, max(0.05, (moment - now) / SECOND))
@@ -423,7 +423,7 @@ class ExecutionController:
         """Send the commands that make the actual state match the desired state."""
         async with self._command_lock:
             published = self._writer.published
-            now = self._writer.clock.now()
+            now = self._writer.clock.physical()
             actions = self._reconciler.actions(published.running, published.unacknowledged, now)
             actions = [item for item in actions if not self._is_unpacking(item)]
             if len(actions) > MAX_ACTIONS_PER_ROUND:
@@ -446,7 +446,7 @@ class ExecutionController:
         if isinstance(action, StopAction):
             await self.executor.stop(action.command, action.job, action.generation)
             self._reconciler.on_stop_accepted(
-                action.job, action.generation, self._writer.clock.now()
+                action.job, action.generation, self._writer.clock.physical()
             )
             return
         command = action.command

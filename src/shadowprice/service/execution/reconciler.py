@@ -1,6 +1,7 @@
 """Reconciler: compares desired with actual generations, and derives commands. No I/O.
 
 It is level-triggered: after a lost command or report, the next comparison yields the missing step.
+Moments are monotonic, in nanoseconds, so that a step of the wall clock doesn't delay a restart.
 """
 
 from __future__ import annotations
@@ -204,8 +205,7 @@ class Reconciler:
         """Return the actions that bring the executor closer to the desired state.
 
         ``running`` is the desired state: the newest command of every job that should run.
-        ``unacknowledged`` has the commands that are not completed, by number, and ``now`` is in
-        nanoseconds since 1970.
+        ``unacknowledged`` has the commands that are not completed, by number.
         """
         actions: list[StartAction | StopAction] = []
         newest_command = {command.job: number for number, command in unacknowledged.items()}
