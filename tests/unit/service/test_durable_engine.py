@@ -89,6 +89,15 @@ def test_numbers_of_events_grow_after_the_clock_was_set_back(tmp_path: Path) -> 
     bench.store.close()
 
 
+def test_a_clock_that_is_set_back_delays_no_snapshot(bench: EngineBench) -> None:
+    bench.recover()
+    bench.submit("job")
+    bench.clock.set_by = -3_600 * SECOND
+    bench.durable.state.clock.follow(-3_600 * SECOND)
+    bench.clock.advance(601)
+    assert bench.durable.snapshot_due()
+
+
 def test_the_time_of_several_exits_is_that_of_the_first(tmp_path: Path) -> None:
     bench = EngineBench(tmp_path / "data", "fifo")
     bench.submit("first", chunks=2, minibatches=60)
@@ -990,7 +999,7 @@ def test_the_state_of_a_policy_with_other_sources_is_not_read(
     if snapshot == "at its end":
         bench.durable.write_snapshot()
     bench.durable._memory_is_large = False
-    row = bench.durable.policy_state_row(bench.durable.state.clock.now())
+    row = bench.durable.policy_state_row()
     assert row is not None
     with bench.store.transaction() as connection:
         connection.execute(delete(tables.memory))

@@ -107,7 +107,7 @@ class DurableEngine:
 
     def _replace_state(self, state: DurableState) -> None:
         self.state = state
-        self._snapshot_at = self._memory_at = self._clock.now()
+        self._snapshot_at = self._memory_at = self._clock.physical()
         self._snapshotting: Iterator[None] | None = None  # its engine was replaced
         self._memory_is_large = False
         self._posted_at: tuple[object, ...] | None = None
@@ -207,7 +207,7 @@ class DurableEngine:
                 committed.answers += answers
                 del remaining[: len(answers)]
             batch.flush()
-            if state.engine.sequence > sequence and (row := self.policy_state_row(batch.now)):
+            if state.engine.sequence > sequence and (row := self.policy_state_row()):
                 self.store.write(connection, delete(tables.memory))
                 self.store.write(connection, tables.memory.insert(), [row])
         if not state.virtual:
@@ -252,7 +252,7 @@ class DurableEngine:
         events = self.state.engine.sequence - self.state.snapshot_sequence
         if not events:
             return False
-        late = self._clock.now() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
+        late = self._clock.physical() - self._snapshot_at >= SNAPSHOT_INTERVAL_NS
         return late or events >= SNAPSHOT_EVENTS
 
     def write_snapshot(self) -> None:
@@ -317,7 +317,7 @@ class DurableEngine:
             self.store.write(connection, delete(table).where(table.c.sequence < oldest))
             put_policy(self.store, connection, self._choice, engine.policy)
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
-        self.state.snapshot_sequence, self._snapshot_at = sequence, now
+        self.state.snapshot_sequence, self._snapshot_at = sequence, self._clock.physical()
         for start in range(
             oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
         ):
@@ -326,9 +326,9 @@ class DurableEngine:
             with self.store.transaction() as connection:
                 self.store.write(connection, delete(journal).where(journal.c.sequence <= last))
 
-    def policy_state_row(self, now: int) -> Mapping[str, Any] | None:
+    def policy_state_row(self) -> Mapping[str, Any] | None:
         """Return the row of the policy state if its write is due, else None."""
-        engine = self.state.engine
+        engine, now = self.state.engine, self._clock.physical()
         late = now - self._memory_at >= POLICY_STATE_INTERVAL_NS
         if self._memory_is_large and not late and not engine.session.keeps_memory:
             return None
