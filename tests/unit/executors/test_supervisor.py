@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -57,6 +58,25 @@ def test_children_started_by_a_sigterm_trap_get_no_signal(
     own._cgroup = Path("/sys/fs/cgroup/any")
     own._end(20.0)
     assert received == [("group", leader.pid)]
+
+
+def test_a_clock_that_is_set_forward_shortens_no_grace_period(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    generation = GenerationDirectory.create(tmp_path / "1", {"processes": []}, {"phase": RUNNING})
+    own: Any = Supervisor.__new__(Supervisor)
+    own._generation, own._children, own._cgroup = generation, {}, None
+    own._ending, own._stop_command = False, 0
+    now = time.time()
+    generation.request_stop(7, 30.0, now)
+    own._apply_stop_command()
+    deadline = own._deadline
+    monkeypatch.setattr("time.time", lambda: now + 3_600)
+    own._apply_stop_command()  # the executor signals again until the end
+    assert own._deadline == deadline > time.monotonic() + 20
+    generation.request_stop(8, 0.0, now)
+    own._apply_stop_command()
+    assert own._deadline <= time.monotonic()
 
 
 def test_the_group_of_a_process_is_known_while_it_is_there(

@@ -86,6 +86,8 @@ class Supervisor:
         self._notes: dict[str, str] = {}
         self._killed: set[str] = set()
         self._forced = False
+        self._stop_command = 0
+        """Number of the stop command that was applied last."""
         self._stopped = False
         """A stop command arrived before any process decided the result."""
         self._outside = False
@@ -166,10 +168,12 @@ class Supervisor:
     # ------------------------------------------------------------------ commands
 
     def _apply_stop_command(self) -> None:
-        """Apply the stop command in the generation's directory, if there is one."""
+        """Apply the stop command in the generation's directory, if there is a new one."""
         stop = self._generation.stop()
-        if not stop["command"]:
+        # Signals repeat, and the clock may be set meanwhile: the grace period has begun already.
+        if stop["command"] == self._stop_command:
             return
+        self._stop_command = stop["command"]
         # The clock may jump after the command, so the grace period is an upper limit.
         remaining = min(max(0.0, stop["until"] - time.time()), stop["grace"])
         if self._ending:
