@@ -177,7 +177,8 @@ def test_invalid_arguments_are_refused_before_the_run(capsys: pytest.CaptureFixt
         assert message in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, number: int, status: int) -> None:
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "TMPDIR": str(tmp_path)}
     mark = f"--noise=0.00{os.getpid()}"  # tells its processes from others
     words = [sys.executable, "-c", "from shadowprice.cli.main import run; run()"]
@@ -190,8 +191,8 @@ def test_ctrl_c_leaves_nothing_behind(tmp_path: Path) -> None:
             if line.strip().endswith("measuring"):
                 break
         assert _running(mark) >= 1
-        program.send_signal(signal.SIGINT)
-        assert program.wait(WAIT_LIMIT_SECONDS) == 130
+        program.send_signal(number)
+        assert program.wait(WAIT_LIMIT_SECONDS) == status
     wait_until(lambda: not _running(mark))
     assert not list(tmp_path.glob("shadowprice-profile-*"))
 

@@ -24,7 +24,6 @@ from shadowprice.executors.contract import (
     GenerationSpec,
     ServerAllocation,
     ServerInfo,
-    Started,
     StartRefused,
 )
 from shadowprice.executors.generations.store import GenerationStore
@@ -106,8 +105,14 @@ class _Observation:
     pace: Pace = field(default_factory=Pace)
     memory: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
-    started: float = 0.0
+    started: bool = False
     over: Ended | StartRefused | None = None
+
+    def read(self, entry: TrackedGeneration) -> None:
+        """Read the generation's state."""
+        entry.read()
+        status = entry.to_status()
+        self.started, self.over = status.started is not None, status.end
 
 
 ProgressCallback = Callable[[str, float, StepTime | None], None]
@@ -131,8 +136,6 @@ class Bench:
         self._generation = 0
         self._order = 0
         self._previous_done = 0.0
-        self._seen = _Observation()
-        self._follow: asyncio.Task[None] | None = None
 
     @classmethod
     @asynccontextmanager
@@ -144,23 +147,9 @@ class Bench:
         capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
         try:
             await bench._executor.set_servers([ServerInfo(HERE, capacity)])
-            bench._follow = asyncio.create_task(bench._watch())
             yield bench
         finally:
             await bench._executor.close()
-            if bench._follow is not None:
-                await bench._follow
-
-    async def _watch(self) -> None:
-        async for report in self._executor.watch():
-            if not isinstance(report, Started | Ended | StartRefused):
-                continue
-            if (report.job, report.generation) != (self._name, self._generation):
-                continue
-            if isinstance(report, Started):
-                self._seen.started = report.at
-            else:
-                self._seen.over = report
 
     @property
     def _name(self) -> str:
@@ -181,7 +170,7 @@ class Bench:
         """
         self._generation += 1
         self._order += 1
-        self._seen = seen = _Observation()
+        seen = _Observation()
         spec = self._spec(workers, ps)
         entry = TrackedGeneration(
             spec.job,
@@ -192,15 +181,15 @@ class Bench:
         await self._executor.start(spec)
         stopped: float | None = None
         try:
-            await self._follow_until_known(entry, ordered, limits, on_progress)
+            await _follow_until_known(entry, seen, ordered, limits, on_progress)
             if seen.over is None:
                 on_progress("stopping", 1.0, seen.pace.step_time())
-                stopped = await self._stop(spec, self._command.grace)
+                stopped = await self._stop(entry, seen, self._command.grace)
         finally:
             if seen.over is None:
-                await self._stop(spec, 0.0)
+                await self._stop(entry, seen, 0.0)
             await self._executor.acknowledge_end(spec.job, spec.generation)
-        return self._point(workers, ps, limits, ordered, stopped)
+        return self._point(seen, workers, ps, limits, ordered, stopped)
 
     def _spec(self, workers: int, ps: int) -> GenerationSpec:
         command = self._command
@@ -221,65 +210,28 @@ class Bench:
             slot_end=time.time() + 86_400.0,
         )
 
-    async def _follow_until_known(
-        self,
-        entry: TrackedGeneration,
-        ordered: float,
-        limits: MeasurementLimits,
-        on_progress: ProgressCallback,
-    ) -> None:
-        """Read reports until the speed is known, time is up, or the job has ended."""
-        seen = self._seen
-        execution = ""
-        memory_read_at = 0.0
-        while seen.over is None:
-            await asyncio.sleep(_POLL_SECONDS)
-            now = time.time()
-            report = entry.poll_progress()
-            if report is not None:
-                try:
-                    seen.pace.add(report.at, report.progress / 1e6)
-                except BackwardsError as error:
-                    raise UnmeasuredError(str(error)) from None
-                seen.metrics |= {n: v for n, v in report.metrics.items() if n in METRICS}
-            if not execution and seen.started:
-                execution = entry.generation.plan().get("execution", "")
-            if execution and now - memory_read_at > _MEMORY_POLL_SECONDS:
-                memory_read_at = now
-                for role, size in (await asyncio.to_thread(memory.by_role, execution)).items():
-                    seen.memory[role] = max(seen.memory.get(role, 0), size)
-            estimate = seen.pace.step_time()
-            elapsed = now - ordered
-            on_progress(_activity(seen), min(1.0, elapsed / limits.seconds), estimate)
-            if elapsed > limits.seconds or self._is_measured(estimate, now, limits):
-                return
+    async def _stop(self, entry: TrackedGeneration, seen: _Observation, grace: float) -> float:
+        """Stop a generation, wait for its end, and return how long that took.
 
-    def _is_measured(self, step: StepTime | None, now: float, limits: MeasurementLimits) -> bool:
-        first = self._seen.pace.first
-        if step is None or first is None:
-            return False
-        if limits.steps is not None and step.minibatches >= limits.steps:
-            return True
-        return step.error <= limits.precision and now - first[0] >= limits.min_seconds
-
-    async def _stop(self, spec: GenerationSpec, grace: float) -> float:
-        """Stop a generation, wait for its end, and return how long that took."""
+        It needs no other task, because an interrupt cancels those first.
+        """
         self._order += 1
         began = time.monotonic()
-        await self._executor.stop(self._order, spec.job, spec.generation, grace)
-        while self._seen.over is None:
+        await self._executor.stop(self._order, entry.job, entry.number, grace)
+        while seen.over is None:
             await asyncio.sleep(0.01)
+            seen.read(entry)
         return time.monotonic() - began
 
     def _point(
         self,
+        seen: _Observation,
         workers: int,
         ps: int,
         limits: MeasurementLimits,
         ordered: float,
         stopped: float | None,
     ) -> Point:
-        seen = self._seen
         end = seen.over
         if isinstance(end, StartRefused):
             raise UnmeasuredError(f"it could not start: {end.reason}")
@@ -308,6 +260,48 @@ class Bench:
             forced=end.forced,
             finished=finished,
         )
+
+
+async def _follow_until_known(
+    entry: TrackedGeneration,
+    seen: _Observation,
+    ordered: float,
+    limits: MeasurementLimits,
+    on_progress: ProgressCallback,
+) -> None:
+    """Read reports until the speed is known, time is up, or the job has ended."""
+    execution = ""
+    memory_read_at = 0.0
+    while seen.over is None:
+        await asyncio.sleep(_POLL_SECONDS)
+        now = time.time()
+        seen.read(entry)  # before the progress, so that the last report precedes the end
+        report = entry.poll_progress()
+        if report is not None:
+            try:
+                seen.pace.add(report.at, report.progress / 1e6)
+            except BackwardsError as error:
+                raise UnmeasuredError(str(error)) from None
+            seen.metrics |= {n: v for n, v in report.metrics.items() if n in METRICS}
+        if not execution and seen.started:
+            execution = entry.generation.plan().get("execution", "")
+        if execution and now - memory_read_at > _MEMORY_POLL_SECONDS:
+            memory_read_at = now
+            for role, size in (await asyncio.to_thread(memory.by_role, execution)).items():
+                seen.memory[role] = max(seen.memory.get(role, 0), size)
+        estimate = seen.pace.step_time()
+        elapsed = now - ordered
+        on_progress(_activity(seen), min(1.0, elapsed / limits.seconds), estimate)
+        if elapsed > limits.seconds or _is_measured(seen.pace, estimate, now, limits):
+            return
+
+
+def _is_measured(pace: Pace, step: StepTime | None, now: float, limits: MeasurementLimits) -> bool:
+    if step is None or pace.first is None:
+        return False
+    if limits.steps is not None and step.minibatches >= limits.steps:
+        return True
+    return step.error <= limits.precision and now - pace.first[0] >= limits.min_seconds
 
 
 def _activity(seen: _Observation) -> str:
