@@ -63,14 +63,17 @@ CLAIM_TIMEOUT_SECONDS: Final = 5.0
 class LocalExecutor(DiskExecutor[TrackedGeneration]):
     """Runs every generation under its own supervisor, which outlives the service.
 
-    Raises InputError if a setting (see `settings`) is invalid, or the system isn't Linux.
+    If ``lifeline``, the read end of a pipe, is given, generations end with the process that has the
+    write end. Raises InputError if a setting (see `settings`) is invalid, or the system isn't
+    Linux.
     """
 
-    def __init__(self, options: ExecutorOptions) -> None:
+    def __init__(self, options: ExecutorOptions, lifeline: int | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the local executor needs Linux's process control")
         super().__init__(Path(options.directory), TrackedGeneration)
         self._settings = read_settings(options.settings)
+        self._lifeline = lifeline
         self._bell_path = self.path / "bell"
         data = self.path.parent
         default_users = data.parent / f"{data.name}-users"
@@ -279,20 +282,25 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         entry.launched = time.monotonic()
         output = str(entry.generation.path / "supervisor.log")
         keep = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        words = [sys.executable, "-I", "-S", str(AGENT), str(entry.generation.path)]
+        file_actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, output, keep, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        if self._lifeline is not None:
+            words.append("3")
+            file_actions.append((os.POSIX_SPAWN_DUP2, self._lifeline, 3))
         try:
             process = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(AGENT), str(entry.generation.path)],
+                words,
                 {
                     name: os.environ[name]
                     for name in ("LD_LIBRARY_PATH", "LANG")
                     if name in os.environ
                 },
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, output, keep, 0o600),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                ],
+                file_actions=file_actions,
                 setsid=True,
                 setsigmask=(),
                 setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
