@@ -133,7 +133,7 @@ def test_measurements_are_kept_if_more_workers_fail(
     assert list(yaml.safe_load(content)["jobs"][0]["throughput"]) == [1, 3]
     assert "2 workers: not measured: worker-" in content
     # Three began anew, since two had failed: that says nothing of the job's checkpoints.
-    assert "never went on from a checkpoint" not in content
+    assert "never continued from a checkpoint" not in content
 
 
 def test_a_family_keeps_its_curve_for_jobs_that_were_not_measured(
