@@ -35,9 +35,11 @@ from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
+    ENDED,
     LAUNCHING,
     RUNNING,
     TERMINAL_PHASES,
+    GenerationDirectory,
     boot_id,
     start_time,
 )
@@ -428,6 +430,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         try:
             lock = generation.try_lock()
         except FileNotFoundError:  # not yet accepted, or already forgotten
+            if entry.phase in {LAUNCHING, RUNNING} and self._has_directory():
+                self._end_without_records(entry)
             return
         if lock is None:
             if children.is_stopped(entry.state.get("supervisor", 0)):
@@ -456,6 +460,21 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         elif phase in TERMINAL_PHASES or not self._kill_processes(plan or {}, state):
             return
         generation.mark_lost_if_dead(f"{cause}, and the generation with it")
+
+    def _has_directory(self) -> bool:
+        """Return whether the directory is still the one that was opened, not moved or unmounted."""
+        if self._lock is None or not (self.path / "jobs").is_dir():
+            return False
+        return os.path.samestat(os.fstat(self._lock.descriptor), self.path.stat())
+
+    def _end_without_records(self, entry: TrackedGeneration) -> None:
+        """End a generation whose directory was deleted, for example by its own job."""
+        self._send(entry, signal.SIGKILL)  # its supervisor couldn't record the end
+        if self._kill_processes({}, entry.state):
+            reason = "its records were deleted, and the generation with it"
+            lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            entry.generation.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            GenerationDirectory.create(entry.generation.path, {}, {**entry.state, **lost})
 
     def _read_plan(self, entry: TrackedGeneration) -> dict[str, Any] | None:
         """Return the plan of a generation; None, with a warning, if it is damaged."""
