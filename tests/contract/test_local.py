@@ -208,6 +208,43 @@ def test_process_without_its_environment_ends_with_a_killed_supervisor(
     local.run(scenario)
 
 
+def test_job_that_deletes_its_records_is_lost(local: LocalHarness) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
+        script = "until [ -e go ]; do sleep 0.02; done; rm -rf ../generations; exec sleep 600"
+        await executor.start(spec("job", 1, script))
+        await reports.first(Started, "job")
+        state = GenerationStore(own.path).generation("job", 1).state()
+        (number, _) = state["processes"]["worker-0"]
+        (own.path / "jobs" / key_digest("job") / "work" / "go").touch()
+        ended = await reports.first(Ended, "job")
+        assert (ended.ending, start_time(number)) == (Ending.LOST, None)
+        assert "records were deleted" in ended.reason
+        await executor.acknowledge_end("job", 1)
+        await executor.start(spec("job", 2, "exit 0"))
+        assert (await reports.first(Ended, "job", 2)).ending is Ending.DONE
+
+    local.run(scenario)
+
+
+def test_moved_directory_costs_no_running_generation(local: LocalHarness) -> None:
+    async def scenario(own: LocalHarness, executor: Executor, reports: ReportLog) -> None:
+        assert isinstance(executor, module.LocalExecutor)
+        await executor.start(spec("job", 1, POLITE))
+        await ready(executor, "job")
+        (entry,) = executor._registry.live
+        aside = own.path.rename(own.path.with_name("aside"))
+        own.path.mkdir()
+        (own.path / "jobs").mkdir()
+        executor._check_supervisor(entry)
+        (own.path / "jobs").rmdir()
+        own.path.rmdir()
+        aside.rename(own.path)
+        await executor.stop(5, "job", 1)
+        assert (await reports.first(Ended, "job")).ending is Ending.STOPPED
+
+    local.run(scenario)
+
+
 def test_process_that_reuses_a_pid_is_not_killed(
     local: LocalHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -153,7 +153,7 @@ class Findings:
             lines.extend(_warnings(point))
         resumptions = [point.resumed for point in self.points if point.resumed is not None]
         if resumptions and not any(resumptions):
-            lines.append("it never went on from a checkpoint: every change would begin anew")
+            lines.append("it never continued from a checkpoint: every change would restart it")
         return lines
 
     def _linear_model_error(self) -> str:
@@ -173,7 +173,7 @@ class Findings:
 def _how_well(fit: LinearFit | SerialFit) -> str:
     quality = fit.quality
     if quality.verdict == "untried":
-        return "cannot be tried on so few numbers of workers"
+        return "needs more numbers of workers to be tested"
     r_squared = quality.determination
     suffix = "" if r_squared is None else f", R2 {r_squared:.3f}"
     return f"{quality.verdict} (off by {quality.largest:.1%} at most{suffix})"
@@ -184,7 +184,7 @@ def _warnings(point: Point) -> list[str]:
     warnings = []
     if not point.precise:
         warnings.append(
-            f"{counts}: known to {point.step.error:.1%} only; raise --time, or report oftener"
+            f"{counts}: precise to {point.step.error:.1%} only; raise --time, or report more often"
         )
     if point.forced:
         warnings.append(
@@ -305,8 +305,8 @@ def job_file(findings: Findings, name: str, steps: int, when: str, stated: bool)
     ]
     lines += [f"# {remark}" for remark in findings.remarks()]
     if not stated:
-        lines.append("# How long the whole training is was not stated: correct `steps`.")
-    lines.append("# What finishing is worth, and by when, is yours to say: `utility`.")
+        lines.append("# The length of the whole training was not stated: correct `steps`.")
+    lines.append("# State what finishing is worth, and by when: `utility`.")
     return "\n".join(lines) + "\n" + _dump_yaml({"jobs": [job_record(findings, name, steps)]})
 
 

@@ -130,8 +130,10 @@ class Bench:
     def __init__(self, directory: Path, command: Command) -> None:
         self._directory = directory
         self._command = command
-        settings = {"memory": "off"}
-        self._executor = LocalExecutor(ExecutorOptions(str(directory), settings=settings))
+        options = ExecutorOptions(str(directory), settings={"memory": "off"})
+        # A killed process can't stop what it runs, and no service would find it.
+        self._lifeline = os.pipe()
+        self._executor = LocalExecutor(options, self._lifeline[0])
         self._job = 0
         self._generation = 0
         self._order = 0
@@ -142,14 +144,16 @@ class Bench:
     async def opened(cls, directory: Path, command: Command) -> AsyncIterator[Bench]:
         """Open a bench; at the end, stop everything that it runs."""
         bench = cls(directory, command)
-        await bench._executor.open()
         cores = len(os.sched_getaffinity(0))
         capacity = {"cpu": 1000 * cores, "gpu": 1000 * bench._command.gpus * 1024}
         try:
+            await bench._executor.open()
             await bench._executor.set_servers([ServerInfo(HERE, capacity)])
             yield bench
         finally:
             await bench._executor.close()
+            for descriptor in bench._lifeline:
+                os.close(descriptor)
 
     @property
     def _name(self) -> str:

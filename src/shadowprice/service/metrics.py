@@ -68,7 +68,7 @@ class Metrics:
         self.event_subscribers = gauge("event_subscribers", "Subscribers of the event stream.")
         self.sequence = gauge("journal_sequence", "Number of the last event.")
         self.failures = counter("failures", "Errors of the service, by component.", ("component",))
-        self.executor_errors = counter("executor_errors", "Orders that an executor refused.")
+        self.executor_errors = counter("executor_errors", "Failed calls to the executor.")
         self.writer = gauge("leader", "1 if this instance is the leader.")
         self.points_held = gauge(
             "points_held", "Points that a tenant holds and may spend.", ("tenant",)

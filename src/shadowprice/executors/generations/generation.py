@@ -188,7 +188,7 @@ class GenerationDirectory:
 
 
 def identities_differ(one: str | None, other: str | None) -> bool:
-    """Return whether two identities are known and differ."""
+    """Return whether two identities are both known, and differ."""
     return bool(one and other) and one != other
 
 

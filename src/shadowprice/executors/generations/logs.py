@@ -145,9 +145,8 @@ def read(
     """Return a piece of a log: start, end and text.
 
     ``start`` is the offset of the first byte; None for the last ``max_bytes`` bytes. A longer
-    character is returned whole. If the log is
-    ``complete``, an incomplete character at its end is replaced; otherwise it is left for the next
-    read.
+    character is returned whole. If the log is ``complete``, an incomplete character at its end is
+    replaced; otherwise it is left for the next read.
     """
     for _ in range(3):  # a segment may be rotated away meanwhile
         try:

@@ -24,9 +24,9 @@ class ProgressPolls:
         """Whether a poll is running."""
         return bool(self._running)
 
-    async def poll(self, look: Coroutine[Any, Any, Sequence[Progressed]]) -> Sequence[Progressed]:
+    async def poll(self, work: Coroutine[Any, Any, Sequence[Progressed]]) -> Sequence[Progressed]:
         """Run a poll and return its result; if cancelled, the poll continues and emits it."""
-        task = asyncio.create_task(look)
+        task = asyncio.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         try:
@@ -35,13 +35,13 @@ class ProgressPolls:
             task.add_done_callback(self._emit_late)
             raise
 
-    def _emit_late(self, looked: asyncio.Task[Sequence[Progressed]]) -> None:
-        if not looked.cancelled() and looked.exception() is None:
-            self._emit(looked.result())
+    def _emit_late(self, task: asyncio.Task[Sequence[Progressed]]) -> None:
+        if not task.cancelled() and task.exception() is None:
+            self._emit(task.result())
 
     async def end(self) -> None:
         """Cancel all running polls."""
-        looks = tuple(self._running)
-        for look in looks:
-            look.cancel()
-        await asyncio.gather(*looks, return_exceptions=True)
+        tasks = tuple(self._running)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

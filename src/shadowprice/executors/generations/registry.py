@@ -37,7 +37,7 @@ class GenerationRegistry(Generic[GenerationT]):
     @property
     def allocations(self) -> list[Mapping[str, Any]]:
         """Demands of the generations that haven't ended, each with its server."""
-        return [deal for entry in self.live for deal in entry.allocations]
+        return [record for entry in self.live for record in entry.allocations]
 
     @property
     def in_acceptance_order(self) -> list[GenerationT]:

@@ -35,9 +35,11 @@ from shadowprice.executors.generations.disk_registry import DiskExecutor
 from shadowprice.executors.generations.generation import (
     ACCEPTED,
     DAMAGED,
+    ENDED,
     LAUNCHING,
     RUNNING,
     TERMINAL_PHASES,
+    GenerationDirectory,
     boot_id,
     start_time,
 )
@@ -63,14 +65,17 @@ CLAIM_TIMEOUT_SECONDS: Final = 5.0
 class LocalExecutor(DiskExecutor[TrackedGeneration]):
     """Runs every generation under its own supervisor, which outlives the service.
 
-    Raises InputError if a setting (see `settings`) is invalid, or the system isn't Linux.
+    If ``lifeline``, the read end of a pipe, is given, generations end with the process that has the
+    write end. Raises InputError if a setting (see `settings`) is invalid, or the system isn't
+    Linux.
     """
 
-    def __init__(self, options: ExecutorOptions) -> None:
+    def __init__(self, options: ExecutorOptions, lifeline: int | None = None) -> None:
         if not sys.platform.startswith("linux"):
             raise InputError("the local executor needs Linux's process control")
         super().__init__(Path(options.directory), TrackedGeneration)
         self._settings = read_settings(options.settings)
+        self._lifeline = lifeline
         self._bell_path = self.path / "bell"
         data = self.path.parent
         default_users = data.parent / f"{data.name}-users"
@@ -279,20 +284,25 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         entry.launched = time.monotonic()
         output = str(entry.generation.path / "supervisor.log")
         keep = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        words = [sys.executable, "-I", "-S", str(AGENT), str(entry.generation.path)]
+        file_actions: list[tuple[Any, ...]] = [
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, output, keep, 0o600),
+            (os.POSIX_SPAWN_DUP2, 1, 2),
+        ]
+        if self._lifeline is not None:
+            words.append("3")
+            file_actions.append((os.POSIX_SPAWN_DUP2, self._lifeline, 3))
         try:
             process = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", str(AGENT), str(entry.generation.path)],
+                words,
                 {
                     name: os.environ[name]
                     for name in ("LD_LIBRARY_PATH", "LANG")
                     if name in os.environ
                 },
-                file_actions=[
-                    (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                    (os.POSIX_SPAWN_OPEN, 1, output, keep, 0o600),
-                    (os.POSIX_SPAWN_DUP2, 1, 2),
-                ],
+                file_actions=file_actions,
                 setsid=True,
                 setsigmask=(),
                 setsigdef=(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD),
@@ -420,6 +430,8 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         try:
             lock = generation.try_lock()
         except FileNotFoundError:  # not yet accepted, or already forgotten
+            if entry.phase in {LAUNCHING, RUNNING} and self._has_directory():
+                self._end_without_records(entry)
             return
         if lock is None:
             if children.is_stopped(entry.state.get("supervisor", 0)):
@@ -448,6 +460,21 @@ class LocalExecutor(DiskExecutor[TrackedGeneration]):
         elif phase in TERMINAL_PHASES or not self._kill_processes(plan or {}, state):
             return
         generation.mark_lost_if_dead(f"{cause}, and the generation with it")
+
+    def _has_directory(self) -> bool:
+        """Return whether the directory is still the one that was opened, not moved or unmounted."""
+        if self._lock is None or not (self.path / "jobs").is_dir():
+            return False
+        return os.path.samestat(os.fstat(self._lock.descriptor), self.path.stat())
+
+    def _end_without_records(self, entry: TrackedGeneration) -> None:
+        """End a generation whose directory was deleted, for example by its own job."""
+        self._send(entry, signal.SIGKILL)  # its supervisor couldn't record the end
+        if self._kill_processes({}, entry.state):
+            reason = "its records were deleted, and the generation with it"
+            lost = {"phase": ENDED, "at": time.time(), "ending": "lost", "reason": reason}
+            entry.generation.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            GenerationDirectory.create(entry.generation.path, {}, {**entry.state, **lost})
 
     def _read_plan(self, entry: TrackedGeneration) -> dict[str, Any] | None:
         """Return the plan of a generation; None, with a warning, if it is damaged."""

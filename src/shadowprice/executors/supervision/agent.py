@@ -1,4 +1,6 @@
-"""The supervisor's program file: ``python -I -S agent.py DIRECTORY``.
+"""The supervisor's program file: ``python -I -S agent.py DIRECTORY [LIFELINE]``.
+
+``LIFELINE`` is the file descriptor of a pipe's read end (`supervisor.Supervisor`).
 
 It is run by path, in isolated mode and without site packages. So the service's environment doesn't
 affect it, and it starts much faster.
@@ -12,4 +14,4 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 from shadowprice.executors.supervision.supervisor import main  # needs the path set above
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1])))
+    sys.exit(main(Path(sys.argv[1]), *map(int, sys.argv[2:])))

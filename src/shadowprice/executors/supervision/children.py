@@ -176,16 +176,16 @@ def find_by_execution_id(execution: str) -> set[int]:
 
 
 def find_by_sessions(leaders: Iterable[tuple[int, int]]) -> set[int]:
-    """Return the processes in the sessions of leaders, given by pid and start time.
+    """Return the leaders, given by pid and start time, and the processes in their sessions.
 
-    The leaders may have ended: a pid isn't reused while its session has a process. A process with
-    the pid of a leader and another start time leads another session.
+    Leaders that have ended count too: a pid isn't reused while its session has a process. A process
+    with the pid of a leader and another start time leads another session.
     """
     sessions = {leader for leader, started in leaders if start_time(leader) in {None, started}}
     members = set()
     for process, _, _ in processes():
         with contextlib.suppress(ProcessLookupError):
-            if os.getsid(process) in sessions:
+            if process in sessions or os.getsid(process) in sessions:
                 members.add(process)
     return members
 

@@ -211,9 +211,8 @@ class RecordReports:
     def emit_misreport(batch: Batch, report: InvalidProgress) -> None:
         """Emit an event for an invalid progress report.
 
-        A generation gets at most `MAX_REPORTED_ERRORS` of reports, and of parts of
-        reports. A restarted executor reports an
-        error again, so the stored events prevent duplicates.
+        A generation gets at most `MAX_REPORTED_ERRORS` events about whole reports, and as many
+        about parts of reports. A restarted executor repeats errors, so stored events count too.
         """
         name, generation = report.job, report.generation
         record = batch.engine.open_jobs.get(name)
