@@ -47,6 +47,20 @@ def test_unknown_format_names_the_nearest():
         get_format("phily")
 
 
+@pytest.mark.parametrize(
+    ("form", "state"),
+    [("helios", "COMPLETED"), ("acme", "FAILED"), ("openb", "Succeeded"), ("philly-log", "Pass")],
+)
+@pytest.mark.parametrize(
+    ("new", "status"),
+    [("RUNNING", "unfinished"), ("OUT_OF_MEMORY", "failed"), ("Odd", None)],
+)
+def test_states_are_those_of_the_common_table(tmp_path, form, state, new, status):
+    assert TRACES[form].count(state) >= 1
+    trace = read(tmp_path, form.partition("-")[0], TRACES[form].replace(state, new))
+    assert trace.jobs["status"][0] == status
+
+
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 06:13:36,2759.0,1,2759.0,6214e9
 2017-10-09 06:13:03,2951.0,2,5902.0,0e4a51
