@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_trace
-from shadowprice.cli.console import Output, SafeText, print_json, print_note, stderr, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, print_note, stdout
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
 from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
@@ -128,7 +128,7 @@ def convert(
         print_json({**made, "cluster": None if cluster is None else str(cluster)})
         return
     for note in notes:
-        stderr().print(f"note: {note}", markup=False)
+        print_note(f"note: {note}")
     written = f" and {cluster}" if cluster else ""
     typer.echo(f"{pluralize(len(workload), 'job')} in {out}{written}")
 
