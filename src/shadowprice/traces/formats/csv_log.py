@@ -163,9 +163,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     """Read a table of jobs."""
     mapping = parse_mapping(reading.options.get("map", ""))
     zone = time_zone(reading.options.get("timezone", "UTC"))
-    order = reading.options.get("dates", "")
-    if order not in {"", "dmy", "mdy"}:
-        raise InputError(f"dates={quote_for_display(order)}: write dates=dmy or dates=mdy")
+    order = reading.choose("dates", "dmy", "mdy") if "dates" in reading.options else ""
     head = read_head(path)
     if re.match(r"\s*[{\[]\s*(?:[{\[\]}]|\"[^\"]*\"\s*:)", head):
         hint = "write the jobs as a table, or read sacct --json as sacct:FILE"

@@ -85,9 +85,7 @@ def read_machine_list(path: Path) -> pl.DataFrame:
 
 
 def _read_flat(path: Path, reading: ImportContext) -> Trace:
-    duplicates = reading.options.get("duplicates", "keep")
-    if duplicates not in {"keep", "drop"}:
-        raise InputError(f"duplicates={duplicates}: write duplicates=keep or duplicates=drop")
+    duplicates = reading.choose("duplicates", "keep", "drop")
     table = read_table(path, _FLAT, reading)
     repeated = ~pl.struct(list(_FLAT)).is_first_distinct()
     if duplicates == "drop":

@@ -131,8 +131,8 @@ _DUMP: Final = (
 )
 def read_sacct(path: Path, reading: ImportContext) -> Trace:
     """Read the output of ``sacct``."""
-    tenant = _choice(reading, "tenant", tuple(_TENANTS))
-    arrival = _choice(reading, "arrival", ("eligible", "submit"))
+    tenant = reading.choose("tenant", *_TENANTS)
+    arrival = reading.choose("arrival", "eligible", "submit")
     zone = time_zone(reading.options.get("timezone", "UTC"))
     head = read_head(path)
     is_json = head.lstrip().startswith(("{", "["))
@@ -192,15 +192,6 @@ def _read_jobs(
         status="_status",
     )
     return build_trace("sacct", jobs, path, reading.tally, absolute=True)
-
-
-def _choice(reading: ImportContext, option: str, known: tuple[str, ...]) -> str:
-    value = reading.options.get(option, known[0])
-    if value not in known:
-        raise InputError(
-            f"{option}={quote_for_display(value)}: write {option}={' or '.join(known)}"
-        )
-    return value
 
 
 def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
