@@ -282,7 +282,7 @@ BAD: dict[str, tuple[Callable[[], object], str]] = {
     "not yaml": (_jobs(lambda t: t + "  - {"), "not YAML"),
     "no list": (_bytes("j.yaml", b"jobs: 3\n"), "contains no job list"),
     "empty": (_bytes("j.yaml", b""), "the file is empty"),
-    "binary": (_bytes("j.yaml", b"\0" * 1000), "holds binary data"),
+    "binary": (_bytes("j.yaml", b"\0" * 1000), "is binary, not text"),
     "encoding": (_bytes("j.yaml", "jobs: caf\u00e9".encode("latin-1")), "is not UTF-8"),
     "cluster without slot": (
         _bytes("c.yaml", CLUSTER.replace("slot: 10min\n", "").encode()),

@@ -37,7 +37,7 @@ def check_yaml_size(path: Path, text: str) -> None:
                     f"{len(event.value):,} exceeds the limit of {bounds.TEXT.maximum:,} characters "
                     f"of a text ({max_length:,} of a path)"
                 )
-                raise InputError(Fault(_place(path, event), problem, "is a quote missing?"))
+                raise InputError(Fault(_place(path, event), problem, "check its quotes"))
             if event.anchor:
                 sizes[event.anchor] = 1
         elif kind in _OPENING:

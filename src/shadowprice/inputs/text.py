@@ -1,4 +1,4 @@
-"""Text files that may contain anything: another encoding, binary data, too much, or a cut gzip."""
+"""Text files, which may have another encoding, be binary, too large or damaged."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ TAR_MARK_AT: Final = 257
 def read_text(path: Path, largest: InputLimit = bounds.DOCUMENT) -> str:
     """Read a whole file as UTF-8 text; ``largest`` limits its bytes after decompression.
 
-    Raises `InputError` if the file is absent, empty, too large, binary, not UTF-8, or a truncated
-    gzip.
+    Raises `InputError` if the file is absent, empty, too large, binary, not UTF-8, or damaged.
     """
     data = b"".join(_blocks(path, largest))
     if not data.strip():
@@ -46,7 +45,7 @@ def read_lines(path: Path) -> Iterator[tuple[int, str]]:
         for line in lines:
             number += 1
             yield number, _decode(path, number, line)
-        bounds.LINE.check(len(rest), f"{path}: line {number + 1}", "is it JSON Lines?")
+        bounds.LINE.check(len(rest), f"{path}: line {number + 1}", "write one record a line")
     if rest:
         yield number + 1, _decode(path, number + 1, rest)
 
@@ -149,7 +148,7 @@ def _blocks(path: Path, largest: InputLimit) -> Iterator[bytes]:
         if number == 0 and block[TAR_MARK_AT:].startswith(TAR_MARK):
             raise InputError(Fault(str(path), "is a tar archive", "extract the file inside it"))
         if b"\0" in block:
-            raise InputError(Fault(str(path), "holds binary data", "is it the right file?"))
+            raise InputError(Fault(str(path), "is binary, not text", "check the path"))
         yield block
 
 

@@ -70,9 +70,8 @@ def parse_spec(text: str, synthesis_options: Iterable[str] = ()) -> TraceSpec:
     """Parse a trace location such as ``philly:philly/philly.csv.gz?vc=6214e9&limit=1000``.
 
     The path may contain commas and colons; ``%3F`` stands for a question mark, and ``%25`` for a
-    percent sign. The format is a
-    registered name or ``./file.py:NAME``. ``synthesis_options`` are accepted in addition to the
-    options of the format and of the selection.
+    percent sign. The format is a registered name or ``./file.py:NAME``. ``synthesis_options`` are
+    accepted in addition to the options of the format and of the selection.
 
     Raise `InputError` if the format or an option is unknown (with the closest name), or a value is
     invalid.

@@ -107,7 +107,7 @@ class TableHeader:
     """Number of lines before the header."""
     separator: str
     names: tuple[str, ...]
-    """Names of the columns: those of the header, but for empty names and those in use here."""
+    """Names of the columns; empty names and those that importers use are replaced."""
 
 
 @dataclass(slots=True)

@@ -217,20 +217,8 @@ _TRES_NAMES: Final[Mapping[str, str]] = {
 
 _NO_TYPES: Final = frozenset(
     {"billing", "core", "cores", "cpu", "cpus", "gpu", "gpus", "mem", "memory", "ngpu", "ngpus"}
-    | {
-        "npu",
-        "npus",
-        "tpu",
-        "tpus",
-        "hpu",
-        "hpus",
-        "fpga",
-        "fpgas",
-        "node",
-        "nodes",
-        "task",
-        "tasks",
-    }
+    | {"npu", "npus", "tpu", "tpus", "hpu", "hpus", "fpga", "fpgas", "node", "nodes", "task"}
+    | {"tasks"}
 )
 """Words beside a number that aren't a type of GPU."""
 

@@ -36,6 +36,17 @@ class ImportContext:
     tally: ImportTally = field(default_factory=ImportTally)
     """Rows dropped and repaired."""
 
+    def choose(self, option: str, *choices: str) -> str:
+        """Return the value of an option, by default the first choice.
+
+        Raise `InputError` if it isn't one of the choices.
+        """
+        value = self.options.get(option, choices[0])
+        if value not in choices:
+            hint = f"write {option}={' or '.join(choices)}"
+            raise InputError(f"{option}={quote_for_display(value)}: {hint}")
+        return value
+
 
 Importer = Callable[[Path, ImportContext], Trace]
 

@@ -18,8 +18,10 @@ Szegedy 2015).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
+from itertools import count
 from typing import Any, Final
 
 import numpy as np
@@ -100,8 +102,9 @@ def generate_testbed(
         )
         for at in range(jobs)
     ]
+    numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
     return Workload(
-        names=[f"{family}-{families[:at].count(family)}" for at, family in enumerate(families)],
+        names=[f"{family}-{next(numbers[family])}" for family in families],
         tenants=[None] * jobs,
         arrival=np.array([int(int(at) * slot_seconds * NANO) for at in arrival], dtype=np.int64),
         epochs=epochs,

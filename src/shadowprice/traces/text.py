@@ -206,8 +206,8 @@ class Check:
 class CheckedTable:
     """Rows of a file with their line numbers, with validation.
 
-    ``frame`` contains the rows that are valid so far, with an integer column ``line``. ``place`` is
-    the format of a row's location in errors, with ``{}`` for the line.
+    ``frame`` contains the rows that are valid so far, with an integer column ``line``.
+    ``location`` is the format of a row's location in errors, with ``{}`` for the line.
     """
 
     def __init__(
@@ -216,7 +216,7 @@ class CheckedTable:
         self.path = path
         self.frame = frame
         self._reading = reading
-        self._place = location
+        self._location = location
         self._faults: list[tuple[int, Fault]] = []
         self._wrong = 0
         self._is_partial = False
@@ -266,7 +266,7 @@ class CheckedTable:
         ):
             shown = quote_for_display(value) if isinstance(value, str) else f"{value!r}"
             value_text = "" if value is None else f" {shown}"
-            location = f"{self.path}: {self._place.format(line)}"
+            location = f"{self.path}: {self._location.format(line)}"
             message = f"{check.column}{value_text} {check.message}"
             self._faults.append((line, Fault(location, message, check.hint)))
 
@@ -725,14 +725,12 @@ def _row_fault(
 def _value(text: str, kind: pl.DataType) -> object:
     if text == "":
         return None
+    # Python also accepts 1_000 and digits of other scripts, which no trace contains.
     if kind.is_numeric() and ("_" in text or not text.isascii()):
-        raise ValueError(
-            text
-        )  # Python also accepts 1_000 and digits of other scripts, which no trace contains
+        raise ValueError(text)
     if kind == pl.Int64():
-        number = int(
-            text.removesuffix(".0")
-        )  # pandas writes integers so if a value of the column is missing
+        # pandas writes integers as 8.0 if a value of the column is missing.
+        number = int(text.removesuffix(".0"))
         if abs(number) > MAX_INTEGER:
             raise OverflowError
         return number

@@ -58,7 +58,7 @@ def test_documents_are_counted_as_their_text_is(monkeypatch: pytest.MonkeyPatch)
         ("a: '" + "x" * 5000, "not YAML"),
         (
             "a: " + "x" * 5000,
-            "5,000 exceeds the limit of 2,000 characters of a text (4,000 of a path); is a quote",
+            "5,000 exceeds the limit of 2,000 characters of a text (4,000 of a path); check its",
         ),
         ("a: " + ":".join("1" * 3000), "characters"),
         ("a: !!int ''", "not YAML"),

@@ -47,6 +47,38 @@ def test_unknown_format_names_the_nearest():
         get_format("phily")
 
 
+@pytest.mark.parametrize(
+    ("form", "state"),
+    [("helios", "COMPLETED"), ("acme", "FAILED"), ("openb", "Succeeded"), ("philly-log", "Pass")],
+)
+@pytest.mark.parametrize(
+    ("new", "status"),
+    [("RUNNING", "unfinished"), ("OUT_OF_MEMORY", "failed"), ("Odd", None)],
+)
+def test_states_are_those_of_the_common_table(tmp_path, form, state, new, status):
+    assert TRACES[form].count(state) >= 1
+    trace = read(tmp_path, form.partition("-")[0], TRACES[form].replace(state, new))
+    assert trace.jobs["status"][0] == status
+
+
+@pytest.mark.parametrize(
+    ("form", "option", "choices"),
+    [
+        ("philly", "duplicates", "keep or drop"),
+        ("swf", "processors", "gpus or cpus"),
+        ("csv", "dates", "dmy or mdy"),
+        ("sacct", "arrival", "eligible or submit"),
+        ("sacct", "tenant", "account or user or group or partition or qos"),
+    ],
+)
+def test_another_choice_of_an_option_is_refused(tmp_path, form, option, choices):
+    with pytest.raises(InputError, match=rf"{option}='x': write {option}={choices}$"):
+        read(tmp_path, form, TRACES[form], f"?{option}=x")
+    for choice in choices.split(" or "):
+        if choice not in {"partition", "qos", "group"}:  # the dump has no such column
+            assert len(read(tmp_path, form, TRACES[form], f"?{option}={choice}").jobs)
+
+
 PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 2017-10-09 06:13:36,2759.0,1,2759.0,6214e9
 2017-10-09 06:13:03,2951.0,2,5902.0,0e4a51

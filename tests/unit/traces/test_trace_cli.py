@@ -120,6 +120,15 @@ def test_a_job_without_gpus_has_one_note(tmp_path):
         assert notes == ([] if option else [left_out])
 
 
+def test_a_long_note_is_one_line(tmp_path):
+    path = tmp_path / "log.csv"
+    path.write_text("submit,duration,gpus,deadline\n1704067200,1000,1,1704067300\n")
+    command = ["trace", "convert", f"csv:{path}", str(tmp_path / "jobs.jsonl")]
+    notes = CliRunner().invoke(app, command).stderr.splitlines()
+    assert max(map(len, notes)) > 100
+    assert all(note.startswith("note: ") for note in notes)
+
+
 def test_generate_writes_a_runnable_pair(tmp_path):
     out = tmp_path / "gen"
     text = run_trace_command(

@@ -8,6 +8,7 @@ from typing import Final
 import polars as pl
 
 from shadowprice.results.columns import typed_columns
+from shadowprice.traces.log_values import each, parse_state
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import read_table
@@ -16,13 +17,6 @@ _COLUMNS: Final = typed_columns(
     "job_id user node_num:f gpu_num:f cpu_num:f type state submit_time start_time end_time "
     "duration:f mem_per_pod_GB:f"
 )
-_STATUS: Final = {
-    "COMPLETED": "passed",
-    "CANCELLED": "cancelled",
-    "FAILED": "failed",
-    "TIMEOUT": "failed",
-    "NODE_FAIL": "failed",
-}
 _TIME: Final = "%Y-%m-%d %H:%M:%S%z"
 
 
@@ -63,6 +57,6 @@ def read_acme(path: Path, reading: ImportContext) -> Trace:
         memory=(pl.col("mem_per_pod_GB") * pl.col("node_num") * 1e9).round(),
         tenant="user",
         user="user",
-        status=pl.col("state").replace(_STATUS).str.to_lowercase(),
+        status=pl.lit(each(table.frame["state"], parse_state, pl.String())),
     )
     return build_trace("acme", jobs, path, reading.tally, absolute=True)

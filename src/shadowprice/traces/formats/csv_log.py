@@ -163,9 +163,7 @@ def read_csv_log(path: Path, reading: ImportContext) -> Trace:
     """Read a table of jobs."""
     mapping = parse_mapping(reading.options.get("map", ""))
     zone = time_zone(reading.options.get("timezone", "UTC"))
-    order = reading.options.get("dates", "")
-    if order not in {"", "dmy", "mdy"}:
-        raise InputError(f"dates={quote_for_display(order)}: write dates=dmy or dates=mdy")
+    order = reading.choose("dates", "dmy", "mdy") if "dates" in reading.options else ""
     head = read_head(path)
     if re.match(r"\s*[{\[]\s*(?:[{\[\]}]|\"[^\"]*\"\s*:)", head):
         hint = "write the jobs as a table, or read sacct --json as sacct:FILE"
@@ -473,8 +471,9 @@ class _Log:
         span = self._values("duration")
         for meaning, seconds in choose_readings(times, span, CLOCK_SKEW).items():
             self._add(meaning, seconds, pl.Float64())
-        for meaning in times:
-            self._expect(meaning, "is not a time", _TIME_HINT)
+        for meaning, column in times.items():
+            is_judged = column.problem.is_not_null() | column.missing
+            self._expect(meaning, "is not a time", _TIME_HINT, is_judged)
         if "wait" in self._names:
             hint = f"{_SPAN_HINT}, or leave the column out: --map wait="
             self._expect("wait", "is not a duration", hint)
@@ -483,15 +482,11 @@ class _Log:
 
     def _expect_valid(self, meaning: str, times: Times) -> None:
         """Refuse times that aren't valid, such as local times that the clock skipped."""
-        self._add(f"{meaning}_problem", times.problem, pl.String())
-        self._add(f"{meaning}_missing", times.missing, pl.Boolean())
-        column = quote_for_display(self._names[meaning])
-        reason = f"{column}: {STANDS_FOR_MISSING}"
-        self.table.count_repairs(pl.col(f"_{meaning}_missing"), reason)
-        for number, (is_wrong, message, hint) in enumerate(time_problems(times, self._zone)):
-            self._add(f"{meaning}_problem_{number}", is_wrong, pl.Boolean())
-            valid = ~pl.col(f"_{meaning}_problem_{number}")
-            self._checks.append(Check(valid, self._names[meaning], message, hint))
+        column = self._names[meaning]
+        reason = f"{quote_for_display(column)}: {STANDS_FOR_MISSING}"
+        self.table.count_repairs(pl.lit(times.missing), reason)
+        for is_wrong, message, hint in time_problems(times, self._zone):
+            self._checks.append(Check(pl.lit(~is_wrong), column, message, hint))
 
     def _add_start_after_wait(self, times: dict[str, Times]) -> None:
         """Add the starts of jobs of which the log has the submission and the wait."""
@@ -541,14 +536,10 @@ class _Log:
             return
         self._add("deadline", seconds, pl.Float64())
         self._expect_valid("deadline", times)
-        is_read = texts.is_null() | times.seconds.is_not_null() | times.problem.is_not_null()
-        is_read |= times.missing
-        self._add("is_deadline_read", is_read, pl.Boolean())
-        message = "is not a time"
-        self._checks.append(Check(pl.col("_is_deadline_read"), column, message, _DEADLINE_HINT))
-        self._add("is_early", is_early, pl.Boolean())
+        is_judged = times.problem.is_not_null() | times.missing
+        self._expect("deadline", "is not a time", _DEADLINE_HINT, is_judged)
         message = "is before the submission"
-        self._checks.append(Check(~pl.col("_is_early"), column, message, _DEADLINE_HINT))
+        self._checks.append(Check(pl.lit(~is_early), column, message, _DEADLINE_HINT))
 
     def _read_resources(self) -> None:
         """Add gpus, gpu_type, cpus and memory, in all."""
@@ -635,15 +626,16 @@ class _Log:
     def _read(self, meaning: str) -> None:
         self._add(meaning, self._values(meaning), _READERS[meaning][2])
 
-    def _expect(self, meaning: str, message: str, hint: str) -> None:
-        """Refuse rows whose text can't be read."""
+    def _expect(
+        self, meaning: str, message: str, hint: str, is_judged: pl.Series | None = None
+    ) -> None:
+        """Refuse rows whose text can't be read, unless another check refuses them."""
         column = self._names.get(meaning)
         if column is not None:
             nothing = is_nothing(pl.col(column)) | is_zero_time(pl.col(column))
             read = pl.col(f"_{meaning}").is_not_null() | nothing
-            if f"_{meaning}_problem" in self.table.frame.columns:
-                read |= pl.col(f"_{meaning}_problem").is_not_null()
-                read |= pl.col(f"_{meaning}_missing")
+            if is_judged is not None:
+                read |= pl.lit(is_judged)
             self._checks.append(Check(read, column, message, hint))
 
 

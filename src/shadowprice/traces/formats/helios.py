@@ -9,6 +9,7 @@ import polars as pl
 
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.results.columns import typed_columns
+from shadowprice.traces.log_values import each, parse_state
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import column_names, read_head, read_table
@@ -16,14 +17,6 @@ from shadowprice.traces.text import column_names, read_head, read_table
 _COLUMNS: Final = typed_columns(
     "job_id user vc gpu_num:i cpu_num:i state submit_time start_time end_time duration:f"
 )
-_STATUS: Final = {
-    "COMPLETED": "passed",
-    "CANCELLED": "cancelled",
-    "FAILED": "failed",
-    "TIMEOUT": "failed",
-    "NODE_FAIL": "failed",
-    "SUSPENDED": "unfinished",
-}
 _TIME: Final = "%Y-%m-%d %H:%M:%S"
 
 
@@ -62,7 +55,7 @@ def read_helios(path: Path, reading: ImportContext) -> Trace:
         cpus="cpu_num",
         tenant="vc",
         user="user",
-        status=pl.col("state").replace(_STATUS).str.to_lowercase(),
+        status=pl.lit(each(table.frame["state"], parse_state, pl.String())),
     )
     return build_trace("helios", jobs, path, reading.tally, absolute=True)
 

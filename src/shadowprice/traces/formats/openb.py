@@ -9,6 +9,7 @@ import polars as pl
 
 from shadowprice.core.errors import InputError
 from shadowprice.results.columns import typed_columns
+from shadowprice.traces.log_values import each, parse_state
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import read_table
@@ -17,7 +18,6 @@ _COLUMNS: Final = typed_columns(
     "name cpu_milli:i memory_mib:i num_gpu:i gpu_milli:i gpu_spec qos pod_phase creation_time:f "
     "deletion_time:f scheduled_time:f"
 )
-_STATUS: Final = {"Succeeded": "passed", "Failed": "failed", "Running": "unfinished"}
 _DENSE_SINCE: Final = 9.0e6
 
 
@@ -77,6 +77,6 @@ def read_openb(path: Path, reading: ImportContext) -> Trace:
         cpus=pl.col("cpu_milli") / 1000,
         memory=pl.col("memory_mib") * 2.0**20,
         workers=pl.lit(1),
-        status=pl.col("pod_phase").replace(_STATUS).str.to_lowercase(),
+        status=pl.lit(each(table.frame["pod_phase"], parse_state, pl.String())),
     )
     return build_trace("openb", jobs, path, reading.tally, absolute=False)

@@ -14,6 +14,7 @@ from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.wording import quote_for_display
 from shadowprice.results.columns import typed_columns
+from shadowprice.traces.log_values import parse_state
 from shadowprice.traces.records import Trace, build_trace
 from shadowprice.traces.registry import ImportContext, trace_format
 from shadowprice.traces.text import (
@@ -30,7 +31,6 @@ from shadowprice.traces.text import (
 
 TIME: Final = "%Y-%m-%d %H:%M:%S"
 _FLAT: Final = typed_columns("timestamp duration:f num_gpus:i gpu_time:f cluster")
-_STATUS: Final = {"Pass": "passed", "Killed": "cancelled", "Failed": "failed"}
 # On 2017-11-05 US Pacific clocks showed 01:00 to 02:00 twice.
 _AMBIGUOUS: Final = tuple(datetime(2017, 11, 5, hour, tzinfo=UTC).timestamp() for hour in (1, 2))
 
@@ -85,9 +85,7 @@ def read_machine_list(path: Path) -> pl.DataFrame:
 
 
 def _read_flat(path: Path, reading: ImportContext) -> Trace:
-    duplicates = reading.options.get("duplicates", "keep")
-    if duplicates not in {"keep", "drop"}:
-        raise InputError(f"duplicates={duplicates}: write duplicates=keep or duplicates=drop")
+    duplicates = reading.choose("duplicates", "keep", "drop")
     table = read_table(path, _FLAT, reading)
     repeated = ~pl.struct(list(_FLAT)).is_first_distinct()
     if duplicates == "drop":
@@ -211,7 +209,7 @@ def _job(entry: Mapping[str, Any], reading: ImportContext) -> dict[str, object] 
         "gpus": float(gpus),
         "tenant": entry["vc"] and valid_text(entry["vc"]),
         "user": entry["user"] and valid_text(entry["user"]),
-        "status": _STATUS.get(entry["status"], valid_text(entry["status"]).lower()),
+        "status": parse_state(valid_text(entry["status"])),
     }
 
 

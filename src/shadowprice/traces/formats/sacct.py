@@ -55,17 +55,7 @@ from shadowprice.traces.text import (
 )
 
 _FIELDS: Final = (
-    *(
-        "Cluster",
-        "JobID",
-        "JobIDRaw",
-        "User",
-        "Account",
-        "Group",
-        "Partition",
-        "QOS",
-        "State",
-    ),
+    *("Cluster", "JobID", "JobIDRaw", "User", "Account", "Group", "Partition", "QOS", "State"),
     *("Submit", "Eligible", "Start", "End", "Elapsed", "ElapsedRaw", "Timelimit", "TimelimitRaw"),
     *("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES", "AllocCPUS", "NCPUS", "ReqCPUS", "ReqMem"),
     *("NNodes", "AllocNodes"),
@@ -79,10 +69,7 @@ _FLAGS: Final = frozenset(
     )
 )
 """Flags that Slurm adds to a job's state."""
-_TENANTS: Final = {"account": "Account", "user": "User", "group": "Group"} | {
-    "partition": "Partition",
-    "qos": "QOS",
-}
+_TENANTS: Final = {name.lower(): name for name in ("Account", "User", "Group", "Partition", "QOS")}
 _TRES: Final = ("AllocTRES", "ReqTRES", "AllocGRES", "ReqGRES")
 _FIRST_GRES: Final = 2
 """Index of the first of them that lists GRES."""
@@ -144,8 +131,8 @@ _DUMP: Final = (
 )
 def read_sacct(path: Path, reading: ImportContext) -> Trace:
     """Read the output of ``sacct``."""
-    tenant = _choice(reading, "tenant", tuple(_TENANTS))
-    arrival = _choice(reading, "arrival", ("eligible", "submit"))
+    tenant = reading.choose("tenant", *_TENANTS)
+    arrival = reading.choose("arrival", "eligible", "submit")
     zone = time_zone(reading.options.get("timezone", "UTC"))
     head = read_head(path)
     is_json = head.lstrip().startswith(("{", "["))
@@ -205,15 +192,6 @@ def _read_jobs(
         status="_status",
     )
     return build_trace("sacct", jobs, path, reading.tally, absolute=True)
-
-
-def _choice(reading: ImportContext, option: str, known: tuple[str, ...]) -> str:
-    value = reading.options.get(option, known[0])
-    if value not in known:
-        raise InputError(
-            f"{option}={quote_for_display(value)}: write {option}={' or '.join(known)}"
-        )
-    return value
 
 
 def _from_text(path: Path, head: str, reading: ImportContext) -> CheckedTable:
@@ -564,7 +542,9 @@ def _read_resources(table: CheckedTable) -> list[Check]:
     )
     frame = table.frame
     counts = {name: each(frame[name], parse_count, pl.Float64()) for name in _COUNTS}
-    requested_memory = each(frame["ReqMem"], _parse_memory, pl.Float64())
+    requested_memory = each(
+        frame["ReqMem"], lambda text: parse_bytes(text, 1024.0**2), pl.Float64()
+    )
     for name, values in counts.items():
         is_count = frame[name].is_null() | values.is_not_null()
         checks.append(Check(pl.lit(is_count), name, "is not a number", "sacct writes 4"))
@@ -636,10 +616,6 @@ def _gpus(row: Sequence[Tres], nodes: float) -> float | None:
             is_by_node = tres.gpus_per == "node" or (not tres.gpus_per and index >= _FIRST_GRES)
             return tres.gpus * (nodes if is_by_node else 1.0)
     return None if is_unknown else 0.0
-
-
-def _parse_memory(text: str) -> float | None:
-    return parse_bytes(text, 1024.0**2)
 
 
 def _first(values: Iterable[Any]) -> Any:

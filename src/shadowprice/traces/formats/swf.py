@@ -51,9 +51,7 @@ _START: Final = re.compile(r"^;\s*UnixStartTime:\s*(\d+)", re.MULTILINE)
 )
 def read_swf(path: Path, reading: ImportContext) -> Trace:
     """Read an SWF log."""
-    processors = reading.options.get("processors", "gpus")
-    if processors not in {"gpus", "cpus"}:
-        raise InputError(f"processors={processors}: write processors=gpus or processors=cpus")
+    processors = reading.choose("processors", "gpus", "cpus")
     head = read_head(path)
     _check_first(path, head)
     table = _split(path, reading)
