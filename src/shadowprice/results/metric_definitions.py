@@ -74,7 +74,7 @@ def _summary(*path: str) -> Read:
     return _read_path("summary", *path)
 
 
-def _summary_metric(key: str, name: str, *options: Any, **flags: bool) -> MetricDefinition:
+def _summary_metric(key: str, name: str, *options: Any, **flags: Any) -> MetricDefinition:
     """Return a measure that the summary has under its key; options as in `MetricDefinition`."""
     return MetricDefinition(key, name, _summary(key), *options, **flags)
 
