@@ -134,8 +134,10 @@ def test_foreign_output_is_refused_before_the_run(
     def ran(*args: object, **kwargs: object) -> None:
         raise AssertionError("it ran before it looked")
 
-    monkeypatch.setattr("shadowprice.simulator.scenario.record_run", ran)
     for name in (
+        # First, because a module that is imported while its source is patched keeps the patch.
+        "simulator.trials.record_run",
+        "simulator.scenario.record_run",
         "experiments.framework.run_experiment",
         "results.run_directory.read_run",
         "traces.generator.generate",

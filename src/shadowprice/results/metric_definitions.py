@@ -74,6 +74,11 @@ def _summary(*path: str) -> Read:
     return _read_path("summary", *path)
 
 
+def _summary_metric(key: str, name: str, *options: Any, **flags: Any) -> MetricDefinition:
+    """Return a measure that the summary has under its key; options as in `MetricDefinition`."""
+    return MetricDefinition(key, name, _summary(key), *options, **flags)
+
+
 def _latency(percentile: str) -> Read:
     return _read_path("timing", "decision_latency", percentile)
 
@@ -106,9 +111,7 @@ RESTRICTED: Final = "restricted_mean_jct"
 _SHARE, _SECONDS = MetricUnit.SHARE, MetricUnit.SECONDS
 
 _EARNED: Final = (
-    MetricDefinition(
-        "total_utility", "total utility", _summary("total_utility"), 1, over_seeds=True
-    ),
+    _summary_metric("total_utility", "total utility", 1, over_seeds=True),
     MetricDefinition(
         "value_share", "of the value on offer", _utility_reader("summary", "value"), 1, _SHARE, True
     ),
@@ -118,14 +121,14 @@ _EARNED: Final = (
     ),
 )
 _OUTCOMES: Final = (
-    MetricDefinition("arrived", "jobs that arrived", _summary("arrived")),
-    MetricDefinition("admitted", "admitted", _summary("admitted")),
-    MetricDefinition("finished", "finished", _summary("finished"), 1, over_seeds=True),
-    MetricDefinition("refused", "refused", _summary("refused"), over_seeds=True),
-    MetricDefinition("dropped", "dropped", _summary("dropped"), -1, unless_zero=True),
-    MetricDefinition("cancelled", "cancelled", _summary("cancelled"), unless_zero=True),
-    MetricDefinition("unfinished", "unfinished", _summary("unfinished"), unless_zero=True),
-    MetricDefinition("not_arrived", "not arrived", _summary("not_arrived"), unless_zero=True),
+    _summary_metric("arrived", "jobs that arrived"),
+    _summary_metric("admitted", "admitted"),
+    _summary_metric("finished", "finished", 1, over_seeds=True),
+    _summary_metric("refused", "refused", over_seeds=True),
+    _summary_metric("dropped", "dropped", -1, unless_zero=True),
+    _summary_metric("cancelled", "cancelled", unless_zero=True),
+    _summary_metric("unfinished", "unfinished", unless_zero=True),
+    _summary_metric("not_arrived", "not arrived", unless_zero=True),
 )
 _TIMES: Final = (
     MetricDefinition(
@@ -150,7 +153,7 @@ _TIMES: Final = (
         -1,
         over_seeds=True,
     ),
-    MetricDefinition("makespan", "makespan, slots", _summary("makespan"), over_seeds=True),
+    _summary_metric("makespan", "makespan, slots", over_seeds=True),
 )
 _FAIRNESS: Final = tuple(
     MetricDefinition(
@@ -163,23 +166,10 @@ _FAIRNESS: Final = tuple(
     for which in ("mean", "worst")
 )
 _LOST: Final = (
-    MetricDefinition("restarts", "restarts", _summary("restarts"), -1, over_seeds=True),
-    MetricDefinition(
-        "lost_gpu_hours",
-        "lost GPU-hours",
-        _summary("lost_gpu_hours"),
-        -1,
-        over_seeds=True,
-        unless_zero=True,
-    ),
-    MetricDefinition(
-        "abandoned_work",
-        "work of unfinished jobs",
-        _summary("abandoned_work"),
-        -1,
-        _SHARE,
-        over_seeds=True,
-        unless_zero=True,
+    _summary_metric("restarts", "restarts", -1, over_seeds=True),
+    _summary_metric("lost_gpu_hours", "lost GPU-hours", -1, over_seeds=True, unless_zero=True),
+    _summary_metric(
+        "abandoned_work", "work of unfinished jobs", -1, _SHARE, over_seeds=True, unless_zero=True
     ),
 )
 _MONEY: Final = (

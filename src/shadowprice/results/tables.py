@@ -344,29 +344,23 @@ def _decision(
         "completion": None,
     }
     match decision:
-        case Commit():
+        case Commit() | Promise():
             record["outcome"] = "admitted"
             record["payoff"] = plain(decision.payoff)
             record["utility"] = plain(decision.utility)
             record["cost"] = plain(decision.cost)
-            record["completion"] = decision.schedule.completion
-            record["promise"] = decision.schedule.completion
-            if decision.payoff_bound is not None:
-                record["payoff_bound"] = plain(decision.payoff_bound)
+            if isinstance(decision, Promise):
+                record["reason"] = decision.message or None
+                record["completion"] = decision.expected
+                record["promise"] = decision.completion
+            else:
+                record["completion"] = record["promise"] = decision.schedule.completion
+                if decision.payoff_bound is not None:
+                    record["payoff_bound"] = plain(decision.payoff_bound)
             if decision.copies:
                 record["copies"] = [list(entry) for entry in decision.copies]
-            if names is not None:
+            if names is not None and isinstance(decision, Commit):
                 record["plan"] = plan_with_server_names(decision.schedule.rows(), names)
-        case Promise():
-            record["outcome"] = "admitted"
-            record["reason"] = decision.message or None
-            record["payoff"] = plain(decision.payoff)
-            record["utility"] = plain(decision.utility)
-            record["cost"] = plain(decision.cost)
-            record["completion"] = decision.expected
-            record["promise"] = decision.completion
-            if decision.copies:
-                record["copies"] = [list(entry) for entry in decision.copies]
         case Reject(refusal=refusal) | Drop(refusal=refusal):
             record["outcome"] = "rejected" if isinstance(decision, Reject) else "dropped"
             record["reason"] = refusal.reason.value
