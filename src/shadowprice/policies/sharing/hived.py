@@ -122,8 +122,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def _begin(self, view: View) -> Iterator[Decision]:
         if not self._changed:
             return
-        self._changed = False
         staying, workers, ps = self._units_up(view)
+        self._changed = bool(staying)  # they may be able to move in the next slot
         for name, guaranteed in self._guaranteed.items():
             if name not in staying:
                 occupy(self._gangs[name], guaranteed.placement, workers, ps)
