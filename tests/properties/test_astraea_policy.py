@@ -333,6 +333,7 @@ def test_parameters() -> None:
         {"theta": "sometimes"},
         {"lambda": "0"},
         {"lambda": "lemma"},
+        {"rounds": "2"},
         {"workers": "soft"},
     ):
         with pytest.raises(InputError):

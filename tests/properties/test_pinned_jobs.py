@@ -12,6 +12,7 @@ from shadowprice.core.cluster import Cluster, Role
 from shadowprice.core.events import (
     CapacityChanged,
     JobEnded,
+    JobRevised,
     JobsArrived,
     ServerState,
     SlotBegan,
@@ -98,3 +99,43 @@ def check_waiting_jobs(engine: Engine) -> None:
     free = int((engine.ledger.capacity - engine.ledger.used[0])[up, 0].sum()) // 1000
     for name, record in engine.open_jobs.items():
         assert name in engine.running or record.job.worker_counts[0] > free, name
+
+
+@pytest.mark.parametrize("policy", ["hived", "srtf"])
+def test_a_job_gives_way_once_it_is_known_to_save_its_progress(policy: str) -> None:
+    tenants = ("a", "b") if policy == "hived" else ()
+    resource = "worker" if policy == "hived" else "gpu"
+    document = {
+        "slot": "1h",
+        "horizon": SLOTS,
+        "servers": [{"name": "s", "capacity": {resource: 2}}],
+        "tenants": [{"name": name, "share": {resource: 1}} for name in tenants],
+    }
+    cluster = ClusterSpec.model_validate(document).resolve()
+    jobs = [
+        replace(
+            JobSpec.model_validate(
+                {
+                    "name": name,
+                    "tenant": tenant if tenants else None,
+                    "epochs": slots,
+                    "chunks": 1,
+                    "minibatch_time": "1h",
+                    "worker": {resource: 1},
+                    "utility": {"kind": "constant", "value": 5},
+                }
+            ).resolve(cluster),
+            resumable=None,
+        )
+        for name, tenant, slots in (("own", "a", 9), ("long", "a", 20), ("owner", "b", 8))
+    ]
+    engine = Engine(cluster, make_policy(policy, PolicyContext(cluster), {}), acknowledges=True)
+    engine.handle(JobsArrived(0, tuple(jobs[:2])))
+    for slot in range(5):
+        if slot == 1:
+            engine.handle(JobsArrived(1, (replace(jobs[2], arrival=1),)))
+        if slot == 4:
+            engine.handle(JobRevised(4, replace(jobs[1], resumable=True)))
+        engine.handle(SlotBegan(slot))
+        assert set(engine.running) == ({"own", "long"} if slot < 4 else {"own", "owner"})
+        engine.handle(SlotEnded(slot, dict.fromkeys(engine.running, 1)))

@@ -96,7 +96,7 @@ class PolicyChoice:
     @property
     def label(self) -> str:
         """Label in tables, and name of folders."""
-        pairs = (f"{key}={value}" for key, value in self.settings.items())
+        pairs = (f"{key}={value}" for key, value in _flatten_settings(self.settings))
         return self.titled or " ".join((self.name, *pairs))
 
     @property

@@ -24,7 +24,7 @@ def test_own_parameters_override_shared_ones_and_keep_the_label() -> None:
     shared = {"prices": "online", "lower": {"rule": "a", "share": 1}}
     chosen = PolicyChoice("oasis", {"lower": {"rule": "b"}}).merged_over(shared)
     assert chosen.settings == {"prices": "online", "lower": {"rule": "b", "share": 1}}
-    assert chosen.label == "oasis lower={'rule': 'b'}"
+    assert chosen.label == "oasis lower.rule=b"
     assert shared["lower"] == {"rule": "a", "share": 1}
 
 

@@ -27,14 +27,14 @@ def table_job(number: int, workers: int, cpu: int) -> Job:
 
 def check_rows(table: JobTable) -> None:
     """Check that rows have their jobs' counts, and one class if their demands are equal too."""
-    classes = {}
+    classes: dict[tuple[bytes, int], int] = {}
     for row in table.rows.values():
         job, first = table.jobs[row], table.first[row]
         assert job is not None
         counts = table.counts[first : first + table.choices[row]]
         assert np.array_equal(counts, job.worker_counts)
         kind = (job.worker.tobytes(), job.max_workers)
-        assert classes.setdefault(kind, table.alike[row]) == table.alike[row]
+        assert classes.setdefault(kind, int(table.alike[row])) == table.alike[row]
     assert len(set(classes.values())) == len(classes)
 
 

@@ -10,7 +10,14 @@ from typing import Any
 import pytest
 
 from shadowprice.core.cluster import Cluster
-from shadowprice.core.events import JobCancelled, JobRevised, JobsArrived, SlotBegan, SlotEnded
+from shadowprice.core.events import (
+    JobCancelled,
+    JobRevised,
+    JobsArrived,
+    ServerLost,
+    SlotBegan,
+    SlotEnded,
+)
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
 from shadowprice.core.utility import Constant
@@ -154,3 +161,19 @@ def test_hived_moves_no_gang_on_its_tenant_s_cells_when_a_job_is_revised() -> No
                     assert engine.running[name] == placement
             slots.end()
     assert kept > 20
+
+
+def test_hived_gives_up_cells_of_gangs_that_lost_their_server_unnoticed() -> None:
+    cluster = shared_cluster(4, {"a": {"worker": 8, "ps": 4}})
+    slots = Slots("hived", cluster, random_jobs(cluster, 6, 0, latest=0))
+    slots.run()
+    engine = slots.engine
+    assert len(engine.running) > 1
+    memory = engine.session.dump_state()
+    for name in cluster.names[:3]:
+        engine.handle(ServerLost(slots.slot, name))
+    # As after a restart with an older state of the policy.
+    engine.session.load_state(memory)
+    engine.session.resync()
+    slots.begin()
+    assert {row for placement in engine.running.values() for row in placement.servers} <= {3}

@@ -15,7 +15,7 @@ POLICIES = (
     PolicyInfo(
         name="astraea",
         summary="Tenants pool their shares: jobs run in batches as gangs that never move, free "
-        "within the own share, paid for at posted prices beyond it.",
+        "within their tenant's share, and at posted prices beyond it.",
         paper=f"{PAPER}: Algorithms 1-5",
         parameters=RoundParameters,
         build="shadowprice.policies.astraea.policy:build",
@@ -27,13 +27,13 @@ POLICIES = (
     ),
     PolicyInfo(
         name="batchsche",
-        summary="Every tenant alone on servers of its own, with Astraea's batches and gangs.",
+        summary="Each tenant runs on servers of its own, with Astraea's batches and gangs.",
         paper=f"{PAPER}, section 5.1; after Zhang et al., MobiHoc 2020",
         parameters=RoundParameters,
         build="shadowprice.policies.astraea.batchsche:build",
         counts_places=True,
         details="Shares become servers: cells as large as each share allows, parameter servers "
-        "beside them. Prices see the tenant's own places. The original's objective, weighted "
+        "beside them. Prices depend on its own places. The original's objective, weighted "
         "completion time, is left out.",
     ),
 )

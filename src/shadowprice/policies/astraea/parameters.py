@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from shadowprice.policies.registry import ParameterModel, Parameters
 
@@ -50,8 +50,6 @@ def _number(value: Any) -> Any:
 
 class RoundParameters(Parameters):
     """What policies that play Astraea's rounds have in common."""
-
-    model_config = ConfigDict(populate_by_name=True)
 
     rounds: Annotated[
         Annotated[int, Field(ge=1, le=1000)] | Literal["lemma"], BeforeValidator(_number)

@@ -19,7 +19,7 @@ POLICIES = (
     PolicyInfo(
         name="fifo",
         summary="Jobs run in order of arrival, each with a fixed number of workers; the first "
-        "that finds no room blocks the rest.",
+        "that doesn't fit blocks the rest.",
         paper="OASiS (INFOCOM 2018), section V, scheme (i): the default of Hadoop and Spark",
         parameters=FifoParameters,
         build="shadowprice.policies.baselines.fifo:FifoPolicy",
@@ -35,9 +35,9 @@ POLICIES = (
         parameters=DrfParameters,
         build="shadowprice.policies.baselines.drf:DrfPolicy",
         details="Progressive filling in whole workers, each with the parameter servers it needs, "
-        "placed round robin; jobs keep the places they had where their number allows it. Only "
-        "numbers of workers that gain more than every smaller one are granted. Shares are of the "
-        "whole cluster's amounts.",
+        "placed round robin; a job keeps its servers if its new number allows it. Only numbers of "
+        "workers that are faster than every smaller one are granted. Shares are fractions of the "
+        "cluster's total capacity.",
     ),
     PolicyInfo(
         name="rrh",
@@ -59,43 +59,43 @@ POLICIES = (
         "Discipline (Operations Research 1968); SRTF and SRSF in Gu et al., Tiresias (NSDI 2019)",
         parameters=SrtfParameters,
         build="shadowprice.policies.baselines.srtf:SrtfPolicy",
-        details="Fixed numbers of workers, round-robin placement; jobs keep their places while "
-        "they run. It knows how long every job still takes, and looks at no utility.",
+        details="Fixed numbers of workers, round-robin placement; jobs keep their servers while "
+        "they run. It knows the remaining time of every job, and ignores utilities.",
     ),
     PolicyInfo(
         name="las",
-        summary="All jobs are admitted; those that had little GPU-time so far run before those "
-        "that had much, in two queues.",
+        summary="All jobs are admitted; those with less GPU-time so far than a threshold run "
+        "before the others, in two queues.",
         paper="Gu et al., Tiresias: A GPU Cluster Manager for Distributed Deep Learning "
         "(NSDI 2019), discretised two-dimensional LAS",
         parameters=LasParameters,
         build="shadowprice.policies.baselines.las:LasPolicy",
-        details="Fixed numbers of workers, round-robin placement. It knows nothing of how long a "
-        "job takes. Tiresias's placement by the skew of a model's tensors is left out.",
+        details="Fixed numbers of workers, round-robin placement. It doesn't know how long a job "
+        "takes. Tiresias's placement by the skew of a model's tensors is left out.",
     ),
     PolicyInfo(
         name="backfill",
-        summary="Jobs start in order of priority and run to their end; others go before where "
-        "they delay no reservation (EASY or conservative backfilling), as under Slurm.",
+        summary="Jobs start in order of priority and run to their end; others may start earlier "
+        "if they delay no reservation (EASY or conservative backfilling), as under Slurm.",
         paper="Lifka, The ANL/IBM SP Scheduling System (JSSPP 1995); Mu'alem, Feitelson, "
         "Utilization, Predictability, Workloads, and User Runtime Estimates in Scheduling the IBM "
         "SP2 with Backfilling (TPDS 2001); Slurm's priority/multifactor and sched/backfill",
         parameters=BackfillParameters,
         build="shadowprice.policies.baselines.backfill:BackfillPolicy",
         details="Fixed numbers of workers, round-robin placement, no preemption. A job states "
-        "`priority` and `walltime` in its file; without a wall time its own work at its width is "
-        "the estimate. Fair share, quality of service and partitions are left out.",
+        "`priority` and `walltime` in its file; without a wall time, its work at its number of "
+        "workers is the estimate. Fair share, quality of service and partitions are left out.",
     ),
     PolicyInfo(
         name="elasticflow",
         summary="A job is admitted if its deadline and those of all admitted jobs can be met "
-        "together; each has the fewest workers that takes, spare ones go by marginal return.",
+        "together; each gets the fewest workers for that, and spare ones by marginal return.",
         paper="Gu et al., ElasticFlow: An Elastic Serverless Training Platform for Distributed "
         "Deep Learning (ASPLOS 2023), Algorithms 1 and 2",
         parameters=ElasticFlowParameters,
         build="shadowprice.policies.baselines.elasticflow:ElasticFlow",
         details="The deadline is that of a deadline utility, or the target of a sigmoid; other "
-        "jobs run on what is spare. It looks at no value. Plans are of sums over the cluster, as "
-        "in the paper; placement is round robin, without its powers of two.",
+        "jobs run on spare capacity. It ignores values. Plans are of sums over the cluster, as in "
+        "the paper; placement is round robin, without its powers of two.",
     ),
 )

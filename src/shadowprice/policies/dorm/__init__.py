@@ -12,10 +12,10 @@ POLICIES = (
         "Machine Learning in Shared Clusters: A Dynamically-Partitioned Approach (SMARTCOMP 2017)",
         parameters=DormParameters,
         build="shadowprice.policies.dorm.policy:Dorm",
-        details="A running job keeps at least its fewest workers until it is done. On clusters of "
-        "more than `exact_servers` servers the MILP is over classes of equal servers, and a "
-        "placement follows. Queued jobs beyond `window` and running ones beyond `adjustable` "
-        "stand by. The parameters in force count how often the solver stopped at its node limit "
-        "and how often a placement had to give way.",
+        details="A running job keeps at least its minimum of workers until it is done. On clusters "
+        "of more than `exact_servers` servers the MILP is over classes of equal servers, and the "
+        "result is placed afterwards. Queued jobs beyond `window` wait, and running ones beyond "
+        "`adjustable` don't change. `statistics` counts programs that stopped at the node limit, "
+        "and jobs that couldn't be placed as in the solution.",
     ),
 )

@@ -140,10 +140,10 @@ class Dorm(QueueingPolicy[DormParameters]):
             return
         self._count["recomputations"] += 1
         window = list(itertools.islice(self._queue.values(), self._parameters.window))
+        running = sorted(self._running.values(), key=lambda entry: entry.order)
+        movable = [entry for entry in running if not view.is_pinned(entry.job.name)]
         outcome = self._allocate_all()
         if outcome is None:
-            running = sorted(self._running.values(), key=lambda entry: entry.order)
-            movable = [entry for entry in running if not view.is_pinned(entry.job.name)]
             recomputation = Recomputation(
                 self._free_capacity, self._groups, self._parameters, running, movable, window
             )
@@ -153,10 +153,10 @@ class Dorm(QueueingPolicy[DormParameters]):
         if not outcome and not self._running:
             outcome = self._start_first()
         yield from self._apply(outcome)
-        # If all jobs of the window started, jobs behind it may fit in the next slot.
-        self._changed = bool(self._queue) and not any(
-            queued.job.name in self._queue for queued in window
-        )
+        # If all jobs of the window started, jobs behind it may fit in the next slot. Jobs that
+        # can't move now may be able to.
+        started_all = not any(queued.job.name in self._queue for queued in window)
+        self._changed = bool(self._queue) and (started_all or len(movable) < len(running))
 
     def _allocate_all(self) -> PlacementChanges | None:
         """Return an outcome that gives every job all it can use; None if that doesn't fit."""

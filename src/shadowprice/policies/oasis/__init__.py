@@ -13,8 +13,8 @@ POLICIES = (
         parameters=OasisParameters,
         build="shadowprice.policies.oasis.policy:OasisPolicy",
         details="Every job is decided when it arrives, by the exact optimum of (27) at the prices "
-        "of that moment; an admitted job keeps its plan. Workers and parameter servers stand on "
-        "different servers: machines of role `any` are split between the two. The start "
+        "of that moment; an admitted job keeps its plan. Workers and parameter servers use "
+        "different servers: those of role `any` are split between the two. The start "
         "and the copies of a bag of tasks are chosen at the prices of the slots.",
     ),
 )

@@ -17,19 +17,19 @@ POLICIES = (
         parameters=GandivaFairParameters,
         build="shadowprice.policies.sharing.gandiva_fair:GandivaFairPolicy",
         counts_places=True,
-        details="Blind to placement; jobs may move from slot to slot at no cost. Long-run shares "
+        details="Placement is ignored; jobs may move from slot to slot at no cost. Long-run shares "
         "of tenants with enough work are proportional to their tickets. Tickets are traded between "
         "types of workers only at given speeds. Left out: profiling, the cost of moving.",
     ),
     PolicyInfo(
         name="hived",
-        summary="A virtual private cluster of cells for every tenant, always there for it; idle "
-        "cells run others' jobs until their owner comes.",
+        summary="A virtual private cluster of cells for every tenant, available at any time; idle "
+        "cells run jobs of other tenants until the owner needs them.",
         paper=f"Zhao et al., OSDI 2020; as {_EVALUATION} runs it",
         parameters=HivedParameters,
         build="shadowprice.policies.sharing.hived:HivedPolicy",
         counts_places=True,
-        details="Cells of 2^k places within a server, buddy allocation. Parameter servers are held "
-        "by count. Left out: levels above a server, reconfiguration of cells.",
+        details="Cells of 2^k places within a server, buddy allocation. Parameter servers are "
+        "reserved by count. Left out: levels above a server, reconfiguration of cells.",
     ),
 )

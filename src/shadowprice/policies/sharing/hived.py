@@ -19,7 +19,7 @@ import numpy as np
 
 from shadowprice.core.arrays import Integers
 from shadowprice.core.events import Decision, Queue
-from shadowprice.core.policy import PolicyContext, View
+from shadowprice.core.policy import JobState, PolicyContext, View
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.sharing.fixed_gangs import (
     FixedGang,
@@ -80,8 +80,15 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         }
         return {**self._parameters.model_dump(), "shares": tenancy.shares(), "cells": cells}
 
+    def _take_up(self, view: View, state: JobState, before: Self) -> None:
+        super()._take_up(view, state, before)
+        guaranteed = before._guaranteed.get(state.job.name)
+        if guaranteed is not None and guaranteed.placement == state.placement:
+            self._guaranteed[state.job.name] = guaranteed
+
     def _keep_learnt_state(self, before: Self) -> None:
-        """Keep the cells of gangs if the cells are the same, so that no gang moves."""
+        """Keep gangs that run on their cells if the cells are the same, so that none moves."""
+        running, self._guaranteed = self._guaranteed, {}
         units, former = self._tenancy, before._tenancy
         if units.tenants != former.tenants or not (
             np.array_equal(units.workers, former.workers)
@@ -89,10 +96,12 @@ class HivedPolicy(GangPolicy[HivedParameters]):
         ):
             return
         self._clusters, self._broken = before._clusters, before._broken
-        self._guaranteed = before._guaranteed
-        for name, guaranteed in list(self._guaranteed.items()):
+        self._free_broken()
+        for name, guaranteed in before._guaranteed.items():
+            self._guaranteed[name] = guaranteed
             gang = self._gangs.get(name)
-            if gang is None or gang.workers != guaranteed.placement.total_workers:
+            workers = guaranteed.placement.total_workers
+            if name not in running or gang is None or gang.workers != workers:
                 self._release(name)
 
     def _build_queue(self, gang: FixedGang) -> Queue:
@@ -109,6 +118,9 @@ class HivedPolicy(GangPolicy[HivedParameters]):
 
     def _restore(self, server: int) -> None:
         del server  # lost servers are read from the view when a slot begins
+        self._free_broken()
+
+    def _free_broken(self) -> None:
         for kind, tenant, cell in self._broken:
             self._clusters[kind].give(tenant, cell)
         self._broken.clear()
@@ -122,8 +134,8 @@ class HivedPolicy(GangPolicy[HivedParameters]):
     def _begin(self, view: View) -> Iterator[Decision]:
         if not self._changed:
             return
-        self._changed = False
         staying, workers, ps = self._units_up(view)
+        self._changed = bool(staying)  # they may be able to move in the next slot
         for name, guaranteed in self._guaranteed.items():
             if name not in staying:
                 occupy(self._gangs[name], guaranteed.placement, workers, ps)
