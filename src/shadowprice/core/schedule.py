@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-Integers = NDArray[np.int64]
+from shadowprice.core.arrays import Flags, Integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +117,7 @@ class Schedule:
         """Distinct slots in which the job runs, ascending."""
         return self._bounds[0]
 
-    def totals(self) -> tuple[Integers, Integers, NDArray[np.bool_]]:
+    def totals(self) -> tuple[Integers, Integers, Flags]:
         """Return workers, parameter servers and co-location for each of ``active_slots``."""
         starts = self._bounds[1][:-1]
         if not len(starts):
@@ -139,7 +138,7 @@ class Schedule:
                 Placement(tuple(servers[entries]), tuple(workers[entries]), tuple(ps[entries])),
             )
 
-    def moved(self, before: Placement | None, *, ran: bool) -> NDArray[np.bool_]:
+    def moved(self, before: Placement | None, *, ran: bool) -> Flags:
         """Return which of ``active_slots`` begin with a restart, see `core.job`.
 
         ``before`` is the job's placement in the slot before ``start``, None if it doesn't run. If

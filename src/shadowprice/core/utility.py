@@ -17,7 +17,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from shadowprice.core.arrays import Floats
 
 
 class Utility(Protocol):

@@ -79,7 +79,7 @@ def check_copies(record: JobRecord, decision: Place, cluster: Cluster, slot: int
     if bag is None:
         raise PolicyError(f"{record.story()}: placed with copies, but isn't a bag of tasks")
     if not placement.servers:
-        raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
+        raise PolicyError(f"{record.story()}: placed on no server; pause it instead")
     last = record.job.arrival + bag.slots - 1
     if slot > last:
         raise PolicyError(f"{record.story()}: placed in slot {slot}, its deadline fell in {last}")

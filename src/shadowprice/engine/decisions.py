@@ -47,7 +47,7 @@ def apply_decision(state: EngineState, decision: Decision) -> list[Command]:
     if record is None:
         closed = state.jobs.get(name)
         story = f"job {name!r} is unknown" if closed is None else closed.story()
-        raise PolicyError(f"{story}: {decision.tag} came too late")
+        raise PolicyError(f"{story}: {decision.tag} needs an open job")
     placement = state.running.get(name)
     try:
         apply(state, record, decision)

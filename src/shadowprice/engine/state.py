@@ -92,7 +92,7 @@ class EngineState:
             or any(self.standing(name) for name in self.moved)
             or any(planned < slot for planned in self.agenda)
         ):
-            raise EventError(f"slots before {slot} were skipped while jobs run")
+            raise EventError(f"slots before {slot} can't be skipped while jobs run or have plans")
 
     def standing(self, name: str) -> Placement | None:
         """Return the placement in which a job runs from now on without a plan."""

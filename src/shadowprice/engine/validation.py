@@ -76,7 +76,7 @@ def check_placement(
     a constraint is broken; the message includes the job's history.
     """
     if not placement.servers:
-        raise PolicyError(f"{record.story()}: placed nowhere; pause it instead")
+        raise PolicyError(f"{record.story()}: placed on no server; pause it instead")
     # Plain integers: arrays would cost more than checking the few servers of a placement.
     for server, workers, ps in zip(placement.servers, placement.workers, placement.ps, strict=True):
         _check_entry(record, server, workers, ps, cluster)
@@ -187,9 +187,9 @@ def _check_entry(record: JobRecord, server: int, workers: int, ps: int, cluster:
     if workers < 0 or ps < 0:
         raise PolicyError(f"{record.story()}: a negative number of workers or parameter servers")
     if workers and not cluster.hosts_workers[server]:
-        raise PolicyError(f"{record.story()}: workers on a server that carries none")
+        raise PolicyError(f"{record.story()}: workers on a server for parameter servers")
     if ps and not cluster.hosts_ps[server]:
-        raise PolicyError(f"{record.story()}: parameter servers on a server that carries none")
+        raise PolicyError(f"{record.story()}: parameter servers on a server for workers")
 
 
 def _check_reach(record: JobRecord, elsewhere: NDArray[np.int64], ps: NDArray[np.int64]) -> None:
@@ -242,4 +242,4 @@ def _wrong_count(record: JobRecord, workers: int) -> str:
 
 
 def _wrong_ps(record: JobRecord, workers: list[int], ps: list[int]) -> str:
-    return f"{record.story()}: parameter servers outside (6) and (7): {ps} for {workers} workers"
+    return f"{record.story()}: {ps} parameter servers for {workers} workers break (6) or (7)"

@@ -8,8 +8,8 @@ from typing import Final, cast
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
+from shadowprice.core.arrays import Floats
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.job import Job
 from shadowprice.core.utility import utility_value
@@ -23,8 +23,6 @@ LABEL: Final = "as it was"  # name of the log among the policies of a comparison
 MAX_SLOTS: Final = 10**6  # longest log, in slots, for which the table of slots is built
 
 GPU: Final = "gpu"  # the resource whose use the log shows
-
-Floats = NDArray[np.float64]
 
 
 def _no_decisions(_plans: bool) -> Iterator[Fields]:

@@ -294,9 +294,9 @@ class SimulationRun:
             to if upcoming is None or (to is not None and to < upcoming[0]) else upcoming[0]
         )
         waiting = self._wakes and machines.waiting
-        if event_slot is None and (self._resting or (machines.idle and not waiting)):
-            return False
-        if event_slot is not None and (self._resting or (machines.idle and not waiting)):
+        if self._resting or (machines.idle and not waiting):
+            if event_slot is None:
+                return False
             self.slot = max(self.slot, event_slot)
         if self._until is not None and self.slot >= self._until:
             return False

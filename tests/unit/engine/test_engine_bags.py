@@ -252,7 +252,7 @@ def placed(*steps: list[Decision], done: tuple[tuple[int, ...], ...] = ()) -> En
         ([[stood((0, 4, 0), (1, 3, 1), copies=COPIES)]], "no parameter servers"),
         ([[stood((0, 4, 0), (1, -3, 0), copies=COPIES)]], "a negative number of workers"),
         ([[stood((0, 5, 0), (1, 2, 0), copies=COPIES)]], "would overbook"),
-        ([[stood(copies=COPIES)]], "placed nowhere; pause it instead"),
+        ([[stood(copies=COPIES)]], "placed on no server; pause it instead"),
         ([[FIRST], [stood((0, 4, 0), (2, 1, 0))]], "1 on server 2 where 0 run"),
         ([[FIRST], [stood((0, 4, 0), (1, 4, 0))]], "4 on server 1 where 3 run"),
         ([[FIRST], [FIRST]], "\\[2, 3\\] tasks by group, but \\[1, 1\\] remain"),

@@ -64,7 +64,7 @@ def status(entries: tuple[tuple[int, int, int], ...], *, local_free: bool, ahead
 @pytest.mark.parametrize("ahead", [True, False])
 def test_workers_beside_their_parameter_server_need_no_other(ahead: bool) -> None:
     assert status(PLACES, local_free=True, ahead=ahead) is Status.ADMITTED
-    with pytest.raises(PolicyError, match=r"outside \(6\)"):
+    with pytest.raises(PolicyError, match=r"break \(6\)"):
         status(PLACES, local_free=False, ahead=ahead)
 
 
