@@ -783,7 +783,7 @@ def test_removing_a_server_with_jobs_requires_typing_its_name(
         assert "trains" in dialog.inner_text()
         dialog.get_by_role("textbox").fill("g")
         dialog.get_by_role("button", name="Remove it").click()
-        dialog.get_by_text("that is not its name").wait_for()
+        dialog.get_by_text("this is not the name of the server").wait_for()
         page.keyboard.press("Escape")
         dialog.wait_for(state="detached")
         assert busy in [

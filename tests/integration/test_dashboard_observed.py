@@ -116,7 +116,7 @@ def test_whatif_is_started_followed_and_shown(browser: Browser, watched: Running
     with Visit(browser) as visit:
         page = sign_in(visit, watched.address, operator_token(watched), "#/whatif")
         page.get_by_role("button", name="Find out").click()
-        page.get_by_text("nothing is to be other than it is").wait_for()
+        page.get_by_text("no change is requested").wait_for()
         page.get_by_label("g", exact=True).fill("-9")
         page.get_by_role("button", name="Find out").click()
         page.get_by_text("can't remove 9 of 2 servers").wait_for()

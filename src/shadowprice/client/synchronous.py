@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
@@ -272,14 +273,15 @@ class Client:
 
     def wait(self, name: str, *, timeout: float | None = None) -> Job:
         """Return a job once it is closed; raise `TimeoutError` after ``timeout`` seconds."""
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         pause = 0.1
         reference = name
         while (job := self.job(reference)).open:
             reference = f"id:{job.id}"  # another job may get the name meanwhile
-            if deadline is not None and time.monotonic() >= deadline:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError(f"job {name!r} is still {job.state}")
-            time.sleep(pause)
+            time.sleep(min(pause, remaining))
             pause = min(pause * 1.5, 2.0)
         return job
 

@@ -193,6 +193,18 @@ def closed_job(generation: int) -> dict[str, Any]:
     }
 
 
+def test_waiting_for_a_job_ends_with_the_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    record = {**closed_job(1), "state": "running", "closed": None}
+    with (
+        _client(lambda _: httpx.Response(200, json=record)) as client,
+        pytest.raises(TimeoutError, match="still running"),
+    ):
+        client.wait("a", timeout=0.05)
+    assert max(pauses) <= 0.05
+
+
 def test_a_redirect_is_not_followed_with_the_token() -> None:
     seen = []
 

@@ -1,4 +1,4 @@
-// The page as a whole: who is signed in, which view is open, what is new, and how fresh all of it is.
+// The page: session, navigation, refreshes after events, and the state of the connection.
 
 import { Page } from "./charts/charts.mjs";
 import { ask, now, session } from "./api.mjs";
@@ -222,7 +222,7 @@ class App {
     this.ready();
   }
 
-  /** Ask for what the view shows; what goes wrong is told above it. */
+  /** Fetch what the view shows; a problem is shown above it. */
   async refresh() {
     const { view } = this;
     if (!view || this.busy === view) {
@@ -281,7 +281,7 @@ class App {
     else this.soon();
   }
 
-  /** Slots are at other times now: read anew when they are. */
+  /** Fetch the times of slots and the service's state again. */
   async moved() {
     try {
       this.service = { ...this.service, ...await ask("service") };
@@ -315,7 +315,7 @@ class App {
     }
     if (this.problem && this.connection?.state !== "lost") notes.push(trouble(this.problem));
     if (this.service?.health_error) notes.push(note("bad", element("p", {}, `The service is not healthy: ${this.service.health_error}.`)));
-    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it says what it would decide, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
+    if (this.service?.observes) notes.push(note("info", element("p", {}, "This service only observes: it makes decisions, and runs nothing. ", element("a", { href: to("observed") }, "What really ran beside it"))));
     for (const warning of this.service?.warnings ?? []) notes.push(note("warn", element("p", {}, `${warning.message[0].toUpperCase()}${warning.message.slice(1)}.`)));
     const ends = this.service?.timespan?.ends;
     if (ends) notes.push(note(this.service.timespan.ended ? "warn" : "info", element("p", {}, this.service.timespan.ended ? "The timespan has ended: nothing runs until an operator moves or removes its end. It ended at " : "The timespan ends, and nothing runs from then on, at ", when(ends), ".")));
@@ -324,7 +324,7 @@ class App {
     document.body.classList.toggle("stale", this.connection?.state === "lost");
   }
 
-  /** Once a second: how far things are, and how fresh. */
+  /** Update the countdowns and the state of the connection, once a second. */
   second() {
     if (!this.service || !this.chip) return;
     if (this.missed && !document.hidden) {
@@ -347,7 +347,7 @@ class App {
 
   // ---------------------------------------------------------------- doing
 
-  /** Do something that was confirmed, say so, and show it. */
+  /** Report an action that was done, and show its effect. */
   async did(text) {
     this.say(text);
     const told = element("div", { class: "toast" }, text);

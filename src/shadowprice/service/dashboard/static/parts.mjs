@@ -15,7 +15,7 @@ export const STATES = {
   running: { name: "running", colour: "c2", says: "runs" },
   resizing: { name: "resizing", colour: "c2", says: "moves from one placement to the next" },
   finished: { name: "finished", colour: "done", says: "done" },
-  refused: { name: "refused", colour: "c4", says: "not taken in" },
+  refused: { name: "refused", colour: "c4", says: "declined at submission" },
   failed: { name: "failed", colour: "c4", says: "ended with an error" },
   cancelled: { name: "cancelled", colour: "c7", says: "withdrawn" },
 };
@@ -80,7 +80,7 @@ export function when(moment, { seconds = false, brief = false, every = 0 } = {})
   return element("span", { class: "when" }, text, " ", element("small", { class: "soft", "data-moment": moment, ...(every ? { "data-every": String(every) } : {}) }, distance(every ? nextMoment(moment, every) : moment)));
 }
 
-/** Tell anew how far every moment on the page is. */
+/** Update the distance of every moment on the page. */
 export function tickMoments(root = document) {
   for (const one of root.querySelectorAll("[data-moment]")) {
     const { every, clock } = one.dataset;
@@ -198,8 +198,10 @@ export class Pages {
     this.wanted = { cursor: null, number: 1, previous: null, entries: 0 }; // `entries` are those of the pages before
   }
 
-  /** Return the buttons of a page that was answered, which another one may replace as wanted meanwhile. */
+  /** Return the buttons of a page that is shown now; another one may be wanted meanwhile. */
   buttons(page, next, entries, counted = false) {
+    if (this.shown && this.shown !== page) this.app.say(`page ${page.number}`);
+    this.shown = page;
     const { previous } = page, before = page.entries;
     let first = page;
     while (first.previous) first = first.previous;
@@ -213,7 +215,6 @@ export class Pages {
   async turn(page) {
     this.wanted = page;
     await this.app.refresh();
-    this.app.say(`page ${page.number}`);
   }
 }
 

@@ -50,9 +50,9 @@ function textOf({ kind, data }, begins) {
   const worth = data.utility !== null && data.utility !== undefined && data.cost !== null && data.cost !== undefined ? `worth ${number(data.utility)} for ${number(data.cost)}` : "";
   switch (kind) {
     case "submitted": return "submitted";
-    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by ${by(data.promise)}${data.margin ? ` (${number(data.margin)} slot${data.margin === 1 ? "" : "s"} after the plan)` : ""}` : "taken in, without a promise", worth].filter(Boolean).join(", ");
+    case "admitted": return [data.promise !== null && data.promise !== undefined ? `promised by ${by(data.promise)}${data.margin ? ` (${number(data.margin)} slot${data.margin === 1 ? "" : "s"} after the plan)` : ""}` : "admitted without a promise", worth].filter(Boolean).join(", ");
     case "moved": return (data.before ?? null) === null ? `has a promise again, by ${by(data.promise)}: ${first || "there is room for what is left of it"}` : `promise moved from ${by(data.before)} to ${by(data.promise)}${first ? `: ${first}` : ""}`;
-    case "broken": return `promise by ${by(data.before)} taken back${first ? `: ${first}` : ""}`;
+    case "broken": return `promise by ${by(data.before)} withdrawn${first ? `: ${first}` : ""}`;
     case "standby": return /^waits/.test(data.message ?? "") ? data.message : `waits: ${data.message ?? ""}`;
     case "refused": case "given-up": return first;
     case "paid": return `paid by ${data.payer ?? "nobody"} to ${data.payee ?? "nobody"} in the slot of ${begins(data.slot)}`;

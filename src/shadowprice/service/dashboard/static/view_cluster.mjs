@@ -125,7 +125,7 @@ export class ClusterView {
       { head: "Runs", cell: (one) => jobsOf(one) },
     ];
     if (this.app.operates) columns.push({ head: "", class: "acts", cell: (one) => this.actions(one) });
-    swap(this.listed, table("Servers", columns, rows.slice(this.page * LIST, (this.page + 1) * LIST), { key: (one) => one.name, none: "No server is called so." }),
+    swap(this.listed, table("Servers", columns, rows.slice(this.page * LIST, (this.page + 1) * LIST), { key: (one) => one.name, none: "No server has this in its name." }),
       pages > 1 ? element("div", { class: "pager end" }, button("Previous", () => { this.page -= 1; this.list(); }, { focus: "list previous", disabled: this.page === 0 }), element("span", {}, `${this.page + 1} of ${pages}`), button("Next", () => { this.page += 1; this.list(); }, { focus: "list next", disabled: this.page >= pages - 1 })) : null);
   }
 
@@ -165,10 +165,10 @@ export class ClusterView {
     const { app } = this;
     const done = await app.form({
       title: `Remove ${shown(one.name)}?`, danger: true, action: "Remove it",
-      body: [element("p", {}, "It leaves the cluster at the next slot. What runs there is stopped and planned anew elsewhere; promises that cannot be kept without it are moved or broken, and their owners told."), affected(one)],
+      body: [element("p", {}, "It leaves the cluster at the next slot. Its jobs are stopped and planned again on other servers. Promises that can't be kept without it are moved or withdrawn."), affected(one)],
       fields: one.jobs.length ? [{ name: "name", label: `Jobs run there. Type its name to go on`, required: true }] : [],
       send: async ({ name }) => {
-        if (one.jobs.length && name !== one.name) throw new Error("that is not its name");
+        if (one.jobs.length && name !== one.name) throw new Error("this is not the name of the server");
         await ask(`servers/${part(one.name)}`, { method: "DELETE" });
       },
     });

@@ -193,7 +193,7 @@ export class JobView {
     }
     swap(this.story, element("h2", {}, "History"), element("ol", { class: "story-list", reversed: true }, ...rows.map((one) => element("li", {},
       when(one.at, { brief: true, seconds: true }), element("span", { class: `badge ${TONES[one.kind] ?? "b-c7"}` }, one.kind), element("span", { class: "what" }, said(one, this.app.service), one.more ? element("span", { class: "soft" }, ` (and ${one.more} times before)`) : "")))),
-    count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full tells all.`) : null);
+    count > newest.length ? element("p", { class: "remark" }, `The ${newest.length} newest of ${number(count)} entries; shadowprice explain --full prints all.`) : null);
   }
 
   drawGenerations(rows) {
@@ -215,7 +215,7 @@ export class JobView {
     const { app, job } = this;
     const done = await app.form({
       title: `Cancel ${shown(this.name)}?`, danger: true, action: "Cancel the job",
-      body: [element("p", {}, job.servers.length ? "What runs of it is stopped with its grace; its progress is not used any more." : "It leaves the queue, and its promise with it."), element("p", {}, "This cannot be taken back.")],
+      body: [element("p", {}, job.servers.length ? "Its processes are stopped within their grace period, and its progress is lost." : "It leaves the queue and loses its promise."), element("p", {}, "This can't be undone.")],
       send: () => ask(`jobs/${part(this.reference)}`, { method: "DELETE" }),
     });
     if (done) await app.did(`${shown(this.name)} is cancelled`);
@@ -226,7 +226,7 @@ export class JobView {
     const { fields, changes } = spec.utility ? revisionOfJob(spec) : revisionOfCommand(spec);
     const done = await app.form({
       title: `Revise ${shown(this.name)}`, action: "Revise it", fields,
-      body: [element("p", { class: "soft" }, "Its promise is worked out anew; what is said to be otherwise is used from the next slot on.")],
+      body: [element("p", { class: "soft" }, "Its promise is computed again. Changes apply from the next slot on.")],
       send: (values) => {
         const changed = changes(values);
         if (!Object.keys(changed).length) throw new Error("nothing was changed");
@@ -396,11 +396,11 @@ class Logs {
         if (end !== pieces.at(-1)?.end) return; // a poll at the same time was answered first
         this.complete = piece.complete && piece.end === (end ?? piece.end);
         if (piece.end !== end) this.#append(piece);
-        this.told.textContent = this.complete ? "The process is over; this is all of it." : "";
+        this.told.textContent = this.complete ? "The process has ended; the log is complete." : "";
       }
     } catch (problem) {
       if (this.closed || of !== this.of) return;
-      this.told.textContent = problem.status === 404 ? "There are no logs of it (any more)." : problem.message;
+      this.told.textContent = problem.status === 404 ? "It has no log, or its log was deleted." : problem.message;
       if (problem.status === 404) this.complete = true;
     }
     this.earlier.disabled = !this.pieces[0]?.start;

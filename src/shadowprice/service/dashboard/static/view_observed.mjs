@@ -19,7 +19,7 @@ export class ObservedView {
     this.notes = element("div", {});
     this.tiles = element("div", { class: "tiles" });
     this.use = new Figure(app, "Servers in use", "The used share of the servers' scarcest resources, slot by slot. Jobs that were only seen count for nothing: what they take is not known.");
-    this.would = new Figure(app, "What would have run where", "As it was decided, on paper: every job progressing as it declared.");
+    this.would = new Figure(app, "What would have run where", "The simulated side: every job progresses at its declared speed.");
     this.real = new Figure(app, "What really ran where", "As it was seen, up to the last look. The same colours are the same tenants.");
     this.list = element("div", {});
     this.strangers = element("div", {});
@@ -78,7 +78,7 @@ export class ObservedView {
       { head: "Gain", class: "num", cell: (job) => worth(job.gain) },
     ];
     const nothing = !told.jobs.length && !page.previous;
-    swap(this.list, nothing ? empty("No job was submitted", "Submit to this service what is submitted to the other scheduler, under the same name and with what it is worth.")
+    swap(this.list, nothing ? empty("No job was submitted", "Submit to this service what is submitted to the other scheduler, under the same names and with utilities.")
       : table("Jobs on both sides, the newest first", columns, told.jobs, { key: (job) => String(job.id), none: "There are no more." }),
     this.pages.buttons(page, told.next, told.jobs.length));
   }
@@ -93,7 +93,7 @@ export class ObservedView {
       { head: "Ended", cell: (job) => when(job.completion) },
       { head: "Worth", cell: () => element("span", { class: "soft" }, "not known") },
     ];
-    return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here, so that nobody said what they are worth."), table("Jobs that were only seen", columns, told.newest)));
+    return swap(this.strangers, element("section", {}, element("h2", {}, "Only seen"), element("p", { class: "soft" }, "These ran and were never submitted here: their utility is unknown."), table("Jobs that were only seen", columns, told.newest)));
   }
 }
 

@@ -22,7 +22,7 @@ export class QuoteView {
     this.inputs = new Map();
     this.result = element("div", { class: "result", "aria-live": "polite" });
     this.place = element("div", {});
-    this.node = element("div", {}, element("p", { class: "soft" }, "What would a job be promised, and at what price, if it were submitted now? Asking reserves nothing and leaves no trace."), element("div", { class: "sides" }, this.place, this.result));
+    this.node = element("div", {}, element("p", { class: "soft" }, "What would a job be promised, and at what price, if it were submitted now? A quote reserves nothing and leaves no trace."), element("div", { class: "sides" }, this.place, this.result));
   }
 
   async refresh() {

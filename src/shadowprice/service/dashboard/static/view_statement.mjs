@@ -23,7 +23,7 @@ export class StatementView {
     this.pages = new Pages(app);
     this.tiles = element("div", {});
     this.tools = element("div", { class: "row" });
-    this.figure = new Figure(app, "Held", "What may be spent: the prices of jobs go off when they are admitted; what they do not use comes back when they are over.");
+    this.figure = new Figure(app, "Held", "Points that can be spent. Admission debits the price of a job; what it doesn't use returns when it ends.");
     this.list = element("div", {});
     this.node = element("div", {}, this.tiles, this.tools, this.figure.node, this.list);
     this.beside = app.operates ? [element("span", { class: "grow" }), button("Give points", () => this.give(), { focus: "give" }), button("Change the budget", () => this.change(), { focus: "change", kind: "primary" })] : [];
@@ -96,7 +96,7 @@ export class StatementView {
     const { app, name } = this;
     const done = await app.form({
       title: `Give points to ${shown(name)}`, action: "Give them",
-      body: [element("p", {}, "They come on top of what it holds, once. What is left at the end of the period expires like the rest.")],
+      body: [element("p", {}, "They are added to the balance once. At the end of the period they expire like the others.")],
       fields: [{ name: "points", label: "Points", required: true, hint: "like 50 or 2.5" }, { name: "note", label: "Note", placeholder: "what for" }],
       send: ({ points, note: text }) => ask(`tenants/${part(name)}/grants`, { method: "POST", body: { points: Number(points), note: text } }),
     });

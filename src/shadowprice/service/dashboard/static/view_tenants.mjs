@@ -39,7 +39,7 @@ export class TenantsView {
         button("Token", () => this.token(one.name), { focus: `token ${one.name}`, "aria-label": `Make a token for ${one.name}` }),
         button("Remove", () => this.remove(one), { kind: "quiet", focus: `remove ${one.name}`, "aria-label": `Remove ${one.name}`, disabled: open(one) > 0, title: open(one) ? "it has open jobs" : "" })) });
     }
-    swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (one) => one.name }) : empty("No tenants", "The cluster is everybody's. Add one to give out tokens that see and do less than yours."));
+    swap(this.list, tenants.length ? table("Tenants", columns, tenants, { key: (one) => one.name }) : empty("No tenants", "All jobs share the cluster. Add a tenant to create tokens with fewer rights than yours."));
   }
 
   /** Return what a tenant holds, as a link to its statement. */
@@ -59,7 +59,7 @@ export class TenantsView {
       { head: "For", cell: (one) => (one.role === "operator" ? "an operator" : one.tenant) },
       { head: "Note", cell: (one) => one.note || element("span", { class: "soft" }, "–") },
       { head: "Made", class: "minor", cell: (one) => when(one.created, { brief: true }) },
-      { head: "Valid until", cell: (one) => (one.revoked ? ["revoked ", when(one.revoked, { brief: true })] : one.expires ? [new Date(one.expires) < now() ? "expired " : "", when(one.expires)] : element("span", { class: "soft" }, "for ever, unless revoked")) },
+      { head: "Valid until", cell: (one) => (one.revoked ? ["revoked ", when(one.revoked, { brief: true })] : one.expires ? [new Date(one.expires) < now() ? "expired " : "", when(one.expires)] : element("span", { class: "soft" }, "until it is revoked")) },
       { head: "", class: "acts", cell: (one) => (one.revoked ? "" : button("Revoke", () => this.revoke(one), { kind: "quiet", focus: `revoke ${one.id}`, "aria-label": `Revoke token ${one.id}` })) },
     ];
     swap(this.tokens, element("div", { class: "row" }, element("h2", {}, "Tokens"), element("span", { class: "grow" }), button("Make a token", () => this.token(null, tenants))),

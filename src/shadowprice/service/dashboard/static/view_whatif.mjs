@@ -65,7 +65,7 @@ export class WhatifView {
       if (value("policy")) body.policy = value("policy");
       const set = settings(value("set"));
       if (Object.keys(set).length) body.set = set;
-      if (!Object.keys(servers).length && !body.policy && !body.set) throw new Error("nothing is to be other than it is: add a server, or choose a policy");
+      if (!Object.keys(servers).length && !body.policy && !body.set) throw new Error("no change is requested: add a server, or choose a policy");
       const run = await ask("whatif", { method: "POST", body });
       location.hash = to("whatif", String(run.id)).slice(1);
     } catch (problem) {
