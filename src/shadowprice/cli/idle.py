@@ -129,7 +129,34 @@ RULES: Final[Mapping[str, Sequence[Rule]]] = {
             "write shadowprice login NAME --remove",
         ),
     ),
-    "profile": (Rule(("families",), *_requires_option("family", "--family")),),
+    "profile": (
+        Rule(("families",), *_requires_option("family", "--family")),
+        Rule(("name", "minibatches"), *_requires_option("out", "--out")),
+    ),
+    "experiment": (
+        Rule(
+            ("listen",),
+            lambda given: not (given["executor"] or given["address"] or given["executor_set"]),
+            "has no effect without --executor",
+            "add --executor",
+        ),
+    ),
+    "cloning simulate": (
+        Rule(
+            ("method", "constraint"),
+            lambda given: given["copies"] is not None,
+            "has no effect with --copies, which skips the solver",
+            "remove it",
+        ),
+    ),
+    "cloning waves": (
+        Rule(
+            ("machine_price",),
+            lambda given: "saving" not in given["rule"],
+            "has no effect without the rule saving",
+            "add it to --rule",
+        ),
+    ),
 }
 """Rules by the full name of the command, such as ``trace convert``."""
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from shadowprice.cli.idle import RULES
 from shadowprice.cli.main import main
+from shadowprice.cli.workload import Workload
 from tests.hostile.commands import commands
 
 WORKLOAD = "-c c.yaml -j j.yaml"
@@ -53,6 +56,10 @@ WORKLOAD = "-c c.yaml -j j.yaml"
         ("login --name lab", "--name: applies only to saving a server"),
         ("login --remove", "--remove: requires the name of a server"),
         ("profile --families f.yaml -- true", "without --family; add --family"),
+        ("profile --minibatches 9 -- true", "--minibatches: has no effect without --out"),
+        ("experiment all --listen 0.0.0.0:0", "--listen: has no effect without --executor"),
+        ("cloning simulate c.yaml --copies 2 --method exact", "--method: has no effect with"),
+        ("cloning waves c.yaml --rule none --machine-price 1", "without the rule saving"),
     ],
 )
 def test_what_would_do_nothing_is_refused(
@@ -76,5 +83,6 @@ def test_rules_name_commands_and_options_that_there_are() -> None:
         for rule in rules:
             assert set(rule.options) <= known[name], name
     # Whoever sizes a cluster to a trace says of what else these are.
+    assert {field.name for field in fields(Workload)} <= set(RULES["whatif"][0].options)
     sized = {name for name, options in known.items() if {"slot", "load", "trace"} <= options}
     assert sized <= RULES.keys()

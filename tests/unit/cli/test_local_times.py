@@ -8,7 +8,9 @@ from datetime import datetime
 
 import pytest
 
-from shadowprice.cli.live import with_local_times
+from shadowprice.cli.commands.follow import _event_line
+from shadowprice.cli.live import when, with_local_times
+from shadowprice.rest.jobs import Event
 
 
 @pytest.fixture(autouse=True)
@@ -36,3 +38,14 @@ def test_a_deadline_to_copy_is_the_moment_that_was_meant(
 ) -> None:
     assert with_local_times(f"x {option}{moment} (later)") == f"x {option}{local} (later)"
     assert datetime.fromisoformat(local).astimezone() == datetime.fromisoformat(moment)
+
+
+def test_times_in_events_are_local() -> None:
+    promise = "2026-10-24T23:59:59Z"
+    data = {"promise": promise, "left": 2.0, "reason": "by 2026-07-01T10:00:00Z"}
+    moment = datetime.fromisoformat("2026-07-01T10:30:00Z")
+    line = _event_line(Event(kind="admitted", id=1, at=moment, job="a", job_id=1, data=data))
+    assert "Z" not in line
+    assert '  promise="' in line
+    assert f'"{when(datetime.fromisoformat(promise))}"' in line
+    assert line.startswith(when(moment))

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from shadowprice.cli.console import Output, SafeText, print_json, print_result, print_text, stdout
-from shadowprice.cli.live import FAILOVER, JobArgument, ServerOption, connect, tabled, when
+from shadowprice.cli.live import (
+    FAILOVER,
+    JobArgument,
+    ServerOption,
+    connect,
+    tabled,
+    when,
+    with_local_times,
+)
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.job_keys import qualified_name
 from shadowprice.core.wording import escape_controls, escape_json, join_lines
@@ -123,17 +131,20 @@ def events(
             if event.id is None or (job is not None and not _is_about(event, job)):
                 continue
             if output is Output.JSON:
-                line = escape_json(json.dumps(event.record, ensure_ascii=False))
+                print_result(escape_json(json.dumps(event.record, ensure_ascii=False)))
             else:
-                rest = {key: value for key, value in event.data.items() if value is not None}
-                subject = f"{event.job}  " if event.job else ""
-                line = (
-                    f"{when(event.at):<9} {event.kind:<10} {subject}{_format_data(rest)}".rstrip()
-                )
-            print_result(escape_controls(line) if output is Output.TABLE else line)
+                print_result(escape_controls(_event_line(event)))
             printed += 1
             if count is not None and printed >= count:
                 return
+
+
+def _event_line(event: Event) -> str:
+    """Return an event as a line of text, with local times."""
+    data = {key: value for key, value in event.data.items() if value is not None}
+    subject = f"{event.job}  " if event.job else ""
+    text = f"{event.kind:<10} {subject}{with_local_times(_format_data(data))}"
+    return f"{when(event.at):<9} {text}".rstrip()
 
 
 def _format_data(data: dict[str, Any]) -> str:
