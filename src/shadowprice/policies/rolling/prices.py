@@ -323,12 +323,11 @@ class PriceLearner:
         """
         prices, dominant = self._cache(slot)
         minimum = _DOMINANT_PRICE_SHARE * dominant
-        return np.column_stack(
-            [
-                np.maximum(share @ prices, minimum * (share / self._relative_to).max(axis=1))
-                for share in shares
-            ]
-        )
+        costs = np.empty((len(shares[0]), 2))
+        for role, share in enumerate(shares):
+            dominant_share = (share / self._relative_to).max(axis=1)
+            np.maximum(share @ prices, minimum * dominant_share, out=costs[:, role])
+        return costs
 
     def _cache(self, slot: int) -> tuple[Floats, float]:
         """Return shadow prices and the price of the dominant share, computed again if necessary."""
