@@ -41,6 +41,12 @@ from shadowprice.kernels.replanning.timeline import (
 MAX_PROMISE_STRETCH = 8
 """Maximum distance of a promise, in planned durations; the horizon if that is more."""
 
+MIN_STEP_COST = 1e-200
+"""Minimum cost of a step, so that its value is finite if the step takes no priced resource.
+
+An infinite value times a utility of 0 would be NaN, which breaks the order of a heap.
+"""
+
 
 @kernel
 def utility_densities(
@@ -317,6 +323,7 @@ def best_step(
         step_gain -= gain
         cost = weights.process[row, 0] * jobs.worker_counts[row, level]
         cost += weights.process[row, 1] * jobs.ps_counts[row, level] - used
+        cost = max(cost, MIN_STEP_COST)
         allowed = len(weights.forbidden) == 0 or not weights.forbidden[row, level]
         if allowed and step_gain > 0.0 and step_gain > best * cost * (1.0 + 1e-9):
             best = step_gain / cost
