@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shadowprice.kernels.replanning.next_slot import StepWeights
+from shadowprice.kernels.replanning.next_slot import StepWeights, best_step
 from shadowprice.kernels.replanning.placement import Placements, place_paused_jobs
 from shadowprice.kernels.replanning.plans import PackingLog
 from shadowprice.kernels.replanning.timeline import PS_ROLE, WORKER_ROLE
@@ -134,3 +134,14 @@ def test_who_waits_is_put_where_the_twin_puts_it(seed: int) -> None:
         one, other = seated.get(row, (before[0][row], before[1][row]))
         assert workers[row].tolist() == one.tolist(), row
         assert ps[row].tolist() == other.tolist(), row
+
+
+def test_a_step_that_takes_nothing_priced_has_a_finite_value() -> None:
+    jobs = random_jobs(np.random.default_rng(3), 1, 2)
+    jobs = jobs._replace(remaining=np.full(1, 1 << 60))
+    nothing = np.zeros((0, 0), np.bool_)
+    terms = StepWeights(np.zeros((1, 2)), np.zeros(1), np.full(1, -1), nothing)
+    value, level = best_step(jobs, 0, -1, 0, int(jobs.spread_levels[0]), terms)
+    assert level >= 0
+    # Times a utility of 0 it is 0, and not NaN, which would break the order of a heap.
+    assert value * 0.0 == 0.0

@@ -242,6 +242,14 @@ def test_the_maximum_utility_is_what_the_job_can_reach() -> None:
         assert isinstance(made, Promise)
 
 
+def test_a_job_that_uses_nothing_has_a_finite_density() -> None:
+    on = make_cluster(1, 1, horizon=40)
+    idle = make_job(on, utility=Constant(1e12), worker_amounts={}, ps_amounts=None)
+    (made,) = decide(on, [idle], evidence=1e6)
+    assert isinstance(made, Promise)
+    assert made.cost == 0.0
+
+
 def test_predicted_work_is_planned_whatever_the_unit_of_progress() -> None:
     # A slot yields 4e13 units, so a job that never expires could do more than int64 counts.
     on = gpus(1, 1, horizon=40)

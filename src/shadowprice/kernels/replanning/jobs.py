@@ -45,6 +45,16 @@ class JobArrays(NamedTuple):
     worths: Worths
 
 
+@inlined
+def with_certain_gains(jobs: JobArrays, certain_gains: Integers) -> JobArrays:
+    """Return jobs with other certain progress; numba doesn't support ``_replace``."""
+    return JobArrays(
+        jobs.worker, jobs.ps, jobs.levels, jobs.spread_levels, jobs.worker_counts, jobs.ps_counts,
+        jobs.gains, certain_gains, jobs.starts_free, jobs.hull_size, jobs.spread_hull_size,
+        jobs.hull, jobs.remaining, jobs.arrival, jobs.last_slot, jobs.tenant, jobs.worths,
+    )  # fmt: skip
+
+
 SPREAD, COLOCATED = constant(0), constant(1)
 """Placement modes: processes on any servers, or all of them on one."""
 

@@ -14,6 +14,7 @@ from shadowprice.kernels.replanning.jobs import (
     last_slot_worth,
     max_gain,
     utility,
+    with_certain_gains,
 )
 from shadowprice.kernels.replanning.plans import (
     PackingLog,
@@ -39,6 +40,12 @@ from shadowprice.kernels.replanning.timeline import (
 
 MAX_PROMISE_STRETCH = 8
 """Maximum distance of a promise, in planned durations; the horizon if that is more."""
+
+MIN_STEP_COST = 1e-200
+"""Minimum cost of a step, so that its value is finite if the step takes no priced resource.
+
+An infinite value times a utility of 0 would be NaN, which breaks the order of a heap.
+"""
 
 
 @kernel
@@ -144,7 +151,7 @@ def exceeds_capacity(
 def plan_waiting(
     line: Timeline,
     jobs: JobArrays,
-    expected: JobArrays,
+    expected_gains: Integers,
     restarts: Flags,
     rows: Integers,
     price: Floats,
@@ -156,17 +163,18 @@ def plan_waiting(
 ) -> None:
     """Plan waiting jobs in order, each in the capacity that the plans before it leave.
 
-    ``expected``: the same jobs with expected progress, for jobs without a plan by certain progress;
-    such plans may break. ``restarts`` (jobs,): whether restarts cost a job progress, so that more
-    than the certain progress is expected. ``rows`` (jobs,): waiting jobs, the highest density
-    first. ``price`` (rows of the table, 2): of a worker and of a parameter server. ``shared``:
-    whether some servers host both.
+    ``expected_gains`` (rows of the table, levels): expected progress, for jobs without a plan by
+    certain progress; such plans may break. ``restarts`` (jobs,): whether restarts cost a job
+    progress, so that more than the certain progress is expected. ``rows`` (jobs,): waiting jobs,
+    the highest density first. ``price`` (rows of the table, 2): of a worker and of a parameter
+    server. ``shared``: whether some servers host both.
 
     Written: ``line`` (the plans are subtracted), ``steps`` and ``log`` (the plans), ``fitting``
     (intervals,), which is scratch space, and ``result`` (jobs, 5): completion slot that was tried
     (-1 without a plan), completion slot, utility, cost, and 1 if the plan counts on certain
     progress only.
     """
+    expected = with_certain_gains(jobs, expected_gains)
     for n in range(len(rows)):
         row = rows[n]
         result[n, 0] = -1.0
@@ -315,6 +323,7 @@ def best_step(
         step_gain -= gain
         cost = weights.process[row, 0] * jobs.worker_counts[row, level]
         cost += weights.process[row, 1] * jobs.ps_counts[row, level] - used
+        cost = max(cost, MIN_STEP_COST)
         allowed = len(weights.forbidden) == 0 or not weights.forbidden[row, level]
         if allowed and step_gain > 0.0 and step_gain > best * cost * (1.0 + 1e-9):
             best = step_gain / cost

@@ -11,6 +11,7 @@ import numpy as np
 
 from shadowprice.kernels.arrays import Flags, Floats, Integers, copy_into
 from shadowprice.kernels.jit import allocation_free, inlined, kernel
+from shadowprice.kernels.order import stable_order
 from shadowprice.kernels.replanning.jobs import JobArrays, colocated_demand, colocated_role
 from shadowprice.kernels.replanning.next_slot import StepWeights, best_step, push_step
 from shadowprice.kernels.replanning.plans import PackingLog
@@ -234,6 +235,12 @@ def find_or_add_entry(lists: PlacementLists, row: int, server: int) -> int:
         if lists.server[entry] == server:
             return int(entry)
         entry = lists.next[entry]
+    return add_entry(lists, row, server)
+
+
+@inlined
+def add_entry(lists: PlacementLists, row: int, server: int) -> int:
+    """Add a row's entry of a server, of which it has none."""
     entry = lists.used[0]
     lists.used[0] = entry + 1
     lists.server[entry] = server
@@ -257,19 +264,25 @@ def to_placements(lists: PlacementLists) -> Placements:
         entry = lists.head[row]
         while entry >= 0:
             if lists.workers[entry] > 0 or lists.ps[entry] > 0:
-                position = end
-                while position > first[row] and server[position - 1] > lists.server[entry]:
-                    server[position], workers[position] = (
-                        server[position - 1],
-                        workers[position - 1],
-                    )
-                    ps[position] = ps[position - 1]
-                    position -= 1
-                server[position], workers[position] = lists.server[entry], lists.workers[entry]
-                ps[position] = lists.ps[entry]
                 end += 1
             entry = lists.next[entry]
         size[row] = end - first[row]
+        # Sort from the end on: the newest entry mostly has the highest server.
+        start = end
+        entry = lists.head[row]
+        while entry >= 0:
+            if lists.workers[entry] > 0 or lists.ps[entry] > 0:
+                start -= 1
+                position = start
+                while position + 1 < end and server[position + 1] < lists.server[entry]:
+                    server[position] = server[position + 1]
+                    workers[position] = workers[position + 1]
+                    ps[position] = ps[position + 1]
+                    position += 1
+                server[position] = lists.server[entry]
+                workers[position] = lists.workers[entry]
+                ps[position] = lists.ps[entry]
+            entry = lists.next[entry]
     return Placements(first, size, server[:end].copy(), workers[:end].copy(), ps[:end].copy())
 
 
@@ -285,13 +298,18 @@ def place_spread(
 ) -> bool:
     """Place several of a job's demands on servers, by the rule of `timeline.pack`."""
     remaining = count
+    # Each server is chosen once, so a search is only needed if the job is on some already.
+    is_new = lists.head[row] < 0
     while remaining > 0:
         best, fit_count = best_fit_group(groups, role, demand, remaining)
         if best < 0:
             return False
         server = lowest_server(groups, best)
         placed = min(fit_count, remaining)
-        entry = find_or_add_entry(lists, row, server)
+        if is_new:
+            entry = add_entry(lists, row, server)
+        else:
+            entry = find_or_add_entry(lists, row, server)
         if role == WORKER_ROLE:
             lists.workers[entry] += placed
         else:
@@ -602,11 +620,15 @@ def _keep_spread(
         entry = lists.next[entry]
     workers = reduce_to_sum(workers, missing)
     ps = reduce_to_sum(ps, missing_ps)
+    is_new = lists.head[row] < 0
     for n in range(end - start):
         if workers[n] == 0 and ps[n] == 0:
             continue
         server = current.server[start + n]
-        entry = find_or_add_entry(lists, row, server)
+        if is_new:
+            entry = add_entry(lists, row, server)
+        else:
+            entry = find_or_add_entry(lists, row, server)
         lists.workers[entry] += workers[n]
         lists.ps[entry] += ps[n]
         for r in range(free.shape[1]):
@@ -646,16 +668,12 @@ def _keep_colocated(
 @kernel
 def reduce_to_sum(counts: Integers, limit: int) -> Integers:
     """Reduce counts in place to a sum of at most ``limit``, the smallest first; return them."""
-    total = counts.sum()
-    limit = max(limit, 0)
-    while total > limit:
-        smallest = -1
-        for n in range(len(counts)):
-            if counts[n] > 0 and (smallest < 0 or counts[n] < counts[smallest]):
-                smallest = n
-        removed = min(counts[smallest], total - limit)
-        counts[smallest] -= removed
-        total -= removed
+    excess = counts.sum() - max(limit, 0)
+    if excess > 0:
+        for n in stable_order(counts):
+            removed = min(counts[n], excess)
+            counts[n] -= removed
+            excess -= removed
     return counts
 
 

@@ -344,8 +344,8 @@ class OpenJobs(JobRows):
         self.slots_run[rows] += slots
         return slots
 
-    def with_expected_gains(self, rows: Integers) -> JobArrays:
-        """Return the arrays with expected instead of certain progress for some rows.
+    def expected_gains(self, rows: Integers) -> Integers:
+        """Return certain progress by row and level, and expected progress for some rows.
 
         A running job restarts unless it stays at its level. On higher levels it counts as if it
         stayed, or as if it restarted in every slot, whichever yields more.
@@ -356,7 +356,7 @@ class OpenJobs(JobRows):
         staying = np.where(np.arange(gains.shape[1]) >= level, at_current, 0)
         expected = arrays.certain_gains.copy()
         expected[rows] = np.where(level < 0, gains, np.maximum(expected[rows], staying))
-        return arrays._replace(certain_gains=expected)
+        return expected
 
     def amounts(self, rows: Integers, levels: Integers) -> Integers:
         """Return what rows use at a level each, shape (rows, resources)."""
@@ -386,6 +386,11 @@ class OpenJobs(JobRows):
         done = (level >= 0) & completes[np.arange(len(rows)), level]
         useful[done] = self.amounts(rows[done], level[done])
         return useful
+
+    def min_slots(self, rows: Integers) -> Integers:
+        """Return the fewest slots in which rows could do their remaining work."""
+        fastest = np.maximum(self.max_gain[rows], self.max_gain_colocated[rows])
+        return np.asarray(-(-self.arrays.remaining[rows] // fastest), np.int64)
 
     def ends_first(self, job: Job, done: int) -> bool:
         """Return whether completing in a slot is too late only because the timespan ends."""

@@ -313,6 +313,8 @@ def find_unstoppable_plans(view: View, jobs: OpenJobs, up: Flags) -> PinnedPlans
     more workers than it began with.
     """
     plans: PinnedPlans = {}
+    if up.all() and not jobs.unstoppable.any():
+        return plans
     on_cordoned = np.zeros(len(jobs.level), np.bool_)
     if not up.all():
         running = np.flatnonzero(jobs.level >= 0).tolist()

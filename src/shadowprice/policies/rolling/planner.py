@@ -120,10 +120,10 @@ class Planner:
         jobs use the fewest workers, to leave capacity for arrivals; otherwise they keep their
         current placement if they can.
         """
-        order = self._by_promise(state, state.jobs.promise)
         in_force = state.plan.pinned
         candidates: Iterable[PinnedPlans] = (in_force,)
-        if revise and (in_force or (state.jobs.restart_loss[order] > 0.0).any()):
+        if revise and (in_force or state.jobs.restart_loss.any()):
+            order = self._by_promise(state, state.jobs.promise)
             in_force = self._pinning.still_valid(state, slot)
             candidates = self._pinning.candidate_sets(
                 state, slot, order, in_force, new_only=steady and not lean, lean_first=lean
@@ -195,7 +195,7 @@ class Planner:
         capacity = (self._kind_free.astype(np.float64) * count).sum(axis=0)
         if exceeds_capacity(jobs.arrays, order, promises, slot, capacity):
             return None
-        arrays = jobs.with_expected_gains(rows)
+        arrays = jobs.arrays._replace(certain_gains=jobs.expected_gains(rows))
         plan = self._plan_jointly(state, slot, state.plan.pinned, promises, arrays)
         return None if plan.unplanned else plan
 
@@ -348,7 +348,7 @@ class Planner:
         if len(rows):
             jobs, plan = state.jobs, state.plan
             restarts = jobs.restart_loss[rows] > 0.0
-            expected = jobs.with_expected_gains(rows) if restarts.any() else jobs.arrays
+            expected = jobs.expected_gains(rows) if restarts.any() else jobs.arrays.certain_gains
             plan_waiting(
                 line, jobs.arrays, expected, restarts, rows, price, self._shared, self._fitting,
                 plan.steps, plan.log, result,
@@ -383,6 +383,8 @@ class Planner:
         """
         arrays, plan = state.jobs.arrays, state.plan
         forbidden = forbidden_levels(plan.pinned, state.jobs, slot)
+        if not (plan.pinned or arrays.starts_free.any() or state.jobs.keeps_level.any()):
+            return forbidden
         level, promised = plan.log.level[: state.jobs.row_count], state.promised(plan.pinned)
         rows = np.flatnonzero(promised & arrays.starts_free & (level < 0))
         keeping = np.flatnonzero(promised & state.jobs.keeps_level & (level >= 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, Final, Self
+from typing import ClassVar, Final, NamedTuple, Self
 
 import numpy as np
 
@@ -108,6 +108,14 @@ _MAX_MOVE_LOSS: Final = 0.999
 A job whose start takes all of a slot makes progress in the next slot. That is better than an idle
 server, so the step must keep a positive value.
 """
+
+
+class _Ranking(NamedTuple):
+    """What ranks jobs in the slot that begins, by row."""
+
+    weight: Floats  # of a worker and of a parameter server (`DemandPrices.weights`)
+    density: Floats  # maximum utility density of each open job
+    utility: Floats  # of the completion with that density
 
 
 class RollingPolicy(ReactivePolicy[RollingParameters]):
@@ -553,7 +561,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         promised = state.promised()
 
         # 2. Abandon waiting jobs that can't complete any more while they have a utility.
-        weight = state.demand.weights(slot, jobs.arrays)
         yield from self._drop_late_jobs(view)
 
         # 3. Abandon, start and promise bags of tasks at the learnt price.
@@ -565,12 +572,12 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         # 4. Plan waiting jobs in the remaining capacity, the densest first, and promise those that
         #    are worth their price.
         rows = jobs.in_order()
+        ranking = self._rank(slot, rows)
         yield from self._promise_unstoppable(slot)
         waiting = rows[jobs.promise[rows] < 0]
         if state.unstoppable_plans:
             waiting = waiting[~np.isin(waiting, list(state.unstoppable_plans))]
-        density, _ = utility_densities(jobs.arrays, waiting, slot, weight)
-        waiting = waiting[np.argsort(-density, kind="stable")]
+        waiting = waiting[np.argsort(-ranking.density[waiting], kind="stable")]
         waiting = yield from self._promise_waiting_pinned(slot, waiting)
         is_rush = len(waiting) > _MAX_PLANNED_AHEAD
         waiting = waiting[:_MAX_PLANNED_AHEAD]
@@ -592,18 +599,26 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         #    shares is lent to the densest jobs of all tenants.
         line = state.plan.line
         if self._quotas.given:
-            line = self._plan_beyond_shares(slot, rows, waiting, weight)
-        self._allocate_spare(slot, rows, weight, line)
+            line = self._plan_beyond_shares(slot, rows, waiting, ranking)
+        self._allocate_spare(slot, rows, ranking, line)
 
         # 8. Place the levels of the slot on servers, with few moves: first what shrinks.
         yield from self._bag_scheduler.release_finished(state, view)
-        yield from self._place(slot, rows, weight)
+        yield from self._place(slot, rows, ranking)
         yield from self._bag_scheduler.start(state, slot)
         if self._quotas.given:
             self._record_owed(slot, rows)
         # New promises have the plan of their offer, which may use more workers than they need.
         has_plans_of_offers |= not np.array_equal(promised, state.promised())
         state.held_until = slot + 1 if has_plans_of_offers else self._next_planned_slot(slot)
+
+    def _rank(self, slot: int, rows: Integers) -> _Ranking:
+        """Rank the open jobs, ``rows``, for the slot that begins."""
+        arrays = self._state.jobs.arrays
+        weight = self._state.demand.weights(slot, arrays)
+        density, utility = np.zeros((2, len(weight)))
+        density[rows], utility[rows] = utility_densities(arrays, rows, slot, weight)
+        return _Ranking(weight, density, utility)
 
     def _next_planned_slot(self, slot: int) -> int:
         """Return the next slot to plan if no event comes before.
@@ -613,18 +628,17 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         if self._quotas.given or state.bags.jobs:
             return slot + 1
-        rows, steps, planned = jobs.in_order(), state.plan.steps, state.plan.order
+        ends = [slot + self._cluster.horizon]
+        ends += [pinned.end + 1 for pinned in state.plan.pinned.values()]
+        if len(state.plan.order):
+            ends.append(int(state.plan.steps.until[state.plan.order, 0].min()))
+        rows = jobs.in_order()
         waiting = rows[jobs.promise[rows] < 0]
-        fastest = np.maximum(jobs.max_gain[waiting], jobs.max_gain_colocated[waiting])
-        needed = -(-arrays.remaining[waiting] // fastest)
-        ends = [
-            [slot + self._cluster.horizon],
-            steps.until[planned, 0],
-            [pinned.end + 1 for pinned in state.plan.pinned.values()],
-            slot + np.maximum(1, needed // _MAX_HOLD_DIVISOR),
-            arrays.last_slot[waiting] - needed + 1,
-        ]
-        return int(min(min(slots) for slots in ends if len(slots)))
+        if len(waiting):
+            needed = jobs.min_slots(waiting)
+            ends.append(slot + max(1, int(needed.min()) // _MAX_HOLD_DIVISOR))
+            ends.append(int((arrays.last_slot[waiting] - needed).min()) + 1)
+        return min(ends)
 
     def _replan(self, view: View, slot: int, *, lean: bool = False) -> Iterator[Decision]:
         """Replan promised jobs from a slot on, once a slot; yield promises that changed.
@@ -717,8 +731,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         slot, jobs, arrays = view.slot, self._state.jobs, self._state.jobs.arrays
         rows = jobs.in_order()
         rows = rows[jobs.promise[rows] < 0]
-        fastest = np.maximum(jobs.max_gain[rows], jobs.max_gain_colocated[rows])
-        done = slot + -(-arrays.remaining[rows] // fastest) - 1
+        done = slot + jobs.min_slots(rows) - 1
         late = np.flatnonzero(arrays.last_slot[rows] < done)
         for row, completion in zip(rows[late].tolist(), done[late].tolist(), strict=True):
             name = jobs.name(row)
@@ -783,9 +796,10 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     def _promise_unstoppable(self, slot: int) -> Iterator[Decision]:
         """Promise running jobs that can't be stopped and are worth their price."""
         state, jobs = self._state, self._state.jobs
-        rows = np.array([row for row in state.unstoppable_plans if jobs.promise[row] < 0], np.int64)
-        if not len(rows):
+        unpromised = [row for row in state.unstoppable_plans if jobs.promise[row] < 0]
+        if not unpromised:
             return
+        rows = np.array(unpromised, np.int64)
         prices = state.demand.costs(slot, jobs.arrays, rows)
         for row, price in zip(rows.tolist(), prices, strict=True):
             offer = self._offer(row, price)
@@ -824,7 +838,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
     # ---------------------------------------------------------------- tenants' shares
 
     def _plan_beyond_shares(
-        self, slot: int, rows: Integers, waiting: Integers, weight: Floats
+        self, slot: int, rows: Integers, waiting: Integers, ranking: _Ranking
     ) -> Timeline:
         """Plan waiting jobs again, in all capacity that no promise uses, the densest first.
 
@@ -836,13 +850,13 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         is_owed = (state.owed > owed_limit(self._cluster.horizon))[jobs.arrays.tenant]
         plan = self._planner.carry_over_promised(state, slot)
         if plan is None:  # without the waiting jobs, promised ones are packed on other servers
-            self._allocate_spare(slot, rows[is_owed[rows]], weight, state.plan.line)
+            self._allocate_spare(slot, rows[is_owed[rows]], ranking, state.plan.line)
             return state.plan.line._replace(share=unconfined)
         self._planner.commit(state, plan)
         waiting = waiting[jobs.promise[waiting] < 0]
         first = waiting[is_owed[waiting]]
         planned = self._plan_waiting(slot, first, plan.line)[:, 0] >= 0
-        self._allocate_spare(slot, rows[is_owed[rows]], weight, plan.line)
+        self._allocate_spare(slot, rows[is_owed[rows]], ranking, plan.line)
         started = np.concatenate((first[planned], waiting[plan.log.level[waiting] >= 0]))
         line = plan.line._replace(share=unconfined)
         self._plan_waiting(slot, waiting[~np.isin(waiting, started)], line)
@@ -868,23 +882,22 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
 
     # ---------------------------------------------------------------- spare capacity, placement
 
-    def _allocate_spare(self, slot: int, rows: Integers, weight: Floats, line: Timeline) -> None:
+    def _allocate_spare(self, slot: int, rows: Integers, ranking: _Ranking, line: Timeline) -> None:
         """Allocate the spare capacity of the next slot, if `spare` is set."""
         if self._parameters.spare:
-            arrays = self._state.jobs.arrays
-            _, utility = utility_densities(arrays, rows, slot, weight)
-            weights = self._step_weights(slot, weight)
-            allocate_spare(line, arrays, rows, utility, weights, self._state.plan.log)
+            arrays, log = self._state.jobs.arrays, self._state.plan.log
+            weights = self._step_weights(slot, ranking)
+            allocate_spare(line, arrays, rows, ranking.utility[rows], weights, log)
 
-    def _step_weights(self, slot: int, weight: Floats) -> StepWeights:
+    def _step_weights(self, slot: int, ranking: _Ranking) -> StepWeights:
         """Return the weights of steps up in the next slot."""
         jobs = self._state.jobs
         # Share of the slot that each row loses if its placement changes.
         loss = np.minimum(jobs.restart_loss, _MAX_MOVE_LOSS) * jobs.started
         forbidden = self._planner.forbidden_levels(self._state, slot)
-        return StepWeights(weight, loss, jobs.level, forbidden)
+        return StepWeights(ranking.weight, loss, jobs.level, forbidden)
 
-    def _place(self, slot: int, rows: Integers, weight: Floats) -> Iterator[Decision]:
+    def _place(self, slot: int, rows: Integers, ranking: _Ranking) -> Iterator[Decision]:
         """Place the packed levels on servers with few moves, and yield the changes."""
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         log = state.plan.log
@@ -909,15 +922,15 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if self._parameters.spare:
             colocated = rows[log.level[rows] >= arrays.spread_levels[rows]]
             if len(colocated):
-                _, utility = utility_densities(arrays, colocated, slot, weight)
-                weights = self._step_weights(slot, weight)
+                utility = ranking.utility[colocated]
+                weights = self._step_weights(slot, ranking)
                 scale_up_colocated(free, arrays, colocated, utility, weights, following, log)
             paused = rows[log.level[rows] < 0]
             if held_back:
                 paused = paused[~np.isin(paused, held_back)]
             if len(paused):
-                _, utility = utility_densities(arrays, paused, slot, weight)
-                weights = self._step_weights(slot, weight)
+                utility = ranking.utility[paused]
+                weights = self._step_weights(slot, ranking)
                 following = place_paused_jobs(
                     free, *hosts, arrays, paused, utility, weights, following, log
                 )
@@ -943,6 +956,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """
         state, jobs, arrays = self._state, self._state.jobs, self._state.jobs.arrays
         log, steps = state.plan.log, state.plan.steps
+        if not jobs.unstoppable.any():
+            return []
         starts = jobs.unstoppable[rows] & (jobs.level[rows] < 0) & (log.level[rows] >= 0)
         if not starts.any():
             return []

@@ -66,6 +66,12 @@ that need a little of it. Workers and parameter servers pay it each.
 _ALONE_FACTOR: Final = 6.0
 """Factor on the limit of a promise's size while no other job is open that it could keep out."""
 
+_MIN_USE: Final = 1e-200
+"""Minimum use of a job when its density is computed.
+
+It is far below any share of a resource, and a job that uses none has a finite density.
+"""
+
 _MIN_PROMISED_SHARE: Final = 0.3  # minimum utility of a promise, as a share of the job's maximum
 
 
@@ -224,7 +230,7 @@ class PriceLearner:
         value = np.where(positive, job.utility.values((slots - 1).astype(np.float64)), 0.0)
         value = np.minimum(value, job.payable)
         dominant_use = share.max(axis=1) * slots
-        best = int(np.argmax(value / np.maximum(dominant_use, 1e-300)))
+        best = int(np.argmax(value / np.maximum(dominant_use, _MIN_USE)))
         largest = np.inf if job.predicted else float(share.max())
         self._append(job.name, slot, value[best], share[best] * slots[best], largest)
 
@@ -317,12 +323,11 @@ class PriceLearner:
         """
         prices, dominant = self._cache(slot)
         minimum = _DOMINANT_PRICE_SHARE * dominant
-        return np.column_stack(
-            [
-                np.maximum(share @ prices, minimum * (share / self._relative_to).max(axis=1))
-                for share in shares
-            ]
-        )
+        costs = np.empty((len(shares[0]), 2))
+        for role, share in enumerate(shares):
+            dominant_share = (share / self._relative_to).max(axis=1)
+            np.maximum(share @ prices, minimum * dominant_share, out=costs[:, role])
+        return costs
 
     def _cache(self, slot: int) -> tuple[Floats, float]:
         """Return shadow prices and the price of the dominant share, computed again if necessary."""
