@@ -236,11 +236,12 @@ class BagScheduler:
         fit.
         """
         bags, start, capacity = state.bags, slot + plan.start, state.servers.capacity()
+        pinning = self._planner.pinning
         end = start + len(plan.places) - 1
         hosts = self._cluster.hosts_workers
         fits = np.where(hosts, int(plan.places[0]), 0)
         for first in {start, *(change for change in bags.change_slots(start) if change <= end)}:
-            used = bags.usage(first) + self._planner.pinned_usage(state, first)
+            used = bags.usage(first) + pinning.usage(state.plan.pinned, state.jobs.arrays, first)
             fits = np.minimum(fits, fit_counts(capacity - used, job.worker))
         unused = fits
         if not plan.start:

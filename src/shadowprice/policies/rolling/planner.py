@@ -62,7 +62,7 @@ class Planner:
 
     def __init__(self, cluster: Cluster, quotas: Quotas) -> None:
         self._cluster, self._quotas = cluster, quotas
-        self._pinning = PinnedPlanner(cluster, quotas)
+        self.pinning = PinnedPlanner(cluster, quotas)
         self._shared = bool((cluster.hosts_workers & cluster.hosts_ps).any())
         roles = cluster.hosts_workers * WORKER_ROLE + cluster.hosts_ps * PS_ROLE
         self._roles = roles.astype(np.int64)
@@ -124,8 +124,8 @@ class Planner:
         candidates: Iterable[PinnedPlans] = (in_force,)
         if revise and (in_force or state.jobs.restart_loss.any()):
             order = self._by_promise(state, state.jobs.promise)
-            in_force = self._pinning.still_valid(state, slot)
-            candidates = self._pinning.candidate_sets(
+            in_force = self.pinning.still_valid(state, slot)
+            candidates = self.pinning.candidate_sets(
                 state, slot, order, in_force, new_only=steady and not lean, lean_first=lean
             )
         if steady:
@@ -160,7 +160,7 @@ class Planner:
         failed = plan.unplanned
         # Pinned jobs with few workers may end sooner with all they have, or have to move.
         order = self._by_promise(state, promises)
-        first = next(self._pinning.candidate_sets(state, slot, order, pinned))
+        first = next(self.pinning.candidate_sets(state, slot, order, pinned))
         for other in (first, state.unstoppable_plans):
             plan = self._plan_jointly(state, slot, other, promises)
             if not plan.unplanned:
@@ -219,7 +219,7 @@ class Planner:
 
     def cordoned_usage(self, state: State, slot: int) -> Integers:
         """Return what running jobs use of servers without capacity for others, by server."""
-        usage = self._pinning.usage(state.unstoppable_plans, state.jobs.arrays, slot)
+        usage = self.pinning.usage(state.unstoppable_plans, state.jobs.arrays, slot)
         usage[state.servers.up] = 0
         return usage
 
@@ -233,7 +233,7 @@ class Planner:
         if 0 <= state.jobs.promise[row] < plan.end:
             return False
         return (
-            self._pinning.fits_beside(state, slot, row, plan, others)
+            self.pinning.fits_beside(state, slot, row, plan, others)
             and self._carry_over(state, slot, pinned) is not None
         )
 
@@ -275,16 +275,6 @@ class Planner:
     def _offer(self, plan: JointPlan, arrays: JobArrays, row: int, price: Floats) -> Offer | None:
         found = best_plan(plan.line, arrays, row, price, self._shared, self._fitting)
         return None if found[0] < 0 else Offer(*found)
-
-    def pinned_offers(
-        self, state: State, slot: int, row: int, price: Floats
-    ) -> list[tuple[Offer, PinnedPlan]]:
-        """Return offers of plans that never move; see `PinnedPlanner.offers`."""
-        return self._pinning.offers(state, slot, row, price)
-
-    def pinned_offer_alone(self, state: State, slot: int, row: int, price: Floats) -> Offer | None:
-        """Return the best offer of a plan that never moves if no other job existed."""
-        return self._pinning.offer_alone(state, slot, row, price)
 
     def commit_offer(self, state: State, row: int, offer: Offer) -> bool:
         """Add the last offer to the joint plan that it was made for; return whether it fits.
@@ -369,10 +359,6 @@ class Planner:
         tenant = self._quotas.row_of(self._cluster, job)
         copy_capacity(plan.line, job.worker.copy(), tenant, limit, end, counts)
         return counts
-
-    def pinned_usage(self, state: State, slot: int) -> Integers:
-        """Return the usage of pinned plans in a slot, shape (servers, resources)."""
-        return self._pinning.usage(state.plan.pinned, state.jobs.arrays, slot)
 
     def forbidden_levels(self, state: State, slot: int) -> Flags:
         """Return the levels that jobs may not scale up to in the next slot; empty without limits.
@@ -523,12 +509,12 @@ class Planner:
         usage = np.array(
             [
                 bags.tenant_usage(start)
-                + self._pinning.tenant_usage(pinned, promises, arrays, start)
+                + self.pinning.tenant_usage(pinned, promises, arrays, start)
                 for start in starts
             ],
             np.int64,
         )
-        end, server, amount = self._pinning.entries(pinned, arrays)
+        end, server, amount = self.pinning.entries(pinned, arrays)
         before = bags.usage(slot)
         servers, changes, first = [server[:0]], [amount[:0]], [0, 0]
         for start in starts[1:]:
@@ -542,7 +528,7 @@ class Planner:
                 changes.append(before[differ] - after[differ])
                 before = after
             first.append(sum(map(len, servers)))
-        planned_usage = bags.usage(slot) + self._pinning.usage(pinned, arrays, slot)
+        planned_usage = bags.usage(slot) + self.pinning.usage(pinned, arrays, slot)
         free = state.servers.capacity() - planned_usage
         if not init_residual_timeline(
             plan.line, np.array(starts, np.int64), free, self._roles, state.servers.up,
@@ -562,7 +548,7 @@ class Planner:
         line, width, up = plan.line, self._width, state.servers.up
         capacity = state.servers.capacity()
         for interval, start in enumerate(starts):
-            pinned_usage = self._pinning.usage(plan.pinned, state.jobs.arrays, start)
+            pinned_usage = self.pinning.usage(plan.pinned, state.jobs.arrays, start)
             free = np.maximum(capacity - state.bags.usage(start) - pinned_usage, 0)
             kinds = np.column_stack((self._roles, free))[up]
             groups, count = np.unique(kinds, axis=0, return_counts=True)

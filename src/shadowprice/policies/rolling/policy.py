@@ -344,7 +344,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             pinned = self._promise_pinned(slot, row, price)
             if pinned is not None:
                 return pinned
-            best_offer = planner.pinned_offer_alone(state, slot, row, price)
+            best_offer = planner.pinning.offer_alone(state, slot, row, price)
         if best_offer is None:
             job = jobs.jobs[row]
             assert job is not None
@@ -399,7 +399,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
             return None
         offers = [
             each
-            for each in planner.pinned_offers(state, slot, row, price)
+            for each in planner.pinning.offers(state, slot, row, price)
             if state.demand.justifies_offer(slot, jobs, row, each[0])
         ]
         tried, rest = offers[:_MAX_PINNED_OFFERS], offers[_MAX_PINNED_OFFERS:]
@@ -420,7 +420,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         state, jobs, planner = self._state, self._state.jobs, self._planner
         if not jobs.restart_loss[row] or not self._parameters.revision:
             return False
-        for offer, pinned in planner.pinned_offers(state, slot, row, np.zeros(2)):
+        for offer, pinned in planner.pinning.offers(state, slot, row, np.zeros(2)):
             if offer.completion <= promise:
                 plan = planner.plan_pinned(state, slot, row, pinned)
                 if not plan.unplanned:

@@ -412,7 +412,8 @@ class PriceLearner:
         if not len(value):
             return np.zeros(self._pools.columns)
         budget = _SCARCITY * observed * self._part
-        return shadow_prices(value, use, weight[None], budget[None], _SWEEPS)[0]
+        prices: Floats = shadow_prices(value, use, weight[None], budget[None], _SWEEPS)[0]
+        return prices
 
     def _solve_dominant(self, sample: tuple[Floats, Floats, Floats], observed: float) -> float:
         """Return the price of the dominant share if nothing else were scarce."""
