@@ -115,7 +115,7 @@ def test_sharing_of_gpus_is_reported(
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     job = ("--way", "dies")
-    note = "note: this machine has GPUs, and no worker is given one of its own (--gpu 1)"
+    note = "note: this machine has GPUs, but --gpu assigns none"
     assert main(_words("--workers", "1", job=job)) == 1
     assert note in capsys.readouterr().err
     assert main(_words("--workers", "1", "--gpu", "1", job=job)) == 1

@@ -386,7 +386,7 @@ def test_concurrent_changes_of_a_server_are_all_kept(
             for count, (method, path, body) in enumerate(requests, 2):
                 answers.append(pool.submit(live.client.request, method, path, json=body))
                 wait_for(count)
-        assert [answer.result().status_code for answer in answers] == statuses
+        assert [answer.result(60).status_code for answer in answers] == statuses
         servers = live.client.get("/v1/servers").json()["servers"]
         assert [
             (server["name"], server["state"], server["capacity"])

@@ -40,11 +40,13 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "fifo": ("fifo", {}),
     "oasis": ("oasis", {}),
     "srtf": ("srtf", {}),
+    "las": ("las", {}),
+    "elasticflow": ("elasticflow", {}),
 }
 RESTARTS = (Fraction(0), Fraction(1, 4), Fraction(9, 10))
 
-WITHOUT_QUIET_SLOTS = {"oasis", "srtf"}
-"""Policies that plan ahead, or that wake in every slot and hold no decisions."""
+WITHOUT_QUIET_SLOTS = {"oasis"}
+"""Policies that plan ahead and hold no decisions."""
 
 
 class SlowExecution(ExactExecution):

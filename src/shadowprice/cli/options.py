@@ -92,7 +92,8 @@ PolicyOption = Annotated[
     execution_option(
         "--policy",
         "-p",
-        help="Scheduling policy: a name listed by `shadowprice policies`, or ./file.py:NAME.",
+        help="Scheduling policy: a name listed by `shadowprice policies`, or ./file.py:NAME; "
+        "parameters may follow, as in oasis?preset=paper.",
         autocompletion=complete_policy,
     ),
 ]
@@ -231,14 +232,14 @@ def _is_owner(key: str, value: object, own: Mapping[str, Mapping[str, Any]]) -> 
 def policy_choice(
     text: str, params: Path | None = None, settings: Sequence[str] | None = None
 ) -> PolicyChoice:
-    """Parse the policy of a command, with the parameters of ``--params`` and ``--set``."""
+    """Parse the policy of a command that takes one; see `policy_choices`."""
     from dataclasses import replace
 
     from shadowprice.policies.choice import PolicyChoice
 
-    chosen = PolicyChoice.named(text)
-    given = policy_settings(params, settings, [chosen.info])[chosen.name]
-    return replace(chosen, settings=given)
+    choice = PolicyChoice.parse(text)
+    shared = policy_settings(params, settings, [choice.info])[choice.name]
+    return replace(choice.merged_over(shared), titled="")  # the label names all parameters
 
 
 def read_choices(texts: Sequence[str]) -> list[PolicyChoice]:

@@ -13,9 +13,10 @@ from pydantic import Field
 
 from shadowprice.cli.commands.policies import parameter_rows
 from shadowprice.cli.main import main
-from shadowprice.cli.options import policy_settings, read_choices
+from shadowprice.cli.options import policy_choice, policy_settings, read_choices
 from shadowprice.core.errors import InputError
 from shadowprice.policies import registry
+from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import Parameters, PolicyInfo
 from shadowprice.results.metric_definitions import best_positions
 from tests.support.flat_rate import INFO
@@ -86,6 +87,13 @@ def test_wrong_pairs_are_reported(pair: str, said: str) -> None:
 def test_a_setting_of_a_policy_that_does_not_run_is_a_mistake() -> None:
     with pytest.raises(InputError, match="'rich' is not among the policies"):
         policy_settings(None, ["rich.mode=fast"], [INFO])
+
+
+def test_commands_of_one_policy_read_parameters_after_its_name() -> None:
+    choice = policy_choice("rich?price=2&inner.depth=3", None, ["price=1", "mode=fast"])
+    assert choice.name == "rich"
+    assert choice.settings == {"price": "2", "mode": "fast", "inner": {"depth": "3"}}
+    assert choice.label == PolicyChoice("rich", choice.settings).label
 
 
 def test_policies_and_settings_are_bounded() -> None:

@@ -10,6 +10,7 @@ from pydantic import (
     BaseModel,
     ValidationError,
 )
+from pydantic.fields import FieldInfo
 
 from shadowprice.core import bounds
 from shadowprice.core import utility as utilities
@@ -179,18 +180,18 @@ def _hint_for_key(model: type[BaseModel], location: Sequence[Any]) -> str:
     key, parts = str(location[-1]), [model]
     for step in location[:-1]:
         if not isinstance(step, int):
-            named = (part.model_fields.get(str(step)) for part in parts)
+            named = (_fields(part).get(str(step)) for part in parts)
             parts = [part for field in named if field for part in _nearest(field.annotation)]
     for part in parts:
         usual = getattr(part, "USUAL_KEYS", {})
         if key in usual:
             return f"write {usual[key]}"
-    keys = [*dict.fromkeys(key for part in parts for key in part.model_fields)]
+    keys = [*dict.fromkeys(key for part in parts for key in _fields(part))]
     if not keys:
         return "remove it"
     for part in parts:
-        for name, field in part.model_fields.items():
-            if any(key in nested.model_fields for nested in _nearest(field.annotation)):
+        for name, field in _fields(part).items():
+            if any(key in _fields(nested) for nested in _nearest(field.annotation)):
                 return f"it belongs in `{name}`"
     return hint_for_unknown(key, keys, f"known: {_first(keys, MAX_SUGGESTIONS)}")
 
@@ -198,6 +199,11 @@ def _hint_for_key(model: type[BaseModel], location: Sequence[Any]) -> str:
 def _first(names: Sequence[str], limit: int) -> str:
     """Return the first names, with an ellipsis if there are more."""
     return ", ".join([*names[:limit], *(["..."] if len(names) > limit else [])])
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by the keys of files, which are aliases if there are any."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _nearest(annotation: Any) -> list[type[BaseModel]]:
