@@ -581,7 +581,8 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
         payoff = payoff_text(job.payoff, job.utility, job.cost)
-        yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {payoff}"
+        price = "" if job.cost is None else f", for {number(job.cost)}: payoff {payoff}"
+        yield "worth", f"{number(job.utility)}{price}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots
