@@ -403,6 +403,17 @@ def test_submit_locates_what_json_cannot_hold(
         client.submit(job("u-4") | {"labels": {None: "x"}})
 
 
+def test_quote_reports_the_problems_of_all_jobs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = [job("q-1", arrival="1h"), job("q-2"), job("q-3", stepz=1)]
+    assert main(["quote", _file(tmp_path, *wrong)]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "jobs[0].arrival: only valid in simulations" in captured.err
+    assert "jobs[2].stepz: unknown key; did you mean 'steps'?" in captured.err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

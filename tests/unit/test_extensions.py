@@ -272,6 +272,39 @@ def test_a_wrong_importer_is_one_diagnostic(lab: Path, spec: str, message: str) 
         read_trace(spec.format(lab=lab))
 
 
+@pytest.mark.parametrize(
+    ("rows", "problem"),
+    [
+        ("a,0,1,60\na,5,2,60", "job: two jobs have the name 'a'; rename one"),
+        (",0,1,60", "job: a value is missing; leave its row out"),
+        ("a,,1,60", "submit: a value is missing; leave its row out"),
+        ("a,0,nan,60", "'a': gpus: is not a number"),
+        ("a,0,1,-5", "'a': duration: expected a number of 0 or more, got -5"),
+        ("a,0,1,inf", "'a': duration: inf exceeds the limit of 5,000,000,000 seconds"),
+    ],
+)
+def test_what_an_importer_returns_is_checked(lab: Path, rows: str, problem: str) -> None:
+    (lab / "jobs.csv").write_text(f"job,submit,gpus,duration\n{rows}\n")
+    with pytest.raises(InputError, match=re.escape(f"jobs.csv: {problem}")):
+        read_trace(f"{lab}/lab.py:read_lab:{lab}/jobs.csv")
+
+
+def test_an_importer_names_only_known_columns(lab: Path) -> None:
+    code = (lab / "lab.py").read_text().replace('"duration"', '"durations"')
+    (lab / "typo.py").write_text(code)
+    (lab / "jobs.csv").write_text("job,submit,gpus,durations\na,0,1,60\n")
+    with pytest.raises(InputError, match="durations: unknown column; did you mean 'duration'"):
+        read_trace(f"{lab}/typo.py:read_lab:{lab}/jobs.csv")
+
+
+def test_a_table_that_an_importer_cannot_read_is_reported_at_its_line(
+    lab: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab / "jobs.csv").write_text("job,submit,gpus\na,0,1\n")
+    assert main(["trace", "info", f"{lab}/lab.py:read_lab:{lab}/jobs.csv"]) == 1
+    assert "lab.py: line " in capsys.readouterr().err
+
+
 def test_a_run_records_the_files_that_it_executed(
     lab: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -344,7 +344,7 @@ def _slurm_options(entries: Iterable[HeaderOption], ignored: list[str]) -> Itera
             variables, others = _exported(entry.value)
             yield from (HeaderOption("--env", text, entry.location) for text in variables)
             if others:
-                ignored.append(entry.name)
+                ignored.append(f"{entry.name}={','.join(others)}")
             continue
         if option in _UNSUPPORTED:
             location = f"{entry.location}: --{option}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -89,13 +90,17 @@ def _load(name: str, part: Part) -> Any:
         app.command(name)(target)
     command = typer.main.get_command(app)
     command.name = name
-    _prepare_parameters(command)
+    _prepare(command)
     add_rules(command, name)
     return command
 
 
-def _prepare_parameters(command: Any) -> None:
-    """Limit every number without a range, which also excludes NaN, and expand ``~`` in paths."""
+def _prepare(command: Any) -> None:
+    """Limit numbers without a range, which also excludes NaN; expand ``~``; reflow the help."""
+    if command.help:
+        # Rich keeps the line breaks of a docstring, so they would add to those of the terminal.
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
     for parameter in command.params:
         descriptor = getattr(parameter, "type_descriptor", None)
         if descriptor is None:
@@ -108,7 +113,7 @@ def _prepare_parameters(command: Any) -> None:
         elif descriptor.annotation in (Path, list[Path]):
             parameter.callback = _expand_homes
     for part in getattr(command, "commands", {}).values():
-        _prepare_parameters(part)
+        _prepare(part)
 
 
 def _expand_homes(context: Any, parameter: Any, value: Any) -> Any:

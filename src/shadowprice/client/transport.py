@@ -174,7 +174,9 @@ def to_unreachable_error(
     message = _ERROR_NUMBER.sub("", " ".join(str(error).split())) or type(error).__name__
     if isinstance(error, httpx.TimeoutException):
         message = "no answer in time"
-    if isinstance(error, httpx.ConnectError):
+    if "CERTIFICATE_VERIFY_FAILED" in message:
+        hint = "trust its authority with SSL_CERT_FILE=FILE"
+    elif isinstance(error, httpx.ConnectError):
         hint = "is the service running? start it (shadowprice serve), or name another (--server)"
     elif call is None or not may_have_arrived(error):
         hint = "try again: nothing is done twice"

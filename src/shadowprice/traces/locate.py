@@ -123,6 +123,8 @@ def read_trace(spec: str | TraceSpec, *, skip_invalid: bool = False) -> Trace:
         hint = error.hint.format(shlex.quote(f"{spec.format.name}:{path}"))
         raise InputError(Fault(str(error.path), error.message, hint)) from error
     except (pl.exceptions.PolarsError, OverflowError) as error:
+        if spec.format.extension is not None:  # reported at the line of its file
+            raise
         # A column can't hold a number that was parsed leniently, or a product of numbers.
         reason = quote_for_display(str(error).splitlines()[0])
         message = f"contains numbers out of range ({reason})"

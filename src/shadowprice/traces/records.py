@@ -14,6 +14,7 @@ import polars as pl
 from shadowprice.core import bounds
 from shadowprice.core.bounds import InputLimit
 from shadowprice.core.errors import Fault, InputError
+from shadowprice.core.wording import hint_for_unknown, quote_for_display
 
 SCHEMA: Final[Mapping[str, pl.DataType]] = MappingProxyType(
     {
@@ -145,11 +146,12 @@ def build_trace(
 ) -> Trace:
     """Convert a reader's columns to the common table, sorted, with the first job at time 0.
 
-    ``frame`` has columns of `SCHEMA`, including those of `REQUIRED`, as `Table.jobs` returns them:
-    within limits, with unique names, and with ``submit`` in seconds on the trace's own clock. If
-    ``absolute``, that clock counts seconds since 1970, and `Trace.start` is known.
+    ``frame`` has columns of `SCHEMA`, including those of `REQUIRED`, with ``submit`` in seconds on
+    the trace's own clock. If ``absolute``, that clock counts seconds since 1970, and `Trace.start`
+    is known.
 
-    Raise `InputError` if no job remains, or there are too many to plan.
+    Raise `InputError` if no job remains, there are too many to plan, a name occurs twice, or a
+    value is missing or exceeds its limit.
     """
     if frame.is_empty():
         dropped = "; ".join(
@@ -158,6 +160,7 @@ def build_trace(
         detail = f" (left out: {dropped})" if dropped else ""
         raise InputError(Fault(str(source), f"contains no job{detail}", "give a trace with jobs"))
     bounds.JOBS.check(frame.height, str(source), "select some of them by limit, from and to")
+    _check_columns(frame, str(source))
     columns = [
         (pl.col(name) if name in frame.columns else pl.lit(None)).cast(kind).alias(name)
         for name, kind in SCHEMA.items()
@@ -165,8 +168,42 @@ def build_trace(
     jobs = frame.select(columns).sort("submit", maintain_order=True)
     first = float(jobs.item(0, "submit"))
     jobs = jobs.with_columns(pl.col("submit") - first, pl.col("deadline") - first)
+    _check_values(jobs, str(source))
     start = datetime.fromtimestamp(first, tz=UTC).replace(tzinfo=None) if absolute else None
     return Trace(format_name, jobs, str(source), tally.notes(), start)
+
+
+# Readers of this package check their rows, whose locations they know; others rely on these checks.
+
+
+def _check_columns(frame: pl.DataFrame, source: str) -> None:
+    for name in REQUIRED:
+        if name not in frame.columns:
+            raise InputError(Fault(f"{source}: {name}", "column is missing"))
+        if frame[name].has_nulls():
+            raise InputError(Fault(f"{source}: {name}", "a value is missing", "leave its row out"))
+    for name in frame.columns:
+        if name not in SCHEMA:
+            raise InputError(
+                Fault(f"{source}: {name}", "unknown column", hint_for_unknown(name, [*SCHEMA]))
+            )
+    names = frame["job"].cast(pl.String)
+    if frame.height != names.n_unique():
+        twice = quote_for_display(names.filter(names.is_duplicated())[0])
+        raise InputError(Fault(f"{source}: job", f"two jobs have the name {twice}", "rename one"))
+
+
+def _check_values(jobs: pl.DataFrame, source: str) -> None:
+    for name, limit in MAX_VALUES.items():
+        minimum = -limit.maximum if name == "deadline" else 0  # it may have passed
+        # NaN is outside every range.
+        wrong = jobs.filter(~pl.col(name).is_between(minimum, limit.maximum))
+        if wrong.height:
+            job, value = wrong.item(0, "job"), wrong.item(0, name)
+            location = f"{source}: {quote_for_display(job)}: {name}"
+            limit.check(value, location)
+            message = f"expected a number of {minimum:g} or more, got {value:g}"
+            raise InputError(Fault(location, message))
 
 
 def select(trace: Trace, selection: TraceSelection) -> Trace:

@@ -321,3 +321,9 @@ def test_a_byte_order_mark_is_left_out(tmp_path: Path) -> None:
     assert result.text == text[1:]
     assert [*result.interpreter] == ["/bin/sh"]
     assert [(entry.name, entry.value) for entry in result.options] == [("--gpus", "2")]
+
+
+def test_only_the_part_of_export_that_has_no_effect_is_reported(tmp_path: Path) -> None:
+    result = script(tmp_path, "#!/bin/sh\n#SBATCH --export=ALL,LR=0.1\n")
+    assert [(option.name, option.value) for option in result.options] == [("--env", "LR=0.1")]
+    assert result.ignored == ("--export=ALL",)

@@ -65,3 +65,12 @@ def test_what_was_lost_is_no_failure_of_the_job(
 ) -> None:
     result = dict(describe_job(_job("", failures=failures, lost=lost)))
     assert (result["failures"], result["lost"]) == message
+
+
+@pytest.mark.parametrize(
+    ("cost", "worth"), [(None, "0.8333"), (0.25, "0.8333, for 0.25: payoff 0.5833")]
+)
+def test_a_job_that_ran_without_a_price_has_no_payoff(cost: float | None, worth: str) -> None:
+    payoff = None if cost is None else 5 / 6 - cost
+    job = _job("", utility=5 / 6, cost=cost, payoff=payoff)
+    assert dict(describe_job(job))["worth"] == worth

@@ -145,6 +145,16 @@ def test_help_costs_no_numerics() -> None:
     assert "simulate" in done.stdout
 
 
+def test_help_fills_the_width_of_the_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["until", "--help"]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    start = lines.index("Plans stop at the end. At the end, running jobs are")
+    assert lines[start + 1] == "stopped with their grace period, and wait until the end is"
+
+
 def test_a_service_begins_without_tables() -> None:
     pytest.importorskip("uvicorn")
     code = "import sys, shadowprice.service.server; print('polars' in sys.modules)"

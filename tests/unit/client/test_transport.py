@@ -1,11 +1,19 @@
 """What is asked again, and for how long; what answers may be no service at all."""
 
 import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import httpx
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from shadowprice.client import Client, Endpoint, ServiceError, ServiceUnreachableError, calls
 from shadowprice.client import transport as shared
@@ -287,3 +295,48 @@ def test_certificates_are_read_where_they_may_be_needed_and_nobody_is_trusted_wi
 )
 def test_only_this_machine_is_reached_without_a_proxy(url: str, *, local: bool) -> None:
     assert shared.httpx_options(Endpoint(url, "token"))["trust_env"] is not local
+
+
+@pytest.fixture
+def self_signed(tmp_path: Path) -> Iterator[int]:
+    """Port of a TLS server on 127.0.0.1 whose certificate no authority signed."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    file = tmp_path / "server.pem"
+    file.write_bytes(pem + certificate.public_bytes(serialization.Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+def test_an_unknown_certificate_is_not_reported_as_a_stopped_service(self_signed: int) -> None:
+    with (
+        Client(f"https://127.0.0.1:{self_signed}", "token", retry=0) as client,
+        pytest.raises(
+            ServiceUnreachableError, match=r"certificate verify failed.*; trust"
+        ) as caught,
+    ):
+        client.service()
+    assert str(caught.value).endswith("; trust its authority with SSL_CERT_FILE=FILE")

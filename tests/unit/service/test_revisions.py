@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -201,3 +202,15 @@ def test_a_job_without_its_promise_gets_no_additional_work_at_an_old_price(tmp_p
 def test_a_deadline_of_a_utility_without_one_is_refused(utility: Any) -> None:
     with pytest.raises(InputError, match="deadline: its utility has no deadline"):
         merge_changes({"name": "a"}, {"utility": utility, "deadline": "4h"})
+
+
+@pytest.mark.parametrize(
+    ("key", "problem"),
+    [
+        ("walltme", "walltme: unknown key; did you mean 'walltime'?"),
+        ("worker", "worker: can't be changed after submission; these can: deadline, utility"),
+    ],
+)
+def test_an_unknown_key_is_not_reported_as_unchangeable(key: str, problem: str) -> None:
+    with pytest.raises(InputError, match=f"^{re.escape(problem)}"):
+        merge_changes({"name": "a"}, {key: 1})

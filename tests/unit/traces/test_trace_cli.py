@@ -86,9 +86,11 @@ def test_a_file_that_could_not_be_read_again_is_not_written(tmp_path):
 def test_formats_lists_every_one():
     rows = json.loads(run_trace_command("trace", "formats", "-o", "json"))
     assert {row["name"] for row in rows} >= {"philly", "swf"}
-    text = " ".join(run_trace_command("trace", "formats").split())
+    lines = run_trace_command("trace", "formats").splitlines()
     for name, meaning in {**SELECTION_OPTIONS, **SYNTHESIS_OPTIONS}.items():
-        assert f"{name}: {meaning}" in text
+        assert f"  {name}: {meaning}" in lines
+    for row in rows:
+        assert {f"  note     {note}" for note in row["gotchas"]} <= set(lines)
 
 
 def test_the_documentation_states_every_format_and_option():

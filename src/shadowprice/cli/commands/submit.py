@@ -38,6 +38,7 @@ from shadowprice.cli.plain_job import (
     with_absolute_deadline,
 )
 from shadowprice.cli.upload import send_directory
+from shadowprice.core import bounds
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
 from shadowprice.core.submit_options import option_for_key, states_no_length
 from shadowprice.core.wording import (
@@ -488,12 +489,21 @@ def _print_quotes(
     outlook: bool,
     script: BatchScript | None = None,
 ) -> None:
-    """Quote every job, and print the answers."""
+    """Quote every job, and print the answers; raise `InputError` with the problems of all jobs."""
     quotes: list[Quote] = []
+    faults: list[Fault] = []
     for entry in entries:
         advised = sum(item.outlook is not None for item in quotes)
-        with _locate_diagnostics([entry], single=True, script=script):
-            quotes.append(client.quote(entry.record, outlook=outlook and advised < MAX_OUTLOOKS))
+        advises = outlook and advised < MAX_OUTLOOKS
+        try:
+            with _locate_diagnostics([entry], single=True, script=script):
+                quotes.append(client.quote(entry.record, outlook=advises))
+        except InputError as error:
+            faults += error.faults
+            if len(faults) >= bounds.FAULTS.maximum:
+                break
+    if faults:
+        raise InputError(faults)
     if output is Output.JSON:
         print_json([item.record for item in quotes])
         return
@@ -581,7 +591,8 @@ def describe_job(job: Job) -> Iterator[tuple[str, object]]:
         yield "runs", f"{workers}{ps}{placement}, generation {job.generation}"
     if job.utility is not None:
         payoff = payoff_text(job.payoff, job.utility, job.cost)
-        yield "worth", f"{number(job.utility)}, for {number(job.cost)}: payoff {payoff}"
+        price = "" if job.cost is None else f", for {number(job.cost)}: payoff {payoff}"
+        yield "worth", f"{number(job.utility)}{price}"
     yield "speed", _speed(job)
     if job.points is not None:
         used, refunded, slots = job.points.used, job.points.refund, job.points.overrun_slots

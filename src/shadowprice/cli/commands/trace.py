@@ -16,6 +16,7 @@ from shadowprice.cli.console import (
     print_json,
     print_line,
     print_note,
+    rows_console,
     stdout,
 )
 from shadowprice.cli.options import MIN_LOAD, PlainOutputOption, PlainSeedOption
@@ -161,7 +162,7 @@ def formats(output: PlainOutputOption = Output.TABLE) -> None:
         rows = [{name: getattr(item, name) for name in names} for item in known]
         print_json(rows)
         return
-    console = stdout()
+    console = rows_console()
     for item in known:
         console.print(f"[bold]{item.name}[/bold]  {item.title}")
         if item.files:

@@ -20,6 +20,7 @@ from shadowprice.core.owner import RESERVED_LABELS, Owner
 from shadowprice.core.specs import JobSpec, validate
 from shadowprice.core.specs.fields import check_path_segment
 from shadowprice.core.submit_options import has_options, option_for_key
+from shadowprice.core.wording import hint_for_unknown
 from shadowprice.inputs.families import Families, with_family
 from shadowprice.service.clock import SECOND, SlotCalendar
 from shadowprice.service.problems import ProblemError
@@ -260,13 +261,11 @@ def merge_changes(record: Mapping[str, Any], changes: Mapping[str, Any]) -> dict
             if key in SPEED_KEYS:
                 revised.pop("family", None)  # the job states its own speed from now on
         else:
-            faults.append(
-                Fault(
-                    key,
-                    "can't be changed after submission",
-                    f"these can: deadline, {', '.join(REVISABLE_KEYS)}",
-                )
-            )
+            keys = ("deadline", *REVISABLE_KEYS)
+            problem, hint = "can't be changed after submission", f"these can: {', '.join(keys)}"
+            if key not in JobSpec.model_fields:
+                problem, hint = "unknown key", hint_for_unknown(key, keys)
+            faults.append(Fault(key, problem, hint))
     if changes.get("steps") is not None and "chunks" not in revised:
         chunks, workers = record.get("chunks"), revised.get("workers")
         has_maximum = isinstance(workers, Mapping) and workers.get("max") is not None
