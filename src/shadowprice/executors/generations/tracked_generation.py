@@ -267,9 +267,9 @@ class TrackedGeneration:
     def parse_progress(self, content: bytes, at: float) -> Progressed | None:
         """Parse a progress file's content; record an invalid report or part of a report.
 
-        Of a file that is too long, one byte too many is enough. ``at`` is the file's modification time, which the job can set to any moment. So it counts at
-        most as now, and at least as the start. Returns None if the report is invalid or from
-        another generation.
+        Of a file that is too long, one byte too many is enough. ``at`` is the file's modification
+        time, which the job can set to any moment. So it counts at most as now, and at least as the
+        start. Returns None if the report is invalid or from another generation.
         """
         at = min(max(at, float(self.state.get("started") or 0.0)), time.time())
         if len(content) > _MAX_PROGRESS_BYTES:
