@@ -157,6 +157,11 @@ def test_nodes_become_servers() -> None:
     assert server.labels["zone"] == "a"
 
 
+def test_thousandths_of_a_nodes_resources_are_exact() -> None:
+    result = list_nodes([record("a", "1", CPU=1.001, GPU=0.9999)], {})
+    assert result["a"].server.capacity == {"cpu": 1001, "gpu": 999, "gpu/A100": 999}
+
+
 def test_of_two_nodes_with_one_name_the_known_one_stays() -> None:
     both = [record("a", "1", CPU=1), record("a", "2", CPU=1)]
     assert list_nodes(both, {})["a"].id == "1"

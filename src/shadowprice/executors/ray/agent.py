@@ -255,14 +255,12 @@ class ProcessActor:
     def logs(
         self, process: str, start: int | None, max_bytes: int, complete: bool
     ) -> list[Any] | None:
-        """Return a piece of the log as `generations.logs.read` does, and the log's end offset."""
+        """Return a piece of the log as `generations.logs.read` does; None if it is unknown."""
         from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
             return None
-        folder = self._path / "logs"
-        begin, end, text = logs.read(folder, process, start, max_bytes, complete=complete)
-        return [begin, end, text, logs.read(folder, process, None, 1, complete=True)[1]]
+        return list(logs.read(self._path / "logs", process, start, max_bytes, complete=complete))
 
     def segments(self) -> dict[str, int]:
         """Return the log's files and their sizes."""
