@@ -19,7 +19,7 @@ from shadowprice.cli.main import main
 from shadowprice.core.amounts import parse_duration
 from shadowprice.results.advice import Advice
 from shadowprice.service.clock import SECOND
-from shadowprice.service.queries.outlook import _describe_revision
+from shadowprice.service.queries.outlook import _describe_revision, _rename
 from tests.support.services import RunningService, run_service
 from tests.support.simulated_world import ManualClock
 from tests.support.waiting import wait_until
@@ -342,3 +342,11 @@ def test_the_advised_deadline_of_a_plain_command_is_in_local_time(
     finally:
         monkeypatch.undo()
         time.tzset()
+
+
+def test_variant_of_a_job_has_a_name_that_no_job_has(live: RunningService) -> None:
+    for name in ("twice", "twice (variant)"):
+        assert live.client.post("/v1/jobs", json=job(name, 1)).is_success
+    engine = live.service.writing._durable.state.engine
+    known = engine.jobs["twice"].job
+    assert _rename(known, engine).name not in engine.jobs

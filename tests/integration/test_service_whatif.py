@@ -13,6 +13,7 @@ import pytest
 
 from shadowprice.cli.main import main
 from shadowprice.client import Client
+from shadowprice.core import bounds
 from shadowprice.inputs.files import resolve_cluster
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.service.clock import SECOND
@@ -110,7 +111,9 @@ def test_exported_cluster_matches_its_file(tmp_path: Path) -> None:
             "horizon": 7,
             "restart": "250ms",
             "servers": [
-                {"name": "a", "count": 3, "capacity": {"gpu": 2.5, "memory": "244GiB"}},
+                {"name": "a", "count": 2, "capacity": {"gpu": 2.5, "memory": "244GiB"}, "cost": 9},
+                {"name": "a-2", "capacity": {"gpu": 2.5, "memory": "244GiB"}, "cost": 0.1},
+                {"name": "c", "capacity": {"memory": "1TB", "bandwidth": "0Gbps"}},
                 {"name": "b", "role": "ps", "capacity": {"memory": "1TB", "bandwidth": "25Gbps"}},
             ],
             "tenants": [{"name": "t", "share": {"gpu": 3}}],
@@ -123,8 +126,21 @@ def test_exported_cluster_matches_its_file(tmp_path: Path) -> None:
     assert (resolved.capacity == cluster.capacity).all()
     assert resolved.roles == cluster.roles
     assert resolved.tenants == cluster.tenants
+    assert resolved.costs is not None
+    assert resolved.costs.tolist() == [9.0, 9.0, 0.1, 0.0, 0.0]
     changed = resolve_cluster(modified_cluster_document(cluster, {"a": -2, "b": 1}))
-    assert changed.servers == 3
+    assert changed.names == ("a-0", "c", "b", "b (added 1)")
+    more = resolve_cluster(modified_cluster_document(cluster, {"a": 1}))
+    assert more.costs is not None
+    assert more.costs.tolist() == [9.0, 9.0, 0.1, 9.0, 0.0, 0.0]
+
+
+def test_added_servers_have_valid_names_of_their_own() -> None:
+    long = "x" * int(bounds.NAME.maximum)
+    servers = [{"name": name, "capacity": {"gpu": 1}} for name in (long, f"{long[:-10]} (added 1)")]
+    cluster = resolve_cluster({"slot": "1min", "servers": servers})
+    changed = resolve_cluster(modified_cluster_document(cluster, {long: 2}))
+    assert changed.names[2:] == (f"{long[:-10]} (added 2)", f"{long[:-10]} (added 3)")
 
 
 # ------------------------------------------------------------------ the command

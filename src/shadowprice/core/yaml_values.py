@@ -95,7 +95,11 @@ for _dumper in (yaml.SafeDumper, yaml.CSafeDumper):
 
 def parse_yaml(text: str | bytes) -> Any:
     """Parse a YAML document; see `YamlLoader`. Raises YAMLError, ValueError or RecursionError."""
-    return yaml.load(text, Loader=YamlLoader)
+    try:
+        return yaml.load(text, Loader=YamlLoader)
+    except (LookupError, TypeError, ArithmeticError, AttributeError) as error:
+        # Tags such as !!float and !!bool raise these for other values.
+        raise ValueError(str(error)) from error
 
 
 def keep_written_words(record: Any) -> Any:

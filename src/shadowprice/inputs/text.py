@@ -74,15 +74,7 @@ def load_yaml(path: Path) -> Any:
         raise InputError(
             Fault(f"{path}: line {line}", f"not YAML: {reason}", "remove it")
         ) from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        LookupError,
-        TypeError,
-        ArithmeticError,
-        AttributeError,
-    ) as error:
-        # Tags such as !!int and !!bool raise these for other values.
+    except (yaml.YAMLError, ValueError) as error:
         reason = quote_for_display(parse_error_text(error))
         raise InputError(Fault(str(path), f"not YAML: {reason}")) from error
 

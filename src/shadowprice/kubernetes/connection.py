@@ -13,7 +13,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -323,11 +323,11 @@ class ApiClient:
 
     async def lines(
         self, path: str, *, silence: float, answer: float = REQUEST_TIMEOUT_SECONDS, **query: object
-    ) -> AsyncIterator[bytes]:
+    ) -> AsyncGenerator[bytes]:
         """Yield the lines of a streamed response, with their line ends.
 
-        ``silence`` is the timeout in seconds between pieces of data, ``answer`` that of the
-        response's start.
+        A caller that may stop early closes it (`contextlib.aclosing`). ``silence`` is the timeout
+        in seconds between pieces of data, ``answer`` that of the response's start.
         """
         try:
             async with asyncio.timeout(answer):

@@ -13,6 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping
+from contextlib import aclosing
 from typing import Any, Final, Generic, TypeVar
 
 from shadowprice.kubernetes.connection import ApiClient
@@ -140,7 +141,7 @@ class Informer(Generic[CachedT]):
     async def _watch(self) -> None:
         self.watches += 1
         turn = random.randint(WATCH_TIMEOUT_SECONDS * 3 // 4, WATCH_TIMEOUT_SECONDS)
-        lines = self._connection.lines(
+        source = self._connection.lines(
             self._path,
             silence=turn + 20.0,
             watch=True,
@@ -149,22 +150,25 @@ class Informer(Generic[CachedT]):
             timeoutSeconds=turn,
             **dict[str, Any](self._query),
         )
-        async for line in lines:
-            event = json.loads(line)
-            kind, item = event["type"], event["object"]
-            if kind == "ERROR":
-                status = int(item.get("code", 500))
-                raise ApiError(status, str(item.get("reason", "")), str(item.get("message", "")))
-            self.healthy = True
-            if kind in {"ADDED", "MODIFIED"}:
-                self._store(object_key(item), self._reduce(item))
-            elif kind == "DELETED":
-                # The final state is a change of its own, such as the exit of its containers.
-                last = self._reduce(item)
-                if last is not None and self.items.get(object_key(item)) != last:
-                    self._store(object_key(item), last)
-                self._store(object_key(item), None)
-            self._version = item["metadata"]["resourceVersion"]
+        async with aclosing(source) as lines:
+            async for line in lines:
+                event = json.loads(line)
+                kind, item = event["type"], event["object"]
+                if kind == "ERROR":
+                    status = int(item.get("code", 500))
+                    raise ApiError(
+                        status, str(item.get("reason", "")), str(item.get("message", ""))
+                    )
+                self.healthy = True
+                if kind in {"ADDED", "MODIFIED"}:
+                    self._store(object_key(item), self._reduce(item))
+                elif kind == "DELETED":
+                    # The final state is a change of its own, such as the exit of its containers.
+                    last = self._reduce(item)
+                    if last is not None and self.items.get(object_key(item)) != last:
+                        self._store(object_key(item), last)
+                    self._store(object_key(item), None)
+                self._version = item["metadata"]["resourceVersion"]
         self.healthy = True
 
 

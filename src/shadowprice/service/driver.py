@@ -313,7 +313,6 @@ class Driver:
 
     def _build_boundary(self, pending: Sequence[PendingOperation]) -> AdvanceSlots:
         """Build the operation that advances to the current slot, with the pending reports."""
-        stale_jobs = frozenset() if self._execution is None else self._execution.stale_jobs()
         reports = [
             report
             for entry in pending
@@ -321,8 +320,19 @@ class Driver:
             for report in entry.operation.reports
         ]
         return AdvanceSlots(
-            self._virtual, stale_jobs, reports, self._since, self._progress.last_reports
+            self._virtual, self._stale_jobs(), reports, self._since, self._progress.last_reports
         )
+
+    def _stale_jobs(self) -> frozenset[str]:
+        """Return the jobs whose current progress is unknown: all if the executor fails."""
+        if self._execution is None:
+            return frozenset()
+        try:
+            return frozenset(self._execution.stale_jobs())
+        except Exception:  # an executor's fault must not stop the slots
+            self._metrics.count_failure("progress")
+            log.exception("failed to list the jobs whose progress is unknown")
+            return frozenset(self._published.running)
 
     async def _collect_reports(self) -> None:
         """Collect reports after downtime, before the missed slots are accounted.
@@ -357,7 +367,7 @@ class Driver:
         except TimeoutError:
             pass  # later reports count for the next slot
         except Exception:  # an executor's fault must not stop the slots
-            self._metrics.failures.labels("progress").inc()
+            self._metrics.count_failure("progress")
             log.exception("failed to poll job progress before a slot was accounted")
 
     def _on_boundary(
@@ -367,7 +377,7 @@ class Driver:
         if isinstance(result, Exception):
             self._boundary_failed_at = monotonic()
             self._catching_up = True
-            self._metrics.failures.labels("slot").inc()
+            self._metrics.count_failure("slot")
             log.error("failed to start a slot: %s", result)
         else:
             self._boundary_failed_at = 0.0

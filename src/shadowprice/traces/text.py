@@ -16,7 +16,7 @@ import itertools
 import json
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -443,16 +443,14 @@ def read_table(
         _check_width(path, head, len(names), separator)
     schema = {name: columns.get(name, pl.String()) for name in names}
     source: Path | bytes = read_bytes(path) if detect_compression(path) else path
-    cause: Exception | None = None
-    try:
+    frame: pl.DataFrame | None = None
+    with suppress(pl.exceptions.PolarsError, UnicodeDecodeError):
         frame = _parse(source, schema, separator, header, quoted, preamble)
-    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-        cause = error
     faults: list[tuple[int, Fault]] = []
-    if cause is not None or _has_short_rows(path, source, frame, first, separator, quoted):
-        lines = itertools.islice(_lines(path, source), first - 1, None)
-        rows = _rows(lines, separator, quoted)
-        frame, faults = _parse_leniently(path, rows, schema, reading, rules)
+    if frame is None or _has_short_rows(path, source, frame, first, separator, quoted):
+        with _open(path, source) as file:
+            rows = _rows(itertools.islice(_lines(path, file), first - 1, None), separator, quoted)
+            frame, faults = _parse_leniently(path, rows, schema, reading, rules)
         if faults and frame.is_empty():
             table = CheckedTable(path, frame, reading)
             table.add_faults(faults, partial=len(faults) >= MAX_INVALID_LINES)
@@ -497,8 +495,9 @@ def read_lines(path: Path, reading: ImportContext) -> CheckedTable:
     try:
         frame = _parse(source, {"text": pl.String()}, "\x1f", False, False)
     except pl.exceptions.PolarsError as error:
-        for _ in _lines(path, source):
-            pass  # raises at the line that is not UTF-8
+        with _open(path, source) as file:
+            for _ in _lines(path, file):
+                pass  # raises at the line that is not UTF-8
         raise InputError(Fault(str(path), f"cannot be read as lines ({error})")) from error
     lines = frame.with_row_index("line", offset=1)
     table = CheckedTable(path, lines.with_columns(pl.col("text").str.strip_chars()), reading)
@@ -554,9 +553,9 @@ def _has_short_rows(
                 return True
         else:
             return False
-    lines = itertools.islice(_lines(path, source), first - 1, None)
-    rows = _rows(lines, separator, quoted)
-    return any(len(row.fields) < expected and not row.is_blank for row in rows)
+        file.seek(0)
+        rows = _rows(itertools.islice(_lines(path, file), first - 1, None), separator, quoted)
+        return any(len(row.fields) < expected and not row.is_blank for row in rows)
 
 
 def _with_line_numbers(frame: pl.DataFrame, first: int) -> pl.DataFrame:
@@ -674,14 +673,14 @@ def _is_open(row: str, separator: str) -> bool:
     return False
 
 
-def _lines(path: Path, source: Path | bytes) -> Iterator[tuple[int, str]]:
-    with _open(path, source) as file:
-        for line, data in enumerate(iter(lambda: file.readline(HEAD_BYTES), b""), start=1):
-            try:
-                text = data.decode("utf-8-sig" if line == 1 else "utf-8")
-            except UnicodeDecodeError as error:
-                raise _encoding_fault(path, line) from error
-            yield line, text.rstrip("\r\n")
+def _lines(path: Path, file: IO[bytes]) -> Iterator[tuple[int, str]]:
+    """Yield the numbered lines of an open file; the caller closes it, and may stop early."""
+    for line, data in enumerate(iter(lambda: file.readline(HEAD_BYTES), b""), start=1):
+        try:
+            text = data.decode("utf-8-sig" if line == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise _encoding_fault(path, line) from error
+        yield line, text.rstrip("\r\n")
 
 
 def _open(path: Path, source: Path | bytes) -> IO[bytes]:

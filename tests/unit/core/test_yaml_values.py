@@ -127,3 +127,9 @@ def test_what_is_no_value_of_a_field_is_an_error_with_its_location(
 
 def test_a_command_may_be_a_number() -> None:
     assert RunSpec.model_validate({"command": 7}).command == "7"
+
+
+@pytest.mark.parametrize("text", ["!!float ''", "!!bool maybe", "{a: !!float 1:x}"])
+def test_tag_of_another_value_raises_a_value_error(text: str) -> None:
+    with pytest.raises(ValueError):  # noqa: PT011  # any: callers catch it by its type
+        parse_yaml(text)

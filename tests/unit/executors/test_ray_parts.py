@@ -27,6 +27,8 @@ from shadowprice.executors.generations.generation import (
     ENDED,
     TERMINAL_PHASES,
     GenerationDirectory,
+    boot_id,
+    start_time,
 )
 from shadowprice.executors.generations.outcome import compute_outcome
 from shadowprice.executors.generations.placement_checks import PlacementError
@@ -153,6 +155,11 @@ def test_nodes_become_servers() -> None:
         "disk": 2000,
     }
     assert server.labels["zone"] == "a"
+
+
+def test_thousandths_of_a_nodes_resources_are_exact() -> None:
+    result = list_nodes([record("a", "1", CPU=1.001, GPU=0.9999)], {})
+    assert result["a"].server.capacity == {"cpu": 1001, "gpu": 999, "gpu/A100": 999}
 
 
 def test_of_two_nodes_with_one_name_the_known_one_stays() -> None:
@@ -346,6 +353,61 @@ def test_damaged_plan_does_not_hinder_a_cleanup(place: dict[str, Any]) -> None:
     result = clean_up_dead_actor(place, WAIT_LIMIT_SECONDS)
     assert (result["known"], result["cleared"]) == (True, True)
     assert result["state"]["ending"] == "lost"
+
+
+@pytest.mark.parametrize(
+    ("phase", "boot", "is_killed"),
+    [("running", "", True), ("running", "an earlier one", False), ("ended", "", False)],
+)
+def test_cleanup_kills_a_session_of_this_boot_without_its_mark(
+    place: dict[str, Any], phase: str, boot: str, is_killed: bool
+) -> None:
+    process = subprocess.Popen(["sleep", "600"], env={}, start_new_session=True)
+    try:
+        part = Path(place["root"], "parts", "k")
+        part.parent.mkdir(parents=True)
+        processes = {"worker-0": [process.pid, start_time(process.pid)]}
+        state = {"phase": phase, "command": 0, "processes": processes, "boot": boot or boot_id()}
+        GenerationDirectory.create(part, {"execution": "k"}, state)
+        assert clean_up_dead_actor(place, WAIT_LIMIT_SECONDS)["cleared"]
+        assert (start_time(process.pid) is None) is is_killed
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_progress_that_was_read_while_it_was_written_is_new(place: dict[str, Any]) -> None:
+    actor = ProcessActor(place)
+    actor._go_received = True  # otherwise it ends this process once it is idle for too long
+    GenerationDirectory.create(actor._path, {}, {"phase": "running", "command": 0})
+    versions = []
+    for content in ("", '{"generation": 1}'):
+        (actor._path / "progress.json").write_text(content)
+        os.utime(actor._path / "progress.json", (5, 5))  # within one tick of its clock
+        versions.append(actor.look()["version"])
+    assert versions[0] != versions[1]
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b'{"generation": 1, "minibatches": 7}' + b" " * 65_536, "exceeds 65,536 bytes"),
+        (b'{"generation": 1}\xff', "is not JSON"),
+    ],
+)
+def test_invalid_progress_file_is_reported_as_on_one_machine(
+    place: dict[str, Any], generation: RayGeneration, content: bytes, says: str
+) -> None:
+    actor = ProcessActor(place)
+    actor._go_received = True  # otherwise it ends this process once it is idle for too long
+    GenerationDirectory.create(actor._path, {}, {"phase": "running", "command": 0})
+    (actor._path / "progress.json").write_bytes(content)
+    process = RayProcess("worker-0", "one", "1", "actor")
+    for _ in range(3):
+        generation.on_progress_file(process, actor.look()["progress"])
+    [report] = generation.pop_reports()
+    assert isinstance(report, InvalidProgress)
+    assert says in report.reason
 
 
 @pytest.mark.parametrize(

@@ -317,6 +317,35 @@ def test_an_informer_knows_what_is_there_through_every_trouble(
     run(tmp_path, scenario)
 
 
+def test_a_watch_that_fails_is_disconnected_at_once(tmp_path: Path) -> None:
+    async def scenario(server: Scripted, connection: ApiClient) -> None:
+        ended = asyncio.Event()
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            if not request.query.get("watch"):
+                meta = {"resourceVersion": "1"}
+                return web.json_response({"metadata": meta, "items": []})
+            response = web.StreamResponse()
+            await response.prepare(request)
+            await response.write(b'{"type": "ERROR", "object": {"code": 410}}\n')
+            try:
+                while True:
+                    await asyncio.sleep(0.01)
+                    await response.write(b"{}\n")
+            finally:
+                ended.set()
+
+        server.answer = answer  # type: ignore[method-assign]
+        informer = Informer[int](connection, LIST, lambda item: item["value"])
+        with pytest.raises(ApiError) as caught:
+            await informer._watch()
+        async with asyncio.timeout(WAIT_LIMIT_SECONDS):
+            await ended.wait()
+        assert caught.value.status == 410
+
+    run(tmp_path, scenario)
+
+
 def test_a_lease_is_held_by_one_and_free_when_nobody_renews_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -130,12 +130,53 @@ def test_a_log_in_local_time_is_continued_after_its_last_line(
                 web.Response(text=f"{first} one\n{first} two\n{second} three\n"),
             ]
             await log._fetch(follow=False)
-            await log.fetch_rest()
+            await log.fetch_rest(WAIT_LIMIT_SECONDS)
             assert log.tail() == ("one", "two", "three")
             since = datetime.fromisoformat(first).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
             assert quote(since) in server.requests[1].replace("%3A", ":").replace(":", "%3A")
 
     asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    ("fetched", "last", "expected"),
+    [
+        ([], ["05 four", "06 five"], ["MARK", "four", "five"]),
+        (["01 one"], ["05 four", "06 five"], ["one", "MARK", "four", "five"]),
+        (["01 one"], ["01 one", "06 five"], ["one", "five"]),
+    ],
+)
+def test_end_of_a_log_that_is_not_fetched_in_time_is_kept(
+    tmp_path: Path, fetched: list[str], last: list[str], expected: list[str]
+) -> None:
+    mark = "[some output may be missing here: it could not be fetched in time]"
+
+    def text(lines: list[str]) -> str:
+        return "".join(f"2026-11-22T12:00:{line}\n".replace(" ", "Z ") for line in lines)
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if "tailLines" in request.query:
+            return web.Response(text=text(last))
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(text(fetched).encode())
+        await asyncio.Event().wait()  # its node returns nothing more
+        return response
+
+    async def scenario() -> None:
+        server = Scripted()
+        server.answer = answer  # type: ignore[method-assign]
+        async with served(server, tmp_path) as connection:
+            log = follower(connection, tmp_path / "logs")
+            following = asyncio.create_task(log._fetch(follow=False))
+            await wait_until_async(lambda: len(log.tail()) == len(fetched))
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            await log.fetch_rest(0.1)
+            assert log.complete
+            assert log.tail() == tuple(mark if line == "MARK" else line for line in expected)
+
+    asyncio.run(scenario())
 
 
 def test_watches_that_end_as_they_begin_are_begun_ever_less(

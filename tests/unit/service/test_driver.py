@@ -393,9 +393,16 @@ def test_a_driver_recovers_from_a_failed_allocation_in_the_writers_thread(
     assert durable.threads[0] is not threading.main_thread()
 
 
-@pytest.mark.parametrize("fault", [ValueError("damaged"), TimeoutError("in its depths")])
+@pytest.mark.parametrize(
+    ("fault", "step"),
+    [
+        (ValueError("damaged"), "fetch_progress"),
+        (TimeoutError("in its depths"), "fetch_progress"),
+        (ValueError("damaged"), "stale_jobs"),
+    ],
+)
 def test_a_slot_is_counted_though_looking_at_progress_fails(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Exception, step: str
 ) -> None:
     hand = ManualClock()
     clock = MonotonicWallClock(hand)
@@ -406,9 +413,17 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     requests: list[int | None] = []
 
     class Unreachable(_Execution):
+        def fail(self, at: str) -> None:
+            if at == step:
+                requests.append(writer.published.servers.slot_running)
+                raise fault
+
         async def fetch_progress(self) -> None:
-            requests.append(writer.published.servers.slot_running)
-            raise fault
+            self.fail("fetch_progress")
+
+        def stale_jobs(self) -> frozenset[str]:
+            self.fail("stale_jobs")
+            return frozenset()
 
     driver = Driver(durable, writer, Unreachable(), virtual=True, keep=10**18)
 
@@ -432,7 +447,9 @@ def test_a_slot_is_counted_though_looking_at_progress_fails(
     store.close()
     assert len(requests) >= 3
     records = [
-        record for record in caplog.records if "failed to poll job progress" in record.message
+        record
+        for record in caplog.records
+        if "failed to" in record.message and "progress" in record.message
     ]
     quiet = isinstance(fault, TimeoutError)
     assert len(records) == (0 if quiet else len(requests))

@@ -24,6 +24,14 @@ from shadowprice.service.queries.event_text import format_event
         ),
         ("failed", {"generation": 2, "code": 3, "reason": ""}, "failed with generation 2"),
         (
+            "repeated",
+            {"generation": 2, "steps": 1.0, "saved": False},
+            (
+                "generation 2 begins before what was reported: 1 mini-batch is repeated, nothing "
+                "was saved"
+            ),
+        ),
+        (
             "lost",
             {"generation": 1, "reason": "the machine was started again"},
             "generation 1 was lost; the job is not to blame: the machine was started again",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,17 @@ import pytest
 from numpy.typing import NDArray
 
 from shadowprice.core.amounts import UNLIMITED
-from shadowprice.service.queries.timeline import BAR_EXPECTED, BAR_PAST, BAR_PLANNED
+from shadowprice.inputs.files import resolve_cluster
+from shadowprice.service.api import monitoring
+from shadowprice.service.queries.timeline import (
+    BAR_EXPECTED,
+    BAR_PAST,
+    BAR_PLANNED,
+    JobDemand,
+    JobInfo,
+    TimelineBar,
+    utilization_levels,
+)
 from tests.support.services import CLUSTER, RunningService, job, run_service
 from tests.support.waiting import wait_until
 
@@ -152,3 +163,31 @@ def test_unplanned_job_has_an_expected_duration(tmp_path: Path) -> None:
         [at] = [index for index, what in enumerate(body["bars"]["kind"]) if what == BAR_EXPECTED]
         # One worker makes two mini-batches a slot, fifty slots in all, from its first one on.
         assert body["bars"]["end"][at] == record.started + 50
+
+
+def test_levels_of_a_large_cluster_take_little_memory() -> None:
+    servers = [{"name": "g", "count": 2_000, "capacity": {"gpu": 8, "cpu": 64}}]
+    cluster = resolve_cluster({"slot": "1min", "servers": servers})
+    demand = JobDemand(cluster.demand({"gpu": 1000}), cluster.demand({}))
+    bars = [TimelineBar("a", "g-1999", 10.0, 11.5, 4, 0, BAR_PAST)]
+    tracemalloc.start()
+    levels = utilization_levels(bars, JobInfo(demands={"a": demand}), cluster, 10, 1010)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert levels[-1, :3].tolist() == [128, 64, 0]
+    assert levels.sum() == 192
+    assert peak < 2 * levels.nbytes
+
+
+def test_cached_timelines_are_limited_in_number_and_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(monitoring, "MAX_CACHED_TIMELINES", 3)
+    monkeypatch.setattr(monitoring, "MAX_CACHED_BYTES", 10)
+    cache: dict[Any, Any] = {}
+    for key, size, kept in (("a", 4, 1), ("b", 4, 2), ("a", 5, 2), ("c", 2, 1), ("d", 99, 1)):
+        entry = monitoring._CachedTimeline(b"x" * size, 0, 0.0, 0.0)
+        monitoring._cache_timeline(cache, key, entry)
+        assert len(cache) == kept
+        assert cache[key] is entry
+    for key in range(4):
+        monitoring._cache_timeline(cache, key, monitoring._CachedTimeline(b"", 0, 0.0, 0.0))
+    assert [*cache] == [3]

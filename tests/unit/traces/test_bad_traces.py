@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from shadowprice.core.errors import InputError
 from shadowprice.traces.locate import read_trace
 from shadowprice.traces.registry import ImportContext, formats
-from shadowprice.traces.text import read_table
+from shadowprice.traces.text import MAX_INVALID_LINES, read_table
 from tests.hostile.trace_files import TRACES
 from tests.support.examples import example_count
 
@@ -358,3 +358,12 @@ def test_rows_beside_a_wrong_one_are_split_as_csv_defines_it(
     assert {note.reason: note.count for note in reading.tally.notes()} == {
         "row that cannot be parsed": 1
     }
+
+
+def test_a_file_with_too_many_faults_is_closed_at_once(tmp_path):
+    path = tmp_path / "table"
+    path.write_text("a,b\n" + "1,2,3\n" * (2 * MAX_INVALID_LINES))
+    with pytest.raises(InputError) as caught:
+        read_table(path, {"a": pl.Int64(), "b": pl.Int64()}, ImportContext())
+    files = {Path(os.path.realpath(file)) for file in Path("/proc/self/fd").iterdir()}
+    assert path not in files, caught  # which keeps the frames

@@ -642,7 +642,7 @@ def _is_predicted_late(
     except InputError:
         moment = datetime.fromisoformat(by)
     else:
-        seconds = span.in_seconds(Fraction(status.slot_seconds))
+        seconds = span.in_seconds(Fraction(str(status.slot_seconds)))
         moment = submitted + timedelta(seconds=float(seconds))
     return submitted + timedelta(seconds=predicted.seconds) > moment
 

@@ -258,23 +258,23 @@ class TrackedGeneration:
             return None
         finally:
             os.close(descriptor)
-        if len(content) > _MAX_PROGRESS_BYTES:
-            self._record_read_error(f"its progress file exceeds {_MAX_PROGRESS_BYTES:,} bytes")
-            return None
         return self.parse_progress(content, status.st_mtime)
 
     async def poll_progress_async(self) -> Progressed | None:
         """Run `poll_progress` in a thread."""
         return await asyncio.to_thread(self.poll_progress)
 
-    def parse_progress(self, content: bytes | str, at: float) -> Progressed | None:
+    def parse_progress(self, content: bytes, at: float) -> Progressed | None:
         """Parse a progress file's content; record an invalid report or part of a report.
 
-        ``at`` is the file's modification time, which the job can set to any moment. So it counts at
-        most as now, and at least as the start. Returns None if the report is invalid or from
-        another generation.
+        Of a file that is too long, one byte too many is enough. ``at`` is the file's modification
+        time, which the job can set to any moment. So it counts at most as now, and at least as the
+        start. Returns None if the report is invalid or from another generation.
         """
         at = min(max(at, float(self.state.get("started") or 0.0)), time.time())
+        if len(content) > _MAX_PROGRESS_BYTES:
+            self._record_read_error(f"its progress file exceeds {_MAX_PROGRESS_BYTES:,} bytes")
+            return None
         try:
             report, omitted = read_progress(self.job, decode_report(content), at)
         except InputError as error:

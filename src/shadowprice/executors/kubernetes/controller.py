@@ -448,8 +448,7 @@ class KubernetesGenerationController:
                 is_ready = self._cluster.gone_since(part.server) is None
                 limit = LOG_DRAIN_TIMEOUT_SECONDS if is_ready else LOG_OPEN_TIMEOUT_SECONDS
                 with contextlib.suppress(ApiError, TimeoutError, OSError):
-                    async with asyncio.timeout(limit):
-                        await follower.fetch_rest()
+                    await follower.fetch_rest(limit)
         part.tail = follower.tail()
 
     async def _finish(self) -> None:

@@ -2,7 +2,7 @@
 
 The API server returns a log from a given time in whole seconds, with a timestamp on every line.
 Lines that were already fetched are recognized by their timestamps and skipped. If the node rotated
-lines away before they were fetched, a line in the log marks their loss.
+lines away before they were fetched, or is too slow, a line in the log marks their loss.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import AsyncIterator
+from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from typing import Final
 from shadowprice.executors.generations.logs import LogWriter
 from shadowprice.executors.kubernetes import names
 from shadowprice.kubernetes.connection import ApiClient
-from shadowprice.kubernetes.errors import ApiError
+from shadowprice.kubernetes.errors import ApiError, ApiUnreachableError
 from shadowprice.kubernetes.pausing import Backoff
 
 MIN_FETCH_INTERVAL_SECONDS: Final = 0.3
@@ -34,7 +34,12 @@ _LONG: Final = 3600.0
 _SHORT: Final = 30.0
 """Timeout in seconds of a silent stream: ``_LONG`` if followed, ``_SHORT`` if read."""
 
-_MISSING: Final = b"[some output is missing here: its node had removed it]\n"
+MAX_LAST_LINES: Final = 200  # lines to fetch of a log that can't be fetched whole in time
+
+LAST_LINES_TIMEOUT_SECONDS: Final = 5.0
+
+_REMOVED: Final = b"[some output is missing here: its node had removed it]\n"
+_SKIPPED: Final = b"[some output may be missing here: it could not be fetched in time]\n"
 
 
 class PodLogFollower:
@@ -90,11 +95,21 @@ class PodLogFollower:
             raise
         self._pauses.reset()
 
-    async def fetch_rest(self) -> None:
-        """Fetch the rest of an ended pod's log."""
-        if not self.complete:
-            await self._fetch(follow=False)
-            self._end()
+    async def fetch_rest(self, timeout: float) -> None:
+        """Fetch the rest of an ended pod's log within ``timeout`` seconds, else its last lines.
+
+        The end of a log mostly explains how the process ended. Raises `TimeoutError` if its node
+        doesn't return these either within `LAST_LINES_TIMEOUT_SECONDS`.
+        """
+        if self.complete:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._fetch(follow=False)
+        except (ApiUnreachableError, TimeoutError):
+            async with asyncio.timeout(LAST_LINES_TIMEOUT_SECONDS):
+                await self._fetch(follow=False, last_lines=MAX_LAST_LINES)
+        self._end()
 
     async def follow(self, begun: asyncio.Event) -> None:
         """Fetch lines until the pod ends; set ``begun`` at the first line, or at the end."""
@@ -120,35 +135,42 @@ class PodLogFollower:
         if self._writer is not None:
             self._writer.close()
 
-    async def _fetch(self, *, follow: bool, begun: asyncio.Event | None = None) -> None:
+    async def _fetch(
+        self, *, follow: bool, begun: asyncio.Event | None = None, last_lines: int = 0
+    ) -> None:
         async with self._busy:
             query: dict[str, object] = {"container": names.CONTAINER, "timestamps": True}
             if follow:
                 query["follow"] = True
+            if last_lines:
+                query["tailLines"] = last_lines
             before, seen_before, skipped = self._last, self._same, 0
             if before is not None:
                 since = datetime.fromtimestamp(before // _SECOND, UTC)
                 query["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
-            resumed = before is not None
+            may_have_gap = before is not None or bool(last_lines)
             silence = _LONG if follow else _SHORT
-            lines = self._connection.lines(self._path, silence=silence, answer=silence, **query)
-            async for line in _mark_begun(lines, begun):
-                prefix, separator, text = line.partition(b" ")
-                timestamp = parse_nanoseconds(prefix.decode("ascii", "replace"))
-                if not separator or timestamp is None:
-                    continue  # a message of the kubelet
-                if before is not None and (
-                    resumed
-                    and (timestamp < before or (timestamp == before and skipped < seen_before))
-                ):
-                    skipped += timestamp == before
-                    continue
-                if resumed and not skipped:
-                    self._keep(_MISSING)
-                resumed = False
-                self._same = self._same + 1 if timestamp == self._last else 1
-                self._last = timestamp
-                self._keep(text)
+            source = self._connection.lines(self._path, silence=silence, answer=silence, **query)
+            async with aclosing(source) as lines:  # also if the disk is full
+                async for line in lines:
+                    if begun is not None:
+                        begun.set()
+                    prefix, separator, text = line.partition(b" ")
+                    timestamp = parse_nanoseconds(prefix.decode("ascii", "replace"))
+                    if not separator or timestamp is None:
+                        continue  # a message of the kubelet
+                    if before is not None and (
+                        may_have_gap
+                        and (timestamp < before or (timestamp == before and skipped < seen_before))
+                    ):
+                        skipped += timestamp == before
+                        continue
+                    if may_have_gap and not skipped:
+                        self._keep(_SKIPPED if last_lines else _REMOVED)
+                    may_have_gap = False
+                    self._same = self._same + 1 if timestamp == self._last else 1
+                    self._last = timestamp
+                    self._keep(text)
             self._ready()
             self._looked = time.monotonic()
 
@@ -179,13 +201,3 @@ def parse_nanoseconds(text: str) -> int | None:
     except ValueError:
         return None
     return seconds * _SECOND + int((match[2] or "0").ljust(9, "0"))
-
-
-async def _mark_begun(
-    lines: AsyncIterator[bytes], begun: asyncio.Event | None
-) -> AsyncIterator[bytes]:
-    """Yield lines, and set ``begun`` at the first."""
-    async for line in lines:
-        if begun is not None:
-            begun.set()
-        yield line

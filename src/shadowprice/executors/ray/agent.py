@@ -36,7 +36,7 @@ DAMAGED = "damaged"  # version that is reported if the state of a process can't 
 
 PORTS = range(20_000, 32_000)
 LOG_CHUNK_BYTES = 256 << 10
-_MAX_PROGRESS_BYTES = 65_536
+_MAX_PROGRESS_BYTES = 65_536  # a file with more is invalid, see `TrackedGeneration`
 
 
 def prepare_code(root: str, digest: str, bundle: dict[str, str]) -> None:
@@ -255,14 +255,12 @@ class ProcessActor:
     def logs(
         self, process: str, start: int | None, max_bytes: int, complete: bool
     ) -> list[Any] | None:
-        """Return a piece of the log as `generations.logs.read` does, and the log's end offset."""
+        """Return a piece of the log as `generations.logs.read` does; None if it is unknown."""
         from shadowprice.executors.generations import logs  # noqa: PLC0415  # from the bundle
 
         if not self._path.is_dir() or process not in logs.names(self._path / "logs"):
             return None
-        folder = self._path / "logs"
-        begin, end, text = logs.read(folder, process, start, max_bytes, complete=complete)
-        return [begin, end, text, logs.read(folder, process, None, 1, complete=True)[1]]
+        return list(logs.read(self._path / "logs", process, start, max_bytes, complete=complete))
 
     def segments(self) -> dict[str, int]:
         """Return the log's files and their sizes."""
@@ -322,16 +320,24 @@ def clean_up_dead_actor(place: dict[str, Any], patience: float) -> dict[str, Any
             time.sleep(0.1)
             continue
         lock.release()
+        try:
+            state = record.state()
+        except ValueError:
+            state = {"phase": generation.DAMAGED}
+        phase = state["phase"]
         remaining = children.find_by_execution_id(place["key"])
+        is_over = phase in generation.TERMINAL_PHASES or state.get("boot") != generation.boot_id()
+        if not is_over:  # otherwise its pids may belong to other processes
+            remaining |= children.find_by_sessions(
+                (process, started)
+                for process, started in state.get("processes", {}).values()
+                if started is not None
+            )
         if remaining:
             for process in remaining:
                 children.signal_process(process, signal.SIGKILL)
             time.sleep(0.05)
             continue
-        try:
-            phase = record.state()["phase"]
-        except ValueError:
-            phase = generation.DAMAGED
         if phase == generation.ACCEPTED:
             claim = record.claim({})  # prevents a late supervisor from starting
             if claim is None:
@@ -364,7 +370,8 @@ def _free_port() -> int:
 def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
     """Return a progress file's content and modification time, and a version of them.
 
-    The job controls the path: it may be a link, a pipe, or a huge file.
+    The job controls the path: it may be a link, a pipe, or a huge file. Bytes
+    that aren't UTF-8 are escaped as surrogates.
     """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
@@ -375,7 +382,10 @@ def _read_progress_file(path: Path) -> tuple[list[Any] | None, str]:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             return None, ""
-        text = os.read(descriptor, _MAX_PROGRESS_BYTES).decode("utf-8", "replace")
-        return [text, status.st_mtime], f"{status.st_mtime_ns}.{status.st_ino}"
+        content = os.read(descriptor, _MAX_PROGRESS_BYTES + 1)
+        text = content.decode("utf-8", "surrogateescape")
+        # A file that is written in place can be read in between, within one tick of its clock.
+        version = f"{status.st_mtime_ns}.{status.st_ino}.{status.st_size}"
+        return [text, status.st_mtime], version
     finally:
         os.close(descriptor)

@@ -478,7 +478,7 @@ class RayExecutor(DiskExecutor[RayGeneration]):
                 )
         if response is None:
             raise KeyError(f"{process} of generation {entry.number}")
-        begin, end, text, _ = response
+        begin, end, text = response
         return LogChunk(entry.number, process, begin, end, text, complete=False)
 
     async def observe(self) -> tuple[ObservedJob, ...]:

@@ -71,7 +71,8 @@ def _node(record: Mapping[str, Any]) -> RayNode:
         if name.startswith(_IGNORED_PREFIXES):
             continue
         unit = 1 if name == "memory" else MILLI
-        units = min(int(float(amount) * unit), int(bounds.MEMORY.maximum))
+        # 1.001 * 1000 is less than 1001.
+        units = min(int(round(float(amount) * unit, 6)), int(bounds.MEMORY.maximum))
         if name == "memory":
             units = round_down_memory(units)
         if units > 0:

@@ -102,6 +102,7 @@ class RayGeneration(RemoteGeneration):
             self.on_unchanged_progress()
             return
         part.progress = progress
-        report = self.parse_progress(progress[0], float(progress[1]))
+        content = progress[0].encode("utf-8", "surrogateescape")
+        report = self.parse_progress(content, float(progress[1]))
         if report is not None:
             self.latest = report

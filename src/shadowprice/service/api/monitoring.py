@@ -83,6 +83,10 @@ async def price_history(
 
 TIMELINE_CACHE_SECONDS: Final = 1.0
 MAX_CACHED_TIMELINES: Final = 64
+
+MAX_CACHED_BYTES: Final = 64 << 20
+"""Maximum bytes of the cached timelines; one of 10,000 servers may have 27 MB."""
+
 REFRESH_FACTOR: Final = 4.0
 """After an event, a timeline is computed again no sooner than this multiple of its duration."""
 
@@ -97,6 +101,15 @@ class _CachedTimeline:
     def is_fresh(self, sequence: int, now: float) -> bool:
         """Return whether the timeline can be sent again."""
         return now < self.expires and (sequence == self.sequence or now < self.may_refresh)
+
+
+def _cache_timeline(cache: dict[Any, _CachedTimeline], key: Any, entry: _CachedTimeline) -> None:
+    """Cache a timeline; drop the others if they are too many or too large."""
+    cache.pop(key, None)
+    cached_bytes = sum(len(other.content) for other in cache.values())
+    if len(cache) >= MAX_CACHED_TIMELINES or cached_bytes + len(entry.content) > MAX_CACHED_BYTES:
+        cache.clear()
+    cache[key] = entry
 
 
 @router.get("/timeline", response_model=Timeline, responses=problems(404, 409))
@@ -144,16 +157,15 @@ async def timeline(
                 real=observed,
             )
         )
-        if len(cache) >= MAX_CACHED_TIMELINES:
-            cache.clear()
         content = result.model_dump_json().encode()
         ended = time.monotonic()
-        cached = cache[key] = _CachedTimeline(
+        cached = _CachedTimeline(
             content,
             sequence,
             ended + TIMELINE_CACHE_SECONDS,
             ended + REFRESH_FACTOR * (ended - started),
         )
+        _cache_timeline(cache, key, cached)
     # Serialized once for many readers.
     return Response(cached.content, media_type="application/json")
 

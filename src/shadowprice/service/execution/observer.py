@@ -259,7 +259,8 @@ def _newest(connection: Connection, names: Sequence[str]) -> dict[str, Row[Any]]
     table = tables.observed
     rows: dict[str, Row[Any]] = {}
     for chunk in in_chunks(names):
-        query = select(table).where(table.c.job.in_(chunk)).order_by(table.c.id)
+        newest = select(func.max(table.c.id)).where(table.c.job.in_(chunk)).group_by(table.c.job)
+        query = select(table).where(table.c.id.in_(newest))
         rows |= {row.job: row for row in connection.execute(query)}
     return rows
 

@@ -102,7 +102,8 @@ def _execution_line(kind: str, data: Mapping[str, Any], because: str) -> str | N
         case "misreported":
             return f"{generation} sends {_misreport_text(data['reason'], because)}"
         case "repeated":
-            steps = f"{data['steps']:.6g} mini-batches are repeated"
+            count = f"{data['steps']:.6g}"
+            steps = f"{count} mini-batch{' is' if count == '1' else 'es are'} repeated"
             detail = "those that were not saved" if data["saved"] else "nothing was saved"
             return f"{generation} begins before what was reported: {steps}, {detail}"
         case "foreign":

@@ -383,4 +383,7 @@ def _search(
 
 def _rename(job: Job, engine: Engine) -> Job:
     """Return a job under a name that the engine doesn't know."""
-    return replace(job, name=f"{job.name} (variant)") if job.name in engine.jobs else job
+    name = job.name
+    while name in engine.jobs:
+        name += " (variant)"
+    return replace(job, name=name)

@@ -288,23 +288,29 @@ def utilization_levels(
 
     The shape is (servers, slots). Partial use of a slot counts in proportion to its time.
     """
-    count, slots = len(cluster.names), last - first
-    used = np.zeros((len(cluster.resources), count, slots))
+    slots = last - first
+    levels = np.zeros((len(cluster.names), slots), dtype=np.uint8)
+    bars_by_row: dict[int, list[TimelineBar]] = {}
     for bar in bars:
-        row, demand = cluster.index.get(bar.server), known.demands.get(bar.job)
-        if row is None or demand is None:
-            continue
-        start, end = bar.begins - first, min(bar.ends - first, slots)
-        indices = np.arange(max(0, int(start)), min(slots, int(np.ceil(end))))
-        duration = np.minimum(indices + 1, end) - np.maximum(indices, start)
-        taken = bar.workers * demand.worker + bar.ps * demand.ps
-        used[:, row, indices] += taken[:, None] * np.maximum(duration, 0.0)
-    limited = (cluster.capacity > 0) & (cluster.capacity < UNLIMITED)
-    capacity = np.where(limited, cluster.capacity, 1).T[:, :, None]
-    share = np.where(limited.T[:, :, None], used / capacity, 0.0).max(axis=0, initial=0.0)
-    # Round up, so that any use is visible.
-    result: NDArray[np.uint8] = np.ceil(np.minimum(share, 1.0) * 255 - 1e-6).astype(np.uint8)
-    return result
+        row = cluster.index.get(bar.server)
+        if row is not None and bar.job in known.demands:
+            bars_by_row.setdefault(row, []).append(bar)
+    # One server at a time: all servers, slots and resources at once would take gigabytes.
+    for row, own_bars in bars_by_row.items():
+        used = np.zeros((len(cluster.resources), slots))
+        for bar in own_bars:
+            demand = known.demands[bar.job]
+            start, end = bar.begins - first, min(bar.ends - first, slots)
+            indices = np.arange(max(0, int(start)), min(slots, int(np.ceil(end))))
+            duration = np.minimum(indices + 1, end) - np.maximum(indices, start)
+            taken = bar.workers * demand.worker + bar.ps * demand.ps
+            used[:, indices] += taken[:, None] * np.maximum(duration, 0.0)
+        capacity = cluster.capacity[row]
+        limited = (capacity > 0) & (capacity < UNLIMITED)
+        share = (used[limited] / capacity[limited, None]).max(axis=0, initial=0.0)
+        # Round up, so that any use is visible.
+        levels[row] = np.ceil(np.minimum(share, 1.0) * 255 - 1e-6)
+    return levels
 
 
 def timeline(

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import itertools
 import json
 import logging
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -29,7 +30,7 @@ from sqlalchemy import Connection, select
 from shadowprice.core import bounds
 from shadowprice.core.amounts import UNLIMITED, format_amount, parse_duration
 from shadowprice.core.budget import parse_timestamp
-from shadowprice.core.cluster import Cluster
+from shadowprice.core.cluster import BANDWIDTH, Cluster
 from shadowprice.core.errors import Fault, InputError
 from shadowprice.core.length_history import DEFAULT_SECONDS
 from shadowprice.core.moments import parse_moment_ahead
@@ -218,21 +219,25 @@ def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> d
     kinds = build_server_classes(cluster)
     servers_after: list[dict[str, Any]] = []
     for kind, rows in zip(kinds.names, kinds.rows, strict=True):
-        names = [cluster.names[row] for row in rows.tolist()]
-        change = servers.get(kind, 0)
-        names = names[: len(names) + change] if change < 0 else names
-        names += [f"{kind} (added {number})" for number in range(1, change + 1)]
-        first = int(rows[0])
+        change, members = servers.get(kind, 0), rows.tolist()
+        first = members[0]
+        named = [(cluster.names[row], row) for row in members[: len(members) + min(change, 0)]]
+        named += [(name, first) for name in _added_names(cluster, kind, change)]
         amounts = zip(
             cluster.resources, cluster.capacity[first].tolist(), cluster.dimensions, strict=True
         )
         capacity = {
             name: format_amount(amount, dimension)
             for name, amount, dimension in amounts
-            if 0 < amount < UNLIMITED
+            # Bandwidth that isn't declared is unlimited.
+            if 0 < amount < UNLIMITED or (name == BANDWIDTH and not amount)
         }
         role = cluster.roles[first].value
-        servers_after += [{"name": name, "role": role, "capacity": capacity} for name in names]
+        for name, row in named:
+            server: dict[str, Any] = {"name": name, "role": role, "capacity": capacity}
+            if cluster.costs is not None:
+                server["cost"] = float(cluster.costs[row])
+            servers_after.append(server)
     record: dict[str, Any] = {
         "slot": _seconds(cluster.slot_seconds),
         "horizon": cluster.horizon,
@@ -253,6 +258,16 @@ def modified_cluster_document(cluster: Cluster, servers: Mapping[str, int]) -> d
     if cluster.restart_first:
         record["restart_first"] = True
     return record
+
+
+def _added_names(cluster: Cluster, kind: str, count: int) -> list[str]:
+    """Return valid names that no server has, for added servers of a kind."""
+    names: Iterable[str] = (
+        f"{kind[: int(bounds.NAME.maximum) - len(suffix)]}{suffix}"
+        for suffix in (f" (added {number})" for number in itertools.count(1))
+    )
+    taken = {*cluster.names}
+    return list(itertools.islice((name for name in names if name not in taken), max(0, count)))
 
 
 def _seconds(span: Fraction) -> str:

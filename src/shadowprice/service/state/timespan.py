@@ -139,10 +139,11 @@ def without_end(engine: Engine) -> Engine:
 
 def admitted_without_end(twin: Engine, job: Job, *, promised: bool) -> bool:
     """Return whether ``twin`` would admit a job; ``promised`` requires a promise."""
-    if job.name in twin.jobs:
-        job = replace(job, name=f"{job.name} (without the end)")
+    name = job.name
+    while name in twin.jobs:
+        name += " (without the end)"
     try:
-        quote = twin.quote(job)
+        quote = twin.quote(replace(job, name=name))
     except ShadowpriceError as error:
         log.info("job %s could not be quoted without the end: %s", job.name, error)
         return False

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import yaml
@@ -22,7 +23,9 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.specs.cluster import TenantSpec
 from shadowprice.core.specs.faults import validate
 from shadowprice.core.wording import quote_for_display
+from shadowprice.core.yaml_values import parse_yaml
 from shadowprice.executors.kubernetes.quantities import parse_quantity, units_per_quantity
+from shadowprice.inputs.shape import check_yaml_size
 from shadowprice.kubernetes.names import SHARE, TENANT_LABEL
 from shadowprice.service.state.batch import Batch
 from shadowprice.service.state.operations import UpdateTenants
@@ -112,8 +115,9 @@ def _share_from_annotation(stated: ShareStatement, cluster: Cluster) -> dict[str
     try:
         if len(text) > _MAX_TEXT_CHARS:
             raise ValueError("it is too long")
-        amounts = yaml.safe_load(text)
-    except (ValueError, yaml.YAMLError, RecursionError) as error:
+        check_yaml_size(Path(SHARE), text)
+        amounts = parse_yaml(text)
+    except (InputError, ValueError, yaml.YAMLError) as error:
         raise InvalidShareError(
             f"{SHARE} {quote_for_display(text[:80])} cannot be read; {hint}"
         ) from error
