@@ -599,7 +599,7 @@ def test_invalid_requests_return_problem_details(
             None,
             422,
             "path.digest",
-            "expected a match of ^[0-9a-f]{64}$, got 'abc'",
+            "expected text that matches ^[0-9a-f]{64}$, got 'abc'",
             "",
         ),
     ],

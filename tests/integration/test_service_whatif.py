@@ -226,7 +226,7 @@ def test_whatif_tries_more_gpus_of_each_type_on_the_same_jobs(
         (["--add", "h:1"], "unknown kind of server 'h'"),
         (["--add", "g"], "expected NAME:COUNT"),
         (["--jobs", "j.yaml"], "--jobs: not valid with a live service, which has its own workload"),
-        (["--days", "0"], "'--days': Input should be greater than or equal to 0.000001"),
+        (["--days", "0"], "'--days': must be at least 0.000001, got '0'"),
         (["--seeds", "3"], "--seeds: not valid with a live service"),
         (["--set", "prices=given"], "requires --policy"),
         (["-p", "nobody"], "nobody"),

@@ -15,6 +15,7 @@ from shadowprice.core.events import (
     SlotBegan,
     SlotEnded,
     Stop,
+    TimespanChanged,
 )
 from shadowprice.core.schedule import Placement
 from shadowprice.engine import Engine
@@ -26,7 +27,10 @@ SLOTS = 30
 
 
 class CordonedWorld:
-    """An engine whose servers are cordoned, drained, lost and opened at random."""
+    """An engine whose servers are cordoned, drained, lost and opened at random.
+
+    Its timespan ends and goes on at random, too.
+    """
 
     def __init__(self, policy: str, seed: int, *, acknowledges: bool) -> None:
         self.cluster, jobs, _ = build_world(policy, seed)
@@ -43,6 +47,7 @@ class CordonedWorld:
             if arriving:
                 self.handle(JobsArrived(slot, arriving))
             self.change_servers(slot)
+            self.change_timespan(slot)
             self.handle(SlotBegan(slot))
             self.check_placements()
             self.change_servers(slot + 1)
@@ -96,6 +101,16 @@ class CordonedWorld:
         else:
             self.handle(ServerLost(slot, name))
         self.staying.pop(name, None)
+
+    def change_timespan(self, slot: int) -> None:
+        """End the timespan, so that all jobs stop, or let it go on a few slots later."""
+        if self.rng.random() < (0.95 if self.engine.until is None else 0.5):
+            return
+        until = slot if self.engine.until is None else None
+        if until is not None:
+            for job in self.engine.running:
+                self.leave(job)
+        self.handle(TimespanChanged(slot, until))
 
     def fail_jobs(self, slot: int) -> None:
         names = [name for jobs in self.staying.values() for name in jobs]

@@ -167,7 +167,7 @@ def test_an_exception_while_deciding_is_reported_at_its_line(
 def test_parameters_are_validated_and_documented(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["simulate", *WORKLOAD, "-p", f"{SAMPLE}:FirstFit"]
     assert main([*words, "-s", "workers=some"]) == 2
-    assert "policy policy.FirstFit: workers: Input should be 'min' or" in capsys.readouterr().err
+    assert "policy policy.FirstFit: workers: expected 'min' or" in capsys.readouterr().err
     assert main([*words, "-s", "worker=max"]) == 2
     assert "did you mean 'workers'" in capsys.readouterr().err
     assert main(["policies", f"{SAMPLE}:FirstFit"]) == 0

@@ -25,10 +25,6 @@ from shadowprice.core.wording import escape_controls, escape_json
 if TYPE_CHECKING:
     from shadowprice.simulator.driver import ProgressCallback
 
-_BOLD: Final = re.compile(r"\[/?bold\]")
-# Text that rich would parse as a tag other than bold, with the backslashes before it.
-_FOREIGN_TAG: Final = re.compile(r"(\\*)(\[(?!/?bold\])[a-z#/@][^\[]*?\])")
-
 _IN_ASCII: Final = (
     (re.compile(r"(?<=[ \d%])±(?= )"), "+-"),
     (re.compile(r"(?<=\d )µs\b"), "us"),
@@ -60,9 +56,10 @@ class Listing(StrEnum):
 
 
 class SafeConsole(Console):
-    """Console that shows names literally: no markup except bold, no control characters.
+    """Console that shows text literally: no markup, no control characters.
 
-    Names, labels and messages come from files and could otherwise control the terminal.
+    Names, labels and messages come from files and could otherwise control the terminal. Commands
+    style text by `SafeText`.
     """
 
     def on_broken_pipe(self) -> None:
@@ -75,12 +72,9 @@ class SafeConsole(Console):
         self.quiet = True
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return the text with control characters escaped and all markup but bold disabled."""
+        """Return the text with control characters escaped, without markup."""
         text = to_encodable(escape_controls(text, lines=True), self.encoding)
-        options["emoji"] = False
-        if options.get("markup") is False or not _BOLD.search(text):
-            return super().render_str(text, **{**options, "markup": False})
-        return super().render_str(_FOREIGN_TAG.sub(r"\1\1\\\2", text), **options)
+        return super().render_str(text, **{**options, "emoji": False, "markup": False})
 
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
@@ -121,8 +115,8 @@ def stderr() -> Console:
 
 
 def print_line(text: str) -> None:
-    """Print a line of text on stdout: without markup, and never wrapped."""
-    stdout().print(text, soft_wrap=True, markup=False)
+    """Print a line of text on stdout, never wrapped."""
+    stdout().print(text, soft_wrap=True)
 
 
 def print_text(text: str) -> None:
@@ -132,8 +126,8 @@ def print_text(text: str) -> None:
 
 
 def print_note(text: str) -> None:
-    """Print a line of text on stderr: without markup, and never wrapped."""
-    stderr().print(text, soft_wrap=True, markup=False)
+    """Print a line of text on stderr, never wrapped."""
+    stderr().print(text, soft_wrap=True)
 
 
 def plain_table() -> Table:
@@ -242,10 +236,10 @@ def progress_bar(label: str, quiet: bool, unit: str = "jobs") -> Iterator[Progre
         yield print_progress
         return
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(unit),
+        TextColumn(unit, markup=False),
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, transient=True) as bar:

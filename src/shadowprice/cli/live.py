@@ -17,7 +17,7 @@ from rich.table import Table
 from shadowprice.cli.console import SafeText, plain_table, rows_console, stdout
 from shadowprice.cli.program import PROGRAM, called_program
 from shadowprice.core.errors import Fault, InputError
-from shadowprice.core.wording import format_number
+from shadowprice.core.wording import escape_controls, format_number
 
 if TYPE_CHECKING:
     from shadowprice.client import Client, Job
@@ -256,7 +256,7 @@ def confirm(question: str, yes: bool) -> bool:
     if yes or not sys.stdin.isatty():
         return True
     with redirect_stdout(sys.stderr):  # the result may go to a file
-        return typer.confirm(question)
+        return typer.confirm(escape_controls(question))
 
 
 def print_changes(

@@ -300,6 +300,16 @@ def _report_notes(error: Exception) -> None:
         _say(f"hint: {note}")
 
 
+def _replace_wording(error: Exception) -> None:
+    """Replace pydantic's wording in an error of the command-line parser."""
+    issues = getattr(error.__cause__, "errors", None)
+    if issues is not None and hasattr(error, "message"):
+        from shadowprice.core.specs.faults import issue_text
+
+        message, hint = issue_text(issues()[0])
+        error.message = f"{message}; {hint}" if hint else message
+
+
 def _report(error: Exception, stdout: int | None) -> int:
     if isinstance(error, InputError) and len(error.faults) > 1:
         _say(f"error: found {len(error.faults)} problems in the input; nothing was run")
@@ -313,8 +323,8 @@ def _report(error: Exception, stdout: int | None) -> int:
     if hasattr(error, "format_message"):  # raised by the command-line parser
         context = getattr(error, "ctx", None)
         path = called_program.get() if context is None else context.command_path
+        _replace_wording(error)
         message = " ".join(error.format_message().split()).rstrip(".")
-        message = message.replace(": Value error, ", ": ", 1)  # pydantic's beginning
         option = getattr(error, "option_name", None) or ""
         if option[:1] == "-" and option[1:2].isdecimal():  # a negative number as an argument
             shown = quote_for_display(option)

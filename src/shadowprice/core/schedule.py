@@ -35,15 +35,9 @@ class Placement:
         return len(self.servers) == 1
 
     def renumbered(self, rows: Integers) -> Placement:
-        """Return the placement with new server rows; ``rows`` maps old rows to new ones.
-
-        The row of a removed server is -1, and stays so.
-        """
+        """Return the placement with new server rows; ``rows`` maps old rows to new ones."""
         entries = zip(self.servers, self.workers, self.ps, strict=True)
-        return Placement.of(
-            (int(rows[server]) if server >= 0 else -1, workers, ps)
-            for server, workers, ps in entries
-        )
+        return Placement.of((int(rows[server]), workers, ps) for server, workers, ps in entries)
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int, int]]) -> Placement:

@@ -213,12 +213,19 @@ class JournalWriter:
     def __init__(self, path: Path, header: Header) -> None:
         # Paths may contain bytes that aren't valid text: these are written as JSON escapes.
         self._file = path.open("w", encoding="utf-8", errors="backslashreplace", newline="\n")
-        self._file.write(header.line() + "\n")
         self._since = 0
+        try:
+            self._write(header.line(), "header")
+        except BaseException:
+            self.close()
+            raise
 
     def add(self, entry: Entry, engine: Engine) -> None:
-        """Append the engine's last entry, and a digest every `DIGEST_EVERY` events."""
-        self._file.write(entry_line(entry, engine.cluster.names) + "\n")
+        """Append the engine's last entry, and a digest every `DIGEST_EVERY` events.
+
+        Raises InputError if its line exceeds the limit of `JournalReader`.
+        """
+        self._write(entry_line(entry, engine.cluster.names), f"event {entry.sequence}")
         self._since += 1
         if self._since >= DIGEST_EVERY:
             self.mark(engine)
@@ -226,8 +233,16 @@ class JournalWriter:
     def mark(self, engine: Engine) -> None:
         """Append the digest of an engine's state."""
         mark = {"digest": engine.state_digest(), "n": engine.sequence}
-        self._file.write(_ENCODE(mark) + "\n")
+        self._write(_ENCODE(mark), "digest")
         self._since = 0
+
+    def _write(self, line: str, what: str) -> None:
+        # A character takes at most six bytes, as an escape.
+        if 6 * len(line) >= bounds.JOURNAL_LINE.maximum:
+            size = len(line.encode(errors="backslashreplace")) + 1
+            location = f"{self._file.name}: {what}"
+            bounds.JOURNAL_LINE.check(size, location, "run it without a journal")
+        self._file.write(line + "\n")
 
     def close(self) -> None:
         """Close the file."""

@@ -316,18 +316,14 @@ def schedule_from_record(record: Mapping[str, Any], index: Mapping[str, int]) ->
 
 
 def placement_record(placement: Placement, names: Sequence[str]) -> list[list[Any]]:
-    """Return a placement as rows of server, workers and PS; a removed server is None."""
+    """Return a placement as rows of server, workers and PS."""
     entries = zip(placement.servers, placement.workers, placement.ps, strict=True)
-    return [
-        [names[server] if server >= 0 else None, workers, ps] for server, workers, ps in entries
-    ]
+    return [[names[server], workers, ps] for server, workers, ps in entries]
 
 
 def placement_from_record(record: Sequence[Sequence[Any]], index: Mapping[str, int]) -> Placement:
     """Build the placement from the result of `placement_record`."""
-    return Placement.of(
-        (-1 if name is None else index[name], workers, ps) for name, workers, ps in record
-    )
+    return Placement.of((index[name], workers, ps) for name, workers, ps in record)
 
 
 def refusal_from_record(record: Mapping[str, Any]) -> Refusal:

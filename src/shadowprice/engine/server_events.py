@@ -169,8 +169,7 @@ def _replace_cluster(
 
     for row in np.flatnonzero(change.rows < 0).tolist():
         # A command of the next slot couldn't name the removed server in `frees`.
-        if state.slot_running is not None or state.acknowledges:
-            commands += _stop_jobs_on(state, event.slot, row)
+        commands += _stop_jobs_on(state, event.slot, row)
         displace_from(row)
     for name in change.narrowed:
         if (

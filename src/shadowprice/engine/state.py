@@ -144,7 +144,7 @@ class EngineState:
                 "sequence": self.sequence,
                 "jobs": f"{self.digest.refresh(self.jobs, names):064x}",
                 "running": sorted(
-                    [name, sorted(names[row] for row in placement.servers if row >= 0)]
+                    [name, sorted(names[row] for row in placement.servers)]
                     for name, placement in self.running.items()
                 ),
                 "lost": sorted(names[row] for row in self.lost - self.drained - self.cordoned),

@@ -213,3 +213,17 @@ def test_a_tilde_is_the_home_directory_in_every_path(
     ):
         assert main(words) == 2, words
         assert f"error: {tmp_path}/c.yaml: " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["serve", "--max-overrun", "0.5"], "'--max-overrun': must be at least 1, got '0.5';"),
+        (["queue", "--limit", "ten"], "'--limit': expected an integer, got 'ten';"),
+    ],
+)
+def test_limits_of_options_are_in_our_words(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert message in capsys.readouterr().err

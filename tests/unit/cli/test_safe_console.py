@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from shadowprice.cli.console import stdout
+from shadowprice.cli.console import progress_bar, stdout, titled_table
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,7 @@ from shadowprice.cli.console import stdout
         "[link=https://example.org]name[/link]",
         "[/] [@click=app.quit] [#ff0000]",
         "job:fire:1",
+        "[bold]name[/bold] [/bold] [boldly]",
     ],
 )
 @pytest.mark.parametrize("markup", [True, False])
@@ -28,6 +29,25 @@ def test_brackets_of_others_stay(
     assert capsys.readouterr().out == f"{text}\n"
 
 
-def test_bold_is_the_markup_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
-    stdout().print("[bold]name[/bold] [boldly]", soft_wrap=True)
-    assert capsys.readouterr().out == "name [boldly]\n"
+def test_tables_and_titles_show_markup_of_others_literally(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = "[bold]a[/bold] [dim]b"
+    table = titled_table(text)
+    table.add_column(text)
+    table.add_row(text)
+    table.caption = text
+    stdout().print(table)
+    assert [line.strip() for line in capsys.readouterr().out.splitlines()] == [text] * 4
+
+
+def test_bars_show_markup_of_others_literally(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    with progress_bar("[bold]a[/bold]", quiet=False) as show:
+        assert show is not None
+        show(1, 2)
+    assert "[bold]a[/bold]" in capsys.readouterr().err

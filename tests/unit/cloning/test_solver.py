@@ -494,3 +494,17 @@ class TestRefusals:
                 [TaskGroup(0, Pareto(2.0, 1.0)), TaskGroup(9, Pareto(2.0, 1.0))], 2, -1.0, 3
             )
         assert len(caught.value.faults) == 4
+
+    @pytest.mark.parametrize("epsilon", [1e-6, 1e-12, 1e-15, 1e-30])
+    def test_sums_keep_their_precision_below_rounding_errors_of_the_first(
+        self, epsilon: float
+    ) -> None:
+        problem = paretos(2, 40, 200, 22.0, epsilon, (1.6, 3.0))
+        decays = problem.decays(problem.deadline).tolist()
+        ratios, copies = np.exp(-np.array(decays)), np.ones(len(decays))
+        while (late := math.fsum(-np.log1p(-(ratios**copies)))) > problem.budget:
+            following = -np.log1p(-(ratios ** (copies + 1)))
+            copies[np.argmax(-np.log1p(-(ratios**copies)) - following)] += 1
+        found, used = fewest_machines(problem, DeadlineConstraint.EXACT, 10_000)
+        assert used == copies.sum()
+        assert found == pytest.approx(late, rel=1e-9)

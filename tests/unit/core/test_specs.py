@@ -1,3 +1,4 @@
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from textwrap import dedent
@@ -11,7 +12,7 @@ from shadowprice.core.refusal import RefusalReason
 from shadowprice.core.specs import ClusterSpec, JobSpec, validate
 from shadowprice.core.utility import Constant, Deadline, Sigmoid, Utility
 from shadowprice.inputs import read_cluster, read_jobs, read_parameters
-from shadowprice.policies.registry import make_policy
+from shadowprice.policies.registry import make_policy, policies, policy_parameters
 from shadowprice.simulator.driver import Simulation
 
 CLUSTER = """\
@@ -391,3 +392,53 @@ def test_hint_for_gpus_of_a_server_names_its_capacity() -> None:
             "write capacity: {gpu: 8, cpu: 64, memory: 512GiB}",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings", "message"),
+    [
+        ("dorm", {"gap": "2"}, "gap: must be less than 1, got '2'"),
+        ("dorm", {"window": 0}, "window: must be at least 1, got 0"),
+        ("fifo", {"workers": 0}, "workers: must be at least 1, got 0"),
+        ("fifo", {"workers": "most"}, "workers: expected 'drawn', 'max', 'min' or an integer"),
+        (
+            "oasis",
+            {"prices": "x"},
+            "prices: expected 'auto', 'offline', 'online', 'given' or text that matches ^fixed:",
+        ),
+        ("oasis", {"restarts": "no"}, "restarts: expected 'counted' or 'ignored', got 'no'"),
+        ("hived", {"opportunistic": "maybe"}, "opportunistic: expected true or false, got 'maybe'"),
+        ("las", {"promote": float("inf")}, "promote: expected a finite number, got inf"),
+        ("elasticflow", {"slots": 10**7}, "slots: must be at most 1,000,000, got 10000000"),
+        ("gandiva_fair", {"speeds": {"a": {"b": -1}}}, "speeds.a.b: must be greater than 0"),
+    ],
+)
+def test_limits_of_parameters_are_in_our_words(
+    policy: str, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InputError) as caught:
+        policy_parameters(policy, settings)
+    [fault] = caught.value.faults
+    assert f"policy {policy}: {message}" in str(fault)
+
+
+def test_no_message_has_the_wording_of_the_validation_library() -> None:
+    values: list[Any] = [None, True, "x", "", -1, 0, 0.5, float("inf"), float("nan"), 10**30, "1s"]
+    values += [[], ["a"], {}, {"a": 1}, {"a": {"b": -1}}, {"kind": "x"}, "a" * 3000]
+    values += [{"kind": "sigmoid", "value": "x", "decay": -1, "target": -3}]
+    models = {ClusterSpec, JobSpec, *(info.parameters for info in policies().values())}
+    checked = 0
+    for model in sorted(models, key=str):
+        for name, field in model.model_fields.items():
+            for value in values:
+                try:
+                    _, faults = validate(model, {field.alias or name: value}, "here")
+                except InputError:
+                    continue  # a number above all limits
+                for fault in faults:
+                    text = str(fault)
+                    assert not re.search(r"should (be|have|match)|literal\[|constrained", text), (
+                        text
+                    )
+                    checked += 1
+    assert checked > 1000

@@ -106,7 +106,7 @@ def test_the_maximum_of_workers_is_stated_or_measured_or_one(
             "`steps` takes the place of `chunks`, `minibatches`, and counts all mini-batches",
         ),
         ({"steps": 9, "epochs": 1, **LINEAR}, "remove `epochs`"),
-        ({"steps": 0, **LINEAR}, "job: steps: Input should be greater than 0"),
+        ({"steps": 0, **LINEAR}, "job: steps: must be greater than 0, got 0"),
         ({"steps": 2.5, **LINEAR}, "job: steps: expected an integer, got 2.5"),
         ({"steps": True, **LINEAR}, "`steps` is given a boolean"),
         ({"steps": 9, "workers": {"min": 2}, **LINEAR}, "maximum of 1; give workers.max"),

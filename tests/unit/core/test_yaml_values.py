@@ -94,7 +94,7 @@ def test_text_fields_keep_dates_and_numbers_of_other_bases(tmp_path: Path) -> No
         ("epochs: 1e3", "jobs[0].epochs: expected an integer, got '1e3'; write 1000"),
         ("epochs: [1]", "jobs[0].epochs: expected an integer, got a list"),
         ("throughput: {one: 1}", "jobs[0].throughput: in a key, expected an integer, got 'one'"),
-        ("throughput: {0: 1}", "jobs[0].throughput: key 0: Input should be greater than 0"),
+        ("throughput: {0: 1}", "jobs[0].throughput: in a key, must be greater than 0, got 0"),
         ("throughput: {1: fast}", "jobs[0].throughput[1]: expected a number, got 'fast'"),
         ("tenant: 1.50", "jobs[0].tenant: expected text, got 1.5; quote it if it is text"),
         ("labels: {a: ~}", "jobs[0].labels.a: expected text, got null; quote it if it is text"),

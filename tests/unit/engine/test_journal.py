@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadowprice.cli.main import main
+from shadowprice.core.bounds import InputLimit
 from shadowprice.core.cluster import Cluster
 from shadowprice.core.errors import InputError, ShadowpriceError
 from shadowprice.core.events import Decision, DriverEvent, PolicyEvent
@@ -264,6 +265,33 @@ def test_the_writer_marks_the_state_now_and_then(
 
 
 # ---------------------------------------------------------------- the command
+
+
+def test_what_no_reader_takes_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.jsonl"
+    engine = journal_of(path, 3)
+    header, *lines = (len(line) for line in path.read_bytes().splitlines(keepends=True))
+
+    def limit(size: int) -> None:
+        new = InputLimit("journal_line", size, "bytes")
+        monkeypatch.setattr("shadowprice.core.bounds.JOURNAL_LINE", new)
+
+    limit(header)
+    assert header > max(lines)
+    journal_of(path, 3)
+    reader = JournalReader(path)
+    assert replay(reader, reader.header.engine()).state_digest() == engine.state_digest()
+    limit(header - 1)
+    with pytest.raises(InputError, match=r"jsonl: header: .* exceeds the limit .* a journal"):
+        journal_of(path, 3)
+    limit(header)
+    with JournalWriter(path, reader.header) as writer:
+        limit(50)
+        assert engine.last is not None
+        with pytest.raises(InputError, match=r"jsonl: event \d+: .* exceeds the limit"):
+            writer.add(engine.last, engine)
 
 
 def test_the_command_shows_and_checks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

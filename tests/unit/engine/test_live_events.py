@@ -401,13 +401,15 @@ def test_commands_on_a_removed_server_survive_a_restart(again: bool) -> None:
     assert snapshot(restored)["unacknowledged"] == record["unacknowledged"]
 
 
-def test_a_server_removed_between_two_slots_ends_what_runs_there() -> None:
-    made = engine(acknowledges=True)
+@pytest.mark.parametrize("acknowledges", [True, False])
+def test_a_server_removed_between_two_slots_ends_what_runs_there(acknowledges: bool) -> None:
+    made = engine(acknowledges=acknowledges)
     made.handle(JobsArrived(0, (alone("one"),)))
     made.handle(SlotBegan(0))
     (here,) = made.running["one"].servers
     made.handle(SlotEnded(0, {"one": 4}))
-    commands = made.handle(CapacityChanged(1, {ON.names[here]: None}))
+    state = ServerState(Role.WORKER, amounts())
+    commands = made.handle(CapacityChanged(1, {ON.names[here]: None, "new": state}))
     (stop,) = (command for command in commands if isinstance(command, Stop))
     assert (stop.job, stop.frees) == ("one", (ON.names[here],))
     assert not made.running
@@ -416,23 +418,7 @@ def test_a_server_removed_between_two_slots_ends_what_runs_there() -> None:
         (start,) = each.handle(SlotBegan(1))
         assert isinstance(start, Start)
         assert start.generation == 2
-
-
-def test_a_job_whose_server_a_simulation_removes_leaves_when_the_next_slot_begins() -> None:
-    made = engine()
-    made.handle(JobsArrived(0, (alone("one"),)))
-    made.handle(SlotBegan(0))
-    (here,) = made.running["one"].servers
-    made.handle(SlotEnded(0, {"one": 4}))
-    state = ServerState(Role.WORKER, amounts())
-    for change in ({ON.names[here]: None}, {"new": state}, {"newer": state}):
-        made.handle(CapacityChanged(1, change))
-        assert made.running["one"].servers == (-1,)
-    restored = restore(snapshot(made), Resuming())
-    assert restored.running == made.running
-    for each in (made, restored):
-        (moved,) = each.handle(SlotBegan(1))
-        assert isinstance(moved, Resize)
+        assert not start.frees
 
 
 @pytest.mark.parametrize("changed", [None, ServerState(Role.PS, amounts())])

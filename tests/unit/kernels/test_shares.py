@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
-from shadowprice.kernels.reactive.satisfactory import progressive_filling
+from shadowprice.kernels.reactive.satisfactory import (
+    allocate_by_return,
+    progressive_filling,
+)
 from shadowprice.kernels.reactive.shares import completes_fresh, min_ceiling
 from tests.oracles.elasticflow import share
 from tests.support.examples import sample
@@ -53,6 +58,47 @@ def _compare(rng: np.random.Generator) -> tuple[str, int]:
     assert (after == free).all()
     ceiling = max(expected.values())
     return {1: "fewest", levels: "most"}.get(ceiling, "between"), end
+
+
+@pytest.mark.parametrize("width", [1, 10**10])
+def test_a_step_that_keeps_a_deadline_precedes_the_largest_savings(width: int) -> None:
+    # One unit is free now. The first job misses its deadline without it; it saves the second job,
+    # which runs for four slots, half of them.
+    free = np.array([[1], [9], [9], [9]])
+    plan = np.array([[0, -1, -1, -1], [0, 0, 0, 0]], dtype=np.int16)
+    now = np.full(2, -1)
+    allocate_by_return(
+        free, np.array([1, 0]), np.array([[[1], [2]]] * 2), np.array([[1, 2], [1, 3]]),
+        np.full(2, 2), np.array([[1, 2], [width, width + 1]]), np.array([2, 4]), np.array([0, 3]),
+        np.array([0, 3]), plan, now,
+    )  # fmt: skip
+    assert now.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("size", [1, 10**9])
+def test_steps_are_in_the_order_of_savings_per_gpu_at_any_size(size: int) -> None:
+    rng = np.random.default_rng(size)
+    for _ in range(50):
+        first = rng.integers(1, 9, 3) * size
+        width = np.stack([first, first * rng.integers(5, 10, 3)], axis=1)
+        gains = np.stack([np.full(3, 4), rng.integers(5, 16, 3)], axis=1)
+        work = rng.integers(10**3, 10**6, 3)
+        # Nothing limits the first step of each job, and one unit remains for a second step.
+        demand = np.array([[[0], [1]]] * 3)
+        none, now = np.full(3, -1), np.full(3, -1)
+        allocate_by_return(
+            np.ones((1, 1), dtype=np.int64), np.arange(3), demand, gains, np.full(3, 2), width,
+            work, none, none, np.full((3, 1), -1, dtype=np.int16), now,
+        )  # fmt: skip
+        returns = []
+        for job_work, job_gains, (few, many) in zip(
+            work.tolist(), gains.tolist(), width.tolist(), strict=True
+        ):
+            slots, fewer = (-(-(job_work - gain) // job_gains[0]) for gain in job_gains)
+            returns.append(Fraction((slots - fewer) * few, many - few))
+        assert max(returns) < 1  # the return of the first steps
+        best = returns.index(max(returns))
+        assert now.tolist() == [int(row == best) for row in range(3)]
 
 
 @pytest.mark.parametrize("seed", sample(range(40)))

@@ -20,6 +20,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job, StepModel
 from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.registry import make_policy
@@ -177,3 +178,43 @@ def test_hived_gives_up_cells_of_gangs_that_lost_their_server_unnoticed() -> Non
     engine.session.resync()
     slots.begin()
     assert {row for placement in engine.running.values() for row in placement.servers} <= {3}
+
+
+@pytest.mark.parametrize("policy", ["gandiva_fair", "hived"])
+@pytest.mark.parametrize("resync", [False, True])
+@pytest.mark.parametrize("change", ["demand", "counts"])
+def test_gangs_revised_to_what_no_server_holds_wait(policy: str, resync: bool, change: str) -> None:
+    cluster = shared_cluster(2, {"a": {"worker": 4, "ps": 2}})
+    jobs = random_jobs(cluster, 4, 0, latest=0)
+    slots = Slots(policy, cluster, jobs)
+    slots.run()
+    engine = slots.engine
+    name = next(iter(engine.running))
+    job = engine.jobs[name].job
+    unfit: dict[str, Any] = {"worker": 2 * job.worker}
+    if change == "counts":
+        unfit = {
+            "worker_counts": job.worker_counts + 100,
+            "ps_counts": job.ps_counts + 100,
+        }
+    with pytest.raises(RevisionRefusedError):
+        engine.handle(JobRevised(slots.slot, replace(job, **unfit), admission=True))
+    assert name in engine.running
+    slots.revise(name, **unfit)
+    if resync:
+        engine.session.resync()
+    for _ in range(2):
+        assert name not in slots.run()
+    slots.revise(name, **{field: getattr(job, field) for field in unfit})
+    while name in engine.open_jobs:
+        slots.run()
+    assert engine.jobs[name].status is Status.FINISHED
+
+
+@pytest.mark.parametrize("policy", ["fifo", "las", "dorm"])
+def test_queues_refuse_a_revision_to_workers_that_no_server_holds(policy: str) -> None:
+    slots = Slots(policy, POOL, [pool_job("first", 2)])
+    larger = replace(slots.engine.jobs["first"].job, worker=POOL.capacity[0] + 1)
+    with pytest.raises(RevisionRefusedError, match="even in the empty cluster"):
+        slots.engine.handle(JobRevised(0, larger, admission=True))
+    assert slots.run() == {"first"}

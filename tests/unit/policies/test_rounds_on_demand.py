@@ -13,6 +13,7 @@ from shadowprice.core.errors import InputError
 from shadowprice.core.events import (
     CapacityChanged,
     JobEnded,
+    JobRevised,
     JobsArrived,
     ServerBack,
     ServerLost,
@@ -21,6 +22,7 @@ from shadowprice.core.events import (
 )
 from shadowprice.core.job import Job
 from shadowprice.core.policy import PolicyContext, Status
+from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.astraea.market import RoundMarket
@@ -167,6 +169,29 @@ def test_rounds_go_on_after_a_job_ends_that_has_lost_its_plan(policy: str) -> No
         engine.handle(ServerBack(1, name))
     service.run(3)
     assert service.ran["second"] == [1, 2]
+
+
+@pytest.mark.parametrize("policy", ROUNDS)
+@pytest.mark.parametrize("runs", [False, True])
+def test_rounds_refuse_a_revision_to_processes_that_no_place_holds(policy: str, runs: bool) -> None:
+    service = Service(policy, shared_cluster(2, {"a": {"worker": 2, "ps": 2}}, worker=1))
+    service.submit(service.job("first", "a", 3))
+    if runs:
+        service.run(1)
+    engine = service.engine
+    job = engine.jobs["first"].job
+    larger = replace(job, worker=2 * job.worker)
+    digest = engine.state_digest()
+    with pytest.raises(RevisionRefusedError, match="a worker takes one place of worker here"):
+        engine.handle(JobRevised(engine.slot, larger, admission=True))
+    assert engine.state_digest() == digest
+    # Measured demands aren't an admission: the job waits until it is revised again.
+    engine.handle(JobRevised(engine.slot, larger))
+    service.run(2)
+    assert engine.jobs["first"].status is Status.QUEUED
+    engine.handle(JobRevised(engine.slot, job))
+    service.run(3)
+    assert engine.jobs["first"].status is Status.FINISHED
 
 
 def test_jobs_that_wait_for_servers_cost_one_market_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -980,6 +980,34 @@ def test_what_is_to_run_since_the_last_start_is_waited_for_after_the_next(
     assert bench.durable.state.engine.unacknowledged == waited
 
 
+@pytest.mark.parametrize("policy", ["rolling", "fifo"])
+def test_the_journal_is_replayed_in_the_mode_that_wrote_it(bench: EngineBench, policy: str) -> None:
+    bench.choice = PolicyChoice(policy)
+    bench.recover()
+    bench.durable.write_snapshot()
+    bench.submit("endless", walltime="2 slots")
+    bench.submit("waiting")
+    bench.advance()
+    bench.report_start("endless")
+    bench.advance(4)  # only a service whose jobs really run abandons the first one
+    assert "given-up" in bench.event_kinds("endless")
+    digest = bench.durable.state.engine.state_digest()
+    bench.virtual = True
+    bench.recover()
+    engine = bench.durable.state.engine
+    assert bench.durable.state.recovered_events > 4
+    assert engine.state_digest() == digest
+    assert not engine.state.acknowledges
+    assert not engine.unacknowledged
+    # And back: each part of the journal has a snapshot of its own mode.
+    bench.advance(2)
+    digest = bench.durable.state.engine.state_digest()
+    bench.virtual = False
+    bench.recover()
+    assert bench.durable.state.engine.state_digest() == digest
+    assert bench.durable.state.engine.state.acknowledges
+
+
 @pytest.mark.parametrize("snapshot", ["at its end", "of its beginning"])
 def test_the_state_of_a_policy_with_other_sources_is_not_read(
     tmp_path: Path, snapshot: str

@@ -11,6 +11,7 @@ from rich.table import Table
 
 from shadowprice.cli.console import (
     Output,
+    SafeText,
     announce_compiling,
     plain_table,
     print_json,
@@ -370,12 +371,13 @@ def _print_solution(problem: CloningProblem, solution: CloningSolution) -> None:
     )  # fmt: skip
     console.print(facts)
     for tail in _tails(problem):
-        console.print(
-            f"[bold]{tail['file']}[/bold]: tail of order {tail['order']:.3g} +- "
-            f"{tail['order_error']:.2g} beyond {tail['threshold']:.4g}s, {tail['points']} of "
-            f"{tail['samples']} durations, Kolmogorov-Smirnov distance {tail['distance']:.3f}, "
+        findings = (
+            f": tail of order {tail['order']:.3g} +- {tail['order_error']:.2g} beyond "
+            f"{tail['threshold']:.4g}s, {tail['points']} of {tail['samples']} durations, "
+            f"Kolmogorov-Smirnov distance {tail['distance']:.3f}, "
             f"log-likelihood against an exponential tail {tail['against_exponential']:+.1f}"
         )
+        console.print(SafeText.assemble((str(tail["file"]), "bold"), findings))
 
 
 def _levels(copies: list[int]) -> str:

@@ -14,7 +14,7 @@ import typer
 from rich.table import Table
 
 from shadowprice.cli.completion import complete_experiment
-from shadowprice.cli.console import Output, print_json, stderr, stdout
+from shadowprice.cli.console import Output, SafeText, print_json, stderr, stdout
 from shadowprice.cli.options import ExecutorSetOption, PlainOutputOption, PlainSeedOption
 from shadowprice.core.errors import Fault, InputError, MissingExtraError, ShadowpriceError
 
@@ -131,14 +131,14 @@ def experiment(
             else:
                 results.append(_attempt(entry, directory, settings, errors))
                 if results[-1].why:
-                    errors.print(f"{entry.name} {results[-1]}", soft_wrap=True, markup=False)
+                    errors.print(f"{entry.name} {results[-1]}", soft_wrap=True)
                     continue
             figure = directory / f"{entry.name}.png"
             figures[entry.name] = str(figure)
             if output is Output.JSON:
                 continue
             stdout().print(
-                f"{entry.title} ({entry.source})\n[bold]{figure}[/bold]",
+                SafeText.assemble(f"{entry.title} ({entry.source})\n", (str(figure), "bold")),
                 soft_wrap=True,
             )
     incomplete = [row for row in results if row.why]
@@ -148,7 +148,7 @@ def experiment(
     elif name == ALL:
         stdout().print(_table(results))
         for row in incomplete:
-            stdout().print(f"{row.name} {row}", soft_wrap=True, markup=False)
+            stdout().print(f"{row.name} {row}", soft_wrap=True)
     if name == ALL:
         if any(row.outcome == FAILED for row in incomplete):
             raise typer.Exit(1)  # keep finished runs: the same command only repeats failures

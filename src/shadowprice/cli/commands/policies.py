@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 import typer
 
 from shadowprice.cli.completion import complete_policy
-from shadowprice.cli.console import Output, plain_table, print_json, print_line, print_note, stdout
+from shadowprice.cli.console import (
+    Output,
+    SafeText,
+    plain_table,
+    print_json,
+    print_line,
+    print_note,
+    stdout,
+)
 from shadowprice.cli.options import OutputOption
 from shadowprice.core.errors import InputError
 
@@ -72,21 +80,21 @@ def _print_all(known: list[PolicyInfo]) -> None:
     for heading in ("policy", "what it does", "described in"):
         table.add_column(heading)
     for info in known:
-        table.add_row(f"[bold]{info.name}[/bold]", info.summary, info.paper)
+        table.add_row(SafeText(info.name, "bold"), info.summary, info.paper)
     stdout().print(table)
 
 
 def _print_one(info: PolicyInfo) -> None:
     console = stdout()
-    console.print(f"[bold]{info.name}[/bold]  {info.summary}")
+    console.print(SafeText.assemble((info.name, "bold"), f"  {info.summary}"))
     if info.paper:
-        console.print(f"described in {info.paper}", markup=False)
+        console.print(f"described in {info.paper}")
     if info.extension is not None:
         origin = " ".join(str(part) for part in info.extension.record().values() if part)
         print_line(f"loaded from {origin}")
     if info.details:
         console.print()
-        console.print(info.details, markup=False)
+        console.print(info.details)
     rows = list(parameter_rows(info.parameters))
     console.print()
     if not rows:

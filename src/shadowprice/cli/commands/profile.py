@@ -308,7 +308,7 @@ def _show_progress(counts: list[tuple[int, int]], quiet: bool) -> Iterator[Progr
     elif console.is_terminal:
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
         with Progress(*columns, console=console, transient=True) as bars:
             tasks = [bars.add_task(_count_text(key), total=1.0, start=False) for key in counts]
 

@@ -562,7 +562,7 @@ def print_outlook(lines: Sequence[str], title: str = "") -> None:
     console = stdout()
     console.print()
     if title:
-        console.print(title, markup=False)
+        console.print(title)
     for line in lines:
         print_line(with_local_times(line))
 

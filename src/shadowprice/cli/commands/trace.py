@@ -164,21 +164,21 @@ def formats(output: PlainOutputOption = Output.TABLE) -> None:
         return
     console = rows_console()
     for item in known:
-        console.print(f"[bold]{item.name}[/bold]  {item.title}")
+        console.print(SafeText.assemble((item.name, "bold"), f"  {item.title}"))
         if item.files:
-            console.print(f"  files    {item.files}", markup=False)
+            console.print(f"  files    {item.files}")
         if item.citation:
-            console.print(f"  source   {item.citation} ({item.licence})", markup=False)
+            console.print(f"  source   {item.citation} ({item.licence})")
         for name, meaning in item.options.items():
-            console.print(f"  option   {name}: {meaning}", markup=False)
+            console.print(f"  option   {name}: {meaning}")
         for gotcha in item.gotchas:
-            console.print(f"  note     {gotcha}", markup=False)
-    console.print("[bold]options of every format[/bold]")
+            console.print(f"  note     {gotcha}")
+    console.print(SafeText("options of every format", "bold"))
     for name, meaning in SELECTION_OPTIONS.items():
-        console.print(f"  {name}: {meaning}", markup=False)
-    console.print("[bold]options of data that a trace lacks[/bold]")
+        console.print(f"  {name}: {meaning}")
+    console.print(SafeText("options of data that a trace lacks", "bold"))
     for name, meaning in SYNTHESIS_OPTIONS.items():
-        console.print(f"  {name}: {meaning}", markup=False)
+        console.print(f"  {name}: {meaning}")
 
 
 def generate(

@@ -19,6 +19,7 @@ from shadowprice.core.specs.distributions import DISTRIBUTION_KINDS
 from shadowprice.core.wording import (
     MAX_DISPLAY_CHARS,
     describe_type,
+    format_number,
     hint_for_unknown,
     quote_for_display,
 )
@@ -61,10 +62,41 @@ def validate(model: type[Model], value: object, location: str) -> tuple[Model | 
     try:
         return model.model_validate(value), []
     except ValidationError as error:
-        issues = error.errors(include_url=False)
+        issues = _merge_alternatives(error.errors(include_url=False))
         return None, [
             _fault(model, issue, location) for issue in issues[: int(bounds.FAULTS.maximum)]
         ]
+
+
+def _merge_alternatives(issues: Sequence[Any]) -> list[Any]:
+    """Merge the issues of one value that may be one of several words, or of another type.
+
+    Pydantic reports one issue for each alternative, and appends its name to the location.
+    """
+    merged: list[Any] = []
+    groups: dict[tuple[Any, ...], list[Any]] = {}
+    for issue in issues:
+        groups.setdefault(issue["loc"][:-1], []).append(issue)
+    for issue in issues:
+        group = groups[issue["loc"][:-1]]
+        if not any(str(part["loc"][-1]).startswith("literal[") for part in group if part["loc"]):
+            merged.append(issue)
+        elif issue is group[0]:
+            merged.append(_merged_issue(group))
+    return merged
+
+
+def _merged_issue(group: Sequence[Any]) -> Any:
+    """Return the issue of a value that matches none of its alternatives."""
+    # A value of the right type that exceeds a limit needs no other alternative.
+    chosen = next((issue for issue in group if issue["type"] in _LIMITS), None)
+    if chosen is None:
+        words = [issue for issue in group if issue["type"] == "literal_error"]
+        types = [text for issue in group if issue not in words and (text := _expected(issue))]
+        *first, last = [*", ".join(map(_expected, words)).replace(" or ", ", ").split(", "), *types]
+        expected = f"{', '.join(first)} or {last}" if first else last
+        chosen = {**group[0], "type": "no_alternative", "ctx": {"expected": expected}}
+    return {**chosen, "loc": chosen["loc"][:-1]}
 
 
 def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
@@ -91,35 +123,78 @@ def _fault(model: type[BaseModel], issue: Any, place: str) -> Fault:
     if issue["type"] in {"model_attributes_type", "dict_type"}:
         message = f"expected a mapping, got {describe_type(issue['input'])}"
         return Fault(where, message, _example(location, issue["input"]))
-    if issue["type"] == "too_short" and not issue["ctx"]["actual_length"]:
-        message = f"expected {issue['ctx']['min_length']} or more items, got 0"
-        return Fault(where, message, "add one")
-    described = _type_problem(issue["type"], issue["input"])
-    if described is not None:
-        message, hint = described
-        return Fault(where, f"in a key, {message}" if is_key else message, hint)
-    message = issue["msg"].removeprefix("Value error, ")
-    return Fault(
-        where, f"key {quote_for_display(issue['input'])}: {message}" if is_key else message
-    )
+    message, hint = issue_text(issue)
+    return Fault(where, f"in a key, {message}" if is_key else message, hint)
 
 
-def _type_problem(kind: str, value: object) -> tuple[str, str] | None:
-    """Return the message and hint for a value of another type than the field's, else None."""
+_LIMITS: Final[Mapping[str, tuple[str, str]]] = {
+    "greater_than": ("be greater than", "gt"),
+    "greater_than_equal": ("be at least", "ge"),
+    "less_than": ("be less than", "lt"),
+    "less_than_equal": ("be at most", "le"),
+    "multiple_of": ("be a multiple of", "multiple_of"),
+}
+"""What a number must do by the type of pydantic's issue, with the key of the limit."""
+
+_EXPECTED: Final[Mapping[str, str]] = {
+    "string_type": "text",
+    **dict.fromkeys(("int_parsing", "int_type", "int_from_float"), "an integer"),
+    **dict.fromkeys(("float_parsing", "float_type"), "a number"),
+    "int_parsing_size": "an integer of fewer digits",
+    "finite_number": "a finite number",
+    **dict.fromkeys(("bool_parsing", "bool_type"), "true or false"),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+}
+"""What a field expects, by the type of pydantic's issue."""
+
+
+def _expected(issue: Any) -> str:
+    """Return what a field expects; empty if the issue is about something else."""
+    match issue["type"]:
+        case "literal_error" | "enum" | "no_alternative":
+            return str(issue["ctx"]["expected"])
+        case "string_pattern_mismatch":
+            return f"text that matches {issue['ctx']['pattern']}"
+    return _EXPECTED.get(issue["type"], "")
+
+
+def issue_text(issue: Any) -> tuple[str, str]:
+    """Return the message and the hint for an issue that pydantic found in a value.
+
+    It replaces pydantic's wording, wherever the value comes from.
+    """
+    kind, value, context = issue["type"], issue["input"], issue.get("ctx", {})
     got = describe_type(value)
     if isinstance(value, str | int | float) and not isinstance(value, bool):
         got = quote_for_display(getattr(value, "written", value))
-    if kind == "string_type":
-        is_scalar = value is None or isinstance(value, int | float)
-        return f"expected text, got {got}", "quote it if it is text" if is_scalar else ""
-    if kind in {"int_parsing", "int_type", "int_from_float"}:
-        whole = _integer(value)
-        return f"expected an integer, got {got}", "" if whole is None else f"write {whole}"
-    if kind in {"float_parsing", "float_type"}:
-        return f"expected a number, got {got}", ""
+    if expected := _expected(issue):
+        return f"expected {expected}, got {got}", _type_hint(kind, value)
+    if kind in _LIMITS:
+        must, name = _LIMITS[kind]
+        return f"must {must} {format_number(context[name], 15)}, got {got}", ""
+    match kind:
+        case "string_too_short" if not value:
+            return "is empty", ""
+        case "string_too_long":
+            return f"has {len(value):,} characters", f"use at most {context['max_length']:,}"
+        case "string_too_short":
+            return f"has {len(value):,} characters", f"use {context['min_length']:,} or more"
+        case "too_long":
+            return f"has more than {context['max_length']:,} items", "remove some"
+        case "too_short":
+            minimum, length = context["min_length"], context["actual_length"]
+            return f"expected {minimum} or more items, got {length}", "add one"
+    return str(issue["msg"]).removeprefix("Value error, "), ""
+
+
+def _type_hint(kind: str, value: object) -> str:
+    """Return the hint for a value of another type than the field's."""
+    if kind == "string_type" and (value is None or isinstance(value, int | float)):
+        return "quote it if it is text"
     if kind == "list_type":
-        return f"expected a list, got {got}", "write [item, item]"
-    return None
+        return "write [item, item]"
+    whole = _integer(value) if _EXPECTED.get(kind) == "an integer" else None
+    return "" if whole is None else f"write {whole}"
 
 
 def _integer(value: object) -> int | None:

@@ -322,6 +322,8 @@ def min_copies(
     """Add copies where sum phi decreases most, until it is within budget or all machines are used.
 
     sum phi is separable and convex, so the greedy order is exact: no other n copies are better.
+    It falls by many orders of magnitude. So it is summed again whenever it has halved: subtractions
+    alone would leave only the rounding errors of the first sum.
     ``copies`` (all 1 on entry) receives the copies of every task of a group.
 
     Returns sum phi, the number of machines, and the group whose tasks may differ by one (the first
@@ -330,33 +332,49 @@ def min_copies(
     groups = count.shape[0]
     gain = np.empty(groups)
     heap = np.empty(groups, dtype=np.int64)
-    total = 0.0
     used = 0
     for j in range(groups):
         phi = miss(decay[j], float(copies[j]), relaxed)
         gain[j] = phi - miss(decay[j], copies[j] + 1.0, relaxed)
-        total += count[j] * phi
         used += count[j] * copies[j]
         heap[j] = j
+    total = summed = _sum_phi(count, decay, relaxed, copies, -1, 0)
     for root in range(groups // 2 - 1, -1, -1):
         _sift(heap, gain, root)
     while total > budget and used < machines:
         j = heap[0]
         if gain[j] <= 0.0:
             break
-        wanted = math.ceil((total - budget) / gain[j])
-        free_machines = machines - used
-        added = min(wanted, free_machines)
+        added = min(count[j], machines - used)
+        if total - budget < added * gain[j]:
+            added = math.ceil((total - budget) / gain[j])
         if added < count[j]:
-            return total - added * gain[j], used + added, j
-        total -= count[j] * gain[j]
+            return _sum_phi(count, decay, relaxed, copies, j, added), used + added, j
         used += count[j]
         copies[j] += 1
+        total -= count[j] * gain[j]
+        if total <= 0.5 * summed:
+            total = summed = _sum_phi(count, decay, relaxed, copies, -1, 0)
         gain[j] = miss(decay[j], float(copies[j]), relaxed) - miss(
             decay[j], copies[j] + 1.0, relaxed
         )
         _sift(heap, gain, ROOT)
     return total, used, -1
+
+
+@kernel
+def _sum_phi(
+    count: Integers, decay: Floats, relaxed: bool, copies: Integers, group: int, added: int
+) -> float:
+    """Return sum phi if ``added`` tasks of one group have one more copy."""
+    total = 0.0
+    for j in range(count.shape[0]):
+        tasks = count[j]
+        if j == group:
+            tasks -= added
+            total += added * miss(decay[j], copies[j] + 1.0, relaxed)
+        total += tasks * miss(decay[j], float(copies[j]), relaxed)
+    return total
 
 
 @kernel

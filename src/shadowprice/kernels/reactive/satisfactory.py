@@ -249,6 +249,7 @@ def allocate_by_return(
     count = len(rows)
     saved = np.zeros(count, dtype=np.int64)
     extra = np.ones(count, dtype=np.int64)
+    keeps_deadline = np.zeros(count, dtype=np.bool_)
     can_grow = np.zeros(count, dtype=np.bool_)
     trial = np.empty(plan.shape[1], dtype=np.int16)
     starts, fitting = _scratch_arrays(plan)
@@ -294,12 +295,19 @@ def allocate_by_return(
                 current_width = width[row, level] if level >= 0 else 0
                 extra[n] = max(width[row, level + 1] - current_width, 1)
                 # Without the step the job misses its deadline, so the return is the largest.
-                saved[n] = before - after if before >= 0 else np.iinfo(np.int32).max
+                keeps_deadline[n] = before < 0
+                saved[n] = before - after if before >= 0 else 1
                 if after < 0:
                     can_grow[n] = False
                     continue
-            # The ratios saved / extra, compared exactly.
-            if best < 0 or saved[n] * extra[best] > saved[best] * extra[n]:
+            if (
+                best < 0
+                or keeps_deadline[n] > keeps_deadline[best]
+                or (
+                    keeps_deadline[n] == keeps_deadline[best]
+                    and _is_larger(saved[n], extra[n], saved[best], extra[best])
+                )
+            ):
                 best = n
         if best < 0:
             return
@@ -319,6 +327,22 @@ def allocate_by_return(
                     free, demand[row], gains[row], levels[row], missing, NEXT, last[row], plan[row],
                     starts, fitting,
                 )  # fmt: skip
+
+
+@kernel
+def _is_larger(first: int, first_divisor: int, second: int, second_divisor: int) -> bool:
+    """Compare two fractions exactly, by their continued fractions: products could exceed int64."""
+    larger = True  # False while the reciprocals are compared
+    while True:
+        whole, other = first // first_divisor, second // second_divisor
+        if whole != other:
+            return (whole > other) == larger
+        first, second = first - whole * first_divisor, second - other * second_divisor
+        if first == 0 or second == 0:
+            return (first > second) if larger else (second > first)
+        first, first_divisor = first_divisor, first
+        second, second_divisor = second_divisor, second
+        larger = not larger
 
 
 @inlined

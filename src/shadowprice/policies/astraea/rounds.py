@@ -20,6 +20,7 @@ from shadowprice.core.events import (
     Displace,
     Drop,
     JobCancelled,
+    JobRevised,
     JobsArrived,
     JobsDisplaced,
     JobsFinished,
@@ -32,7 +33,7 @@ from shadowprice.core.events import (
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, Status, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Refusal, RefusalReason
+from shadowprice.core.refusal import Refusal, RefusalReason, RevisionRefusedError
 from shadowprice.core.schedule import Schedule
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.astraea.calendar import Round, RoundCalendar
@@ -318,6 +319,8 @@ class RoundPolicy:
                 self._completed += len(names)
                 for name in names:
                     self._forget(name)
+            case JobRevised(_, job, admission=True):
+                self._check_revision(view, job)
             case JobCancelled(_, name):
                 self._take_back(name)
                 self._forget(name)
@@ -327,12 +330,23 @@ class RoundPolicy:
         self._waiting.pop(name, None)
         self._running.pop(name, None)
 
+    def _check_revision(self, view: View, job: Job) -> None:
+        """Raise RevisionRefusedError if no round can schedule a revised job's processes."""
+        claim = self.tenancy.claim_of(job)
+        refusal = claim if isinstance(claim, Refusal) else self._infeasibility(job, claim)
+        if refusal is None or self._is_postponed(view, refusal):
+            return
+        # Its length and utility count from a new start, but much of its work may be done.
+        if refusal.reason in {RefusalReason.POLICY, RefusalReason.NEVER_FITS}:
+            raise RevisionRefusedError(refusal)
+
     def _return_to_batch(self, view: View, name: str) -> None:
         """Return a job that lost its units to its batch; the next round replans it."""
         running = self._running.pop(name, None)
         job = view.open_jobs[name].job
         claim = self.tenancy.claim_of(job)
-        assert isinstance(claim, UnitClaim)
+        if isinstance(claim, Refusal):
+            return  # it was revised, and waits for servers that count what it needs
         passed_over = 0 if running is None else running.passed_over
         self._waiting[name] = _Waiting(job, claim, displaced=True, passed_over=passed_over)
 

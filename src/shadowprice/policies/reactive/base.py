@@ -38,6 +38,7 @@ from shadowprice.core.policy import (
     unavailable_server_rows,
 )
 from shadowprice.core.quote import Quote
+from shadowprice.core.refusal import RevisionRefusedError
 from shadowprice.policies.reactive.free_capacity import NO_PLACEMENT, EmptyCluster
 from shadowprice.policies.reactive.table import JobTable
 from shadowprice.policies.registry import Parameters
@@ -125,7 +126,7 @@ class ReactivePolicy(ABC, Generic[P]):
         """Answer arriving jobs."""
 
     def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
-        """Decide about a revised job that needs more than before, if the policy promises.
+        """Decide about a revised job that asks for more than before.
 
         Raises RevisionRefusedError to refuse.
         """
@@ -192,6 +193,12 @@ class QueueingPolicy(ReactivePolicy[P]):
         """Return whether the job would be queued."""
         del explained  # there is only one reason to refuse
         return self._empty.quote(job, self._target_worker_count(job), view.slot)
+
+    def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
+        del view
+        if not self._empty.workers(job, self._target_worker_count(job)):
+            raise RevisionRefusedError(NO_PLACEMENT)
+        yield from ()
 
     @abstractmethod
     def _target_worker_count(self, job: Job) -> int:

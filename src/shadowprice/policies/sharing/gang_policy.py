@@ -13,11 +13,12 @@ from shadowprice.core.events import Decision, Pause, Place, Queue, Reject
 from shadowprice.core.job import Job
 from shadowprice.core.policy import Capabilities, JobState, PolicyContext, View
 from shadowprice.core.quote import Quote
-from shadowprice.core.refusal import Refusal
+from shadowprice.core.refusal import Refusal, RevisionRefusedError
 from shadowprice.core.schedule import Placement
 from shadowprice.policies.reactive.base import ReactivePolicy
 from shadowprice.policies.sharing.fixed_gangs import FixedGang, fixed_gang, occupy
 from shadowprice.policies.sharing.parameters import SharingParameters
+from shadowprice.policies.tenants.gang_jobs import workers_servable
 from shadowprice.policies.tenants.tenancy import read_tenant_shares, require_tenants
 
 P = TypeVar("P", bound=SharingParameters)
@@ -95,6 +96,13 @@ class GangPolicy(ReactivePolicy[P]):
                 self._gangs[job.name] = gang
                 yield self._build_queue(gang)
 
+    def _readmit(self, view: View, job: Job) -> Iterator[Decision]:
+        del view
+        gang = self._build_gang(job)
+        if isinstance(gang, Refusal):
+            raise RevisionRefusedError(gang)
+        yield from ()
+
     def _remove_job(self, name: str) -> None:
         self._gangs.pop(name, None)
 
@@ -109,9 +117,27 @@ class GangPolicy(ReactivePolicy[P]):
 
     def _take_up(self, view: View, state: JobState, before: Self) -> None:
         del view
-        name, gang = state.job.name, self._build_gang(state.job)
-        if not isinstance(gang, Refusal):
-            self._gangs[name] = gang
-        elif name in before._gangs:
-            # A gang that no longer fits keeps its size and waits for more servers.
-            self._gangs[name] = before._gangs[name]
+        gang: FixedGang | Refusal | None = self._build_gang(state.job)
+        if isinstance(gang, Refusal):
+            gang = self._build_former_gang(state.job, before)
+        if gang is not None:
+            self._gangs[state.job.name] = gang
+
+    def _build_former_gang(self, job: Job, before: Self) -> FixedGang | None:
+        """Return a gang that no longer fits at its former size: it waits for more servers.
+
+        Returns None if a revision forbids this size, or units can't express the revised demand.
+        """
+        former = before._gangs.get(job.name)
+        if former is None or job.worker_count_index(former.workers) is None:
+            return None
+        claim = self._tenancy.claim_of(job)
+        if isinstance(claim, Refusal):
+            if not job.same_demand(former.job):
+                return None
+            claim = former.claim
+        served = claim.ps_type is not None
+        reach = workers_servable(
+            len(former.reach) - 1, job.worker_bandwidth, job.ps_bandwidth, served
+        )
+        return FixedGang(job, claim, former.workers, tuple(reach.tolist()))

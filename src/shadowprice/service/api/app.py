@@ -15,7 +15,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 import shadowprice
 from shadowprice.core.errors import Fault, InputError, ShadowpriceError
-from shadowprice.core.wording import escape_controls, quote_for_display
+from shadowprice.core.specs.faults import issue_text
+from shadowprice.core.wording import escape_controls
 from shadowprice.service.api import (
     comparison,
     jobs,
@@ -132,26 +133,7 @@ def _fault(issue: Any) -> Fault:
     """Return a problem that pydantic found in a parameter of the query or the path."""
     source, *names = issue["loc"]
     location = ("?" if source == "query" else f"{source}.") + ".".join(map(str, names))
-    value, limits = quote_for_display(str(issue["input"])), issue.get("ctx", {})
-    match issue["type"]:
-        case "int_parsing" | "int_from_float":
-            return Fault(location, f"expected an integer, got {value}")
-        case "float_parsing":
-            return Fault(location, f"expected a number, got {value}")
-        case "bool_parsing":
-            return Fault(location, f"expected true or false, got {value}")
-        case "greater_than_equal":
-            return Fault(location, f"must be at least {limits['ge']}, got {value}")
-        case "greater_than":
-            return Fault(location, f"must be greater than {limits['gt']}, got {value}")
-        case "less_than_equal":
-            return Fault(location, f"must be at most {limits['le']}, got {value}")
-        case "string_too_long":
-            message = f"has {len(issue['input']):,} characters"
-            return Fault(location, message, f"use at most {limits['max_length']:,}")
-        case "string_pattern_mismatch":
-            return Fault(location, f"expected a match of {limits['pattern']}, got {value}")
-    return Fault(location, str(issue["msg"]))
+    return Fault(location, *issue_text(issue))
 
 
 _HEADERS = [

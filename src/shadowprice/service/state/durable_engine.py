@@ -192,6 +192,8 @@ class DurableEngine:
         return self._with_present_state(committed)
 
     def _commit(self, operations: Sequence[Operation]) -> CommitResult:
+        if self.state.mode_changed:
+            self.write_snapshot()  # recovery replays a journal in the mode of its snapshot
         committed, state = CommitResult(), self.state
         sequence = state.engine.sequence
         with self.store.transaction() as connection:
@@ -318,6 +320,7 @@ class DurableEngine:
             put_policy(self.store, connection, self._choice, engine.policy)
             first = connection.execute(select(func.min(journal.c.sequence))).scalar()
         self.state.snapshot_sequence, self._snapshot_at = sequence, self._clock.physical()
+        self.state.mode_changed = False
         for start in range(
             oldest + 1 if first is None else first, oldest + 1, JOURNAL_DELETE_BATCH
         ):

@@ -53,6 +53,7 @@ class DurableState:
     accounts: Accounts
     last_at: int  # moment of the last event, in nanoseconds since 1970
     snapshot_sequence: int  # of the newest snapshot
+    mode_changed: bool = False  # since that snapshot: `virtual` was different
     recovered_events: int  # events of the journal that recovery applied
     margins: Margins
     lengths: ServiceLengths

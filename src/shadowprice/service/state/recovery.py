@@ -115,7 +115,7 @@ def _load(
     restart_costs = json.loads(store.get("restarts") or "{}")
     end, start_ups, withheld = read_end(store), read_start_ups(store), read_withheld(store)
     with store.reading() as connection:
-        engine, since, replayed = _engine(connection, choice, virtual=virtual)
+        engine, since, replayed, acknowledged = _engine(connection, choice, virtual=virtual)
         views, specs, backlog = _jobs(connection)
         calendar = _calendar(connection, cluster, store)
         finished = [] if virtual else read_finished(connection)
@@ -135,6 +135,7 @@ def _load(
             accounts=read_accounts(connection),
             last_at=_last_at(connection),
             snapshot_sequence=since,
+            mode_changed=acknowledged is virtual,
             recovered_events=replayed,
             margins=Margins() if virtual else learn_margins(finished, views.values()),
             lengths=ServiceLengths(finished),
@@ -257,10 +258,11 @@ def _last_at(connection: Connection) -> int:
 
 def _engine(
     connection: Connection, choice: PolicyChoice, *, virtual: bool
-) -> tuple[Engine, int, int]:
+) -> tuple[Engine, int, int, bool]:
     """Return the engine, the snapshot's sequence number, and the number of replayed events.
 
-    If the newest snapshot is damaged, fall back to the previous one.
+    The last value is whether the engine acknowledged commands until now. If the newest snapshot is
+    damaged, fall back to the previous one.
     """
     table = tables.snapshots
     rows = connection.execute(select(table).order_by(table.c.sequence.desc())).all()
@@ -274,7 +276,8 @@ def _engine(
         except InputError as error:
             problem = error
         else:
-            return engine if same else _fork_with_policy(engine, choice), row.sequence, replayed
+            engine = engine if same else _fork_with_policy(engine, choice)
+            return engine, row.sequence, replayed, state["acknowledges"]
         log.error("%s; trying the one before", problem)
     raise InputError(
         Fault(
@@ -301,11 +304,6 @@ def _replay(
     past = _past_policy(connection, before, cluster_from_record(state["cluster"]))
     # Another version of a policy file may have pickled an incompatible policy state.
     engine = restore(state, past, memory=exact or (before is not None and before.file is None))
-    # Follow the mode of this service, not of the one that wrote the snapshot. Without an executor,
-    # nothing acknowledges commands: they would pile up, and each slot would go through them.
-    engine.state.acknowledges = not virtual
-    if virtual:
-        engine.unacknowledged.clear()
     table, replayed = tables.journal, 0
     memory = connection.execute(select(tables.memory)).first()
     # The mark includes digests of this package's sources and of the policy's file.
@@ -331,6 +329,11 @@ def _replay(
                 engine.session.is_following = True
             except (ShadowpriceError, zlib.error) as error:
                 log.warning("failed to read the policy's state: %s", error)
+    # The replay had the mode of the service that decided; from now on it is that of this one.
+    # Without an executor, nothing acknowledges commands: they would pile up.
+    engine.state.acknowledges = not virtual
+    if virtual:
+        engine.unacknowledged.clear()
     if synced < engine.sequence and not engine.session.is_following:
         engine.session.resync()
     engine.session.is_following = False
