@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -218,6 +220,35 @@ def test_reservations_on_servers_are_those_of_a_table_of_slots(seed: int, most: 
     assert moved.tolist() == cursors_then
     for j in range(count):
         assert [tuple(entry[1:]) for entry in result if entry[0] == j] == placed.get(j, [])
+
+
+RESERVING_ON_MANY_SERVERS = """
+import resource
+import numpy as np
+from shadowprice.kernels.reactive.backfill import QueueArrays, ReleasedCapacity, backfill
+
+def reserve(servers, jobs):
+    one, all_servers = np.ones((jobs, 1), np.int64), np.arange(servers)
+    counts, hosts = np.ones(jobs, np.int64), np.ones(servers, np.bool_)
+    queued = QueueArrays(one, 0 * one, counts, 0 * counts, 9 * counts, hosts, hosts)
+    ending = ReleasedCapacity(0 * all_servers + 4, all_servers, np.ones((servers, 1), np.int64))
+    starts, cursors = np.empty(jobs, np.int64), np.zeros(2, np.int64)
+    free = np.zeros((servers, 1), np.int64)
+    backfill(0, free, ending, queued, cursors, jobs, starts)
+    return starts
+
+reserve(1, 1)  # compiles
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+assert (reserve(50_000, 400) == 4).all()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+def test_reservations_take_no_memory_for_every_server() -> None:
+    # Another process, because this one may have used more memory before.
+    words = [sys.executable, "-c", RESERVING_ON_MANY_SERVERS]
+    kib = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+    assert kib < 64 << 10  # the free capacity at the start of each of them takes 156 MiB
 
 
 @settings(deadline=None, derandomize=True, max_examples=example_count(40))

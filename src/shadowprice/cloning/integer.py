@@ -29,6 +29,9 @@ SMALL_STATE_COUNT = 200
 MAX_MOVES = 64  # numbers of copies of a task that are tried first; more follow if within the gap
 MAX_OPTIONS = 200_000
 MAX_STATES = 100_000  # held at once
+MAX_LISTED_STATES = 20_000_000
+"""States listed in all searches, some seconds of work, after which fewer are held."""
+FEW_STATES = 1_000  # held at once after that
 MAX_COMBINATIONS = 16_384
 """Maximum of listed combinations of a group's tasks; above it, each task is a step."""
 
@@ -111,6 +114,7 @@ class _Core:
             raise ShadowpriceError("a task's best number of copies was missed: this is a bug")
         np.maximum(self.least, 0.0, out=self.least)
         self.widest = 1
+        self.listed = 0
         self.whole = True
 
     def first_gap(self) -> float:
@@ -259,9 +263,11 @@ class _Core:
             order, penalty, late, machines, self.k, self.l, by_machines, keep
         )
         keep = keep[:remaining]
-        if remaining > MAX_STATES:
+        self.listed += total
+        limit = MAX_STATES if self.listed <= MAX_LISTED_STATES else FEW_STATES
+        if remaining > limit:
             self.whole = False
-            keep = keep[np.argpartition(penalty[keep], MAX_STATES)[:MAX_STATES]]
+            keep = keep[np.argpartition(penalty[keep], limit)[:limit]]
         self.widest = max(self.widest, len(keep))
         layer = _Layer(group, options, parent[keep], picked[keep])
         return Sums(penalty[keep], late[keep], machines[keep]), layer
@@ -284,7 +290,8 @@ def integer_optimum(
     instead of (6); ``budget`` is C = -ln(1 - epsilon), ``machines`` is M. ``max_copies`` limits the
     copies of a task by group, and ``convex`` marks groups whose g is convex in r (Lemma 1).
     ``prices`` are the multipliers (k, l) of the continuous optimum, and ``ratios`` its copies, at
-    which the search starts. Beyond `MAX_STATES` states the result is feasible with a certified gap.
+    which the search starts. Beyond `MAX_STATES` states at once, or `MAX_LISTED_STATES` in total,
+    the result is feasible with a certified gap.
     """
     base = np.empty(len(arrays.tasks), dtype=np.int64)
     total = int(arrays.tasks.sum())

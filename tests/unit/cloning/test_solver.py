@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy.optimize import brentq
 
+from shadowprice.cloning import integer
 from shadowprice.cloning.api import (
     CloningProblem,
     DeadlineConstraint,
@@ -384,6 +387,35 @@ def test_large_problem_is_proved() -> None:
             fewer[task] -= 1
             worse = expected_cost(problem, fewer) > solution.expected_cost
             assert worse or miss_probability(problem, fewer) > 0.05
+
+
+def test_the_search_for_integer_copies_ends_after_a_limited_number_of_states(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Tasks whose cost isn't convex are searched one by one, so the states grow with each of them.
+    groups = [
+        TaskGroup(100, Pareto.of_mean(1.5, 12.0)),
+        TaskGroup(3000, LogNormal.of_mean(1.0, 12.0)),
+    ]
+    problem = CloningProblem(groups, 100_000, 60.0, 0.001)
+    optimum = solve(problem)
+    assert optimum.proved
+    listed = []
+    list_undominated = integer.list_undominated
+
+    def count_listed(order: NDArray[np.int64], *more: Any) -> int:
+        listed.append(len(order))
+        return list_undominated(order, *more)
+
+    monkeypatch.setattr(integer, "list_undominated", count_listed)
+    monkeypatch.setattr(integer, "MAX_LISTED_STATES", 10_000)
+    monkeypatch.setattr(integer, "FEW_STATES", 10)
+    solution = solve(problem)
+    assert sum(listed) < 10_000 + 100 * len(listed)
+    assert not solution.proved
+    assert solution.miss_probability <= 0.001
+    assert solution.lower_bound <= optimum.expected_cost <= solution.expected_cost
+    assert solution.gap < 1e-3
 
 
 def test_measured_body_needs_the_wider_condition() -> None:

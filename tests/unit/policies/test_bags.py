@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from shadowprice.engine import Engine
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.policies.bags import planner
 from shadowprice.policies.bags.planner import RESERVE_SHARE, BagPlanner, CopyPlan
+from shadowprice.policies.bags.unit_costs import ProportionalCosts, TabulatedCosts
 from shadowprice.policies.registry import make_policy
 from shadowprice.simulator.driver import Incident, Simulation
 from tests.oracles.bags import places as places_by_definition
@@ -37,7 +39,7 @@ def best(seed: int, factor: float | None = None, slot: int = 0) -> CopyPlan | No
         cost = cost.copy()
         cost[slot] *= factor
     left = [group.count for group in bag.groups]
-    return BagPlanner(bag, left, 0, cost, worth, bag.miss_probability).best()
+    return BagPlanner(bag, left, 0, TabulatedCosts(cost), worth, bag.miss_probability).best()
 
 
 def simulated(
@@ -114,7 +116,7 @@ def test_the_reserve_is_the_quantile_of_its_definition() -> None:
             bag,
             [group.count for group in bag.groups],
             0,
-            np.zeros((slots, 40)),
+            TabulatedCosts(np.zeros((slots, 40))),
             worth,
             bag.miss_probability,
         )
@@ -138,7 +140,7 @@ def test_the_plan_is_the_best_of_all_starts_promises_and_copies() -> None:
             bag,
             [group.count for group in bag.groups],
             0,
-            cost,
+            TabulatedCosts(cost),
             worth,
             bag.miss_probability,
         ).best()
@@ -165,7 +167,7 @@ def test_the_loss_of_copies_that_are_not_proved_is_bounded(
     for seed in range(140):
         bag, cost, worth = random_bag_market(seed, most_tasks=2)
         left = [group.count for group in bag.groups]
-        plan = BagPlanner(bag, left, 0, cost, worth, bag.miss_probability).best()
+        plan = BagPlanner(bag, left, 0, TabulatedCosts(cost), worth, bag.miss_probability).best()
         if plan is None:
             continue
         most = min(7, cost.shape[1] - bag.tasks)
@@ -209,7 +211,12 @@ def test_later_deadline_or_higher_miss_probability_never_lowers_the_payoff() -> 
         price = 10.0 ** rng.uniform(-1, 1, 8)[: math.ceil(deadline)]
         cost = np.outer(price, np.arange(201.0))
         plan = BagPlanner(
-            job.bag, (30, 20), 0, cost, np.full(len(price), 1e4), miss_probability
+            job.bag,
+            (30, 20),
+            0,
+            TabulatedCosts(cost),
+            np.full(len(price), 1e4),
+            miss_probability,
         ).best()
         return -math.inf if plan is None else 1e4 - plan.cost
 
@@ -220,6 +227,40 @@ def test_later_deadline_or_higher_miss_probability_never_lowers_the_payoff() -> 
         assert all(b >= a * (1 - 2e-3) for a, b in itertools.pairwise(by_promise)), seed
 
 
+def test_proportional_costs_are_those_of_their_table() -> None:
+    for seed in sample(range(40)):
+        rng = np.random.default_rng(seed)
+        price = float(rng.choice([0.0, rng.random(), np.inf]))
+        fit_counts = rng.integers(0, 5, int(rng.integers(1, 7)))
+        counts = np.arange(int(fit_counts.max()) + 1)
+        with np.errstate(invalid="ignore"):  # nothing at an infinite price
+            table = np.where(counts <= fit_counts[:, None], counts * price, np.inf)
+        costs, tabulated = ProportionalCosts(price, fit_counts), TabulatedCosts(table)
+        assert costs.limit == tabulated.limit
+        assert costs.fit_counts.tolist() == np.maximum(tabulated.fit_counts, 0).tolist()
+        same = [np.equal.outer(kind, kind).tolist() for kind in (costs.kind, tabulated.kind)]
+        assert same[0] == same[1]
+        slots, units = (indices[:, 1:] for indices in np.indices(table.shape))
+        assert costs.cost(slots, units).tolist() == table[:, 1:].tolist()
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("rolling", {}), ("oasis", PRICES)])
+def test_large_bags_take_no_table_of_slots_and_copies(
+    name: str, parameters: dict[str, object]
+) -> None:
+    cluster = place_cluster(10, 20_000)
+    peaks = []
+    for tasks in (2, 10_000):  # the first imports everything
+        job = build_bag(cluster, exponential(tasks, 0.5), deadline=16.0, miss_probability=0.1)
+        policy = make_policy(name, PolicyContext(cluster, [job]), parameters)
+        tracemalloc.start()
+        engine = Simulation(cluster, [job], policy).run()
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        assert engine.jobs["bag"].status is Status.FINISHED
+    assert peaks[-1] < 12 << 20  # 160,000 copies in each of 16 slots take 20 MiB
+
+
 def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
     """Ending sooner saves later slots: the dearer the start beside them, the fewer copies."""
     job = build_bag(place_cluster(), pareto(40, 1.5, 0.7), deadline=6.0, miss_probability=0.2)
@@ -228,7 +269,7 @@ def test_copies_follow_the_price_of_the_slot_they_start_in() -> None:
     for price in (0.1, 1.0, 10.0):
         cost = np.outer([price, 1, 1, 1, 1, 1], np.arange(401.0))
         worth = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 1e5])
-        planner = BagPlanner(job.bag, (40,), 0, cost, worth, 0.2)
+        planner = BagPlanner(job.bag, (40,), 0, TabulatedCosts(cost), worth, 0.2)
         plan, _ = planner._plan(0, 5)
         assert plan is not None
         started.append(int(plan.places[0]))

@@ -447,6 +447,25 @@ def test_minimum_demand_is_that_of_the_most_efficient_level(seed: int) -> None:
         assert slot == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("most", [1024, 1025, 10_000])
+def test_jobs_with_many_worker_counts_have_a_limited_number_of_levels(most: int) -> None:
+    cluster = make_cluster(3, 2, 2)
+    opened = OpenJobs(cluster, None, build_quotas(cluster, enabled=False))
+    row = opened.add(make_job(cluster, chunks=most))
+    arrays = opened.arrays
+    workers = arrays.worker_counts[row, : arrays.levels[row]]
+    assert arrays.gains.shape[1] <= 1024
+    assert workers[0] == 1
+    assert workers[-1] == most
+    assert opened.max_gain[row] == arrays.gains[row, : arrays.levels[row]].max()
+    if most == 1024:
+        assert len(workers) == most
+    gaps = np.diff(workers)
+    assert (gaps >= 1).all()
+    assert (gaps[:511] == 1).all()
+    assert (gaps <= 1 + 0.01 * workers[:-1]).all()
+
+
 def test_without_scarcity_flexible_jobs_displace_none(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -90,12 +90,11 @@ def insert_change(
 
 
 @inlined
-def copy_or_reduce(target: Integers, source: Integers, reduce_only: bool) -> None:
-    """Copy ``source`` to ``target``; with ``reduce_only``, write the minimum of both."""
+def copy_capacity(target: Integers, source: Integers) -> None:
+    """Copy ``source`` to ``target``; both have two dimensions."""
     for s in range(target.shape[0]):
         for r in range(target.shape[1]):
-            if not reduce_only or source[s, r] < target[s, r]:
-                target[s, r] = source[s, r]
+            target[s, r] = source[s, r]
 
 
 @inlined
@@ -111,6 +110,36 @@ def subtract_placement(
 
 
 @kernel
+def reduce_to_minimum(
+    lowest: Integers,
+    later: Integers,
+    slots: Integers,
+    servers: Integers,
+    amounts: Integers,
+    change: int,
+    count: int,
+    end: int,
+) -> None:
+    """Reduce free capacity to its minimum over the changes from ``change`` on, before ``end``.
+
+    ``lowest`` and ``later`` (servers, resources) are both the free capacity before these changes;
+    ``later`` is scratch space.
+    """
+    while change < count and slots[change] < end:
+        following = change
+        # All changes of a slot first: a job may start where another ends.
+        while following < count and slots[following] == slots[change]:
+            for r in range(amounts.shape[1]):
+                later[servers[following], r] += amounts[following, r]
+            following += 1
+        for k in range(change, following):
+            s = servers[k]
+            for r in range(amounts.shape[1]):
+                lowest[s, r] = min(lowest[s, r], later[s, r])
+        change = following
+
+
+@kernel
 def backfill(
     now: int,
     free: Integers,
@@ -122,9 +151,10 @@ def backfill(
 ) -> Integers:
     """Start the jobs that fit now for their duration, in order; reserve for others.
 
-    Free capacity grows over time, except when a reservation starts. So the capacity that is free
-    throughout a job's run is the minimum of that at its start and at the starts of reservations
-    during the run. No table of slots is needed.
+    Free capacity changes only when a running job or a reservation ends, or a reservation starts. So
+    the capacity that is free throughout a job's run is the minimum over these changes during the
+    run. No table of slots is needed. After the last start of a reservation, free capacity only
+    grows.
 
     The capacity of started jobs is subtracted from ``free`` (servers, resources), and they move the
     round-robin ``cursors`` (2,). ``reservations`` is the maximum number of waiting jobs with a
@@ -148,30 +178,38 @@ def backfill(
     for k in range(count):
         slots[k] = ending.slots[k]
         change_servers[k] = ending.servers[k]
-    copy_or_reduce(amounts[:count], ending.amounts, False)
-    # Start of each reservation, and the free capacity then.
+    copy_capacity(amounts[:count], ending.amounts)
     reserved = 0
-    reservation_starts = np.empty(min(jobs, reservations), dtype=np.int64)
-    reservation_free = np.empty((len(reservation_starts), servers, resources), dtype=np.int64)
+    last_start = now  # of a reservation
     placed = np.empty((placed_count, 4), dtype=np.int64)
     placed_count = 0
     trial_free = np.empty((servers, resources), dtype=np.int64)
     free_then = np.empty((servers, resources), dtype=np.int64)
+    later_free = np.empty((servers, resources), dtype=np.int64)
     placement = np.empty((3, servers), dtype=np.int64)
     trial_cursors = np.empty(2, dtype=np.int64)
     for j in range(jobs):
         starts[j] = -1
-        copy_or_reduce(free_then, free, False)
+        copy_capacity(free_then, free)
         first = now
         change = 0
         while True:
             end = first + queued.lengths[j]
             placement_size = 0
             if fits_separately(free_then, queued, j):
-                copy_or_reduce(trial_free, free_then, False)
-                for i in range(reserved):
-                    if first < reservation_starts[i] < end:
-                        copy_or_reduce(trial_free, reservation_free[i], True)
+                copy_capacity(trial_free, free_then)
+                if last_start > first:
+                    copy_capacity(later_free, free_then)
+                    reduce_to_minimum(
+                        trial_free,
+                        later_free,
+                        slots,
+                        change_servers,
+                        amounts,
+                        change,
+                        count,
+                        min(end, last_start + 1),
+                    )
                 trial_cursors[0] = cursors[0]
                 trial_cursors[1] = cursors[1]
                 placement_size = place(
@@ -197,10 +235,6 @@ def backfill(
         if placement_size == 0:
             continue
         starts[j] = first
-        # Later jobs must leave room for this run when reservations within it start.
-        for i in range(reserved):
-            if first <= reservation_starts[i] < end:
-                subtract_placement(reservation_free[i], placement, placement_size, queued, j)
         if first == now:
             cursors[0] = trial_cursors[0]
             cursors[1] = trial_cursors[1]
@@ -211,22 +245,16 @@ def backfill(
                     placed[placed_count, 1 + column] = placement[column, index]
                 placed_count += 1
         else:
-            reservation_starts[reserved] = first
-            subtract_placement(free_then, placement, placement_size, queued, j)
-            copy_or_reduce(reservation_free[reserved], free_then, False)
+            last_start = max(last_start, first)
             reserved += 1
-        if reserved >= reservations:
-            continue  # later slots don't matter any more
         for index in range(placement_size):
             # The capacity of a job that starts now is subtracted already: only its release counts.
             for is_release in range(first == now, 2):
+                slot = end if is_release else first
+                if reserved >= reservations and slot > last_start:
+                    continue  # no later job is placed or limited then
                 position = insert_change(
-                    count,
-                    slots,
-                    change_servers,
-                    amounts,
-                    end if is_release else first,
-                    placement[0, index],
+                    count, slots, change_servers, amounts, slot, placement[0, index]
                 )
                 count += 1
                 for r in range(resources):

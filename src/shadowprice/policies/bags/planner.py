@@ -20,6 +20,7 @@ from shadowprice.core.bag import Bag, TaskCopies
 from shadowprice.distributions.named import build_distribution
 from shadowprice.kernels.cloning.bags import cheapest_copies, copy_costs, reserve
 from shadowprice.kernels.cloning.continuous import min_copies
+from shadowprice.policies.bags.unit_costs import UnitCosts
 
 RESERVE_SHARE = 0.1
 """Share of the miss probability that is kept for reserving fewer units than copies."""
@@ -56,9 +57,7 @@ class BagPlanner:
     bag: Bag
     left: Sequence[int]  # remaining tasks by group
     passed: int  # slots from the arrival slot to the first usable one
-    cost: Floats
-    """Minimum cost of each number of units in each usable slot, shape (slots, units + 1); infinite
-    if they don't fit."""
+    costs: UnitCosts  # in each usable slot
     utility: Floats  # of ending in each of these slots
     miss_probability: float  # probability with which the promise may be missed
     _bounds: dict[tuple[float, ...], tuple[float, tuple[TaskCopies, ...] | None]] = field(
@@ -81,9 +80,7 @@ class BagPlanner:
             [distribution.log_survival(times) for distribution in self._distributions]
         )
         self._log_survival[:, 0] = 0.0
-        self._open = np.isfinite(self.cost).sum(axis=1) - 1
-        seen: dict[bytes, int] = {}
-        self._alike = [seen.setdefault(row.tobytes(), len(seen)) for row in self.cost]
+        self._open, self._kinds = self.costs.fit_counts, self.costs.kind.tolist()
         share = self.miss_probability * (1.0 - RESERVE_SHARE)
         self._budget = -math.log1p(-share)
         self._needs: dict[float, tuple[Floats, Integers, int, int]] = {}
@@ -130,14 +127,23 @@ class BagPlanner:
 
     def _promises(self, factor: float) -> Iterator[tuple[float, int, int]]:
         """Yield (bound on the payoff, start, promise) of each feasible pair."""
+        pairs = []
         for promise in range(len(self.utility)):
-            utility = factor * float(self.utility[promise])
             for start in range(promise, -1, -1):
                 if not self._open[start]:
                     break
                 need = self._required_copies(start, promise)
                 if need is not None and need[2] <= self._open[start]:
-                    yield utility - float(self.cost[start, need[2]]), start, promise
+                    pairs.append((start, promise, need[2]))
+        if pairs:
+            starts, promises, units = np.array(pairs, np.int64).T
+            bounds = factor * self.utility[promises] - self.costs.cost(starts, units)
+            yield from zip(bounds.tolist(), starts.tolist(), promises.tolist(), strict=True)
+
+    def _first_units(self, start: int, promise: int) -> Floats:
+        """Return the cost of one unit in each slot of a window."""
+        slots = np.arange(start, promise + 1)
+        return self.costs.cost(slots, np.ones_like(slots))
 
     def _required_copies(
         self, start: int, promise: int
@@ -158,7 +164,7 @@ class BagPlanner:
             copies = np.ones(len(decay), dtype=np.int64)
             used, extra = 0, -1
             if decay.min() > 0.0:
-                places = self.cost.shape[1] - 1
+                places = self.costs.limit
                 budget = self._budget * _SLACK
                 phi, used, extra = min_copies(self._count, decay, places, False, budget, copies)
                 used = int(used) if phi <= budget and used <= places else 0
@@ -170,13 +176,13 @@ class BagPlanner:
     def _key(self, start: int, promise: int) -> tuple[float, ...]:
         """Return a key that is equal for windows with equal plans: equal length and prices."""
         time = min(promise + 1.0, self.bag.deadline - self.passed) - start
-        return (time, *self._alike[start : promise + 1])
+        return (time, *self._kinds[start : promise + 1])
 
     def _min_cost(self, start: int, promise: int) -> tuple[float, tuple[TaskCopies, ...] | None]:
         """Return a lower bound on a plan's cost, and the copies with the least expected cost."""
         key = self._key(start, promise)
         if key not in self._bounds:
-            price = self.cost[start : promise + 1, 1]
+            price = self._first_units(start, promise)
             self._bounds[key] = self._cheapest(start, promise, price)
         return self._bounds[key]
 
@@ -213,10 +219,13 @@ class BagPlanner:
         assert need is not None
         decay = need[0]
         window = slice(start, promise + 1)
-        cost, survival = self.cost[window], self._log_survival[:, : promise + 1 - start]
+        slots, survival = (
+            np.arange(start, promise + 1),
+            self._log_survival[:, : promise + 1 - start],
+        )
         max_copies = self._most_copies(start)
         combinations: list[tuple[tuple[int, ...], ...]] = [()]
-        totals, misses, alive = np.zeros(1), np.zeros(1), np.zeros((1, len(cost)))
+        totals, misses, alive = np.zeros(1), np.zeros(1), np.zeros((1, len(slots)))
         for index, count in enumerate(self._count.tolist()):
             choices = list(combinations_with_replacement(range(1, max_copies + 1), count))
             copies = np.array(choices, dtype=np.float64)
@@ -230,13 +239,13 @@ class BagPlanner:
             ]
             totals = (totals[:, None] + copies.sum(axis=1)).ravel()
             misses = (misses[:, None] + phi).ravel()
-            alive = (alive[:, None] + running).reshape(-1, len(cost))
+            alive = (alive[:, None] + running).reshape(-1, len(slots))
         # Rounding errors must not raise the bound above the reservation.
         places = np.floor(alive * (1 - 1e-12)).astype(np.int64)
         places[:, 0] = totals
         fits = (misses <= self._budget * _SLACK) & (places <= self._open[window]).all(axis=1)
         rows = np.flatnonzero(fits)
-        bounds = cost[np.arange(len(cost)), places[rows]].sum(axis=1)
+        bounds = self.costs.cost(slots, places[rows]).sum(axis=1)
         best = found
         for index in np.argsort(bounds, kind="stable").tolist():
             if best is not None and bounds[index] >= best.cost:
@@ -254,8 +263,7 @@ class BagPlanner:
     def _search(self, start: int, promise: int) -> CopyPlan | None:
         _, copies = self._min_cost(start, promise)
         window = slice(start, promise + 1)
-        cost = self.cost[window]
-        price = cost[:, 1]
+        slots, price = np.arange(start, promise + 1), self._first_units(start, promise)
         candidates = dict.fromkeys(
             [self._min_copies(start, promise)] + ([copies] if copies else [])
         )
@@ -267,7 +275,7 @@ class BagPlanner:
             needed = np.maximum(_pad(best.places, len(price)), 1)
             available = self._open[window]
             fits = np.minimum(needed, available)
-            average = cost[np.arange(len(price)), fits] / fits
+            average = self.costs.cost(slots, fits) / fits
             penalty = 4.0 * np.maximum(np.maximum(price, average), 1e-6 * max(price.max(), 1.0))
             target = np.where(needed > available, penalty, average)
             if np.allclose(target, price, rtol=1e-9, atol=0.0):
@@ -345,7 +353,7 @@ class BagPlanner:
         short = int(np.maximum(places - self._open[start : start + len(places)], 0).sum())
         if short:
             return CopyPlan(start, promise, copies, places, math.inf, short)
-        paid = self.cost[np.arange(start, start + len(places)), places]
+        paid = self.costs.cost(np.arange(start, start + len(places)), places)
         return CopyPlan(start, promise, copies, places, float(paid.sum()))
 
 

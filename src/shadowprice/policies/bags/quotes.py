@@ -16,6 +16,7 @@ from shadowprice.core.schedule import Schedule
 from shadowprice.kernels.slots.costs import expand_choices, slot_costs
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
 from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
+from shadowprice.policies.bags.unit_costs import TabulatedCosts
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.pricing.board import PriceBoard
 from shadowprice.policies.pricing.offers import PricedOffer, ResourceBottleneck
@@ -137,16 +138,18 @@ class PricedBag:
         return min(self.job.arrival + self._bag.slots, self.view.end) - self.view.slot
 
     @cached_property
-    def _costs(self) -> Floats:
-        """Minimum cost of every number of units in every usable slot."""
+    def _costs(self) -> TabulatedCosts:
         demand = self.job.worker
         capacity = self.view.ledger.capacity[self.board.servers]
         fits = int(fit_counts(capacity, demand).sum())
         limit = min(fits, max(_MAX_COUNTED_COPIES, 16 * self._bag.tasks))
         counts = np.arange(limit + 1, dtype=np.int64)
         pool, share = self.board.window(self._slots), self.board.shares(demand)
-        no_ps = np.zeros_like(counts)
-        return np.asarray(slot_costs(pool, demand, share, pool, demand, share, counts, no_ps))
+        # A row for each state of the servers: most slots have no reservations.
+        states, state = np.unique(pool.row_of, return_inverse=True)
+        pool, no_ps = pool._replace(row_of=states), np.zeros_like(counts)
+        table = slot_costs(pool, demand, share, pool, demand, share, counts, no_ps)
+        return TabulatedCosts(table, state)
 
     @cached_property
     def _planner(self) -> BagPlanner | None:
@@ -158,7 +161,7 @@ class PricedBag:
             bag=self._bag,
             left=self._remaining,
             passed=elapsed,
-            cost=self._costs,
+            costs=self._costs,
             utility=self.job.utility.values(np.arange(elapsed, elapsed + self._slots)),
             miss_probability=miss_probability,
         )
@@ -181,7 +184,7 @@ class PricedBag:
 
     def _refuse_infeasible(self, cut: str) -> Refusal:
         """Return the refusal of a bag that all units of the pool couldn't save."""
-        places = self._costs.shape[1] - 1 if self._slots > 0 else 0
+        places = self._costs.limit if self._slots > 0 else 0
         return refuse_infeasible_deadline(
             self.job, self._remaining, self.view.slot, self._slots, places, cut
         )

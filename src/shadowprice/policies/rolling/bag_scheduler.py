@@ -23,6 +23,7 @@ from shadowprice.core.refusal import Refusal
 from shadowprice.core.utility import utility_value
 from shadowprice.policies.bags.planner import BagPlanner, CopyPlan
 from shadowprice.policies.bags.refusals import refuse_infeasible_deadline, refuse_past_deadline
+from shadowprice.policies.bags.unit_costs import ProportionalCosts
 from shadowprice.policies.placements import fit_counts
 from shadowprice.policies.rolling.bags import BagPlan
 from shadowprice.policies.rolling.offers import (
@@ -174,13 +175,11 @@ class BagScheduler:
             )
         if not len(capacity) or not capacity.any():
             return None
-        counts = np.arange(int(capacity.max()) + 1)
-        cost = np.where(counts <= capacity[:, None], counts * price, np.inf)
         return BagPlanner(
             bag=bag,
             left=state.bags.remaining[job.name],
             passed=elapsed,
-            cost=cost,
+            costs=ProportionalCosts(price, capacity),
             utility=job.utility.values(
                 np.arange(elapsed, elapsed + len(capacity)).astype(np.float64)
             ),

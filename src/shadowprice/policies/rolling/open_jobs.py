@@ -33,6 +33,9 @@ NO_PLACEMENTS: Final = Placements(*(np.zeros(0, np.int64) for _ in Placements._f
 _MAX_COUNTED_RESTART: Final = 0.7
 """Part of a slot: jobs that lose it or more by a restart get only plans that never move."""
 
+_MAX_LEVELS: Final = 1024
+"""Maximum number of levels of a job in each mode: each row of the arrays has that of the widest."""
+
 _NONE: Final = np.zeros(0, np.int64)
 _DOUBLED: Final = 1 << np.arange(NO_LAST_SLOT.bit_length() + 1)
 _SIXTY_FOUR: Final = np.arange(1, 65)
@@ -116,6 +119,7 @@ class OpenJobs(JobRows):
         # Levels are worker counts on several servers, then those on one server if that is faster.
         spread, colocated = increasing_positions(job.gains), self._colocation.choices(job)
         colocated = colocated[increasing_positions(job.internal_gains[colocated])]
+        spread, colocated = _thinned(spread), _thinned(colocated)
         chosen = np.concatenate((spread, colocated))
         workers, ps_counts = job.worker_counts[chosen], job.ps_counts[chosen]
         gains = np.concatenate((job.gains[spread], job.internal_gains[colocated]))
@@ -534,6 +538,18 @@ _COLUMNS: Final = {
     "keeps_level": False,
 }
 """Columns besides `JobArrays` and placements, and the value of an unused row."""
+
+
+def _thinned(positions: Integers) -> Integers:
+    """Return at most `_MAX_LEVELS` of a job's useful worker counts, with the first and the last.
+
+    The lower half of the levels is kept, and above them the distances grow with the position.
+    """
+    count, dense = len(positions), _MAX_LEVELS // 2
+    if count <= _MAX_LEVELS:
+        return positions
+    sparse = np.geomspace(dense, count - 1, _MAX_LEVELS - dense).round().astype(np.int64)
+    return positions[np.unique(np.concatenate((np.arange(dense), sparse)))]
 
 
 class ServerKinds:
