@@ -71,7 +71,7 @@ def test_every_job_ends_and_nothing_is_overbooked(
             JobCancelled(12, jobs[3].name),
         ]
     notes = DecisionRecorder()
-    chosen = {"rounds": rounds, "workers": workers, "theta": theta, "clock": clock}
+    chosen = {"lambda": rounds, "workers": workers, "theta": theta, "clock": clock}
     # The engine refuses whatever overbooks a server, breaks (3i), or moves a plan into the past.
     engine = simulate(CLUSTER, jobs, policy, chosen, incidents=incidents, observers=[notes])
     assert not engine.open_jobs
@@ -133,7 +133,7 @@ def test_the_end_of_the_timespan_only_cuts_rounds_off(seed: int, policy: str, ro
     results = []
     for until in (None, end):
         notes = DecisionRecorder()
-        simulate(CLUSTER, jobs, policy, {"rounds": rounds}, until=until, observers=[notes])
+        simulate(CLUSTER, jobs, policy, {"lambda": rounds}, until=until, observers=[notes])
         results.append(
             {
                 name: list(commit.schedule.rows())
@@ -165,7 +165,7 @@ def lone_borrower(**changes: Any) -> tuple[Any, list[Any]]:
 def test_a_lost_server_ends_the_payments_and_the_job_goes_on_later() -> None:
     cluster, jobs = lone_borrower()
     notes, before = DecisionRecorder(), DecisionRecorder()
-    simulate(cluster, jobs, "astraea", {"rounds": 1}, observers=[before])
+    simulate(cluster, jobs, "astraea", {"lambda": 1}, observers=[before])
     plan = before.commits["loan"].schedule
     lost = plan.start + 1
     server = int(plan.servers[0])
@@ -173,7 +173,7 @@ def test_a_lost_server_ends_the_payments_and_the_job_goes_on_later() -> None:
         cluster,
         jobs,
         "astraea",
-        {"rounds": 1},
+        {"lambda": 1},
         observers=[notes],
         incidents=[
             ServerLost(lost, CLUSTER.names[server]),
@@ -194,13 +194,13 @@ def test_a_lost_server_ends_the_payments_and_the_job_goes_on_later() -> None:
 def test_a_cancelled_job_pays_no_more() -> None:
     cluster, jobs = lone_borrower()
     before, notes = DecisionRecorder(), DecisionRecorder()
-    simulate(cluster, jobs, "astraea", {"rounds": 1}, observers=[before])
+    simulate(cluster, jobs, "astraea", {"lambda": 1}, observers=[before])
     cut = before.commits["loan"].schedule.start + 2
     simulate(
         cluster,
         jobs,
         "astraea",
-        {"rounds": 1},
+        {"lambda": 1},
         observers=[notes],
         incidents=[JobCancelled(cut, "loan")],
     )
@@ -282,7 +282,7 @@ def test_the_price_refusal_s_change_is_the_smallest() -> None:
             ),
         ]
         theta = {"worker": 100, "ps": 2}
-        return simulate(cluster, jobs, "astraea", {"rounds": 1, "theta": theta}, until=4)
+        return simulate(cluster, jobs, "astraea", {"lambda": 1, "theta": theta}, until=4)
 
     refused = outcome(10.0).jobs["loan"]
     assert refused.refusal is not None
@@ -333,7 +333,7 @@ def test_parameters() -> None:
         {"theta": "sometimes"},
         {"lambda": "0"},
         {"lambda": "lemma"},
-        {"rounds": "2"},
+        {"lambda": "2"},
         {"workers": "soft"},
     ):
         with pytest.raises(InputError):

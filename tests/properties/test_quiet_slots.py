@@ -43,7 +43,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 RESTARTS = (Fraction(0), Fraction(1, 4), Fraction(9, 10))
 
-WITHOUT_QUIET_SLOTS = {"oasis", "srtf"}
+WITHOUT_QUIET_SLOTS = {"oasis"}
 """Policies that plan ahead, or that wake in every slot and hold no decisions."""
 
 

@@ -260,7 +260,11 @@ def _hint_for_key(model: type[BaseModel], location: Sequence[Any]) -> str:
         usual = getattr(part, "USUAL_KEYS", {})
         if key in usual:
             return f"write {usual[key]}"
-    keys = [*dict.fromkeys(key for part in parts for key in part.model_fields)]
+    keys = [
+        *dict.fromkeys(
+            field.alias or name for part in parts for name, field in part.model_fields.items()
+        )
+    ]
     if not keys:
         return "remove it"
     for part in parts:
