@@ -333,7 +333,7 @@ def test_parameters() -> None:
         {"theta": "sometimes"},
         {"lambda": "0"},
         {"lambda": "lemma"},
-        {"lambda": "2"},
+        {"rounds": "2"},
         {"workers": "soft"},
     ):
         with pytest.raises(InputError):
