@@ -411,6 +411,7 @@ def test_hint_for_gpus_of_a_server_names_its_capacity() -> None:
         ("las", {"promote": float("inf")}, "promote: expected a finite number, got inf"),
         ("elasticflow", {"slots": 10**7}, "slots: must be at most 1,000,000, got 10000000"),
         ("gandiva_fair", {"speeds": {"a": {"b": -1}}}, "speeds.a.b: must be greater than 0"),
+        ("astraea", {"lambd": 3}, "lambd: unknown key; did you mean 'lambda'?"),
     ],
 )
 def test_limits_of_parameters_are_in_our_words(
