@@ -101,7 +101,8 @@ class ServerPools:
 
     def capacity(self) -> Integers:
         """Return a new array of the capacity of each server, 0 for lost ones."""
-        return np.where(self.up[:, None], self._cluster.capacity, 0)
+        capacity = self._cluster.capacity
+        return capacity.copy() if self.all_up else np.where(self.up[:, None], capacity, 0)
 
     def server_prices(self, price: Floats) -> Floats:
         """Return the price of all of each server's resources, shape (..., servers, resources).
