@@ -67,17 +67,22 @@ class HeatBins:
         self._sums = np.zeros((0, width))
         self._counts = np.zeros(0, dtype=np.int64)
 
-    def add(self, slot: int, row: Floats) -> None:
-        """Add the row of a slot; the first bin starts with the first added slot."""
+    def add(self, slots: range, rows: Floats) -> None:
+        """Add the rows of slots; the first bin starts with the first added slot."""
         if self.origin is None:
-            self.origin = slot
-        while (slot - self.origin) // self.slots_per_bin >= self.most:
+            self.origin = slots.start
+        covered = max(0, self.origin + self.most * self.slots_per_bin - slots.start)
+        if covered < len(slots):
+            if covered:
+                self.add(slots[:covered], rows[:covered])
             self.halve()
-        index = (slot - self.origin) // self.slots_per_bin
-        if index >= len(self._counts):
-            self._grow(index + 1)
-        self._sums[index] += row
-        self._counts[index] += 1
+            self.add(slots[covered:], rows[covered:])
+            return
+        bins = np.arange(slots.start - self.origin, slots.stop - self.origin) // self.slots_per_bin
+        if bins[-1] >= len(self._counts):
+            self._grow(int(bins[-1]) + 1)
+        np.add.at(self._sums, bins, rows)
+        np.add.at(self._counts, bins, 1)
 
     def means(self) -> Floats:
         """Return the mean row of each bin, shape (bins, width); NaN for bins without slots."""
@@ -319,8 +324,7 @@ class Recorder(Observer):
         owned, count = self._owned_resources(engine)
         means = np.where(owned, prices, 0.0).sum(axis=1) / count
         self.prices.update(zip(slots, means, strict=True))
-        for slot, by_server in zip(slots, prices.sum(axis=2), strict=True):
-            self.heat.add(slot, by_server)
+        self.heat.add(slots, prices.sum(axis=2))
 
     def _owned_resources(self, engine: Engine) -> tuple[Flags, Integers]:
         """Return whether each server has each resource, and how many have each, at least 1."""

@@ -14,6 +14,7 @@ from shadowprice.core.utility import Constant
 from shadowprice.engine import Engine
 from shadowprice.policies.choice import PolicyChoice
 from shadowprice.policies.registry import make_policy
+from shadowprice.policies.rolling.open_jobs import OpenJobs
 from shadowprice.policies.rolling.parameters import RollingParameters
 from shadowprice.policies.rolling.planner import Planner
 from shadowprice.policies.rolling.policy import RollingPolicy
@@ -96,6 +97,23 @@ def test_slots_are_held_until_progress_falls_behind(plans: list[int]) -> None:
     assert not plans
     engine.handle(SlotBegan(11))
     assert plans == [11]
+
+
+def test_costs_follow_new_jobs_and_lost_servers() -> None:
+    cluster = make_cluster(2, 2, horizon=60)
+    pools, quotas = ServerPools(cluster), build_quotas(cluster, enabled=False)
+    prices = DemandPrices(cluster, pools, quotas, RollingParameters(prices="given", price=1.0))
+    jobs, slot = OpenJobs(cluster, None, quotas), 0
+    first = jobs.add(make_job(cluster, "first"))
+    before = prices.costs(slot, jobs.arrays)[first]
+    second = jobs.add(make_job(cluster, "second"))
+    assert prices.costs(slot, jobs.arrays)[second].tolist() == before.tolist()
+    pools.lose(0)  # the same demand is a larger share of fewer servers
+    assert prices.costs(slot, jobs.arrays)[first, 0] > before[0] > 0.0
+    fresh = DemandPrices(cluster, pools, quotas, RollingParameters(prices="given", price=1.0))
+    for compute in ("costs", "weights"):
+        cached, expected = (getattr(each, compute)(slot, jobs.arrays) for each in (prices, fresh))
+        assert cached.tobytes() == expected.tobytes()
 
 
 def test_prices_of_held_slots_are_those_of_each_slot() -> None:

@@ -208,7 +208,7 @@ def test_rows_of_quiet_slots_are_limited_in_the_same_slot(monkeypatch: pytest.Mo
 def test_bins_average_neighbours_once_there_are_too_many() -> None:
     bins = HeatBins(2, maximum=4)
     for slot in range(100, 110):
-        bins.add(slot, np.array([float(slot), 1.0]))
+        bins.add(range(slot, slot + 1), np.array([[float(slot), 1.0]]))
     assert bins.slots_per_bin == 4
     assert bins.means()[:3, 0].tolist() == [101.5, 105.5, 108.5]
     assert bins.means()[:3, 1].tolist() == [1.0, 1.0, 1.0]
@@ -220,7 +220,7 @@ def test_bins_average_neighbours_once_there_are_too_many() -> None:
 def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
     bins, slots = HeatBins(1, maximum=most), sorted(slots)
     for slot in slots:
-        bins.add(slot, np.array([float(slot)]))
+        bins.add(range(slot, slot + 1), np.array([[float(slot)]]))
     means, width = bins.means()[:, 0], bins.slots_per_bin
     groups: dict[int, list[int]] = {}
     for slot in slots:
@@ -228,6 +228,23 @@ def test_bins_lose_no_slot(slots: list[int], most: int) -> None:
     assert max(groups) < most
     for at, members in groups.items():
         assert means[at] == pytest.approx(sum(members) / len(members))
+
+
+@settings(deadline=None, derandomize=True, max_examples=example_count(30))
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=9), st.integers(2, 9), st.integers(0, 9))
+def test_bins_of_many_slots_equal_those_of_single_ones(
+    lengths: list[int], most: int, seed: int
+) -> None:
+    rows = np.random.default_rng(seed).random((sum(lengths), 2))
+    together, single, start = HeatBins(2, maximum=most), HeatBins(2, maximum=most), 7
+    for length in lengths:
+        slots = range(start, start + length)
+        together.add(slots, rows[slots.start - 7 : slots.stop - 7])
+        for slot in slots:
+            single.add(range(slot, slot + 1), rows[slot - 7 : slot - 6])
+        start += length
+    assert together.slots_per_bin == single.slots_per_bin
+    assert together.means().tobytes() == single.means().tobytes()
 
 
 def test_latency_and_plain_values() -> None:

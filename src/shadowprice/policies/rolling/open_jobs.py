@@ -318,7 +318,8 @@ class OpenJobs(JobRows):
         """Return the jobs that run. They count on a restart in each slot, except pinned rows."""
         rows = self.in_order()
         rows = rows[self.level[rows] >= 0]
-        progress = self._progress(rows, np.isin(rows, list(pinned)))
+        no_restart = np.isin(rows, list(pinned)) if pinned else np.zeros(len(rows), np.bool_)
+        progress = self._progress(rows, no_restart)
         return RunningJobs([self.name(row) for row in rows.tolist()], rows, progress)
 
     def hold(

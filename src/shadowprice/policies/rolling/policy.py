@@ -547,7 +547,6 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         if self.hold(view, {}, 1):
             return
         state.held = None
-        self._planner.reserve(state)
 
         # 1. Replan promised jobs, each with the fewest workers that keep its promise.
         #    The plan in force is out of date if it estimated the progress of the slot before, which
@@ -648,6 +647,7 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         """
         state, jobs, parameters = self._state, self._state.jobs, self._parameters
         if state.planned_slot == slot:
+            self._planner.reserve(state)  # a restored policy state has no scratch arrays
             return
         self._refresh(view)
         invalid = self._invalid_promises()
@@ -764,7 +764,8 @@ class RollingPolicy(ReactivePolicy[RollingParameters]):
         promised = (result[:, 0] >= 0) & (result[:, 2] > result[:, 3]) & (result[:, 4] > 0.0)
         if not promised.any():
             return result
-        promised &= ~np.isin(rows, self._planner.broken_runs(state, state.plan, rows))
+        if broken := self._planner.broken_runs(state, state.plan, rows):
+            promised &= ~np.isin(rows, broken)
         utility = result[promised, 2]
         promised[promised] = state.demand.justifies(slot, state.jobs, rows[promised], utility)
         for index in np.flatnonzero(promised).tolist():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from itertools import pairwise
-from typing import Any, Final, Self, overload
+from typing import Any, Final, NamedTuple, Self, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,14 +99,10 @@ class ServerPools:
         self.up[server] = True
         self._refresh()
 
-    @property
-    def all_up(self) -> bool:
-        """Whether all servers are up."""
-        return bool(self.up.all())
-
     def capacity(self) -> Integers:
         """Return a new array of the capacity of each server, 0 for lost ones."""
-        return np.where(self.up[:, None], self._cluster.capacity, 0)
+        capacity = self._cluster.capacity
+        return capacity.copy() if self.all_up else np.where(self.up[:, None], capacity, 0)
 
     def server_prices(self, price: Floats) -> Floats:
         """Return the price of all of each server's resources, shape (..., servers, resources).
@@ -119,11 +115,13 @@ class ServerPools:
         if not self.shared:
             by_kind += ps * price[..., None, width:]
         prices: Floats = by_kind[..., self._cluster.kinds, :]
-        prices[..., ~self.up, :] = 0.0
+        if not self.all_up:
+            prices[..., ~self.up, :] = 0.0
         return prices
 
     def _refresh(self) -> None:
         cluster = self._cluster
+        self.all_up = bool(self.up.all())
         kinds = int(cluster.kinds.max(initial=-1)) + 1
         self.kind_count = np.bincount(cluster.kinds[self.up], minlength=kinds).astype(np.int64)
         if self.shared:
@@ -170,6 +168,23 @@ class ServerPools:
         )
 
 
+class JobShares(NamedTuple):
+    """Shares of each priced resource that a worker and a parameter server of each job take."""
+
+    worker: Floats  # shape (jobs, columns)
+    ps: Floats
+    largest: Floats  # the largest share of each, shape (jobs, 2)
+
+    @classmethod
+    def of(cls, shares: tuple[Floats, Floats]) -> JobShares:
+        """Return the shares that `ServerPools.shares` returned, with the largest of each job."""
+        return cls(*shares, np.column_stack([_row_maxima(share) for share in shares]))
+
+    def select(self, rows: Integers | Flags) -> JobShares:
+        """Return the shares of some jobs."""
+        return JobShares(self.worker[rows], self.ps[rows], self.largest[rows])
+
+
 class PriceLearner:
     """Learns the prices at which the demand so far would fill a part of the cluster.
 
@@ -181,7 +196,7 @@ class PriceLearner:
 
     def __init__(self, pools: ServerPools, memory: float, before: float, part: Floats) -> None:
         self._pools = pools
-        self._part = np.resize(part, pools.columns)
+        self._set_part(part)
         self._memory = memory
         self._before = before
         self._first: int | None = None
@@ -200,9 +215,15 @@ class PriceLearner:
         if pools.columns != self._pools.columns:
             return PriceLearner(pools, self._memory, self._before, part)
         moved = copy.copy(self)
-        moved._pools, moved._part = pools, np.resize(part, pools.columns)
-        moved._cached = None
+        moved._pools, moved._cached = pools, None
+        moved._set_part(part)
         return moved
+
+    def _set_part(self, part: Floats) -> None:
+        self._part = np.resize(part, self._pools.columns)
+        # The part that dominant shares are relative to, by column; above 0.
+        self._relative_to = np.maximum(self._part, 1e-12)
+        self._is_whole = bool((self._part == 1.0).all())
 
     def add_arrival(self, job: Job, slot: int) -> None:
         """Record an arrival: utility and usage at the worker count of the highest density.
@@ -315,17 +336,19 @@ class PriceLearner:
             prices[slots.index(cached[0])] = cached[2]
         return prices
 
-    def costs(self, slot: int, shares: tuple[Floats, Floats]) -> Floats:
+    def costs(self, slot: int, shares: JobShares) -> Floats:
         """Return the cost of a worker and of a PS of each job in a slot, shape (jobs, 2).
 
-        ``shares`` are those of `ServerPools.shares`. The cost is that of all resources at their
-        shadow prices, and at least `_DOMINANT_PRICE_SHARE` of that of the dominant share.
+        The cost is that of all resources at their shadow prices, and at least
+        `_DOMINANT_PRICE_SHARE` of that of the dominant share.
         """
         prices, dominant = self._cache(slot)
         minimum = _DOMINANT_PRICE_SHARE * dominant
-        costs = np.empty((len(shares[0]), 2))
-        for role, share in enumerate(shares):
-            dominant_share = (share / self._relative_to).max(axis=1)
+        costs = np.empty((len(shares.worker), 2))
+        for role, share in enumerate(shares[:2]):
+            dominant_share = shares.largest[:, role]
+            if not self._is_whole:
+                dominant_share = _row_maxima(share / self._relative_to)
             np.maximum(share @ prices, minimum * dominant_share, out=costs[:, role])
         return costs
 
@@ -358,11 +381,6 @@ class PriceLearner:
         observed: float | Floats = self._memory * -np.expm1(-(slot - since + 1) / self._memory)
         return observed
 
-    @property
-    def _relative_to(self) -> Floats:
-        """Part of the cluster that dominant shares are relative to, by column; above 0."""
-        return np.maximum(self._part, 1e-12)
-
     def _sample(self, slot: int) -> tuple[Floats, Floats, Floats]:
         """Return the utility, usage and weight of the arrivals that are remembered."""
         first, weight = self._weights(slot, slot)
@@ -391,14 +409,14 @@ class PriceLearner:
 
     def _solve_in(self, slots: range) -> Floats:
         """Return the results of `_solve` for slots, shape (slots, columns)."""
-        every = np.array(slots, np.float64)
+        every = np.arange(slots.start, slots.stop, dtype=np.float64)
         first, weights = self._weights(slots.start, every[:, None])
         budgets = (_SCARCITY * self.observed_slots(every))[:, None] * self._part
         prices = np.zeros((len(slots), self._pools.columns))
         remembered = weights > _MIN_WEIGHT
         # Arrivals are only forgotten, so slots that remember as many remember the same ones.
-        starts = np.flatnonzero(np.diff(remembered.sum(axis=1), prepend=-1)).tolist()
-        for start, end in pairwise((*starts, len(slots))):
+        changes = np.flatnonzero(np.diff(remembered.sum(axis=1))) + 1
+        for start, end in pairwise((0, *changes.tolist(), len(slots))):
             value, use = self._arrivals(first, remembered[start])
             if not len(value):
                 break
@@ -421,7 +439,7 @@ class PriceLearner:
         if not len(value):
             return 0.0
         budget = np.array([[_SCARCITY * observed]])
-        dominant_use = (use / self._relative_to).max(axis=1, keepdims=True)
+        dominant_use = _row_maxima(use / self._relative_to)[:, None]
         return float(shadow_prices(value, dominant_use, weight[None], budget, 1)[0, 0])
 
 
@@ -444,6 +462,11 @@ class DemandPrices:
         self.learners = (
             [self._new_learner(part) for part in quotas.part] if quotas.given else [self._overall]
         )
+        # Rows of jobs, shares of servers, and the shares that follow from both.
+        self._cached_shares: tuple[JobArrays, object, JobShares] | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**vars(self), "_cached_shares": None}
 
     @property
     def _whole_cluster(self) -> Floats:
@@ -525,25 +548,34 @@ class DemandPrices:
         With ``rows`` None, of all rows. Prices are those of each job's tenant if tenants have
         shares.
         """
-        worker, ps, owner = arrays.worker, arrays.ps, arrays.tenant
+        shares, owner = self._shares(arrays), arrays.tenant
         if rows is not None:
-            worker, ps, owner = worker[rows], ps[rows], owner[rows]
-        shares = self._pools.shares(worker, ps)
+            shares, owner = shares.select(rows), owner[rows]
         if not self._quotas.given:
             return self._costs(slot, self._overall, shares)
         costs = np.zeros((len(owner), 2))
         for tenant in np.unique(owner).tolist():
             owned = owner == tenant
-            learner = self.learners[tenant]
-            costs[owned] = self._costs(slot, learner, (shares[0][owned], shares[1][owned]))
+            costs[owned] = self._costs(slot, self.learners[tenant], shares.select(owned))
         return costs
+
+    def _shares(self, arrays: JobArrays) -> JobShares:
+        """Return the shares of all rows, computed again once a job or a server changed.
+
+        `OpenJobs` makes a new record of its arrays for each job that it adds.
+        """
+        cached, inverse = self._cached_shares, self._pools.inverse
+        if cached is None or cached[0] is not arrays or cached[1] is not inverse:
+            shares = JobShares.of(self._pools.shares(arrays.worker, arrays.ps))
+            self._cached_shares = cached = (arrays, inverse, shares)
+        return cached[2]
 
     def weights(self, slot: int, arrays: JobArrays) -> Floats:
         """Return the weight of a worker and of a PS of all rows, for ranking: above 0.
 
         Unlike costs, weights use one price for all tenants.
         """
-        return ranking_weights(self.price(slot), self._pools.shares(arrays.worker, arrays.ps))
+        return ranking_weights(self.price(slot), self._shares(arrays))
 
     def copy_cost(self, slot: int, job: Job) -> float:
         """Return the cost of a copy of a bag's tasks in a slot."""
@@ -554,17 +586,17 @@ class DemandPrices:
         """Return the weight of a copy of a bag's tasks, for ranking: above 0."""
         return float(ranking_weights(self.price(slot), self._copy_shares(job))[0, 0])
 
-    def _copy_shares(self, job: Job) -> tuple[Floats, Floats]:
+    def _copy_shares(self, job: Job) -> JobShares:
         worker = job.worker[None, :]
-        return self._pools.shares(worker, np.zeros_like(worker))
+        return JobShares.of(self._pools.shares(worker, np.zeros_like(worker)))
 
     @property
     def _given_prices(self) -> Floats:
         return np.full(self._pools.columns, self._parameters.price)
 
-    def _costs(self, slot: int, learner: PriceLearner, shares: tuple[Floats, Floats]) -> Floats:
+    def _costs(self, slot: int, learner: PriceLearner, shares: JobShares) -> Floats:
         if self._parameters.prices == "given":
-            return np.column_stack([share @ self._given_prices for share in shares])
+            return np.column_stack([share @ self._given_prices for share in shares[:2]])
         return learner.costs(slot, shares)
 
     # ---------------------------------------------------------------- evidence
@@ -611,7 +643,7 @@ class DemandPrices:
 
     def _promise_size(self, slot: int, arrays: JobArrays, rows: Integers) -> tuple[Floats, Floats]:
         """Return the minimum size of each promise and the time observed, in cluster slots."""
-        shares = self._pools.shares(arrays.worker[rows], arrays.ps[rows])
+        shares = self._shares(arrays).select(rows)[:2]
         observed = np.array([learner.observed_slots(slot) for learner in self.learners])
         owner = arrays.tenant[rows] if self._quotas.given else np.zeros(len(rows), np.int64)
         if self._quotas.given:  # relative to the part of the cluster that the tenant may have
@@ -621,17 +653,23 @@ class DemandPrices:
         return min_cluster_slots(arrays, rows, *shares), observed[owner]
 
 
-def ranking_weights(price: Floats, shares: tuple[Floats, Floats]) -> Floats:
+def ranking_weights(price: Floats, shares: JobShares) -> Floats:
     """Return the prices of a worker and a parameter server of each job, for ranking.
 
     The shape is (jobs, 2). Prices are above 0 for every nonzero demand, because dominant shares
     count a little.
     """
     trace = _DOMINANT_SHARE_WEIGHT * float(price.max(initial=0.0)) or 1.0
-    weights = np.empty((len(shares[0]), 2))
-    for role, share in enumerate(shares):
-        weights[:, role] = share @ price + trace * share.max(axis=1, initial=0.0)
+    weights = np.empty((len(shares.worker), 2))
+    for role, share in enumerate(shares[:2]):
+        weights[:, role] = share @ price + trace * shares.largest[:, role]
     return weights
+
+
+def _row_maxima(array: Floats) -> Floats:
+    """Return the maximum of each row."""
+    # numpy needs about 0.1 µs for each row of `max(axis=1)`, whatever its length.
+    return np.asarray(array.T.copy().max(axis=0), np.float64)
 
 
 def _earns_little(jobs: OpenJobs, rows: Integers, utility: Floats) -> Flags:
